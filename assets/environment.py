@@ -22,6 +22,10 @@ PROJECT = Path("recipe.yaml")
 EMBEDDED = Path(__file__).parent.parent / "jobs" / "recipes" / "embedded.yaml"
 
 
+class UnnamedRecipe(ValueError):
+    """The environment names a folder of recipes, and not which of them a command is about."""
+
+
 class Choice(NamedTuple):
     """A recipe's file, as an absolute path, and what overrides its fields."""
 
@@ -35,6 +39,8 @@ class Environment:
 
     recipe: str
     """PREFERENCE_TUNING_RECIPE: a recipe's file; see `chosen`."""
+    recipes: str
+    """PREFERENCE_TUNING_RECIPES: a folder of recipes, whose models share one Dagster."""
     overrides: str
     """PREFERENCE_TUNING_OVERRIDES: what overrides its fields, divided by white space."""
     code_version: str
@@ -127,6 +133,7 @@ def environment() -> Environment:
     }
     return Environment(
         recipe=read("PREFERENCE_TUNING_RECIPE", ""),
+        recipes=read("PREFERENCE_TUNING_RECIPES", ""),
         overrides=read("PREFERENCE_TUNING_OVERRIDES", ""),
         code_version=read("PREFERENCE_TUNING_CODE_VERSION", ""),
         waits=bool(read("PREFERENCE_TUNING_WAIT")),
@@ -174,7 +181,12 @@ def _mark_keys() -> MarkKeys:
 
 def chosen() -> Choice:
     """What the environment names; else `recipe.yaml` in the working directory, as in a project of `pt init`; else the
-    embedded recipe."""
+    embedded recipe. Raises UnnamedRecipe."""
     read = environment()
+    if read.recipes and not read.recipe:
+        raise UnnamedRecipe(
+            f"PREFERENCE_TUNING_RECIPES names a folder of recipes ({read.recipes}), and this is about one of them: "
+            "set PREFERENCE_TUNING_RECIPE to its file."
+        )
     default = PROJECT if PROJECT.is_file() else EMBEDDED
     return Choice(str(Path(read.recipe or default).absolute()), split(read.overrides))

@@ -6,6 +6,7 @@ import dagster as dg
 
 from assets.blocked import refuse_blocked
 from assets.cluster import evaluate_on_cluster
+from assets.loop_asset import loop_asset
 from assets.metadata import picture
 from assets.resources import Deployment
 from evals import report
@@ -23,7 +24,14 @@ from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
 
 
-@dg.asset(group_name="evaluation", kinds={"python"}, owners=["team:post-training"])
+@loop_asset(
+    "assets/evaluation.py",
+    "evals",
+    group_name="evaluation",
+    kinds={"python"},
+    owners=["team:post-training"],
+    loads_a_model=True,
+)
 def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, policy_checkpoint: TrainingResult):
     """Champion and candidate on the same held-out items, paired, with every output kept as evidence."""
     if policy_checkpoint.health.verdict == "STOP":
@@ -77,11 +85,13 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
         return evaluate(work.store, plan, EvalServices(engine, check, deployment.libraries(), judge), log)
 
 
-@dg.asset(
+@loop_asset(
+    "assets/evaluation.py",
+    "evals",
     group_name="evaluation",
     kinds={"python"},
     owners=["team:post-training"],
-    check_specs=[dg.AssetCheckSpec("candidate_is_better", asset="gate_verdict")],
+    checks={"candidate_is_better": "The verdict is PASS."},
 )
 def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval_report: EvalReport):
     """PASS, FAIL or INCONCLUSIVE with the reasons, bound to the evidence and the weights."""

@@ -19,8 +19,11 @@ it. The job `canary_rollout` takes the rollout that `canary` opens to its end.
 import dagster as dg
 
 from assets import evaluation, registry, reward_model, rewards, samples, selection, traces, training
+from assets.loop_asset import LoopAsset
+from assets.naming import PLAIN, DefinitionNames
+from pipeline.recipe import Recipe
 
-ASSETS: list[dg.AssetsDefinition] = [
+LOOP_ASSETS: list[LoopAsset] = [
     traces.traces,
     rewards.reward_labels,
     reward_model.reward_model,
@@ -33,3 +36,12 @@ ASSETS: list[dg.AssetsDefinition] = [
     registry.model_version,
     registry.canary,
 ]
+
+
+def assets_of(names: DefinitionNames, recipe: Recipe | None = None) -> list[dg.AssetsDefinition]:
+    """The assets of one model, in the order of a run."""
+    return [each.named(names, recipe) for each in LOOP_ASSETS]
+
+
+ASSETS = assets_of(PLAIN)
+"""Of a deployment alone, without a prefix."""

@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from assets.environment import ITERATION_TAG
+from assets.naming import LOOP, PLAIN, names_of
 from assets.outcome import IterationOutcome
 from evals.gate import GateVerdict
 from evals.measurements import EvalReport
 from pipeline import layout
 from pipeline.iteration import Iteration
+from pipeline.recipe import Recipe
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
@@ -68,10 +70,12 @@ RECORDS: dict[str, StageRecord[Any]] = {
 
 def launch_from(store: Store, iteration: str, asset: str) -> str:
     """The command that makes an asset of an iteration and all below it. The newest iteration needs no name."""
+    recipe = store.read(layout.iteration(iteration, layout.RECIPE), Recipe)
+    names = PLAIN if recipe is None else names_of(recipe)
     if asset == "traces":
-        return "dagster job launch -j preference_tuning"
+        return f"dagster job launch -j {names.word(LOOP)}"
     newest = store.read(layout.LATEST, Iteration)
-    command = ["dagster", "job", "launch", "-j", "preference_tuning", "-o", f"{asset}*"]
+    command = ["dagster", "job", "launch", "-j", names.word(LOOP), "-o", f"{names.word(asset)}*"]
     if newest is None or newest.id != iteration:
         command += ["--tags", json.dumps({ITERATION_TAG: iteration})]
     return shlex.join(command)

@@ -5,6 +5,7 @@ import time
 import dagster as dg
 
 from assets.blocked import refuse_blocked
+from assets.loop_asset import loop_asset
 from assets.on_record import judged, on_record
 from assets.outcome import conclude
 from assets.records import CHECKPOINT
@@ -19,7 +20,14 @@ from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import ModelVersion, RolloutState
 
 
-@dg.asset(group_name="registry", kinds={"mlflow"}, owners=["team:ml-platform"], output_required=False)
+@loop_asset(
+    "assets/registry.py",
+    "pipeline/registry",
+    group_name="registry",
+    kinds={"mlflow"},
+    owners=["team:ml-platform"],
+    output_required=False,
+)
 def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gate_verdict: GateVerdict):
     """The candidate's version in MLflow's registry, with lineage and model card; absent when the gate refused it."""
     store, iteration = deployment.store(), deployment.iteration(gate_verdict.iteration)
@@ -45,7 +53,14 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
     )
 
 
-@dg.asset(group_name="registry", kinds={"python"}, owners=["team:ml-platform"], output_required=False)
+@loop_asset(
+    "assets/registry.py",
+    "pipeline/rollout",
+    group_name="registry",
+    kinds={"python"},
+    owners=["team:ml-platform"],
+    output_required=False,
+)
 def canary(
     context: dg.AssetExecutionContext, deployment: Deployment, model_version: ModelVersion, gate_verdict: GateVerdict
 ):

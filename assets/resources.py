@@ -10,6 +10,7 @@ import dagster as dg
 from assets.anchors import drop_anchor, refuse_restored
 from assets.card import IterationRecords
 from assets.environment import ITERATION_TAG, chosen, environment
+from assets.naming import DEPLOYMENT, LOOP, PLAIN, DefinitionNames, names_of
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, TRACES
 from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
@@ -58,6 +59,14 @@ class Deployment(dg.ConfigurableResource):
         refuse_to_mix(pinned(self.store(), iteration), self.recipe(), iteration)
         return self.recipe_of(iteration)
 
+    def names(self) -> DefinitionNames:
+        """What the definitions of this model are called in Dagster."""
+        return names_of(self.recipe())
+
+    def launch(self, job: str = LOOP) -> str:
+        """The command that launches a job of this model."""
+        return f"dagster job launch -j {self.names().word(job)}"
+
     def stage(self, log: Log) -> StageContext:
         """What works with the data without going on with an iteration: the recipe is the deployment's of now."""
         return StageContext(self.store(), self.recipe(), self.lake(), log, environment().ray)
@@ -79,7 +88,7 @@ class Deployment(dg.ConfigurableResource):
         """The newest iteration; a run that names none works on it."""
         latest_iteration = self.store().read(layout.LATEST, Iteration)
         if latest_iteration is None:
-            raise ValueError("There is no iteration yet. Launch the whole job: dagster job launch -j preference_tuning")
+            raise ValueError(f"There is no iteration yet. Launch the whole job: {self.launch()}")
         return latest_iteration
 
     def records(self, iteration: Iteration) -> IterationRecords:
@@ -174,28 +183,37 @@ class Records(dg.IOManager):
     else the newest.
     """
 
+    def __init__(self, deployment: str = DEPLOYMENT) -> None:
+        self._deployment = deployment
+        """Name of the resource: of the model whose records these are."""
+
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         if isinstance(obj, GovernedTraces):
-            context.resources.deployment.store().write(layout.LATEST, obj.iteration)
+            getattr(context.resources, self._deployment).store().write(layout.LATEST, obj.iteration)
             instance = context.step_context.instance
             instance.add_run_tags(context.run_id, {ITERATION_TAG: obj.iteration.id})
 
     def load_input(self, context: dg.InputContext) -> Any:
         assert context.upstream_output is not None, "every input is an upstream asset"
-        deployment: Deployment = context.resources.deployment
+        deployment: Deployment = getattr(context.resources, self._deployment)
         run = context.step_context.instance.get_run_by_id(context.step_context.run_id)
         tagged = run.tags.get(ITERATION_TAG) if run else None
         try:
             refuse_restored(context.step_context.instance, deployment.store())
             iteration = tagged or deployment.latest().id
-            return RECORDS[context.upstream_output.asset_key.to_user_string()].read(deployment.store(), iteration)
+            return RECORDS[context.upstream_output.asset_key.path[-1]].read(deployment.store(), iteration)
         except ValueError as error:  # a record that is not there is not there a second later either
             raise dg.Failure(str(error), allow_retries=False) from error
 
 
-@dg.io_manager(required_resource_keys={"deployment"})
-def records(_: dg.InitResourceContext) -> Records:
-    return Records()
+def records_of(names: DefinitionNames) -> dg.IOManagerDefinition:
+    """The I/O manager of one model's assets."""
+    deployment = names.word(DEPLOYMENT)
+    return dg.IOManagerDefinition(lambda _: Records(deployment), required_resource_keys={deployment})
+
+
+records = records_of(PLAIN)
+"""Of a deployment alone."""
 
 
 def _commit() -> str:

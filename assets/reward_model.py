@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from assets.loop_asset import loop_asset
 from assets.metadata import picture, table
 from assets.resources import Deployment
 from evals.freezing import held_apart
@@ -16,11 +17,14 @@ from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.rated import rated_rows
 
 
-@dg.asset(
+@loop_asset(
+    "assets/reward_model.py",
+    "pipeline/rewards/reward_model",
     group_name="rewards",
     kinds={"python", "pytorch"},
     owners=["team:post-training"],
-    check_specs=[dg.AssetCheckSpec("admitted", asset="reward_model")],
+    loads_a_model=True,
+    checks={"admitted": "It may score completions, by every figure of the recipe's rule."},
 )
 def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
     """A scorer of completions without a reference, trained on users' thumbs; or the reason why there is none."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.loop_asset import loop_asset
 from assets.metadata import picture, table
 from assets.resources import Deployment
 from pipeline import layout
@@ -18,16 +19,18 @@ from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
 
 
-@dg.asset(
+@loop_asset(
+    "assets/rewards.py",
+    "pipeline/rewards",
     group_name="rewards",
     kinds={"python", "parquet"},
     owners=["team:post-training"],
-    check_specs=[
-        dg.AssetCheckSpec("coverage", asset="reward_labels"),
-        dg.AssetCheckSpec("agrees_with_people", asset="reward_labels"),
-        dg.AssetCheckSpec("distribution_is_stable", asset="reward_labels"),
-        dg.AssetCheckSpec("custom_reward_varies", asset="reward_labels"),
-    ],
+    checks={
+        "coverage": "Enough of the traces have a label.",
+        "agrees_with_people": "Labels rank answers as people's reviews do.",
+        "distribution_is_stable": "Rewards are spread as in the iteration before.",
+        "custom_reward_varies": "The recipe's own function tells completions apart.",
+    },
 )
 def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, traces: GovernedTraces):
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""

@@ -11,10 +11,10 @@ from pipeline.rollout.status import RolloutStatus
 SIGNS = {"done": "✔", "now": "▶", "held": "‖", "undone": "✘", "next": "·"}
 
 
-def rollout_observation(report: RolloutStatus, now: float) -> dg.AssetObservation:
-    """One look, to be logged by the run that took it."""
+def rollout_observation(canary: dg.AssetKey, report: RolloutStatus, now: float) -> dg.AssetObservation:
+    """One look, to be logged by the run that took it. `canary`: the key of the model's asset."""
     tags = {"rollout": report.rollout, "phase": str(report.phase)} if report.rollout else {}
-    return dg.AssetObservation("canary", metadata=rollout_metadata(report, now), tags=tags)
+    return dg.AssetObservation(canary, metadata=rollout_metadata(report, now), tags=tags)
 
 
 def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.MetadataValue]:

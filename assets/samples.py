@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from assets.loop_asset import loop_asset
 from assets.metadata import picture, table
 from assets.resources import Deployment
 from evals.freezing import held_apart
@@ -18,7 +19,14 @@ from pipeline.selection.consent import consented
 from pipeline.serving.engines import open_engine
 
 
-@dg.asset(group_name="rewards", kinds={"python", "parquet"}, owners=["team:post-training"])
+@loop_asset(
+    "assets/samples.py",
+    "pipeline/samples",
+    group_name="rewards",
+    kinds={"python", "parquet"},
+    owners=["team:post-training"],
+    loads_a_model=True,
+)
 def samples(
     context: dg.AssetExecutionContext,
     deployment: Deployment,

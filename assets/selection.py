@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
+from assets.loop_asset import loop_asset
 from assets.metadata import picture, table
 from assets.resources import Deployment
 from evals.freezing import held_apart
@@ -25,7 +26,13 @@ from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.step_times import measured_step_s
 
 
-@dg.asset(group_name="selection", kinds={"python", "parquet"}, owners=["team:post-training"])
+@loop_asset(
+    "assets/selection.py",
+    "pipeline/selection",
+    group_name="selection",
+    kinds={"python", "parquet"},
+    owners=["team:post-training"],
+)
 def preference_dataset(
     context: dg.AssetExecutionContext,
     deployment: Deployment,
@@ -70,18 +77,18 @@ def preference_dataset(
     )
 
 
-@dg.asset(
+@loop_asset(
+    "assets/selection.py",
+    "pipeline/selection",
+    "pipeline/methods",
+    "pipeline/training/plan.py",
     group_name="selection",
     kinds={"python"},
     owners=["team:post-training"],
-    check_specs=[
-        dg.AssetCheckSpec("enough_signal", asset="training_plan"),
-        dg.AssetCheckSpec(
-            "launchable",
-            asset="training_plan",
-            description="What the lint of the gang, the budget and the gate's suite say, before anything is paid for.",
-        ),
-    ],
+    checks={
+        "enough_signal": "A method has the evidence that it needs.",
+        "launchable": "What the lint of the gang, the budget and the gate's suite say, before anything is paid for.",
+    },
 )
 def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, preference_dataset: PreferenceDataset):
     """The method or "not now", with the reasons, and the exact rows that the training will consume."""

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from assets.anchors import refuse_restored
+from assets.loop_asset import loop_asset
 from assets.metadata import picture, table
 from assets.outcome import outcome
 from assets.resources import Deployment
@@ -30,17 +31,17 @@ WEAK_SHOWN = 10
 """Parts that the check names, at most; the log has all of them."""
 
 
-@dg.asset(
+@loop_asset(
+    "assets/traces.py",
+    "pipeline/traces",
     group_name="traces",
     kinds={"iceberg", "python"},
     owners=["team:ml-platform"],
     output_required=False,
-    check_specs=[
-        dg.AssetCheckSpec("every_row_accounted_for", asset="traces"),
-        dg.AssetCheckSpec(
-            "admitted_share", asset="traces", description="No part of the source gave less than the recipe's floor."
-        ),
-    ],
+    checks={
+        "every_row_accounted_for": "seen = admitted + rejected.",
+        "admitted_share": "No part of the source gave less than the recipe's floor.",
+    },
 )
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""

@@ -7,6 +7,7 @@ import dagster as dg
 from assets.blocked import refuse_blocked
 from assets.card import IterationRecords
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
+from assets.loop_asset import loop_asset
 from assets.metadata import picture, table
 from assets.on_record import on_record
 from assets.outcome import conclude
@@ -38,14 +39,17 @@ RATES = {
 }
 
 
-@dg.asset(
+@loop_asset(
+    "assets/training.py",
+    "pipeline/training",
+    "pipeline/methods",
     group_name="training",
     kinds={"pytorch", "huggingface"},
     owners=["team:post-training"],
-    pool="training",
+    loads_a_model=True,
     output_required=False,
     retry_policy=dg.RetryPolicy(max_retries=2, delay=5),
-    check_specs=[dg.AssetCheckSpec("healthy", asset="policy_checkpoint")],
+    checks={"healthy": "What the sentinel says of the training."},
 )
 def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment, training_plan: TrainingPlan):
     """The tuned policy: an adapter, and the model with it merged in. Absent without a plan to train, and after STOP."""

@@ -5,6 +5,7 @@ and what they exchange are importable from private modules alone. Everything els
 """
 
 from dagster._config import StringSource
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
 from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
 from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
@@ -28,6 +29,7 @@ __all__ = [
     "SerializableErrorInfo",
     "StringSource",
     "SubmitRunContext",
+    "UnresolvedAssetJobDefinition",
     "WorkerStatus",
     "deserialize_value",
     "queue_daemon_type",

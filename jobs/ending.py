@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import NamedTuple
 
+from assets.naming import ROLLOUT
 from assets.outcome import outcome
 from assets.records import CHECKPOINT, RECORDS, REPORT, VERSION
 from assets.resources import Deployment, deployment
@@ -16,7 +17,6 @@ from pipeline.rollout.record import ModelVersion, Phase, RolloutState
 from pipeline.storage import Store
 
 RUN = "make run"
-ROLLOUT = "dagster job launch -j canary_rollout"
 STATUS = "pt rollout status"
 
 
@@ -52,7 +52,7 @@ def ending(settings: Deployment, iteration: Iteration) -> IterationEnding:
             trained = CHECKPOINT.find(store, iteration.id)
             reasons = trained.health.why if trained else ended.detail
             tags = shlex.quote(json.dumps({"iteration": iteration.id}))
-            launch = f"dagster job launch -j preference_tuning -o canary --tags {tags}"
+            launch = f"{settings.launch()} -o {settings.names().word('canary')} --tags {tags}"
             accept = command(settings, f'rollout.accept_hold="{iteration.id}"', launch=launch)
             text = f"held{_figures(store, iteration)}: {reasons}"
             return IterationEnding(text, accept, "rolls the candidate out all the same, once you have looked at it")
@@ -60,8 +60,9 @@ def ending(settings: Deployment, iteration: Iteration) -> IterationEnding:
             return _rolled_out(settings, iteration)
 
 
-def command(settings: Deployment, *more: str, launch: str = RUN) -> str:
-    """The launch with further overrides, beside those that are in force."""
+def command(settings: Deployment, *more: str, launch: str = "") -> str:
+    """The launch (of the loop, unless it is another) with further overrides, beside those that are in force."""
+    launch = launch or (settings.launch() if settings.names().prefix else RUN)
     keys = {override.partition("=")[0] for override in more}
     kept = [override for override in settings.overrides if override.partition("=")[0] not in keys]
     words = [each if split(each) == [each] else f'"{each}"' for each in (*kept, *more)]
@@ -103,7 +104,7 @@ def _rolled_out(settings: Deployment, iteration: Iteration) -> IterationEnding:
         return IterationEnding(
             f"rollout held{figures}: {stands}", command(settings, launch=STATUS), "says what it waits for"
         )
-    onward = command(settings, launch=ROLLOUT)
+    onward = command(settings, launch=settings.launch(ROLLOUT))
     return IterationEnding(f"in rollout{figures}: {stands}", onward, "takes it as far as its policy allows now")
 
 

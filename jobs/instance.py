@@ -16,10 +16,12 @@ from typing import Any
 import click
 import dagster as dg
 
-from assets.environment import ITERATION_TAG, chosen, environment
+from assets.environment import ITERATION_TAG, environment
+from assets.naming import DEPLOYMENT, LABELLING, LOOP, ROLLOUT, names_of
 from jobs.coordinator import daemon_is_alive, is_launch_command
 from jobs.dagster_internals import ACTIVE_RUN_STATUSES, deserialize_value, serialize_value
 from jobs.launcher import launcher_of, reap_dead_runs
+from jobs.models import OperatedModel, models
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
@@ -30,9 +32,13 @@ from pipeline.traces.records import GovernedTraces
 
 DEFINITIONS = "jobs.definitions"
 """The module whose jobs take a recipe."""
-WHOLE_LOOP = "preference_tuning"
-JOBS = frozenset([WHOLE_LOOP, "canary_rollout"])
-"""The jobs of it that people launch by hand."""
+ASSET_JOBS = (LOOP, LABELLING)
+JOBS = (*ASSET_JOBS, ROLLOUT)
+"""The jobs of it that people launch by hand, without the prefix of a model."""
+IMPLICIT = "__ASSET_JOB"
+"""Dagster's own, of a selection of assets."""
+MODEL_TAG = "preference_tuning/model"
+"""On each run, where several models share a Dagster: whose it is."""
 RECIPE_TAG = "preference_tuning/recipe"
 DATA_ROOT_TAG = "preference_tuning/data_root"
 WAIT = "PREFERENCE_TUNING_WAIT"
@@ -48,10 +54,10 @@ class RecipeInstance(dg.DagsterInstance):
         command = click.get_current_context(silent=True)
         if is_launch_command(command) and not (command.params["config"] or command.params["config_json"]):
             # Seconds before the code is loaded and a run is made. A recipe in the run's config is read with that.
-            if command.params["job_name"] in JOBS:
-                _checked_recipe({})
-            if command.params["job_name"] == WHOLE_LOOP and not command.params["op_selection"]:
-                _check_launch()
+            job = command.params["job_name"] or ""
+            model = _model_of(job) if job.rpartition("__")[2] in JOBS else None
+            if model is not None and job == model.names.word(LOOP) and not command.params["op_selection"]:
+                _check_launch(model)
 
     @classmethod
     def config_schema(cls) -> dict[str, Any]:
@@ -68,10 +74,14 @@ class RecipeInstance(dg.DagsterInstance):
         """The run, with its recipe in its config; or, for `dagster job launch`, the same one that is in progress."""
         launched = is_launch_command(click.get_current_context(silent=True))
         if _takes_a_recipe(run["remote_job_origin"]):
-            config, recipe = _with_recipe(run["run_config"] or {})
+            model = _model_of_run(run)
+            config, recipe = _with_recipe(run, model)
             where = {RECIPE_TAG: digest_json(recipe)[:12], DATA_ROOT_TAG: str(Path(recipe.data_root).absolute())}
+            if model.names.prefix:
+                where[MODEL_TAG] = model.names.prefix
             run |= {"run_config": config, "tags": {**(run["tags"] or {}), **where}}
-            goes_on = run["job_name"] == WHOLE_LOOP and "traces" not in (run["step_keys_to_execute"] or [])
+            loop, traces = model.names.word(LOOP), model.names.word("traces")
+            goes_on = run["job_name"] == loop and traces not in (run["step_keys_to_execute"] or [])
             if launched and goes_on:
                 _refuse_to_mix(recipe, run["tags"].get(ITERATION_TAG))
         if launched and (same := self._in_progress(run)):
@@ -134,31 +144,70 @@ def _takes_a_recipe(origin: Any) -> bool:
     return target is not None and target.module_name == DEFINITIONS
 
 
-def _with_recipe(config: Mapping[str, Any]) -> tuple[dict[str, Any], Recipe]:
-    """The run's config with the deployment filled in where it has none, and the recipe that it names."""
-    choice = chosen()
+def _with_recipe(run: Mapping[str, Any], model: OperatedModel) -> tuple[dict[str, Any], Recipe]:
+    """The run's config with the deployment filled in where it has none, and the recipe that it names. Raises
+    ClickException with one line a mistake, and where that recipe belongs to another model."""
+    config = run["run_config"] or {}
+    is_of_assets = run["job_name"] in (IMPLICIT, *map(model.names.word, ASSET_JOBS))
+    name = model.names.word(DEPLOYMENT) if is_of_assets else DEPLOYMENT
     resources = dict(config.get("resources", {}))
-    given = dict(resources.get("deployment", {}).get("config", {}))
-    deployment = {"recipe_path": choice.recipe_path, "overrides": choice.overrides, **given}
-    resources["deployment"] = {"config": deployment}
-    return {**config, "resources": resources}, _checked_recipe(deployment)
-
-
-def _checked_recipe(given: Mapping[str, Any]) -> Recipe:
-    """The recipe of a run's config, else of the environment. Raises ClickException with one line a mistake."""
-    choice = chosen()
+    given = dict(resources.get(name, {}).get("config", {}))
+    deployment = {"recipe_path": model.choice.recipe_path, "overrides": model.choice.overrides, **given}
+    resources[name] = {"config": deployment}
     try:
-        return load(given.get("recipe_path", choice.recipe_path), given.get("overrides", choice.overrides))
+        recipe = load(deployment["recipe_path"], deployment["overrides"]) if given else model.recipe
     except ValueError as error:
         raise click.ClickException(str(error)) from error
+    if (names := names_of(recipe)) != model.names:
+        raise click.ClickException(
+            f"{deployment['recipe_path']} is the recipe of {names.prefix or 'a model without a prefix'}, and the job "
+            f"{run['job_name']} belongs to {model.names.prefix or 'one without a prefix'}. Launch the job of its model."
+        )
+    return {**config, "resources": resources}, recipe
 
 
-def _check_launch() -> None:
+def _model_of(job: str) -> OperatedModel | None:
+    """Whose job it is; None where no model has one of that name. Raises ClickException with one line a mistake."""
+    try:
+        of_dagster = models()
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    model = next((each for each in of_dagster.operated if job in map(each.names.word, JOBS)), None)
+    if model is None and of_dagster.broken:
+        reasons = (f"{each.file}: {each.reason}" for each in of_dagster.broken)
+        raise click.ClickException("\n".join([f"No recipe that loads has a job {job}. These do not load:", *reasons]))
+    return model
+
+
+def _model_of_run(run: Mapping[str, Any]) -> OperatedModel:
+    """The one whose job or assets a run is about. Raises ClickException where it is about those of several: a run has
+    one iteration and one data root."""
+    try:
+        operated = models().operated
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    if not any(each.names.prefix for each in operated):
+        return operated[0]
+    if run["job_name"] == IMPLICIT:
+        prefixes = {key.path[0] for key in (*(run["asset_selection"] or ()),)}
+        prefixes |= {key.asset_key.path[0] for key in (*(run.get("asset_check_selection") or ()),)}
+    else:
+        prefixes = {run["job_name"].partition("__")[0]}
+    chosen_models = [each for each in operated if each.names.prefix in prefixes]
+    if len(chosen_models) != 1:
+        raise click.ClickException(
+            f"A run works for one model, and this one is about {', '.join(sorted(prefixes)) or 'all of them'}. Launch "
+            f"the jobs of each: {', '.join(each.names.word(LOOP) for each in operated)}"
+        )
+    return chosen_models[0]
+
+
+def _check_launch(model: OperatedModel) -> None:
     """Raises ClickException with what speaks against a launch: model, disk, source, what the environment lacks."""
     from assets.preflight import launch_faults  # heavier than the recipe, whose mistakes are told without it
-    from assets.resources import deployment
+    from assets.resources import Deployment
 
-    if faults := launch_faults(deployment()):
+    if faults := launch_faults(Deployment(recipe_path=model.choice.recipe_path, overrides=model.choice.overrides)):
         raise click.ClickException("\n".join([*faults, "Nothing was launched. To check again: pt validate"]))
 
 

@@ -1,16 +1,20 @@
-"""The loop as jobs: `preference_tuning` makes every asset from traces to canary, each step in a process of its own;
-`canary_rollout` takes the rollout as far as its policy allows, `rollout_decision` as a person says.
+"""The loop as jobs: `preference_tuning` makes every asset from traces to canary, each step in a process of its own, and
+`label_traces` the first two; `canary_rollout` takes the rollout as far as its policy allows, `rollout_decision` as a
+person says.
 """
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import dagster as dg
 
-from assets.graph import ASSETS
+from assets.graph import LOOP_ASSETS
+from assets.naming import LABELLING, LOOP, DefinitionNames
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
 from assets.rollout_observation import rollout_observation
+from jobs.dagster_internals import UnresolvedAssetJobDefinition
 from jobs.rollout.decide import exit_code, outcome_lines, take
 from jobs.rollout.launchpad import LaunchpadForm, launchpad_decision
 from pipeline.plots.rollout import rollout_over_time
@@ -24,12 +28,35 @@ executor = dg.multiprocess_executor.configured(
     {"max_concurrent": 2, "start_method": {"forkserver": {"preload_modules": ["jobs.steps", "jobs.definitions"]}}}
 )
 
-preference_tuning = dg.define_asset_job(
-    "preference_tuning",
-    selection=dg.AssetSelection.assets(*ASSETS),
-    executor_def=executor,
-    description="One iteration: production traces to a canary. With nothing new it says so and changes nothing.",
-)
+UNFINISHED = [
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+
+def loop_jobs(names: DefinitionNames, tags: Mapping[str, str]) -> dict[str, UnresolvedAssetJobDefinition]:
+    """The jobs over one model's assets, by their plain names. `tags`: on each of their runs."""
+
+    def job(plain: str, stages: Sequence[str], description: str) -> UnresolvedAssetJobDefinition:
+        selection = dg.AssetSelection.assets(*map(names.key, stages))
+        return dg.define_asset_job(
+            names.word(plain), selection=selection, executor_def=executor, description=description, tags=tags
+        )
+
+    return {
+        LOOP: job(
+            LOOP,
+            [each.name for each in LOOP_ASSETS],
+            "One iteration: production traces to a canary. With nothing new it says so and changes nothing.",
+        ),
+        LABELLING: job(
+            LABELLING,
+            ["traces", "reward_labels"],
+            "The first two stages of an iteration. The sensor new_labels counts what came; the loop goes on from it.",
+        ),
+    }
 
 
 @dg.op
@@ -38,7 +65,7 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
 
     def looked() -> None:
         now = time.time()
-        context.log_event(rollout_observation(read_status(deployment), now))
+        context.log_event(rollout_observation(deployment.names().key("canary"), read_status(deployment), now))
 
     state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
     if state.proposal is not None and state.looks:

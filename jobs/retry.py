@@ -17,6 +17,7 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.naming import LOOP
 from assets.records import RECORDS, VERSION
 from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.instance import DATA_ROOT_TAG
@@ -60,7 +61,8 @@ def main(arguments: Sequence[str]) -> int:
     if names and not asked.yes and not _agreed():
         return 1
     remove(store, iteration, asked.stage, names)
-    command = ["dagster", "job", "launch", "-j", "preference_tuning", "-o", f"{asked.stage}*"]
+    names = settings.names()
+    command = ["dagster", "job", "launch", "-j", names.word(LOOP), "-o", f"{names.word(asked.stage)}*"]
     if asked.stage == "traces":
         command = command[:-2]
     elif asked.iteration:
@@ -99,7 +101,7 @@ def _check_idle(settings: Deployment, iteration: Iteration) -> None:
     """Raises ValueError while a run works on the iteration."""
     root = str(settings.store().root)
     with dg.DagsterInstance.from_config(str(Path.cwd())) as instance:
-        for run in instance.get_runs(dg.RunsFilter(job_name="preference_tuning", tags={DATA_ROOT_TAG: root})):
+        for run in instance.get_runs(dg.RunsFilter(job_name=settings.names().word(LOOP), tags={DATA_ROOT_TAG: root})):
             launcher = instance.run_launcher
             dead = isinstance(launcher, DetachedRunLauncher) and not launcher.is_alive(run.run_id)
             if not run.is_finished and not dead:

@@ -73,15 +73,6 @@ def review_sample():
     draw_a_sample()
 
 
-weekly_review = dg.ScheduleDefinition(
-    name="weekly_review",
-    job=review_sample,
-    cron_schedule="0 6 * * 1",
-    execution_timezone="UTC",
-    description="A sheet of labels for people to score.",
-)
-
-
 def report_lines(settings: Deployment, survey_result: reviews.Survey) -> Iterator[str]:
     """The state of the reviews for a person."""
     for week, rows in sorted(survey_result.asked.items()):

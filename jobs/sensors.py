@@ -1,28 +1,28 @@
 """When the loop starts by what happened. Sensors only ask for a run: every effect and all memory is the job's.
 
-Stopped until somebody starts them in the UI, but for the two that end gangs nobody wants: of a cancelled run, and of
-none, held in a queue.
-
-The schedule starts the loop by the clock, and is stopped until somebody starts it, too. `delete_orphaned_gang` deletes
-the gang of a run that was cancelled while no step of it was alive to do so (it was marked as cancelled by force, or its
-host is gone): it would train on, unasked.
+Stopped until somebody starts them in the UI, but for the two that end gangs nobody wants (`jobs.gangs`). Each is a
+function of its context and the deployment; `sensors_of` makes those of one model.
 """
 
-import json
-import time
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 
-from assets.cluster import abandon_gang
-from assets.resources import ITERATION_TAG, Deployment
-from jobs.preference_tuning import canary_rollout, executor, preference_tuning
-from k8s.attempts import unfinished_iterations
+from assets.naming import LOOP, ROLLOUT, DefinitionNames
+from assets.resources import Deployment
+from jobs.gangs import gang_held, gang_orphaned
+from jobs.notices import is_due
+from jobs.preference_tuning import UNFINISHED
+from jobs.triggers import Target, lately, new_labels
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.notices import due
 
+Asked = dg.RunRequest | list[dg.RunRequest] | dg.SkipReason
 
-@dg.sensor(job=canary_rollout, minimum_interval_seconds=60)
-def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment):
+
+def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
     """Asks for a look at the active rollout, at a held one too, for it may do harm while a person decides; and for a
     last one where people were not told yet how it ended.
 
@@ -32,108 +32,97 @@ def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment):
     state = read_state(store, name)
     if not state.active and not (deployment.notify_url() and due(store, name)):
         return dg.SkipReason(f"No rollout to look after: {state.phase}.")
-    unfinished = dg.RunsFilter(job_name="canary_rollout", statuses=UNFINISHED)
-    if context.instance.get_runs_count(unfinished):
+    if _is_under_way(context, deployment.names().word(ROLLOUT)):
         return dg.SkipReason("A look is under way.")
     return dg.RunRequest(tags={"rollout": state.rollout})
 
 
-@dg.sensor(job=preference_tuning, minimum_interval_seconds=300)
-def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment):
+def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
     """Asks for the next iteration once for each new champion: its traffic is what the iteration learns from."""
-    digest = deployment.champion().model.digest
+    digest, quiet_s = deployment.champion().model.digest, deployment.recipe().automation.quiet_s
     if context.cursor is None:  # the first tick only records
         context.update_cursor(digest)
         return dg.SkipReason(f"The champion is {digest[:12]}.")
     if context.cursor == digest:
         return dg.SkipReason(f"The champion is still {digest[:12]}.")
+    if reason := lately(context.instance, deployment.names(), quiet_s):
+        return dg.SkipReason(reason)  # and asks again: the cursor stays
     context.update_cursor(digest)
     return dg.RunRequest(run_key=digest)
 
 
-nightly = dg.ScheduleDefinition(
-    name="nightly",
-    job=preference_tuning,
-    cron_schedule="0 3 * * *",
-    execution_timezone="UTC",
-    description="An iteration over the traces of the day before, when there are new ones.",
-)
+def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
+    """Asks for an iteration when enough distinct labels came that no ended one had, once for each set of them.
 
-
-UNFOLLOWED_S = 3600.0
-"""How long a gang may be without a run: hosts and daemons are started again, and people launch again by hand."""
-UNFINISHED = [
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
-
-
-@dg.op(
-    config_schema={
-        "iteration": dg.Field(str, description="Its id, as the run's tag `iteration` has it."),
-        "held_only": dg.Field(bool, default_value=False, description="Leave it unless a queue holds it."),
-    },
-    retry_policy=dg.RetryPolicy(max_retries=2, delay=30),
-)
-def delete_gang(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """Delete what the launches of an iteration left in the cluster, unless a run of it is under way."""
-    iteration, held_only = context.op_config["iteration"], context.op_config["held_only"]
-    others = dg.RunsFilter(job_name=preference_tuning.name, tags={ITERATION_TAG: iteration}, statuses=UNFINISHED)
-    if runs := context.instance.get_runs(others):
-        context.log.info(f"Run {runs[0].run_id} follows the gang of iteration {iteration}: it stays.")
-        return
-    why = "no run follows it" if held_only else "its run was cancelled"
-    name = abandon_gang(deployment, iteration, why, context.log.info, held_only)
-    context.log.info(f"{name or ('No held gang' if held_only else 'No gang')} was left of iteration {iteration}.")
-
-
-@dg.job(executor_def=executor)
-def delete_orphaned_gang():
-    """Takes the gang of a cancelled run, or one that a queue holds and no run follows, out of the cluster; its
-    checkpoints stay, and a new run resumes from them."""
-    delete_gang()
-
-
-@dg.run_status_sensor(
-    run_status=dg.DagsterRunStatus.CANCELED,
-    monitored_jobs=[preference_tuning],
-    request_job=delete_orphaned_gang,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    minimum_interval_seconds=60,
-)
-def gang_orphaned(context: dg.RunStatusSensorContext, deployment: Deployment):
-    """Asks for the end of a cancelled run's gang. Where a step was alive, it has seen to that already."""
-    iteration = context.dagster_run.tags.get(ITERATION_TAG, "")
-    if not iteration or deployment.recipe().compute.kubernetes is None:
-        return dg.SkipReason("The run that was cancelled had no gang.")
-    config = {"ops": {"delete_gang": {"config": {"iteration": iteration}}}}
-    return dg.RunRequest(run_key=context.dagster_run.run_id, run_config=config, tags={ITERATION_TAG: iteration})
-
-
-@dg.sensor(job=delete_orphaned_gang, default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=300)
-def gang_held(context: dg.SensorEvaluationContext, deployment: Deployment):
-    """Asks for the end of a gang that its queue holds and that no run has followed for `UNFOLLOWED_S`.
-
-    Its launcher may have been killed. It would keep its place in the queue, of a strict queue the head, and train once
-    it is admitted, unasked. What runs is left alone: the next launch follows it. The cursor has since when no run
-    follows, by iteration, and begins anew with each request.
+    Labels come by `label_traces`. A day that is governed again brings the same ones, which do not count twice. After
+    several iterations without a candidate it waits for twice as many labels, and twice again after each further one.
     """
-    if deployment.recipe().compute.kubernetes is None:
-        return dg.SkipReason("The recipe has no cluster.")
-    runs = context.instance.get_runs(dg.RunsFilter(job_name=preference_tuning.name, statuses=UNFINISHED))
-    followed = {run.tags.get(ITERATION_TAG, "") for run in runs}
-    if "" in followed:
-        return dg.SkipReason("A run is on its way to a gang.")  # it does not say yet to which
-    now, since = time.time(), json.loads(context.cursor or "{}")
-    waiting = {id: since.get(id, now) for id in unfinished_iterations(deployment.store()) if id not in followed}
-    due = [id for id, at in waiting.items() if now - at > UNFOLLOWED_S]
-    context.update_cursor(json.dumps({**waiting, **dict.fromkeys(due, now)}))
-    return [
-        dg.RunRequest(
-            run_config={"ops": {"delete_gang": {"config": {"iteration": id, "held_only": True}}}},
-            tags={ITERATION_TAG: id},
+    names, section = deployment.names(), deployment.recipe().automation
+    newest = context.instance.fetch_materializations(names.key("reward_labels"), limit=1).records
+    if not newest:
+        return dg.SkipReason("There are no labels yet: launch label_traces, or start the schedule hourly_labels.")
+    cursor = str(newest[0].storage_id)
+    if context.cursor == cursor:
+        return dg.SkipReason("No labels were made since the last count.")
+    if reason := lately(context.instance, names, section.quiet_s):
+        return dg.SkipReason(reason)
+    iteration = deployment.latest()
+    came = new_labels(deployment, iteration, section)
+    context.update_cursor(cursor)
+    if came.count < came.wanted:
+        return dg.SkipReason(came.line())
+    context.log.info(came.line())
+    return dg.RunRequest(run_key=iteration.id, tags={"new_labels": str(came.count)})
+
+
+def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
+    """Asks for a message to NOTIFY_URL when an iteration was held or refused, or a run failed, and nobody was told.
+
+    Of a rollout that is held, over, or waits for a signature its own looks tell (`rollout_due`).
+    """
+    if not deployment.notify_url():
+        return dg.SkipReason("NOTIFY_URL is not set.")
+    if not is_due(context.instance, deployment):
+        return dg.SkipReason("Everything was told, or the receiver is given a pause.")
+    if _is_under_way(context, deployment.names().word("tell")):
+        return dg.SkipReason("It is being told.")
+    return dg.RunRequest()
+
+
+def sensors_of(names: DefinitionNames, settings: Deployment, jobs: dict[str, Target]) -> list[dg.SensorDefinition]:
+    """Of one model. `jobs`: by their plain names."""
+
+    def sensor(
+        name: str, job: str, every_s: int, evaluate: Callable[[dg.SensorEvaluationContext, Deployment], Any]
+    ) -> dg.SensorDefinition:
+        is_on = evaluate is gang_held  # it ends work, and begins none
+        return dg.SensorDefinition(
+            name=names.word(name),
+            evaluation_fn=lambda context: evaluate(context, settings),
+            job=jobs[job],
+            minimum_interval_seconds=every_s,
+            description=inspect.getdoc(evaluate),
+            default_status=dg.DefaultSensorStatus.RUNNING if is_on else dg.DefaultSensorStatus.STOPPED,
         )
-        for id in due
-    ] or dg.SkipReason(f"{len(waiting)} gangs are followed by no run, none of them for long.")
+
+    orphaned = dg.run_status_sensor(
+        run_status=dg.DagsterRunStatus.CANCELED,
+        name=names.word("gang_orphaned"),
+        monitored_jobs=[jobs[LOOP]],
+        request_job=jobs["delete_orphaned_gang"],
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        minimum_interval_seconds=60,
+        description=inspect.getdoc(gang_orphaned),
+    )
+    return [
+        sensor("champion_changed", LOOP, 300, champion_changed),
+        sensor("new_labels", LOOP, 300, new_labels_came),
+        sensor("rollout_due", ROLLOUT, 60, rollout_due),
+        sensor("notices_due", "tell", 60, notices_due),
+        orphaned(lambda context: gang_orphaned(context, settings)),
+        sensor("gang_held", "delete_orphaned_gang", 300, gang_held),
+    ]
+
+
+def _is_under_way(context: dg.SensorEvaluationContext, job: str) -> bool:
+    return bool(context.instance.get_runs_count(dg.RunsFilter(job_name=job, statuses=UNFINISHED)))

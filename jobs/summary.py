@@ -14,6 +14,7 @@ from typing import Any
 
 import dagster as dg
 
+from assets.naming import ROLLOUT
 from assets.records import RECORDS, VERDICT
 from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.ending import candidate, ending
@@ -76,7 +77,7 @@ def lines(settings: Deployment) -> Iterator[str]:
         if record is not None and asset in TELLERS:
             yield from TELLERS[asset](record)
     yield from _rollout(settings, iteration)
-    yield from _elapsed(iteration)
+    yield from _elapsed(settings, iteration)
 
 
 def field(name: str, value: object) -> str:
@@ -198,13 +199,20 @@ def _rollout(settings: Deployment, iteration: Iteration) -> Iterator[str]:
     yield field("champion", f"version {state.champion.version}" if state.champion else "the base model")
 
 
-def _elapsed(iteration: Iteration) -> Iterator[str]:
+def _elapsed(settings: Deployment, iteration: Iteration) -> Iterator[str]:
     """Seconds that each stage took in the runs of this iteration, and of the rollouts since."""
+    names, tagged_runs = settings.names(), dg.RunsFilter(tags={ITERATION_TAG: iteration.id})
     with dg.DagsterInstance.from_config(str(Path.cwd())) as instance:  # the one that the commands typed here use
-        tagged = instance.get_runs(dg.RunsFilter(tags={ITERATION_TAG: iteration.id}))
-        runs = [*reversed(tagged), *instance.get_runs(dg.RunsFilter(job_name="canary_rollout"), limit=1)]
+        looks = dg.RunsFilter(job_name=names.word(ROLLOUT))
+        # Iterations of two models over the same data with the same recipe have one id.
+        tagged = [run for run in instance.get_runs(tagged_runs) if run.job_name.startswith(names.word(""))]
+        runs = [*reversed(tagged), *instance.get_runs(looks, limit=1)]
         stats = [step for run in runs for step in instance.get_run_step_stats(run.run_id)]
-    timed = [(s.step_key, s.end_time - s.start_time) for s in stats if s.end_time and s.start_time]
+    timed = [
+        (s.step_key.removeprefix(names.word("")), s.end_time - s.start_time)
+        for s in stats
+        if s.end_time and s.start_time
+    ]
     if timed:
         yield field("seconds by stage", "  ".join(f"{name} {seconds:.0f}" for name, seconds in timed))
 

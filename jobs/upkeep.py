@@ -59,12 +59,3 @@ def tidy_the_table(context: dg.OpExecutionContext, deployment: Deployment) -> No
 def lake_upkeep():
     """Retention, then compaction, snapshot expiry and the sweep of unreachable files."""
     tidy_the_table(after=drop_what_is_overdue())
-
-
-weekly = dg.ScheduleDefinition(
-    name="weekly",
-    job=lake_upkeep,
-    cron_schedule="0 5 * * 0",
-    execution_timezone="UTC",
-    description="Retention and the table's upkeep.",
-)

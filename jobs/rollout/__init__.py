@@ -8,8 +8,26 @@ import argparse
 from collections.abc import Callable
 
 COMMAND = "pt rollout"
-LOOK = "dagster job launch -j canary_rollout"
-NEXT = "dagster job launch -j preference_tuning"
 DONE, REFUSED, FAILED = 0, 1, 2
 AddCommand = Callable[..., argparse.ArgumentParser]
 """`add_parser` of the subcommands, to which each module adds its own."""
+
+
+def look_command() -> str:
+    """What takes the rollout further."""
+    return _launch("canary_rollout")
+
+
+def next_command() -> str:
+    """What begins the next iteration."""
+    return _launch("preference_tuning")
+
+
+def _launch(job: str) -> str:
+    """Of the model that the environment names; in a process that works for several of them, without its prefix."""
+    from assets.resources import deployment  # Dagster takes seconds, and --help is answered without it
+
+    try:
+        return deployment().launch(job)
+    except ValueError:  # a rollout is shown and decided whatever became of the recipe
+        return f"dagster job launch -j {job}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from assets.resources import Deployment
 from assets.rollout import rollout_ports
-from jobs.rollout import COMMAND, DONE, FAILED, LOOK, NEXT, REFUSED, AddCommand
+from jobs.rollout import COMMAND, DONE, FAILED, REFUSED, AddCommand, look_command, next_command
 from pipeline.rollout.approval import account
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
 from pipeline.rollout.record import Phase, RolloutState
@@ -53,16 +53,16 @@ def outcome_lines(decision: RolloutDecision, done: DecisionResult) -> Iterator[s
         yield f"  it goes on with: {COMMAND} resume --rollout {state.rollout} --reason 'WHY'"
     else:
         yield f"Rollout {state.rollout} {_goes_on(decision, state)}"
-        yield f"  the next look: {LOOK}"
+        yield f"  the next look: {look_command()}"
 
 
 def _taken_back(state: RolloutState) -> Iterator[str]:
     if state.phase is Phase.ROLLING_BACK:
         yield f"Rollout {state.rollout} is to go back to 0%, and the router does not read that yet."
-        yield f"  try again: {LOOK}"
+        yield f"  try again: {look_command()}"
         return
     yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
-    yield f"  the next candidate: {NEXT}"
+    yield f"  the next candidate: {next_command()}"
 
 
 def _goes_on(decision: RolloutDecision, state: RolloutState) -> str:

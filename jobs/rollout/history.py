@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from assets.resources import Deployment
-from jobs.rollout import DONE, LOOK, REFUSED, AddCommand
+from jobs.rollout import DONE, REFUSED, AddCommand, look_command
 from pipeline import audit
 from pipeline.rollout.reconcile import audited
 from pipeline.rollout.record import TERMINAL, Phase, Proposal, RolloutEvent, read_events
@@ -82,7 +82,7 @@ def lines(past: Sequence[PastRollout]) -> Iterator[str]:
         yield f"        {each.looks:,} looks"
     missing = [f"{each.rollout} epoch {p.epoch}" for each in past for p in each.passages if p.audited and not p.entry]
     if missing:
-        yield f"Not in the audit log: {', '.join(missing)}. The next look writes them: {LOOK}"
+        yield f"Not in the audit log: {', '.join(missing)}. The next look writes them: {look_command()}"
     elif past:
         yield "Every decision has its entry in the audit log; to check that log: pt governance verify"
 

@@ -10,7 +10,7 @@ import time
 
 from assets.resources import Deployment
 from assets.traffic import traffic_split
-from jobs.rollout import DONE, LOOK, REFUSED, AddCommand
+from jobs.rollout import DONE, REFUSED, AddCommand, look_command
 from jobs.rollout.decide import decision_options, exit_code, outcome_lines, take
 from pipeline.rollout.decision import RolloutDecision
 from pipeline.rollout.router import Split, TrafficSplit
@@ -68,7 +68,7 @@ def _router_only(settings: Deployment, rollout: str) -> int:
     print(
         "  The record does not know why: the next look finds another weight than it asked for, and holds the rollout."
     )
-    print(f"  the next look: {LOOK}")
+    print(f"  the next look: {look_command()}")
     return DONE
 
 

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Iterator
 
-from jobs.rollout import COMMAND, LOOK, NEXT
+from jobs.rollout import COMMAND, look_command, next_command
 from pipeline.rollout.picture import ArmRow, StageMark, arm_rows, sentences, stage_marks
 from pipeline.rollout.record import TERMINAL
 from pipeline.rollout.status import RolloutStatus
@@ -36,7 +36,7 @@ def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = Fals
     for name, text in sentences(report, now):
         yield from field(name, text, width)
     over = report.candidate is None or report.phase in TERMINAL
-    yield from field("commands", NEXT if over else LOOK)
+    yield from field("commands", next_command() if over else look_command())
     for action in report.decisions:
         wants = HOW.get(action, "--reason 'WHY'")
         yield from field("", f"{COMMAND} {action} --rollout {report.rollout} {wants}")

@@ -15,6 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipeline.addresses import kept_secrets
 from pipeline.locations import Uri
 from pipeline.recipe import custom
+from pipeline.recipe.automation import Automation
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
@@ -33,6 +34,7 @@ from pipeline.storage import digest_json, shown_path
 
 __all__ = [
     "Accelerator",
+    "Automation",
     "BaseModelSection",
     "Checkpoints",
     "Compute",
@@ -56,6 +58,8 @@ __all__ = [
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 """Becomes part of paths, of filters and of names elsewhere."""
+Prefix = Annotated[str, Field(pattern=r"^[A-Za-z0-9]+(_[A-Za-z0-9]+)*$", max_length=60)]
+"""Letters and digits, with single underscores between them: names of Dagster follow after two."""
 
 
 class BaseModelSection(Section):
@@ -70,6 +74,9 @@ class Recipe(Section):
 
     name: Annotated[Line, Operational]
     """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
+    key_prefix: Annotated[Prefix | None, Operational] = None
+    """Goes before the names of assets, jobs, pools, sensors and schedules, where several models share one Dagster;
+    null: none, or the recipe's `name` where PREFERENCE_TUNING_RECIPES names a folder of recipes."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
     base_model: Annotated[BaseModelSection, Operational]
@@ -90,6 +97,8 @@ class Recipe(Section):
     """How a candidate that passed the gate gets its traffic, and what takes it back."""
     compute: Annotated[Compute, Operational] = Compute()
     """Where the work runs, and what that costs."""
+    automation: Annotated[Automation, Operational] = Automation()
+    """When the loop starts by itself."""
     accept_demo_suite: Annotated[bool, Operational] = False
     """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
     such a model is trained."""

@@ -14,6 +14,8 @@ GRAPH = {
     "gate_verdict": ("evaluation", ["eval_report"]),
     "model_version": ("registry", ["gate_verdict"]),
     "canary": ("registry", ["gate_verdict", "model_version"]),
+    "governed_days": ("traces", ["traces"]),
+    "labelled_days": ("rewards", ["reward_labels"]),
 }
 CHECKS = {
     ("traces", "every_row_accounted_for"),
@@ -57,17 +59,21 @@ def test_the_training_pool_serialises_trainings() -> None:
 
 def test_what_starts_work_is_off_until_somebody_turns_it_on() -> None:
     repository = definitions.get_repository_def()
-    assert {"preference_tuning", "canary_rollout", "review_sample", "forget", "lake_upkeep"} <= set(
-        repository.job_names
-    )
+    jobs = {"preference_tuning", "label_traces", "canary_rollout", "review_sample", "forget", "lake_upkeep", "tell"}
+    assert jobs <= set(repository.job_names)
+    for each in (*repository.sensor_defs, *repository.schedule_defs):
+        assert each.description, each.name
     assert {s.name: s.default_status.value for s in repository.sensor_defs} == {
         "champion_changed": "STOPPED",
+        "new_labels": "STOPPED",
+        "notices_due": "STOPPED",
         "rollout_due": "STOPPED",
         "gang_orphaned": "RUNNING",  # it ends work, and only that of a cancelled run
         "gang_held": "RUNNING",  # and this one what has not begun and no run follows
     }
     assert {s.name: s.default_status.value for s in repository.schedule_defs} == {
         "nightly": "STOPPED",
+        "hourly_labels": "STOPPED",
         "weekly": "STOPPED",
         "weekly_review": "STOPPED",
     }

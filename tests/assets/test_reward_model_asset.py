@@ -5,11 +5,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.graph import ASSETS
 from assets.records import REWARD_MODEL
 from assets.resources import records
-from assets.reward_model import reward_model
-from assets.rewards import reward_labels
-from assets.traces import traces
 from pipeline.rewards.reward_model.stage import NOT_ASKED
 from tests.loop import deployment
 
@@ -25,7 +23,7 @@ def test_the_asset_trains_on_the_traffic_s_thumbs(tmp_path: Path) -> None:
         for overrides, trained in (((), False), ((f"rewards.reward_model={SMALL}",), True)):
             settings = deployment(tmp_path / "data", overrides)
             done = dg.materialize(
-                [traces, reward_labels, reward_model],
+                ASSETS[:3],
                 instance=instance,
                 resources={"deployment": settings, "io_manager": records},
                 raise_on_error=False,

@@ -33,7 +33,7 @@ def test_what_was_not_measured_is_left_out() -> None:
 
 
 def test_an_observation_is_of_the_canary_and_names_its_rollout() -> None:
-    seen = rollout_observation(report(), NOW)
+    seen = rollout_observation(dg.AssetKey("canary"), report(), NOW)
     assert seen.asset_key == dg.AssetKey("canary")
     assert seen.tags["rollout"] == "3f9c1a2b4d5e"
     assert seen.tags["phase"] == "observing"
@@ -45,7 +45,7 @@ def test_dagster_keeps_an_observation_of_each_look(tmp_path) -> None:
     @dg.asset
     def canary(context: dg.AssetExecutionContext) -> None:
         for weight in (5, 25):
-            context.log_event(rollout_observation(report(weight=weight), NOW))
+            context.log_event(rollout_observation(context.asset_key, report(weight=weight), NOW))
 
     with dg.DagsterInstance.local_temp(str(tmp_path)) as home:
         assert dg.materialize([canary], instance=home).success

@@ -8,8 +8,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.graph import ASSETS
 from assets.resources import Deployment, records
-from assets.traces import traces
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, Proposal, RolloutEvent, RolloutStep, append, step_event
@@ -55,7 +55,7 @@ class Place:
 
     def run(self) -> dg.ExecuteInProcessResult:
         resources = {"deployment": self.settings, "io_manager": records}
-        return dg.materialize([traces], instance=self.instance, resources=resources, raise_on_error=False)
+        return dg.materialize(ASSETS[:1], instance=self.instance, resources=resources, raise_on_error=False)
 
     def said(self, result: dg.ExecuteInProcessResult) -> str:
         return "\n".join(entry.user_message for entry in self.instance.all_logs(result.run_id))

@@ -6,14 +6,8 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.evaluation import eval_report, gate_verdict
+from assets.graph import ASSETS
 from assets.resources import Deployment, records
-from assets.reward_model import reward_model
-from assets.rewards import reward_labels
-from assets.samples import samples
-from assets.selection import preference_dataset, training_plan
-from assets.traces import traces
-from assets.training import policy_checkpoint
 from evals.bundle import verify
 from tests.loop import instance
 from tests.own import make_model, write_langfuse_export, write_openai_logs, write_suite
@@ -57,7 +51,7 @@ def recipe(root: Path, kind: str, *overrides: str) -> Deployment:
 @pytest.mark.slow
 def test_own_traces_reach_a_plan_that_the_gate_takes(tmp_path: Path) -> None:
     settings = recipe(tmp_path, "openai_logs", "evaluation.guard_margin=0.05")
-    stages = [traces, reward_labels, reward_model, samples, preference_dataset, training_plan]
+    stages = ASSETS[:6]
     with instance(tmp_path / "dagster") as home:
         resources = {"deployment": settings, "io_manager": records}
         result = dg.materialize(stages, instance=home, resources=resources, raise_on_error=False)
@@ -73,17 +67,7 @@ def test_own_traces_reach_a_plan_that_the_gate_takes(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_own_traces_model_and_suite_reach_a_verdict(tmp_path: Path) -> None:
     settings = recipe(tmp_path, "langfuse_export", *SHORT, "evaluation.futility=false")
-    stages = [
-        traces,
-        reward_labels,
-        reward_model,
-        samples,
-        preference_dataset,
-        training_plan,
-        policy_checkpoint,
-        eval_report,
-        gate_verdict,
-    ]
+    stages = ASSETS[:9]
     with instance(tmp_path / "dagster") as home:
         resources = {"deployment": settings, "io_manager": records}
         result = dg.materialize(stages, instance=home, resources=resources)

@@ -4,13 +4,12 @@ import csv
 import io
 from pathlib import Path
 
-import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from assets.resources import Deployment, deployment
-from jobs.reviews import main, review_sample, weekly_review
+from jobs.reviews import main, review_sample
 from pipeline.estimate import UNKNOWN
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
@@ -129,8 +128,3 @@ def test_the_job_writes_the_sheet_once(settings: Deployment, tmp_path: Path) -> 
         content = sheet_of(settings).read_bytes()
         assert review_sample.execute_in_process(instance=home, resources={"deployment": settings}).success
     assert sheet_of(settings).read_bytes() == content
-
-
-def test_the_schedule_waits_for_somebody_to_start_it() -> None:
-    assert weekly_review.default_status is dg.DefaultScheduleStatus.STOPPED
-    assert weekly_review.job_name == "review_sample"

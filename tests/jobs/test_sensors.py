@@ -1,12 +1,15 @@
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
-from jobs import sensors
+from assets.resources import Deployment
+from jobs import gangs, sensors
 from jobs.definitions import definitions
-from jobs.sensors import UNFOLLOWED_S, champion_changed, gang_held, gang_orphaned, rollout_due
+from jobs.gangs import UNFOLLOWED_S, gang_held, gang_orphaned
+from jobs.sensors import champion_changed, rollout_due
 from k8s.attempts import GangAttempts
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Phase, RolloutState
@@ -17,21 +20,18 @@ CLUSTER = "compute.kubernetes={image: 'trainer@sha256:0', instance_type: cpu}"
 
 
 def tick(
-    sensor: dg.SensorDefinition,
+    evaluate: Callable[[dg.SensorEvaluationContext, Deployment], object],
     folder: Path,
     cursor: str | None = None,
     instance: dg.DagsterInstance | None = None,
     overrides: tuple[str, ...] = (),
 ) -> tuple[list[dg.RunRequest], str | None]:
     """What one tick of a sensor asks for, and the cursor that it leaves."""
+    settings = deployment(folder, list(overrides))
+    sensor = dg.SensorDefinition(evaluation_fn=lambda context: evaluate(context, settings), job_name="any")
     with (
         nullcontext(instance) if instance else dg.instance_for_test() as used,
-        dg.build_sensor_context(
-            instance=used,
-            cursor=cursor,
-            resources={"deployment": deployment(folder, list(overrides))},
-            repository_def=definitions.get_repository_def(),
-        ) as context,
+        dg.build_sensor_context(instance=used, cursor=cursor) as context,
     ):
         result = sensor.evaluate_tick(context)
     return list(result.run_requests or []), result.cursor
@@ -92,9 +92,8 @@ def test_a_cancelled_run_of_a_gang_asks_for_the_gangs_end(
             dagster_event=entry.get_dagster_event(),
             dagster_instance=instance,
             dagster_run=run,
-            resources={"deployment": deployment(tmp_path, overrides)},
         ) as context:
-            asked = gang_orphaned(context)
+            asked = gang_orphaned(context, deployment(tmp_path, overrides))
     if not asks:
         assert isinstance(asked, dg.SkipReason)
         return
@@ -121,7 +120,7 @@ def test_an_open_gang_without_a_run_is_asked_for_after_an_hour(tmp_path: Path, m
     store = Store(deployment(tmp_path).recipe().data_root)
     GangAttempts(store, "0001-abc").current(0.0, lambda number: "train-1")
     clock = [1_700_000_000.0]
-    monkeypatch.setattr(sensors.time, "time", lambda: clock[0])
+    monkeypatch.setattr(gangs.time, "time", lambda: clock[0])
     asked: list[int] = []
     cursor = None
     with dg.instance_for_test() as instance:
@@ -145,5 +144,5 @@ def test_a_closed_gang_is_nobodys_business(tmp_path: Path, monkeypatch: pytest.M
     attempts = GangAttempts(Store(deployment(tmp_path).recipe().data_root), "0001-abc")
     attempt = attempts.current(0.0, lambda number: "train-1")
     attempts.close(attempt.model_copy(update={"closed_at": 1.0}))
-    monkeypatch.setattr(sensors, "UNFOLLOWED_S", -1.0)
+    monkeypatch.setattr(gangs, "UNFOLLOWED_S", -1.0)
     assert tick(gang_held, tmp_path, overrides=(CLUSTER,))[0] == []

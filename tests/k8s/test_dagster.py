@@ -13,7 +13,7 @@ from evals.measurements import EvalReport
 from evals.suites import pin as evaluation_pin
 from evals.suites import suites
 from jobs.definitions import definitions
-from jobs.sensors import delete_orphaned_gang
+from jobs.gangs import delete_orphaned_gang
 from k8s.attempts import GangAttempts
 from k8s.ledger import Ledger
 from pipeline.demo.suite import ensure_suite

@@ -11,7 +11,7 @@ from collections.abc import Generator
 
 import pytest
 
-from pipeline.rollout import notices as module
+from pipeline import outbox as module
 from pipeline.rollout.decision import abort, resume
 from pipeline.rollout.notices import due, tell
 from pipeline.rollout.record import Phase

@@ -1,0 +1,106 @@
+"""Days on Dagster's pages: `governed_days` and `labelled_days`, with one partition for each day of traces.
+
+Nothing makes these two: the stages tell of each day that is new or has changed. So the assets of the loop keep no
+partitions, which a launch without a day, a run of one stage and a re-execution would have to name.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import dagster as dg
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from assets.naming import DefinitionNames
+from pipeline.rewards.records import RewardLabels
+from pipeline.storage import digest_json
+from pipeline.traces.records import UNKNOWN_DAY, GovernedTraces
+
+GOVERNED, LABELLED = "governed_days", "labelled_days"
+VERSION_TAG = "dagster/data_version"
+
+
+class DayOnPage(NamedTuple):
+    """`version` changes when what is shown of the day may be different."""
+
+    day: str
+    version: str
+    figures: dict[str, float | int]
+
+
+def days_of(names: DefinitionNames) -> list[dg.AssetSpec]:
+    """The two assets of one model."""
+    partitions = dg.DynamicPartitionsDefinition(name=_partitions(names))
+    return [
+        dg.AssetSpec(
+            names.key(key),
+            deps=[names.key(stage)],
+            description=description,
+            group_name=group,
+            kinds={kind},
+            owners=[owner],
+            partitions_def=partitions,
+        )
+        for key, stage, description, group, kind, owner in (
+            (GOVERNED, "traces", "Each governed day: rows seen, admitted, rejected.", "traces", "iceberg",
+             "team:ml-platform"),
+            (LABELLED, "reward_labels", "Each day of the newest labels: rows, labels, mean reward.", "rewards",
+             "parquet", "team:post-training"),
+        )
+    ]  # fmt: skip
+
+
+def governed(traces: GovernedTraces) -> list[DayOnPage]:
+    """The days of the account that have a date."""
+    return [
+        DayOnPage(each.day, each.digest, {"dagster/partition_row_count": each.admitted, "seen": each.seen})
+        for each in traces.days
+        if each.day != UNKNOWN_DAY
+    ]
+
+
+def labelled(labels: RewardLabels) -> list[DayOnPage]:
+    """The days of the label table."""
+    table = pq.read_table(labels.dataset.uri, columns=["day", "final_reward"])
+    grouped = table.group_by("day").aggregate([("final_reward", "count"), ("final_reward", "mean"), ("day", "count")])
+    days: list[DayOnPage] = []
+    for row in grouped.filter(pc.not_equal(grouped["day"], UNKNOWN_DAY)).to_pylist():
+        figures = {"dagster/partition_row_count": row["day_count"], "labelled": row["final_reward_count"]}
+        if row["final_reward_mean"] is not None:
+            figures["mean reward"] = row["final_reward_mean"]
+        days.append(DayOnPage(row["day"], digest_json(figures), figures))
+    return sorted(days)
+
+
+def tell_of_days(
+    context: dg.AssetExecutionContext, names: DefinitionNames, asset: str, days: Iterable[DayOnPage]
+) -> None:
+    """A materialisation for each day that is new, or is another one than was told."""
+    key, listed = names.key(asset), {each.day: each for each in days}
+    if not listed:
+        return
+    context.instance.add_dynamic_partitions(_partitions(names), list(listed))
+    told = _told(context, key, listed)
+    for day, each in listed.items():
+        if told.get(day) != each.version:
+            context.log_event(
+                dg.AssetMaterialization(key, partition=day, metadata=each.figures, tags={VERSION_TAG: each.version})
+            )
+
+
+def _told(context: dg.AssetExecutionContext, key: dg.AssetKey, days: Iterable[str]) -> dict[str, str]:
+    """The version of each day that was told last."""
+    wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(days))
+    told: dict[str, str] = {}
+    for record in context.instance.fetch_materializations(wanted, limit=PAGE).records:  # the newest first
+        made = record.asset_materialization
+        if made is not None and made.partition is not None:
+            told.setdefault(made.partition, (made.tags or {}).get(VERSION_TAG, ""))
+    return told
+
+
+PAGE = 1000
+
+
+def _partitions(names: DefinitionNames) -> str:
+    return names.word("days")

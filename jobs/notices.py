@@ -1,0 +1,82 @@
+"""What people are told of iterations and runs: the job `tell` sends it to NOTIFY_URL, by an outbox as the rollout's.
+
+The records are the outcomes of iterations, and the runs that failed: what they say is sent at least once. Of a rollout
+its own looks tell. No message has a text of users, or of an error, which may quote one.
+"""
+
+import time
+from collections.abc import Iterator
+
+import dagster as dg
+
+from assets.naming import LABELLING, LOOP, ROLLOUT
+from assets.resources import Deployment
+from jobs.preference_tuning import executor
+from jobs.triggers import EndedIteration, ended_iterations
+from pipeline import layout
+from pipeline.outbox import Notice, Outbox, OutboxFolder, is_paused, send
+
+BOX = OutboxFolder(layout.ITERATIONS, "iterations", "pt status")
+WATCHED = (LOOP, LABELLING, ROLLOUT, "forget", "lake_upkeep", "review_sample", "delete_orphaned_gang")
+"""Jobs whose failed runs are told."""
+ENDINGS = {
+    "held": "HELD: it passed the gate, and its training's health wants a person's look before it is rolled out",
+    "refused": "FAIL: the gate, a block or the rollout refused its candidate",
+    "stopped": "STOPPED: the sentinel ended its training",
+}
+"""Of those that end without a candidate; that a method lacks evidence is everyday, and `new_labels` says so."""
+
+
+def waiting(instance: dg.DagsterInstance, deployment: Deployment) -> list[Notice]:
+    """What was not told yet, in order; where nothing ever was, the newest alone."""
+    box = BOX.read(deployment.store())
+    every = sorted([*_endings(deployment), *_failures(instance, deployment)])
+    return every[-1:] if box is None else [notice for notice in every if notice.epoch > box.sent]
+
+
+def is_due(instance: dg.DagsterInstance, deployment: Deployment) -> bool:
+    """Whether something is to be told, and the receiver may be asked now."""
+    box = BOX.read(deployment.store()) or Outbox()
+    return bool(waiting(instance, deployment)) and not is_paused(box, time.time())
+
+
+@dg.op
+def tell_what_is_due(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    """One message of what was not told yet. A receiver that does not take it gets it later, and fails nobody."""
+    due = waiting(context.instance, deployment)
+    error = send(
+        deployment.store(), BOX, lambda: waiting(context.instance, deployment), deployment.notify_url(), time.time()
+    )
+    if error:
+        context.log.warning(f"Not told yet: {error}")
+    else:
+        context.log.info("\n".join(notice.text for notice in due) or "There was nothing to tell.")
+
+
+@dg.job(executor_def=executor)
+def tell():
+    """Sends to NOTIFY_URL which iterations ended without a candidate in the traffic, and which runs failed."""
+    tell_what_is_due()
+
+
+def _endings(deployment: Deployment) -> Iterator[Notice]:
+    for ended in ended_iterations(deployment.store()):
+        if words := ENDINGS.get(ended.outcome.ending):
+            yield Notice(ended.at, f"{_subject(ended)}: {words}. To read more: pt status")
+
+
+def _subject(ended: EndedIteration) -> str:
+    return f"{ended.iteration.model_name}, iteration {ended.iteration.id}"
+
+
+def _failures(instance: dg.DagsterInstance, deployment: Deployment) -> Iterator[Notice]:
+    name, names = deployment.recipe().base_model.name, deployment.names()
+    for job in map(names.word, WATCHED):
+        failed = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.FAILURE])
+        for record in instance.get_run_records(failed, limit=NEWEST):
+            text = f"{name}: RUN FAILED, {job} (run {record.dagster_run.run_id}). Dagster has the reason."
+            yield Notice(int((record.end_time or record.update_timestamp.timestamp()) * 1e9), text)
+
+
+NEWEST = 20
+"""Failed runs of each job that are looked at."""

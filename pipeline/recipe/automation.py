@@ -1,0 +1,50 @@
+"""The recipe's section on when the loop starts by itself: schedules, triggers and how old a champion may grow.
+
+All of it is off until somebody turns it on in Dagster. Refuses to know Dagster: names and crons are plain text.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+from zoneinfo import ZoneInfo
+
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
+
+from pipeline.section import Section
+
+Cron = Annotated[str, Field(pattern=r"^[0-9A-Za-z*,/-]+( [0-9A-Za-z*,/#-]+){4}$", max_length=100)]
+"""Five fields: minute, hour, day of the month, month, day of the week."""
+
+
+class Automation(Section):
+    """When the loop starts by itself. Schedules and sensors are stopped until somebody starts them in Dagster."""
+
+    timezone: str = "UTC"
+    """Of the crons below, by its IANA name, such as `Europe/Berlin`."""
+    iteration_cron: Cron = "0 3 * * *"
+    """Schedule `nightly`: a whole iteration."""
+    labelling_cron: Cron = "0 * * * *"
+    """Schedule `hourly_labels`: traces and reward labels alone, which the sensor `new_labels` counts."""
+    upkeep_cron: Cron = "0 5 * * 0"
+    """Schedule `weekly`: retention and the table's upkeep."""
+    review_cron: Cron = "0 6 * * 1"
+    """Schedule `weekly_review`: a sheet of labels for people."""
+    min_new_labels: PositiveInt = 1000
+    """Sensor `new_labels`: distinct consented labels that no ended iteration had, before it asks for an iteration."""
+    quiet_s: NonNegativeFloat = 3600.0
+    """The sensors `new_labels` and `champion_changed` ask for no iteration within so long of the start of another: what
+    triggers twice in an hour makes one iteration."""
+    patience: PositiveInt = 3
+    """Iterations in a row that end without a candidate before `new_labels` backs off: the labels that it waits for
+    double with this one and with each after it."""
+    champion_max_age_days: PositiveFloat | None = 30.0
+    """Dagster marks `model_version` as overdue when no version was registered for so long; null: never."""
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_a_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (OSError, ValueError) as error:  # not there, a folder, or no path below the zones
+            raise ValueError(f"{name!r} is no time zone. Write its IANA name, such as UTC or Europe/Berlin.") from error
+        return name
