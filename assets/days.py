@@ -11,13 +11,13 @@ import dagster as dg
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from assets.metadata import VERSION_TAG
 from assets.naming import DefinitionNames
 from pipeline.rewards.records import RewardLabels
 from pipeline.storage import digest_json
 from pipeline.traces.records import UNKNOWN_DAY, GovernedTraces
 
 GOVERNED, LABELLED = "governed_days", "labelled_days"
-VERSION_TAG = "dagster/data_version"
 
 
 class DayOnPage(NamedTuple):
@@ -50,7 +50,7 @@ def days_of(names: DefinitionNames) -> list[dg.AssetSpec]:
     ]  # fmt: skip
 
 
-def governed(traces: GovernedTraces) -> list[DayOnPage]:
+def governed_days(traces: GovernedTraces) -> list[DayOnPage]:
     """The days of the account that have a date."""
     return [
         DayOnPage(each.day, each.digest, {"dagster/partition_row_count": each.admitted, "seen": each.seen})
@@ -59,7 +59,7 @@ def governed(traces: GovernedTraces) -> list[DayOnPage]:
     ]
 
 
-def labelled(labels: RewardLabels) -> list[DayOnPage]:
+def labelled_days(labels: RewardLabels) -> list[DayOnPage]:
     """The days of the label table."""
     table = pq.read_table(labels.dataset.uri, columns=["day", "final_reward"])
     grouped = table.group_by("day").aggregate([("final_reward", "count"), ("final_reward", "mean"), ("day", "count")])

@@ -7,7 +7,7 @@ import dagster as dg
 from assets.blocked import refuse_blocked
 from assets.cluster import evaluate_on_cluster
 from assets.loop_asset import loop_asset
-from assets.metadata import picture
+from assets.metadata import output, picture
 from assets.resources import Deployment
 from evals import report
 from evals.evaluate import decide, evaluate
@@ -64,9 +64,10 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
             "difference": compared.difference.value,
             "intervals": picture(report.picture(result), "Scores and paired differences with intervals"),
         }
-    yield dg.Output(
+    yield output(
         result,
-        metadata={
+        result.bundle.digest,
+        {
             **figures,
             "report": dg.MetadataValue.md(report.table(result)),
             "evidence": dg.MetadataValue.path(result.bundle.uri),
@@ -99,9 +100,10 @@ def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval
     refuse_blocked(deployment, iteration)
     verdict: GateVerdict = decide(deployment.work(iteration, context.log.info), eval_report)
     context.log.info(f"verdict {verdict.verdict}: {'; '.join(verdict.reasons)}")
-    yield dg.Output(
+    yield output(
         verdict,
-        metadata={
+        [verdict.verdict, verdict.candidate.digest, verdict.report_digest, verdict.bundle_digest],
+        {
             "verdict": str(verdict.verdict),
             "reasons": dg.MetadataValue.md("\n".join(f"- {literal(reason)}" for reason in verdict.reasons)),
             "evidence digest": verdict.bundle_digest,

@@ -1,12 +1,36 @@
-"""What assets show in Dagster: a picture or a table as metadata, in Markdown."""
+"""What assets show in Dagster: a picture or a table as Markdown, and the facts that Dagster has names for."""
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 
 from pipeline.markdown import literal
+from pipeline.storage import digest_json
+
+VERSION_TAG = "dagster/data_version"
+"""On an event that is no output: what Dagster takes for the version of its data."""
+
+
+def output(record: Any, version: Any, metadata: Mapping[str, Any]) -> dg.Output[Any]:
+    """A stage's record. `version`: a digest of what it published, or what has one as JSON; by it Dagster tells whether
+    what lies below is stale."""
+    digest = version if isinstance(version, str) else digest_json(version)
+    return dg.Output(record, metadata=metadata, data_version=dg.DataVersion(digest))
+
+
+def table_facts(rows: int, uri: str, schema: pa.Schema) -> dict[str, Any]:
+    """Of a published table, under the names that Dagster's pages know."""
+    columns = [dg.TableColumn(field.name, str(field.type)) for field in schema]
+    address = uri if "://" in uri else Path(uri).absolute().as_uri()
+    return {
+        "dagster/row_count": rows,
+        "dagster/column_schema": dg.TableSchema(columns=columns),
+        "dagster/uri": address,
+    }
 
 
 def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:

@@ -6,6 +6,7 @@ import dagster as dg
 
 from assets.blocked import refuse_blocked
 from assets.loop_asset import loop_asset
+from assets.metadata import output
 from assets.on_record import judged, on_record
 from assets.outcome import conclude
 from assets.records import CHECKPOINT
@@ -13,6 +14,7 @@ from assets.resources import Deployment
 from assets.rollout import begin_rollout, fingerprints, is_gradable
 from evals.gate import GateVerdict
 from pipeline import layout
+from pipeline.registry.pages import run_page, version_page
 from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import policy_of
@@ -41,9 +43,14 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
     refuse_blocked(deployment, iteration)  # somebody was forgotten while it was registered: it is tagged now
     version = store.once(iteration.path(layout.MODEL_VERSION), ModelVersion, lambda: registered)
     context.log.info(f"registered {version.name} version {version.version}")
-    yield dg.Output(
+    uri = deployment.tracking_uri()
+    pages = {"version in MLflow": version_page(uri, version.name, version.version)}
+    pages["run in MLflow"] = run_page(uri, version.run_id)
+    yield output(
         version,
-        metadata={
+        [version.name, version.version, version.model.digest],
+        {
+            **{name: dg.MetadataValue.url(page) for name, page in pages.items() if page},
             "name": version.name,
             "version": version.version,
             "run": version.run_id,
@@ -97,7 +104,7 @@ def canary(
         return
     state = begin_rollout(deployment, log)
     conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
-    yield dg.Output(state, metadata=_shown(state))
+    yield output(state, [state.rollout, model_version.model.digest], _shown(state))
 
 
 def _shown(state: RolloutState) -> dict[str, str | int]:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import dagster as dg
 
 from assets.loop_asset import loop_asset
-from assets.metadata import picture, table
+from assets.metadata import output, picture, table
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from pipeline.plots import reward_model as plots
@@ -39,9 +39,10 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
 
     report: RewardModelReport = train_reward_model(work, reward_labels.dataset, trainable)
     context.log.info(report.reason or f"reward model: AUC {report.auc}, admitted: {report.admitted}")
-    yield dg.Output(
+    yield output(
         report,
-        metadata={
+        report.model.digest if report.model is not None else "none",
+        {
             "trained": report.model is not None,
             "admitted": report.admitted,
             "thumbs": report.counts.thumbs,

@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
+from assets.days import LABELLED, labelled_days, tell_of_days
 from assets.loop_asset import loop_asset
-from assets.metadata import picture, table
+from assets.metadata import output, picture, table, table_facts
 from assets.resources import Deployment
 from pipeline import layout
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.plots import rewards as reward_plots
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.label import label_traces
-from pipeline.rewards.records import LabelSample, RewardLabels
+from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
 from pipeline.rewards.trust import examples, page
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
@@ -46,13 +48,12 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
         f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"
     )
     shown = examples(labels.dataset)
-    yield dg.Output(labels, metadata=_metadata(labels, shown, page(work.store, iteration, shown)))
+    tell_of_days(context, deployment.names(), LABELLED, labelled_days(labels))
+    yield output(labels, labels.dataset.digest, _metadata(labels, shown, page(work.store, iteration, shown)))
     yield from _checks(labels, work.recipe.rewards)
 
 
-def _metadata(
-    labels: RewardLabels, shown: Sequence[LabelSample], page: Path
-) -> dict[str, dg.MetadataValue | int | float | str]:
+def _metadata(labels: RewardLabels, shown: Sequence[LabelSample], page: Path) -> dict[str, Any]:
     """What a person looks for: how rewards are spread, what has none and why, who agrees with whom, what it cost."""
     judge = labels.judge
     cost = [("checked now", f"{labels.checked:,}"), ("known before", f"{labels.remembered:,}")]
@@ -88,7 +89,7 @@ def _metadata(
         ),
         "their texts": dg.MetadataValue.path(page),
         "digest": labels.dataset.digest,
-        "uri": dg.MetadataValue.path(labels.dataset.uri),
+        **table_facts(labels.dataset.rows, labels.dataset.uri, LABELS),
     }  # fmt: skip
 
 

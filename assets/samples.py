@@ -1,11 +1,12 @@
 """The stage of fresh samples: what the champion answers to logged prompts now, and what scorers make of it."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
 from assets.loop_asset import loop_asset
-from assets.metadata import picture, table
+from assets.metadata import output, picture, table, table_facts
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from pipeline import layout
@@ -13,7 +14,7 @@ from pipeline.demo.desk.judge_process import judge_at
 from pipeline.plots import rewards as reward_plots
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.samples.records import FreshSamples
+from pipeline.samples.records import SAMPLES, FreshSamples
 from pipeline.samples.stage import Scorers, sample
 from pipeline.selection.consent import consented
 from pipeline.serving.engines import open_engine
@@ -56,16 +57,16 @@ def samples(
             ),
         )
     if fresh.dataset is None:
-        yield dg.Output(fresh, metadata={"samples": "none: the recipe has no section `samples`"})
+        yield output(fresh, "none", {"samples": "none: the recipe has no section `samples`"})
         return
     context.log.info(
         f"{fresh.prompts:,} prompts, {fresh.drawn + fresh.remembered:,} completions ({fresh.drawn:,} drawn now), mean "
         f"reward {fresh.mean_reward:.3f}, best of each {fresh.best_reward:.3f}; {fresh.usd:.2f} USD"
     )
-    yield dg.Output(fresh, metadata=_metadata(fresh))
+    yield output(fresh, fresh.dataset.digest, _metadata(fresh))
 
 
-def _metadata(fresh: FreshSamples) -> dict[str, dg.MetadataValue | int | float | str]:
+def _metadata(fresh: FreshSamples) -> dict[str, Any]:
     """How the completions are scored, what has no score and why, what the best of each prompt is worth, the cost."""
     assert fresh.dataset is not None, "the recipe has the section"
     drawn = [("prompts", fresh.prompts), ("prompts refused", fresh.refused), ("drawn now", fresh.drawn)]
@@ -86,5 +87,5 @@ def _metadata(fresh: FreshSamples) -> dict[str, dg.MetadataValue | int | float |
         "draw": table(["what", "number"], [(name, f"{number:,}") for name, number in drawn]),
         "cost": table(["what", "amount"], [("judge tokens", f"{fresh.judge_tokens:,}"), ("USD", f"{fresh.usd:.4f}")]),
         "digest": fresh.dataset.digest,
-        "uri": dg.MetadataValue.path(fresh.dataset.uri),
+        **table_facts(fresh.dataset.rows, fresh.dataset.uri, SAMPLES),
     }

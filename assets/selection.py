@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.loop_asset import loop_asset
-from assets.metadata import picture, table
+from assets.metadata import output, picture, table
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from evals.suites import suites
@@ -52,9 +52,11 @@ def preference_dataset(
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
     report = dataset.contamination
-    yield dg.Output(
+    tables = (dataset.pairs, dataset.prompts, dataset.groups, dataset.thumbs, dataset.winners)
+    yield output(
         dataset,
-        metadata={
+        [each.digest for each in tables if each is not None],
+        {
             "pairs": dataset.pairs.rows,
             "prompts": dataset.prompts.rows,
             "groups": dataset.groups.rows,
@@ -112,9 +114,10 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
     )
     decision = plan.decision
     context.log.info(f"method {decision.method.upper()}: {'; '.join(decision.reasons)}")
-    yield dg.Output(
+    yield output(
         plan,
-        metadata={
+        plan.digest() if plan.data is not None else "none",
+        {
             "method": decision.method,
             "forced": decision.forced,
             "without consent": plan.without_consent,

@@ -1,12 +1,14 @@
 """The traces stage: production traces in, a governed table and the iteration's identity out."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
 from assets.anchors import refuse_restored
+from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.loop_asset import loop_asset
-from assets.metadata import picture, table
+from assets.metadata import output, picture, table, table_facts
 from assets.outcome import outcome
 from assets.resources import Deployment
 from evals.libraries.tasks import ensure_listed
@@ -20,8 +22,10 @@ from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.fold import in_rollout
 from pipeline.serving.sample import sampler
 from pipeline.storage import Store
+from pipeline.traces.lake.catalogue import NAME, NAMESPACE
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
+from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import Producer, version_names
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.traces.unrendered import refuse_unrendered_rows
@@ -68,6 +72,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         champion.promotions,
         datetime.now(UTC),
     )
+    tell_of_days(context, deployment.names(), GOVERNED, governed_days(result))
     rejected = {str(reason): count for reason, count in result.rejected.items()}
     yield dg.AssetCheckResult(
         check_name="every_row_accounted_for",
@@ -95,10 +100,10 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     pin(store, result.iteration, recipe)
     governed = store.once(result.iteration.path(layout.GOVERNED), GovernedTraces, lambda: result)
     context.log.info(f"iteration {governed.iteration.id}: {governed.admitted} of {governed.seen} rows admitted")
-    yield dg.Output(governed, metadata=_shown(store, governed))
+    yield output(governed, governed.iteration.dataset.digest, _shown(store, governed))
 
 
-def _shown(store: Store, governed: GovernedTraces) -> dict[str, dg.MetadataValue | int | str]:
+def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
     """What a person looks for: where the rows went, day by day, what was read, and samples of what stayed out."""
     rejected = {str(reason): count for reason, count in governed.rejected.items()}
     days = [
@@ -129,5 +134,6 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, dg.MetadataValue
         "champion": governed.iteration.champion.digest[:12],
         "snapshot": governed.iteration.dataset.snapshot,
         "digest": governed.iteration.dataset.digest,
-        "table": dg.MetadataValue.path(governed.iteration.dataset.uri),
+        "dagster/table_name": f"{NAMESPACE}.{NAME}",
+        **table_facts(governed.iteration.dataset.rows, governed.iteration.dataset.uri, SCHEMA),
     }

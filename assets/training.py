@@ -8,7 +8,7 @@ from assets.blocked import refuse_blocked
 from assets.card import IterationRecords
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
 from assets.loop_asset import loop_asset
-from assets.metadata import picture, table
+from assets.metadata import output, picture, table
 from assets.on_record import on_record
 from assets.outcome import conclude
 from assets.records import LABELS, TRACES
@@ -95,7 +95,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         conclude(store, iteration, "stopped", records.why)
         yield dg.AssetObservation(asset_key=context.asset_key, description=records.why, metadata=metadata)
         return
-    yield dg.Output(result, metadata=metadata)
+    yield output(result, result.checkpoint.model.digest, metadata)
 
 
 def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:

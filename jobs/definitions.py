@@ -10,6 +10,7 @@ import warnings
 
 import dagster as dg
 
+from assets.champion import champion_asset
 from assets.days import days_of
 from assets.graph import assets_of
 from assets.naming import DEPLOYMENT, IO_MANAGER
@@ -46,7 +47,7 @@ def definitions_for(model: OperatedModel) -> dg.Definitions:
         },
     }
     return dg.Definitions(
-        assets=[*assets_of(names, model.recipe), *days_of(names)],
+        assets=[*assets_of(names, model.recipe), *days_of(names), champion_asset(names, section)],
         jobs=list(jobs.values()),
         schedules=schedules_of(names, section, jobs),
         sensors=sensors_of(names, settings, jobs),

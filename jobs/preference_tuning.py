@@ -9,6 +9,7 @@ from typing import get_args
 
 import dagster as dg
 
+from assets.champion import tell_of_champion
 from assets.graph import LOOP_ASSETS
 from assets.naming import LABELLING, LOOP, DefinitionNames
 from assets.resources import Deployment
@@ -68,6 +69,7 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
         context.log_event(rollout_observation(deployment.names().key("canary"), read_status(deployment), now))
 
     state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
+    tell_of_champion(context, deployment)
     if state.proposal is not None and state.looks:
         points = look_points(read_events(deployment.store(), state.proposal.version.name))
         plot = rollout_over_time(points, f"Rollout {state.rollout}")
@@ -103,6 +105,7 @@ def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> No
         done = take(deployment, decision)
     except ValueError as error:
         raise dg.Failure(str(error), allow_retries=False) from error
+    tell_of_champion(context, deployment)
     text = "\n".join(outcome_lines(decision, done))
     if exit_code(decision, done):
         raise dg.Failure(text, allow_retries=False)

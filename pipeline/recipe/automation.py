@@ -38,7 +38,7 @@ class Automation(Section):
     """Iterations in a row that end without a candidate before `new_labels` backs off: the labels that it waits for
     double with this one and with each after it."""
     champion_max_age_days: PositiveFloat | None = 30.0
-    """Dagster marks `model_version` as overdue when no version was registered for so long; null: never."""
+    """Dagster marks the asset `champion` as overdue when no other model was promoted for so long; null: never."""
 
     @field_validator("timezone")
     @classmethod

@@ -14,6 +14,7 @@ GRAPH = {
     "gate_verdict": ("evaluation", ["eval_report"]),
     "model_version": ("registry", ["gate_verdict"]),
     "canary": ("registry", ["gate_verdict", "model_version"]),
+    "champion": ("registry", ["canary"]),
     "governed_days": ("traces", ["traces"]),
     "labelled_days": ("rewards", ["reward_labels"]),
 }
