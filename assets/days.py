@@ -18,6 +18,8 @@ from pipeline.storage import digest_json
 from pipeline.traces.records import UNKNOWN_DAY, GovernedTraces
 
 GOVERNED, LABELLED = "governed_days", "labelled_days"
+PAGE = 1000
+"""Events that are looked through for what was told of days."""
 
 
 class DayOnPage(NamedTuple):
@@ -97,9 +99,6 @@ def _told(context: dg.AssetExecutionContext, key: dg.AssetKey, days: Iterable[st
         if made is not None and made.partition is not None:
             told.setdefault(made.partition, (made.tags or {}).get(VERSION_TAG, ""))
     return told
-
-
-PAGE = 1000
 
 
 def _partitions(names: DefinitionNames) -> str:

@@ -12,13 +12,15 @@ import dagster as dg
 from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.resources import Deployment
 from jobs.preference_tuning import executor
-from jobs.triggers import EndedIteration, ended_iterations
+from jobs.triggers import ended_iterations
 from pipeline import layout
 from pipeline.outbox import Notice, Outbox, OutboxFolder, is_paused, send
 
-BOX = OutboxFolder(layout.ITERATIONS, "iterations", "pt status")
+BOX = OutboxFolder(layout.ITERATIONS, "iterations", "pt summary")
 WATCHED = (LOOP, LABELLING, ROLLOUT, "forget", "lake_upkeep", "review_sample", "delete_orphaned_gang")
 """Jobs whose failed runs are told."""
+NEWEST = 20
+"""Failed runs of each job that are looked at."""
 ENDINGS = {
     "held": "HELD: it passed the gate, and its training's health wants a person's look before it is rolled out",
     "refused": "FAIL: the gate, a block or the rollout refused its candidate",
@@ -60,13 +62,10 @@ def tell():
 
 
 def _endings(deployment: Deployment) -> Iterator[Notice]:
+    name = deployment.recipe().base_model.name
     for ended in ended_iterations(deployment.store()):
         if words := ENDINGS.get(ended.outcome.ending):
-            yield Notice(ended.at, f"{_subject(ended)}: {words}. To read more: pt status")
-
-
-def _subject(ended: EndedIteration) -> str:
-    return f"{ended.iteration.model_name}, iteration {ended.iteration.id}"
+            yield Notice(ended.at, f"{name}, iteration {ended.id}: {words}. To read more: pt summary")
 
 
 def _failures(instance: dg.DagsterInstance, deployment: Deployment) -> Iterator[Notice]:
@@ -76,7 +75,3 @@ def _failures(instance: dg.DagsterInstance, deployment: Deployment) -> Iterator[
         for record in instance.get_run_records(failed, limit=NEWEST):
             text = f"{name}: RUN FAILED, {job} (run {record.dagster_run.run_id}). Dagster has the reason."
             yield Notice(int((record.end_time or record.update_timestamp.timestamp()) * 1e9), text)
-
-
-NEWEST = 20
-"""Failed runs of each job that are looked at."""

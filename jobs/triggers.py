@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from assets.naming import LOOP, DefinitionNames
-from assets.outcome import IterationOutcome, outcome
-from assets.records import LABELS, TRACES
+from assets.outcome import IterationOutcome
+from assets.records import LABELS
 from assets.resources import Deployment
 from jobs.preference_tuning import UNFINISHED
 from pipeline import layout
@@ -34,7 +34,7 @@ class EndedIteration(NamedTuple):
     """`at`: when its outcome was written, in nanoseconds since 1970."""
 
     at: int
-    iteration: Iteration
+    id: str
     outcome: IterationOutcome
 
 
@@ -75,7 +75,7 @@ def new_labels(deployment: Deployment, newest: Iteration, section: Automation) -
     """Raises ValueError where the newest iteration has no labels yet."""
     store = deployment.store()
     ended = ended_iterations(store)
-    before = [LABELS.find(store, each.iteration.id) for each in ended]
+    before = [LABELS.find(store, each.id) for each in ended]
     seen = pa.concat_arrays([NO_LABELS, *(label_ids(each.dataset) for each in before if each is not None)])
     labels = label_ids(LABELS.read(store, newest.id).dataset)
     count = len(labels) - (pc.sum(pc.is_in(labels, value_set=seen)).as_py() or 0)
@@ -101,6 +101,6 @@ def label_ids(labels: DatasetRef) -> pa.StringArray:
 
 def _ended(store: Store) -> Iterator[EndedIteration]:
     for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}"):
-        governed = TRACES.find(store, path.parent.name)
-        if governed is not None and (ended := outcome(store, governed.iteration)) is not None:
-            yield EndedIteration(path.stat().st_mtime_ns, governed.iteration, ended)
+        id = path.parent.name
+        if (ended := store.read(layout.iteration(id, layout.OUTCOME), IterationOutcome)) is not None:
+            yield EndedIteration(path.stat().st_mtime_ns, id, ended)

@@ -45,6 +45,6 @@ class Automation(Section):
     def _is_a_zone(cls, name: str) -> str:
         try:
             ZoneInfo(name)
-        except (OSError, ValueError) as error:  # not there, a folder, or no path below the zones
+        except (KeyError, OSError, ValueError) as error:  # not there, a folder, or no path below the zones
             raise ValueError(f"{name!r} is no time zone. Write its IANA name, such as UTC or Europe/Berlin.") from error
         return name

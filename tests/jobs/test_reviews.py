@@ -4,18 +4,13 @@ import csv
 import io
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from assets.resources import Deployment, deployment
 from jobs.reviews import main, review_sample
-from pipeline.estimate import UNKNOWN
-from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
 from pipeline.pinning import pin
-from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
-from pipeline.storage import DatasetRef, ModelRef, Store
+from tests.labels import label
 from tests.loop import EMBEDDED, instance
 
 ROWS = 40
@@ -28,33 +23,9 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={root} rewards.review.share=1.0")
     result = deployment()
-    labelled(result.store(), [1.0 if at % 5 == 0 else 0.05 for at in range(ROWS)])
+    iteration = label(result.store(), "it", {f"t{at}": 1.0 if at % 5 == 0 else 0.05 for at in range(ROWS)})
+    pin(result.store(), iteration, result.recipe())
     return result
-
-
-def labelled(store: Store, rewards: list[float | None]) -> None:
-    """The newest iteration, with these labels."""
-    nowhere = DatasetRef(uri="d", rows=ROWS, digest="d")
-    iteration = Iteration(
-        id="it", number=0, model_name="m", champion=ModelRef(uri="m", digest="m"), dataset=nowhere, recipe_digest="r"
-    )
-    folder = store.path(iteration.path("reward_labels"))
-    folder.mkdir(parents=True, exist_ok=True)
-    rows = [
-        {"trace_id": f"t{at}", "observation_id": "o", "prompt": "[]", "completion": f"{at}", "final_reward": reward,
-         "missing": "{}", "user_id": f"u{at}", "day": "2026-01-05"}
-        for at, reward in enumerate(rewards)
-    ]  # fmt: skip
-    pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), folder / "part.parquet")
-    record = RewardLabels(
-        iteration="it", dataset=DatasetRef(uri=str(folder), rows=ROWS, digest="d"), labelled=ROWS, coverage=1.0,
-        unlabelled={}, outcomes={}, profiles={}, mean_reward=0.5, histogram=(0,) * 20, components={}, agreement=(),
-        judge=None, humans=HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0), drift=None, set_aside={},
-        checked=0, remembered=0, tokens=0, usd=0.0,
-    )  # fmt: skip
-    store.write(iteration.path("reward_labels.json"), record)
-    store.write(LATEST, iteration)
-    pin(store, iteration, deployment().recipe())
 
 
 def sheet_of(settings: Deployment) -> Path:
@@ -102,7 +73,7 @@ def test_status_tells_of_a_typo_and_exits_with_1(settings: Deployment, capsys) -
 
 
 def test_without_labels_there_is_nothing_to_review(settings: Deployment, capsys) -> None:
-    labelled(settings.store(), [None] * ROWS)
+    label(settings.store(), "it", {f"t{at}": None for at in range(ROWS)})
     assert main(["write"]) == 0
     assert "has no labels to review" in capsys.readouterr().out
 

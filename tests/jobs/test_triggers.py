@@ -1,0 +1,145 @@
+"""When an iteration is asked for: by labels that none had, with patience, and one for whatever asks within an hour."""
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.outcome import Ending, conclude
+from jobs.definitions import definitions
+from jobs.sensors import champion_changed, new_labels_came
+from jobs.triggers import lately, new_labels
+from pipeline.iteration import Iteration
+from pipeline.rollout.propose import ChampionState
+from pipeline.storage import ModelRef
+from tests.jobs.test_sensors import tick
+from tests.labels import label
+from tests.loop import deployment
+
+THRESHOLD = ("automation.min_new_labels=10",)
+LOOP = "preference_tuning"
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test() as made:
+        yield made
+
+
+def traces(first: int, last: int) -> dict[str, float | None]:
+    return {f"t{at}": 0.5 for at in range(first, last)}
+
+
+def end(root: Path, iteration: Iteration, ending: Ending, at: int) -> None:
+    """`at`: which of the endings it is, in time."""
+    store = deployment(root).store()
+    conclude(store, iteration, ending, "why")
+    os.utime(store.path(iteration.path("outcome.json")), (at, at))
+
+
+def told(instance: dg.DagsterInstance) -> None:
+    """What a run of `label_traces` leaves in Dagster."""
+    instance.report_runless_asset_event(dg.AssetMaterialization("reward_labels"))
+
+
+def test_only_labels_that_may_be_trained_on_count_once(tmp_path: Path) -> None:
+    settings = deployment(tmp_path)
+    store, section = settings.store(), settings.recipe().automation
+    end(tmp_path, label(store, "one", traces(0, 10)), "refused", 1)
+    newest = label(store, "two", {**traces(5, 25), "none": None, "no": 0.5}, without_consent=("no",))
+    assert new_labels(settings, newest, section).count == 15
+
+
+def test_an_iteration_is_asked_for_once_for_enough_labels(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    store = deployment(tmp_path).store()
+    assert tick(new_labels_came, tmp_path, None, instance, THRESHOLD) == ([], None), "there are none"
+    end(tmp_path, label(store, "one", traces(0, 20)), "rollout", 1)
+    label(store, "two", traces(0, 29))
+    told(instance)
+    requests, cursor = tick(new_labels_came, tmp_path, None, instance, THRESHOLD)
+    assert requests == []
+    told(instance)  # the same days again
+    requests, again = tick(new_labels_came, tmp_path, cursor, instance, THRESHOLD)
+    assert (requests, again == cursor) == ([], False)
+    label(store, "three", traces(0, 30))
+    assert tick(new_labels_came, tmp_path, again, instance, THRESHOLD)[0] == [], "nothing was made since the last count"
+    told(instance)
+    (request,), cursor = tick(new_labels_came, tmp_path, again, instance, THRESHOLD)
+    assert (request.run_key, request.tags["new_labels"]) == ("three", "10")
+    assert tick(new_labels_came, tmp_path, cursor, instance, THRESHOLD)[0] == []
+
+
+@pytest.mark.parametrize(
+    ("endings", "wanted"),
+    [
+        (["refused", "stopped"], 10),
+        (["refused", "stopped", "not trained"], 20),
+        (["refused"] * 5, 80),
+        (["refused"] * 4 + ["rollout"], 10),
+        (["rollout"] + ["refused"] * 3, 20),
+    ],
+)
+def test_what_is_waited_for_doubles_while_nothing_comes_of_it(
+    endings: list[Ending], wanted: int, tmp_path: Path
+) -> None:
+    settings = deployment(tmp_path, THRESHOLD)
+    for at, ending in enumerate(endings):
+        end(tmp_path, label(settings.store(), f"i{at}", traces(0, 5)), ending, at)
+    came = new_labels(settings, label(settings.store(), "new", traces(0, 6)), settings.recipe().automation)
+    assert (came.count, came.wanted) == (1, wanted)
+    if wanted > 10:
+        assert f"The last {len(came.fruitless)} ended without a candidate (" in came.line()
+
+
+def test_two_triggers_in_an_hour_make_one_iteration(
+    tmp_path: Path, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Labels and a new champion at once: one asks, and the other waits until the hour is over."""
+    label(deployment(tmp_path).store(), "one", traces(0, 20))
+    told(instance)
+    _, champion_cursor = tick(champion_changed, tmp_path, None, instance)
+    (_,), _ = tick(new_labels_came, tmp_path, None, instance, THRESHOLD)
+    job = definitions.resolve_job_def(LOOP)
+    run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+    promoted = ChampionState(model=ModelRef(uri="", digest="new"), version=1, promotions=1)
+    monkeypatch.setattr("jobs.sensors.Deployment.champion", lambda _: promoted)
+    assert tick(champion_changed, tmp_path, champion_cursor, instance) == ([], champion_cursor)
+    instance.report_run_canceled(run)
+    assert tick(champion_changed, tmp_path, champion_cursor, instance) == ([], champion_cursor), "less than an hour ago"
+    over = ("automation.quiet_s=0",)
+    (request,), cursor = tick(champion_changed, tmp_path, champion_cursor, instance, over)
+    assert (request.run_key, cursor) == ("new", "new")
+
+
+def test_a_run_of_other_stages_keeps_nobody_quiet(instance: dg.DagsterInstance, tmp_path: Path) -> None:
+    names, job = deployment(tmp_path).names(), definitions.resolve_job_def(LOOP)
+    stages = dg.DagsterRun(job_name=LOOP, step_keys_to_execute=["traces"], status=dg.DagsterRunStatus.STARTED)
+    instance.add_run(stages)
+    assert lately(instance, names, 3600.0) == ""
+    instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+    assert "one is enough" in lately(instance, names, 3600.0)
+
+
+def test_the_clock_waits_for_a_run_that_has_begun(instance: dg.DagsterInstance) -> None:
+    repository = definitions.get_repository_def()
+    nightly, at = repository.get_schedule_def("nightly"), datetime.now(UTC)
+
+    def asked() -> Any:
+        context = dg.build_schedule_context(instance, at, repository_def=repository)
+        return nightly.evaluate_tick(context)
+
+    assert len(asked().run_requests) == 1
+    instance.create_run_for_job(definitions.resolve_job_def(LOOP), status=dg.DagsterRunStatus.STARTED)
+    assert not asked().run_requests
+    assert "one is enough" in asked().skip_message
+
+
+def test_crons_are_the_recipes(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"automation\.timezone.*'Mars' is no time zone"):
+        deployment(tmp_path, ["automation.timezone=Mars"]).recipe()
+    with pytest.raises(ValueError, match=r"automation\.iteration_cron"):
+        deployment(tmp_path, ["automation.iteration_cron=daily"]).recipe()

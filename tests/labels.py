@@ -1,0 +1,40 @@
+"""Iterations that were labelled, for who counts, reviews or shows labels."""
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline.estimate import UNKNOWN
+from pipeline.iteration import Iteration
+from pipeline.layout import LATEST
+from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
+from pipeline.storage import DatasetRef, ModelRef, Store
+
+
+def label(
+    store: Store, id: str, rewards: Mapping[str, float | None], without_consent: tuple[str, ...] = ()
+) -> Iteration:
+    """The newest iteration, with these labels by trace."""
+    rows = len(rewards)
+    nowhere = DatasetRef(uri="d", rows=rows, digest="d")
+    iteration = Iteration(
+        id=id, number=0, model_name="m", champion=ModelRef(uri="m", digest="m"), dataset=nowhere, recipe_digest="r"
+    )
+    folder = store.path(iteration.path("reward_labels"))
+    folder.mkdir(parents=True, exist_ok=True)
+    table = [
+        {"trace_id": trace, "observation_id": "o", "prompt": "[]", "completion": f"{at}", "final_reward": reward,
+         "missing": "{}", "user_id": f"u{at}", "day": "2026-01-05", "consent": trace not in without_consent}
+        for at, (trace, reward) in enumerate(rewards.items())
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(table, schema=LABELS), folder / "part.parquet")
+    record = RewardLabels(
+        iteration=id, dataset=DatasetRef(uri=str(folder), rows=rows, digest="d"), labelled=rows, coverage=1.0,
+        unlabelled={}, outcomes={}, profiles={}, mean_reward=0.5, histogram=(0,) * 20, components={}, agreement=(),
+        judge=None, humans=HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0), drift=None, set_aside={},
+        checked=0, remembered=0, tokens=0, usd=0.0,
+    )  # fmt: skip
+    store.write(iteration.path("reward_labels.json"), record)
+    store.write(LATEST, iteration)
+    return iteration
