@@ -73,7 +73,9 @@ def forked(server: ForkServer) -> Iterator[None]:
 
 
 def materialized(result: dg.ExecuteInProcessResult) -> list[str]:
-    return [event.asset_key.to_user_string() for event in result.get_asset_materialization_events()]
+    """The stages, without the days that they told of."""
+    created = [event.step_materialization_data.materialization for event in result.get_asset_materialization_events()]
+    return [each.asset_key.to_user_string() for each in created if each.partition is None]
 
 
 def adapter_digest(root: Path, iteration: str) -> str:

@@ -8,8 +8,12 @@ from typing import NamedTuple
 import dagster as dg
 import pytest
 
+from assets.days import GOVERNED, LABELLED
+from assets.graph import LOOP_ASSETS
+from assets.loop_asset import code_version
+from assets.metadata import VERSION_TAG
 from assets.outcome import outcome
-from assets.records import CHECKPOINT, PLAN, REPORT, TRACES, VERDICT
+from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, TRACES, VERDICT
 from assets.resources import Deployment
 from assets.rollout import follow_rollout
 from evals import __main__ as verify
@@ -64,10 +68,10 @@ def root(loop: Loop, tmp_path: Path) -> Path:
 
 
 def materializations(home: dg.DagsterInstance, run: dg.DagsterRun) -> dict[str, dg.AssetMaterialization]:
-    """By asset, in the order of the run."""
+    """By stage, in the order of the run."""
     events = [entry.dagster_event for entry in home.all_logs(run.run_id) if entry.dagster_event]
     created = [e.step_materialization_data.materialization for e in events if e.is_step_materialization]
-    return {each.asset_key.to_user_string(): each for each in created}
+    return {each.asset_key.to_user_string(): each for each in created if each.partition is None}
 
 
 def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
@@ -90,6 +94,50 @@ def test_plots_are_on_the_materializations(loop: Loop) -> None:
         assert isinstance(value, str)
         assert value.startswith("![")
         assert "data:image/png;base64," in value
+
+
+def test_dagster_knows_the_versions_of_code_and_data(loop: Loop) -> None:
+    made = materializations(loop.instance, loop.first)
+    tags = {asset: each.tags or {} for asset, each in made.items()}
+    code = {each.name: code_version(each.code) for each in LOOP_ASSETS}
+    assert {asset: each["dagster/code_version"] for asset, each in tags.items()} == code
+    versions = {asset: each[VERSION_TAG] for asset, each in tags.items()}
+    store, iteration = loop.settings.store(), loop.settings.latest()
+    assert versions["traces"] == iteration.dataset.digest
+    assert versions["reward_labels"] == LABELS.read(store, iteration.id).dataset.digest
+    assert versions["policy_checkpoint"] == CHECKPOINT.read(store, iteration.id).checkpoint.model.digest
+    assert all(each == "none" or len(each) == 64 for each in versions.values()), versions
+    below = tags["reward_labels"]
+    assert below["dagster/input_data_version/traces"] == versions["traces"], "what stale marks compare"
+
+
+def test_tables_have_their_size_columns_and_place(loop: Loop) -> None:
+    made = materializations(loop.instance, loop.first)
+    for asset, place in (("traces", "/lake/governed/traces"), ("reward_labels", "/reward_labels")):
+        shown = made[asset].metadata
+        rows = shown["dagster/row_count"].value
+        assert rows == loop.settings.latest().dataset.rows
+        assert "trace_id" in {column.name for column in shown["dagster/column_schema"].value.columns}
+        assert str(shown["dagster/uri"].value).startswith("file:///")
+        assert str(shown["dagster/uri"].value).endswith(place)
+    assert made["traces"].metadata["dagster/table_name"].value == "governed.traces"
+
+
+def test_each_day_is_on_dagsters_pages_once(loop: Loop) -> None:
+    governed = TRACES.read(loop.settings.store(), loop.settings.latest().id)
+    admitted = {day.day: day.admitted for day in governed.days if day.day != "unknown"}
+    assert len(admitted) == 2
+    assert set(loop.instance.get_dynamic_partitions("days")) == set(admitted)
+    for key in (GOVERNED, LABELLED):
+        told = loop.instance.fetch_materializations(dg.AssetKey(key), limit=10).records
+        rows = {
+            each.asset_materialization.partition: each.asset_materialization.metadata[
+                "dagster/partition_row_count"
+            ].value
+            for each in told
+        }
+        assert rows == admitted
+        assert len(told) == len(admitted)
 
 
 def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +168,7 @@ def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
     before = files()
     again = run_loop(loop.settings, loop.instance)
     assert again.success
-    assert materialized(again) == []
+    assert again.get_asset_materialization_events() == []
     assert files() == before
     messages = [e.user_message for e in loop.instance.all_logs(again.run_id)]
     assert any("Nothing new since iteration" in message for message in messages)
