@@ -18,6 +18,7 @@ from pipeline.training import completion_tables, sentinel
 from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
 from pipeline.training.journal import TrainingJournal
+from pipeline.training.metrics_log import MetricsLog
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.rates import Clock, Rates
@@ -52,6 +53,7 @@ class ProgressCallback(TrainerCallback):
         """`keeper`: of the first rank alone. `folder`: of the training."""
         self._plan, self._keeper, self._journal, self._clock = plan, keeper, journal, clock
         self._validator, self._completions = validator, folder / "completions"
+        self._metrics = MetricsLog(folder / layout.METRICS_FILE if keeper is not None else None)
         self._blocked_file = folder / layout.BLOCKED_FILE
         self._cadence = SaveSchedule(plan.training.checkpoints)
         self._block = plan.trained_by().updates_per_batch
@@ -88,6 +90,8 @@ class ProgressCallback(TrainerCallback):
             state.log_history.append({"step": 0, **self._held_out})
             self._held_out = {}
         for row in state.log_history:
+            if is_measured(row):
+                self._metrics.add(row)
             self._scores.add(row)
             self.health = sentinel.remember(self.health, self._watch.add(row))
         self._saved, self._termination.loaded = time.monotonic(), True
@@ -161,6 +165,7 @@ class ProgressCallback(TrainerCallback):
         assert self._rates is not None
         row |= self._rates(row, self._spent) | memory()
         self._validated, self._held_out = bool(self._held_out), {}
+        self._metrics.add(row)
         self._scores.add(row)
         before, findings = self.health, early_stop(self._watch.add(row), self._kept)
         for finding in findings:
@@ -235,6 +240,11 @@ class ProgressCallback(TrainerCallback):
             return list(mine)
         flags = torch.tensor([[float(each) for each in mine]], device=accelerator.device)
         return [bool(each) for each in accelerator.gather(flags).amax(dim=0)]
+
+
+def is_measured(row: dict[str, Any]) -> bool:
+    """Whether a row of the Trainer's history is one of a step, or of the base model before the first."""
+    return "seconds/step" in row or "held_out/length" in row
 
 
 def finite(trainer: Trainer | None) -> bool:

@@ -16,9 +16,10 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
+from pipeline import layout
 from pipeline.rewards.verifiers import Grader
 from pipeline.storage import CheckpointRef
-from pipeline.training.callback import ProgressCallback
+from pipeline.training.callback import ProgressCallback, is_measured
 from pipeline.training.checkpoints import Checkpointer, room
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution
@@ -33,7 +34,6 @@ from pipeline.training.result import BLOCKED_WORDS, PREEMPTED, InvalidPlan, Trai
 from pipeline.training.setup import PlanSetup, load_tokenizer
 from pipeline.training.validation import Validator, read_held_out
 
-JOURNAL = "journal.jsonl"
 NO_DISTRIBUTION = "probability tensor contains"
 """torch's words when it is to sample from numbers that overflowed: finite weights can do that."""
 
@@ -54,7 +54,7 @@ def run(
     """
     plan, folder = setup.plan, setup.folder
     first = PartialState().is_main_process
-    journal = TrainingJournal(folder / JOURNAL if first else None)
+    journal = TrainingJournal(folder / layout.JOURNAL_FILE if first else None)
     checkpointer = _checkpointer(plan, folder, fence) if first else None
     resume = _from_first(checkpointer.newest() if checkpointer else None)
     journal.add("started", int(resume.name.removeprefix("step-")) if resume else 0, at=started_at)
@@ -88,7 +88,7 @@ def run(
 
 def _checkpointer(plan: TrainingPlan, folder: Path, fence: Callable[[], None]) -> Checkpointer:
     shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
-    attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / JOURNAL))
+    attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / layout.JOURNAL_FILE))
     return Checkpointer(
         folder / "checkpoints", Origin(plan.digest(), plan.world_size), attempt, plan.training.checkpoints, emit, fence
     )
@@ -133,10 +133,10 @@ def _ending(progress: ProgressCallback) -> str:
 def _result(
     plan: TrainingPlan, folder: Path, trainer: Trainer, progress: ProgressCallback, checkpoint: CheckpointRef
 ) -> TrainingResult:
-    events = read_journal(folder / JOURNAL)
+    events = read_journal(folder / layout.JOURNAL_FILE)
     attempts = [event.step for event in events if event.kind == "started"]
     spent = spending_in(folder)
-    history = [row for row in trainer.state.log_history if "seconds/step" in row or "held_out/length" in row]
+    history = [row for row in trainer.state.log_history if is_measured(row)]
     return TrainingResult(
         iteration=plan.iteration,
         plan_digest=plan.digest(),

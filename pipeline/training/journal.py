@@ -41,7 +41,7 @@ class TrainingJournal:
         self._path = path
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _end_line(path)
+            end_line(path)
 
     def add(
         self, kind: Kind, step: int, seconds: dict[str, float] | None = None, why: str = "", at: float | None = None
@@ -69,7 +69,7 @@ def read_journal(path: Path) -> Sequence[TrainingEvent]:
     return events
 
 
-def _end_line(path: Path) -> None:
+def end_line(path: Path) -> None:
     """What comes next must not be glued to a line that a kill cut short."""
     if path.is_file() and not path.read_bytes().endswith(b"\n") and path.stat().st_size:
         with path.open("a") as stream:

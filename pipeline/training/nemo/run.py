@@ -18,10 +18,12 @@ from typing import Any
 
 import yaml
 
+from pipeline import layout
 from pipeline.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.journal import TrainingJournal, read_journal
+from pipeline.training.metrics_log import MetricsLog
 from pipeline.training.nemo import data
 from pipeline.training.nemo.export import export
 from pipeline.training.nemo.follow import Process
@@ -57,7 +59,7 @@ def run(plan: TrainingPlan, folder: Path, checkout: Path, say: Say, python: Sequ
     if saved is not None:
         checkpoint = export(plan, saved, folder, step, checkout, python)
     attempt.journal.add("ended", step, why="stopped" if attempt.stopped else "done")
-    events = read_journal(folder / "journal.jsonl")
+    events = read_journal(folder / layout.JOURNAL_FILE)
     starts = [event.step for event in events if event.kind == "started"]
     return TrainingResult(
         iteration=plan.iteration,
@@ -126,10 +128,11 @@ class _Attempt:
         set_aside(self._root, self._lora, say)
         self._saved = whole(self._root, self._lora, say)
         self.reached = self._saved[0].step if self._saved else 0
-        self.journal = TrainingJournal(folder / "journal.jsonl")
+        self.journal = TrainingJournal(folder / layout.JOURNAL_FILE)
         self.journal.add("started", self.ours(self.reached))
         if self.reached:
             say(f"resuming at step {self.ours(self.reached)}")
+        self._log = MetricsLog(folder / layout.METRICS_FILE)
         self.rows = self._read_rows()
         self._watch, self.health = sentinel.HealthMonitor(plan.training.sentinel), Health()
         for row in self.rows:
@@ -206,6 +209,7 @@ class _Attempt:
         if spent:
             self.journal.add("step", step, spent)
         self.rows.append(row)
+        self._log.add(row)
         with self._metrics.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
         self._say(
