@@ -14,7 +14,7 @@ def refuse_blocked(deployment: Deployment, iteration: Iteration) -> None:
     """Raises dagster.Failure, which no retry cures, where an erasure took data of the iteration away; what it has made
     by now is tagged in MLflow and in the proof then."""
     store = deployment.store()
-    reason = blocked_iteration(store, deployment.tracking_uri(), iteration, datetime.now(UTC))
+    reason = blocked_iteration(store, deployment.registry_uri(), iteration, datetime.now(UTC))
     if reason:
         conclude(store, iteration, "refused", reason)
         raise dg.Failure(reason, allow_retries=False)

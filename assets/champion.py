@@ -47,6 +47,6 @@ def tell_of_champion(context: dg.OpExecutionContext, deployment: Deployment) -> 
         "since": str(champion.since),
         "model": dg.MetadataValue.path(champion.model.uri),
     }
-    if page := version_page(deployment.tracking_uri(), name, champion.version):
+    if page := version_page(deployment.registry_uri(), name, champion.version):
         metadata["version in MLflow"] = dg.MetadataValue.url(page)
     context.log_event(dg.AssetMaterialization(key, metadata=metadata, tags={VERSION_TAG: champion.model.digest}))

@@ -66,7 +66,11 @@ class Environment:
     mlflow_traces: str = field(repr=False)
     """MLFLOW_TRACES_URI: the tracking server that traces are read from, where it is not that of MLFLOW_TRACKING_URI."""
     tracking: str = field(repr=False)
-    """MLFLOW_TRACKING_URI: tracking and registry."""
+    """MLFLOW_TRACKING_URI: runs, and versions where no other address has those."""
+    registry: str = field(repr=False)
+    """MLFLOW_REGISTRY_URI: registered versions."""
+    experiment: str
+    """MLFLOW_EXPERIMENT_NAME: the experiment of the runs; "" is that of the model's name."""
     mark_keys: MarkKeys
     """PREFERENCE_TUNING_MARK_KEYS, or the file that PREFERENCE_TUNING_MARK_KEY_FILE names; else a file of the account,
     made at first use: $XDG_CONFIG_HOME/preference-tuning/mark-keys, ~/.config/... by default."""
@@ -97,8 +101,12 @@ class Environment:
         return without_secret("LAKE_CATALOGUE_URI", self.lake_catalogue)
 
     def tracking_address(self) -> str:
-        """Of MLflow's tracking and registry; "" where none is set. Raises ValueError where a secret is in it."""
+        """Of MLflow's tracking; "" where none is set. Raises ValueError where a secret is in it."""
         return without_secret("MLFLOW_TRACKING_URI", self.tracking)
+
+    def registry_address(self) -> str:
+        """Of MLflow's registry; "" where it is that of the runs. Raises ValueError where a secret is in it."""
+        return without_secret("MLFLOW_REGISTRY_URI", self.registry)
 
     def mlflow_address(self) -> str:
         """Of the tracking server with the traces. Raises ValueError where none is set."""
@@ -153,6 +161,8 @@ def environment() -> Environment:
         serving=serving_addresses(os.environ),
         mlflow_traces=read("MLFLOW_TRACES_URI", ""),
         tracking=read("MLFLOW_TRACKING_URI", ""),
+        registry=read("MLFLOW_REGISTRY_URI", ""),
+        experiment=read("MLFLOW_EXPERIMENT_NAME", ""),
         mark_keys=_mark_keys(),
         dagster_home=read("DAGSTER_HOME", ""),
         notify=read("NOTIFY_URL", ""),

@@ -1,5 +1,9 @@
 """An iteration as a run of MLflow: what the evaluation registers, and what a training that stopped itself leaves."""
 
+import re
+
+import dagster as dg
+
 from assets.card import IterationRecords, card_sections
 from assets.resources import Deployment
 from evals import report
@@ -10,13 +14,25 @@ from pipeline.plots import rewards as reward_plots
 from pipeline.plots import traces as traces_plots
 from pipeline.plots import training as training_plots
 from pipeline.registry import versions
+from pipeline.registry.pages import run_page
+from pipeline.registry.runs import RunIdentity
+from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.record import JudgedCandidate
+
+MLFLOW_RUN_TAG = "mlflow_run"
+"""On a run of Dagster: the run of MLflow that its iteration is in."""
+COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 def on_record(
-    deployment: Deployment, iteration: Iteration, records: IterationRecords, verdict: GateVerdict | None = None
+    deployment: Deployment,
+    iteration: Iteration,
+    records: IterationRecords,
+    verdict: GateVerdict | None = None,
+    run: dg.DagsterRun | None = None,
 ) -> versions.RecordedVersion:
-    """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has none."""
+    """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has none. `run`:
+    of Dagster, the one that puts it on record."""
     trained = records.trained
     images = {
         "gates": traces_plots.funnel(records.traces.seen, records.rejected, records.traces.admitted),
@@ -27,7 +43,7 @@ def on_record(
         "goodput": training_plots.goodput_bar(trained.goodput),
     }
     return versions.record(
-        deployment.tracking_uri(),
+        deployment.mlflow(),
         deployment.store(),
         iteration,
         trained.checkpoint,
@@ -38,9 +54,22 @@ def on_record(
             plots={**images, "evaluation": report.picture(records.report)} if records.report else images,
             card=card_sections(records, verdict),
             code_version=deployment.code_version(),
-            tags=records.tags,
+            tags={**records.tags, **(launch_tags(deployment, run) if run else {})},
         ),
     )
+
+
+def launch_tags(deployment: Deployment, run: dg.DagsterRun) -> dict[str, str]:
+    """What a run of MLflow says of who launched the work, in which run of Dagster, and of the code's commit."""
+    commit = deployment.code_version()
+    named = {"mlflow.source.git.commit": commit} if COMMIT.fullmatch(commit) else {}
+    return {"dagster.run_id": run.run_id, "mlflow.user": proposer(run.tags, account()), **named}
+
+
+def run_links(deployment: Deployment, run: RunIdentity) -> dict[str, str | dg.UrlMetadataValue]:
+    """The run for a page of Dagster, with a link where MLflow has pages."""
+    page = run_page(deployment.tracking_uri(), run)
+    return {"run": run.run_id, **({"run in MLflow": dg.MetadataValue.url(page)} if page else {})}
 
 
 def judged(verdict: GateVerdict) -> JudgedCandidate:

@@ -7,14 +7,14 @@ import dagster as dg
 from assets.blocked import refuse_blocked
 from assets.loop_asset import loop_asset
 from assets.metadata import output
-from assets.on_record import judged, on_record
+from assets.on_record import MLFLOW_RUN_TAG, judged, on_record, run_links
 from assets.outcome import conclude
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
 from assets.rollout import begin_rollout, fingerprints, is_gradable
 from evals.gate import GateVerdict
 from pipeline import layout
-from pipeline.registry.pages import run_page, version_page
+from pipeline.registry.pages import version_page
 from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import policy_of
@@ -34,26 +34,27 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
     """The candidate's version in MLflow's registry, with lineage and model card; absent when the gate refused it."""
     store, iteration = deployment.store(), deployment.iteration(gate_verdict.iteration)
     refuse_blocked(deployment, iteration)
-    recorded = on_record(deployment, iteration, deployment.records(iteration), gate_verdict)
+    recorded = on_record(deployment, iteration, deployment.records(iteration), gate_verdict, context.run)
     registered = recorded.version
+    context.instance.add_run_tags(context.run_id, {MLFLOW_RUN_TAG: recorded.run.run_id})
     if registered is None:
-        context.log.info(f"The gate said {gate_verdict.verdict}: on record as run {recorded.run_id}, not registered.")
+        context.log.info(
+            f"The gate said {gate_verdict.verdict}: on record as run {recorded.run.run_id}, not registered."
+        )
         conclude(store, iteration, "refused", "; ".join(gate_verdict.reasons))
         return
     refuse_blocked(deployment, iteration)  # somebody was forgotten while it was registered: it is tagged now
     version = store.once(iteration.path(layout.MODEL_VERSION), ModelVersion, lambda: registered)
     context.log.info(f"registered {version.name} version {version.version}")
-    uri = deployment.tracking_uri()
-    pages = {"version in MLflow": version_page(uri, version.name, version.version)}
-    pages["run in MLflow"] = run_page(uri, version.run_id)
+    page = version_page(deployment.registry_uri(), version.name, version.version)
     yield output(
         version,
         [version.name, version.version, version.model.digest],
         {
-            **{name: dg.MetadataValue.url(page) for name, page in pages.items() if page},
+            **({"version in MLflow": dg.MetadataValue.url(page)} if page else {}),
             "name": version.name,
             "version": version.version,
-            "run": version.run_id,
+            **run_links(deployment, recorded.run),
             "model digest": version.model.digest,
             "model": dg.MetadataValue.path(version.model.uri),
         },

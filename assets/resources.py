@@ -19,6 +19,7 @@ from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
+from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import Endpoints
@@ -162,8 +163,16 @@ class Deployment(dg.ConfigurableResource):
         return environment().kubeconfig
 
     def tracking_uri(self) -> str:
-        """MLflow's tracking and registry URI: MLFLOW_TRACKING_URI, else SQLite under the data root."""
+        """Where MLflow has the runs: MLFLOW_TRACKING_URI, else SQLite under the data root."""
         return environment().tracking_address() or local_tracking(self.store())
+
+    def registry_uri(self) -> str:
+        """Where MLflow has the registered versions: MLFLOW_REGISTRY_URI, else with the runs."""
+        return environment().registry_address() or self.tracking_uri()
+
+    def mlflow(self) -> MlflowAddresses:
+        """Where the loop's runs and versions are."""
+        return MlflowAddresses(self.tracking_uri(), environment().registry_address(), environment().experiment)
 
     def notify_url(self) -> str:
         """Where people are told of a rollout: NOTIFY_URL; "" tells nobody."""

@@ -43,7 +43,7 @@ def rollout_ports(
     """The rollout and its world, as the recipe names it. `registry`: whether MLflow's aliases follow at once; else at
     the next tick."""
     store, name, url = deployment.store(), deployment.recipe().base_model.name, deployment.notify_url()
-    uri = deployment.tracking_uri() if registry else ""
+    uri = deployment.registry_uri() if registry else ""
 
     def follow(state: RolloutState) -> None:
         if registry:

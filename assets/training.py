@@ -1,5 +1,6 @@
 """The training stage."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import dagster as dg
@@ -9,7 +10,7 @@ from assets.card import IterationRecords
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table
-from assets.on_record import on_record
+from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
 from assets.outcome import conclude
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
@@ -18,8 +19,10 @@ from k8s.launch import account_for
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.demo.desk.judge_process import judge_at
+from pipeline.iteration import Iteration
 from pipeline.plots import training as training_plots
 from pipeline.recipe import Accelerator
+from pipeline.registry.live import MetricsSender, TrainingRun, live_metrics
 from pipeline.selection.consent import consented
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.erased import shared_lock
@@ -62,13 +65,14 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
             plan_path = store.path(iteration.path(layout.PLAN))
             check = launchable(recipe, training_plan, plan_path, lambda: suites(store, recipe.evaluation))
             refuse_unlaunchable(check)
-        if recipe.compute.kubernetes is None:
-            scorers, given = training_plan.scorers, deployment.endpoints().judge
-            asked = training_plan.rewards.judge if scorers is not None and scorers.ask_judge else None
-            with judge_at(asked, given, store.path(layout.JUDGE_SERVER), context.log.info) as judge:
-                result = train(store, training_plan, recipe.training.timeout_s, context.log.info, judge)
-        else:
-            result = train_on_cluster(context, deployment, training_plan)
+        with _live(context, deployment, iteration) as live:
+            if recipe.compute.kubernetes is None:
+                scorers, given = training_plan.scorers, deployment.endpoints().judge
+                asked = training_plan.rewards.judge if scorers is not None and scorers.ask_judge else None
+                with judge_at(asked, given, store.path(layout.JUDGE_SERVER), context.log.info) as judge:
+                    result = train(store, training_plan, recipe.training.timeout_s, context.log.info, judge)
+            else:
+                result = train_on_cluster(context, deployment, training_plan)
     except ValueError as refusal:  # what no retry can cure, TrainingRefused among it
         refuse_blocked(deployment, iteration)
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
@@ -90,12 +94,28 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
             trained=result,
             account=account,
         )
-        run = on_record(deployment, iteration, records).run_id
-        context.log.error(f"The training stopped itself: {records.why}. Run {run} in MLflow; nothing downstream runs.")
+        run = on_record(deployment, iteration, records, run=context.run).run
+        context.log.error(
+            f"The training stopped itself: {records.why}. Run {run.run_id} in MLflow; nothing downstream runs."
+        )
+        metadata |= run_links(deployment, run)
         conclude(store, iteration, "stopped", records.why)
         yield dg.AssetObservation(asset_key=context.asset_key, description=records.why, metadata=metadata)
         return
+    if live is not None and live.identity is not None:
+        metadata |= run_links(deployment, live.identity)
+        context.instance.add_run_tags(context.run_id, {MLFLOW_RUN_TAG: live.identity.run_id})
     yield output(result, result.checkpoint.model.digest, metadata)
+
+
+def _live(
+    context: dg.AssetExecutionContext, deployment: Deployment, iteration: Iteration
+) -> AbstractContextManager[MetricsSender | None]:
+    """Metrics in MLflow as they come; of a training that is over, nothing more comes."""
+    if deployment.store().read(iteration.path(layout.RESULT), TrainingResult) is not None:
+        return nullcontext()
+    training = TrainingRun(deployment.mlflow, deployment.store(), iteration, launch_tags(deployment, context.run))
+    return live_metrics(training, context.log.warning)
 
 
 def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:

@@ -159,7 +159,7 @@ def erase(root: str, kill_at: int, events: str) -> None:
 
     sys.addaudithook(hook)
     started = time.perf_counter()
-    forget(context_of(Path(root)), Person.named(USER), tracking_uri=f"sqlite:///{root}/mlflow.db", now=NOW)
+    forget(context_of(Path(root)), Person.named(USER), registry_uri=f"sqlite:///{root}/mlflow.db", now=NOW)
     Path(events).write_text(json.dumps([count, time.perf_counter() - started]))
 
 

@@ -83,12 +83,12 @@ def parser() -> argparse.ArgumentParser:
 
 def forget_user(settings: Deployment, user_id: str, since: datetime | None, log: Log) -> ErasureProof:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
-    store, name, uri = settings.store(), settings.recipe().base_model.name, settings.tracking_uri()
+    store, name, uri = settings.store(), settings.recipe().base_model.name, settings.registry_uri()
     now = datetime.now(UTC)
     others = (partial(evaluations.forget, erase_counts=settings.recipe().erase_counts),)
     person = Person.named(user_id, since)
     proof = erasure.forget(
-        settings.stage(log), person, tracking_uri=uri, now=now, others=others, address=_address(settings)
+        settings.stage(log), person, registry_uri=uri, now=now, others=others, address=_address(settings)
     )
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
@@ -115,7 +115,7 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
     store = settings.store()
     address = Address(settings.recipe().traces.source, settings.source_uri())
     with exclusive_lock(store):
-        rekey(store, settings.tracking_uri(), datetime.now(UTC), log)
+        rekey(store, settings.registry_uri(), datetime.now(UTC), log)
         try:
             return retain(settings.stage(log), address, datetime.now(UTC))
         finally:  # by what is gone, not by what this call did: one before it may have been killed here

@@ -44,7 +44,7 @@ def _rekeyed(settings: Deployment, store: Store, new: bool) -> tuple[str, dict[s
     bind(store)  # before a key is added: what is here has to be of keys that are here
     if new:
         store.keys.add()
-    users = rekey(store, settings.tracking_uri(), datetime.now(UTC), lambda line: print(line, file=sys.stderr))
+    users = rekey(store, settings.registry_uri(), datetime.now(UTC), lambda line: print(line, file=sys.stderr))
     key = bind(store).newest
     return f"{users} forgotten users have marks of the key {key}.", {"key": key, "users": users}
 

@@ -34,7 +34,7 @@ def run(settings: Deployment, asked: argparse.Namespace) -> int:
         fields |= {"flaw": result.flaw, "flaws": flaws, "notes": notes, "forged": [], "lost": []}
     else:
         at = [(each.n, datetime.fromtimestamp(each.at, UTC)) for each in here]
-        beside = audit_beside.compare(store, settings.lake(), settings.tracking_uri(), at)
+        beside = audit_beside.compare(store, settings.lake(), settings.registry_uri(), at)
         flaws += [*restored, *beside.flaws]
         lines = [*audit_beside.proof_flaws(store, beside), *(f"{flaw}." for flaw in flaws)]
         fields |= {"flaw": "", "flaws": flaws, "notes": [*notes, *beside.notes]}

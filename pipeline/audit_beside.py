@@ -40,7 +40,7 @@ class Beside(NamedTuple):
 
 
 def compare(
-    store: Store, config: LakeConfig, tracking_uri: str, anchored_at: Sequence[tuple[int, datetime]] = ()
+    store: Store, config: LakeConfig, registry_uri: str, anchored_at: Sequence[tuple[int, datetime]] = ()
 ) -> Beside:
     """Everything beside the log. `anchored_at`: lines that stood there at a time, by an anchor's clock."""
     entries = list(audit.entries(store))
@@ -58,7 +58,7 @@ def compare(
         if is_bare
         else (
             ("the governed table", lambda: _table(store, config, entries)),
-            ("the registry", lambda: _registry(store, tracking_uri, entries, held, erasure_ids)),
+            ("the registry", lambda: _registry(store, registry_uri, entries, held, erasure_ids)),
         )
     ):
         disagreements, note = _asked(what, check)
@@ -149,19 +149,19 @@ def _table(store: Store, config: LakeConfig, entries: Sequence[audit.Entry]) -> 
 
 def _registry(
     store: Store,
-    tracking_uri: str,
+    registry_uri: str,
     entries: Sequence[audit.Entry],
     held: Mapping[str, ErasureProof],
     erasure_ids: Collection[str],
 ) -> Iterator[str]:
     """Versions that MLflow shows as blocked, and versions that were promoted."""
-    if tracking_uri.startswith("sqlite:///") and not Path(tracking_uri.removeprefix("sqlite:///")).exists():
+    if registry_uri.startswith("sqlite:///") and not Path(registry_uri.removeprefix("sqlite:///")).exists():
         return  # nobody made one, and a look is not to
     promoted = {(str(e.detail["model"]), int(e.detail["version"])) for e in entries if e.kind == "promotion"}
     saw = {(name, int(number)) for each in held.values() for name, _, number in map(_parted, each.affected.versions)}
     names = {path.parent.name for path in store.path(layout.ROLLOUT).glob("*/events")}
     for name in sorted(names | {name for name, _ in promoted | saw}):
-        tagged = versions.blocked_tags(tracking_uri, name)
+        tagged = versions.blocked_tags(registry_uri, name)
         for version, tag in sorted(tagged.items()):
             if tag and tag.removeprefix("erasure ") not in erasure_ids:
                 yield f"MLflow shows {name} version {version} as blocked by {tag}, which the log does not have"

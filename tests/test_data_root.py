@@ -128,7 +128,7 @@ def go_on(settings: Deployment, folder: Path) -> None:
 
 def served(settings: Deployment) -> None:
     """MLflow has the artifacts of the first version in this root."""
-    client = versions._client(settings.tracking_uri())
+    client = versions.mlflow_client(settings.tracking_uri())
     version = client.get_model_version(settings.recipe().base_model.name, "1")
     place = settings.store().path("mlflow").as_uri()
     assert version.source.startswith(f"{place}/")

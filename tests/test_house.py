@@ -89,7 +89,7 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/nemo/follow.py": "hands its own on",
     "pipeline/serving/server_process.py": "hands its own on",
     "pipeline/redaction.py": "hides the values of its secrets, in whatever process",
-    "pipeline/registry/versions.py": "silences MLflow before it is imported",
+    "pipeline/registry/runs.py": "silences MLflow before it is imported",
     "pipeline/rewards/verifiers/pool.py": "takes all but a list of names from a worker that runs others' code",
     "pipeline/rewards/reward_model/__main__.py": "settles threads and kernels before torch is imported",
     "evals/__main__.py": "a pod that evaluates has no Dagster",

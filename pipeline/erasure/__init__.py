@@ -56,7 +56,7 @@ def forget(
     context: StageContext,
     person: Person,
     *,
-    tracking_uri: str,
+    registry_uri: str,
     now: datetime,
     others: Sequence[Forgetter] = (),
     address: Address | None = None,
@@ -72,18 +72,18 @@ def forget(
     since, store, log = person.since, context.store, context.log
     log("forget: begins as soon as no run of the traces stage is under way")
     with erased.exclusive_lock(store), open_lake(context.lake) as lake:
-        rekey(store, tracking_uri, now, log)
+        rekey(store, registry_uri, now, log)
         person = person.marked(erased.bind(store))
         id = id_of(store, person.marks, since)
         before = store.read(proof_name(id), ErasureProof)
         log(f"forget {id}: {derived.sweep(store)} files that killed runs left are swept")
-        notes, identifiers = _listed(context, lake, person, id, tracking_uri, now)
+        notes, identifiers = _listed(context, lake, person, id, registry_uri, now)
         pending = notes.pending
         rows = f"{sum(pending.rows.values())} rows over {len(pending.rows)} days"
         log(f"forget {id}: {rows}, {_summary(pending.affected)}")
         erased.add(store, erased.ErasedUser(mark=person.marks[-1], since=since, proof=id))
         log(f"forget {id}: on the list of the forgotten")
-        serving = _block(context, pending.affected, id, tracking_uri, now)
+        serving = _block(context, pending.affected, id, registry_uri, now)
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
         account.unname(store, identifiers.rows)
         names = identifiers.in_bytes if since is None else names_nobody
@@ -145,7 +145,7 @@ class _Notes:
 
 
 def _listed(
-    context: StageContext, lake: Lake, person: Person, id: str, tracking_uri: str, now: datetime
+    context: StageContext, lake: Lake, person: Person, id: str, registry_uri: str, now: datetime
 ) -> tuple[_Notes, Identifiers]:
     """What is affected, with what an earlier attempt found, on record before anything goes; and what to search for."""
     store = context.store
@@ -154,7 +154,7 @@ def _listed(
     notes.update(mark=person.marks[-1], since=person.since)
     affected = notes.pending.affected
     if not notes.pending.expiring:
-        affected = affected.plus(find(store, lake, context.lake, person, tracking_uri))
+        affected = affected.plus(find(store, lake, context.lake, person, registry_uri))
     rows = lake.rows_of(person.ids, person.since)
     counted = {day: account.count(lake, person, day) for day in rows}
     days = {day: account.after(store, lake, day, files, id) for day, (files, _) in counted.items()}
@@ -198,7 +198,7 @@ def _rewrite_files(
         notes.each(other(store, person.ids, names))
 
 
-def _block(context: StageContext, affected: Affected, id: str, tracking_uri: str, now: datetime) -> str:
+def _block(context: StageContext, affected: Affected, id: str, registry_uri: str, now: datetime) -> str:
     """Block what is affected, take it out of a rollout, show it in MLflow; what is said of a champion among it."""
     if not affected.iterations:
         return ""
@@ -211,8 +211,8 @@ def _block(context: StageContext, affected: Affected, id: str, tracking_uri: str
         state = read_state(store, name)
         if state.proposal is not None and (reason := blocks.blocked(store, state.proposal.version)):
             abort(store, name, reason, now.timestamp())
-        rows = versions.registered(tracking_uri, name, affected.iterations)
-        versions.tag_blocked(tracking_uri, rows, id, new_block.reason)
+        rows = versions.registered(registry_uri, name, affected.iterations)
+        versions.tag_blocked(registry_uri, rows, id, new_block.reason)
         champion_state = champion(store, name)
         if champion_state is not None and champion_state.model.digest in affected.digests:
             serving = f"{name} version {champion_state.version} is the champion and serves on; replace it to end that"

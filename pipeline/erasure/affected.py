@@ -84,7 +84,7 @@ class Person(NamedTuple):
         return theirs & (pc.field("timestamp") >= pa.scalar(self.since, SCHEMA.field("timestamp").type))
 
 
-def find(store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_uri: str) -> Affected:
+def find(store: Store, lake: Lake, config: LakeConfig, person: Person, registry_uri: str) -> Affected:
     """Everything affected, as the store, the lake and MLflow have it now."""
     all_iterations = iterations(store)
     touched = _readable(store, lake, config, person)
@@ -96,7 +96,7 @@ def find(store: Store, lake: Lake, config: LakeConfig, person: Person, tracking_
     scorers = {each.id: digest for each in ours if (digest := _reward_model(store, each))}
     models = {trained[each.id].checkpoint.model.digest for each in ours if each.id in trained}
     heirs = _heirs(all_iterations, trained, models, {each.id for each in ours})
-    named = _versions(store, [*ours, *heirs], tracking_uri)
+    named = _versions(store, [*ours, *heirs], registry_uri)
     checkpoints = [c for each in ours for c in _checkpoints(store, each, trained.get(each.id))]
     digests = {d for each in ours if each.id in trained for d in _digests(trained[each.id])}
     return Affected(
@@ -198,7 +198,7 @@ def _heirs(
         heirs |= new
 
 
-def _versions(store: Store, wanted: Collection[Iteration], tracking_uri: str) -> dict[str, list[str]]:
+def _versions(store: Store, wanted: Collection[Iteration], registry_uri: str) -> dict[str, list[str]]:
     """By iteration; also of one whose registration was interrupted, which MLflow alone knows."""
     version_names: dict[str, set[str]] = {each.id: set() for each in wanted}
     for each in wanted:
@@ -206,6 +206,6 @@ def _versions(store: Store, wanted: Collection[Iteration], tracking_uri: str) ->
         if version is not None:
             version_names[each.id].add(f"{version.name} version {version.version}")
     for name in {each.model_name for each in wanted}:
-        for row in versions.registered(tracking_uri, name, list(version_names)):
+        for row in versions.registered(registry_uri, name, list(version_names)):
             version_names[row.iteration].add(f"{row.name} version {row.version}")
     return {id: sorted(names) for id, names in version_names.items()}

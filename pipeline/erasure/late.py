@@ -17,7 +17,7 @@ from pipeline.storage import Store
 from pipeline.training.result import TrainingResult
 
 
-def blocked_iteration(store: Store, tracking_uri: str, iteration: Iteration, now: datetime) -> str:
+def blocked_iteration(store: Store, registry_uri: str, iteration: Iteration, now: datetime) -> str:
     """Why nothing may be made of an iteration any more, "" where no erasure blocks it. What it has made by now is
     blocked, tagged in MLflow and in the proofs when this returns."""
     active_blocks = blocking(store, iteration.id)
@@ -25,13 +25,13 @@ def blocked_iteration(store: Store, tracking_uri: str, iteration: Iteration, now
         return ""
     result = store.read(iteration.path(layout.RESULT), TrainingResult)
     digests = {result.checkpoint.adapter.digest, result.checkpoint.model.digest} if result is not None else set[str]()
-    registrations = versions.registered(tracking_uri, iteration.model_name, [iteration.id])
+    registrations = versions.registered(registry_uri, iteration.model_name, [iteration.id])
     named = {f"{each.name} version {each.version}" for each in registrations}
     late = Affected(versions=tuple(sorted(named)), digests=tuple(sorted(digests)))
     for each in active_blocks:
         if not digests <= set(each.digests):
             block(store, each.model_copy(update={"digests": tuple(sorted({*each.digests, *digests}))}))
-        versions.tag_blocked(tracking_uri, registrations, each.proof, each.reason)
+        versions.tag_blocked(registry_uri, registrations, each.proof, each.reason)
         proof = store.read(proof_name(each.proof), ErasureProof)
         if proof is not None and (affected := proof.affected.plus(late)) != proof.affected:
             publish(store, proof.model_copy(update={"affected": affected}), now)

@@ -46,7 +46,7 @@ def pending(store: Store) -> bool:
     return any(store.path(layout.ERASURES, "pending").glob("*.json"))
 
 
-def rekey(store: Store, tracking_uri: str, now: datetime, log: Log) -> int:
+def rekey(store: Store, registry_uri: str, now: datetime, log: Log) -> int:
     """Take every mark to the newest key, inside `exclusive_lock`; how many forgotten users there are. Nothing is done
     while an erasure is under way, and where all marks are of that key already.
 
@@ -72,7 +72,7 @@ def rekey(store: Store, tracking_uri: str, now: datetime, log: Log) -> int:
         for pattern in _NAMING:
             for path in sorted(store.root.glob(pattern)):
                 _rename_in(path, ids)
-        _rename_blocks(store, ids, tracking_uri)
+        _rename_blocks(store, ids, registry_uri)
         for proof in old:
             store.path(proof_name(proof)).unlink(missing_ok=True)
     for proof in proofs(store):
@@ -146,14 +146,14 @@ def _with_names(text: str, ids: Mapping[str, str]) -> str:
     return text
 
 
-def _rename_blocks(store: Store, ids: Mapping[str, str], tracking_uri: str) -> None:
+def _rename_blocks(store: Store, ids: Mapping[str, str], registry_uri: str) -> None:
     """The blocks' files, and what MLflow shows of them."""
     for block in blocks(store):
         if block.proof not in ids.values():
             continue
         store.write(layout.block(block.proof), block)
         for name in sorted({each.model_name for each in iterations(store) if each.id in block.iterations}):
-            rows = versions.registered(tracking_uri, name, list(block.iterations))
-            versions.tag_blocked(tracking_uri, rows, block.proof, block.reason)
+            rows = versions.registered(registry_uri, name, list(block.iterations))
+            versions.tag_blocked(registry_uri, rows, block.proof, block.reason)
     for old in ids:
         store.path(layout.block(old)).unlink(missing_ok=True)

@@ -10,28 +10,32 @@ Owns the sections that every card has. Refuses to write them: who knows the fact
 
 from __future__ import annotations
 
-import logging
-import os
+import json
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import leaves
+from pipeline.registry import runs
+from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, model_files
+from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.storage import CheckpointRef, Record, Store
+from pipeline.training.metrics_log import LoggedRow, read_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Metric, Run
+    from mlflow.entities.model_registry import ModelVersion as RegisteredVersion
 
 
-ADAPTER = "adapter"
 MAX_DESCRIPTION = 5000
 """Characters that every MLflow backend stores."""
+NOTE = "mlflow.note.content"
+"""The tag that MLflow shows as the description of a run."""
 ALIASES = ("champion", "challenger", "previous")
 """The aliases that follow the rollout; any other alias is left alone."""
 
@@ -39,7 +43,7 @@ ALIASES = ("champion", "challenger", "previous")
 class RecordedVersion(Record):
     """The iteration's run, and its version when the verdict was PASS."""
 
-    run_id: str
+    run: RunIdentity
     version: ModelVersion | None
 
 
@@ -55,7 +59,8 @@ class ModelRegistration(NamedTuple):
 @dataclass(frozen=True)
 class RunContents:
     """What goes on record beside the lineage. `params` may nest; `metrics` are rows `{"step": int, name: value}`;
-    `plots` are PNG files by name; `card` holds the sections of `SECTIONS` in Markdown."""
+    `plots` are PNG files by name; `card` holds the sections of `SECTIONS` in Markdown; `tables` have `columns` and
+    `data`, a row for each."""
 
     params: Mapping[str, Any]
     metrics: Sequence[Mapping[str, float]]
@@ -63,50 +68,45 @@ class RunContents:
     card: Mapping[str, str]
     code_version: str
     tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
 
 def record(
-    tracking_uri: str,
+    addresses: MlflowAddresses,
     store: Store,
     iteration: Iteration,
     checkpoint: CheckpointRef,
     judged: JudgedCandidate,
     contents: RunContents,
 ) -> RecordedVersion:
-    """Record an iteration in experiment `iteration.model_name`; register its adapter if the verdict is PASS.
+    """Record an iteration as a run; register its model if the verdict is PASS.
 
     Calling it again, also after a crash halfway, adds nothing twice.
     """
-    lineage = _lineage(store, iteration, checkpoint, judged, contents.code_version)
+    client = mlflow_client(addresses.tracking, addresses.registry)
+    lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
     text = model_card(iteration.model_name, lineage, contents.card)
-    client = _client(tracking_uri)
-    # A tracking server knows where its artifacts go; a database does not.
-    remote = tracking_uri.startswith("http")
-    run = _run(client, None if remote else store.path(layout.MLFLOW, iteration.model_name), iteration)
-    run_id = run.info.run_id
-    _log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
-    _log_metrics(client, run, contents.metrics)
-    for key, value in {**contents.tags, **lineage}.items():
-        client.set_tag(run_id, key, value)
-    with tempfile.TemporaryDirectory(prefix="plots-") as folder:
-        for name, png in contents.plots.items():
-            Path(folder, f"{name}.png").write_bytes(png)
-        client.log_artifacts(run_id, folder, "plots")
-    client.log_artifacts(run_id, checkpoint.adapter.uri, ADAPTER)
-    client.log_text(run_id, text, "model_card.md")
+    run = runs.open_run(client, addresses, store, iteration, checkpoint.model.digest)
+    runs.log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
+    runs.log_points(client, run, _points(store, run, iteration, contents.metrics))
+    runs.log_dataset(client, run, store, iteration)
+    runs.log_tags(client, run, {**contents.tags, **lineage, NOTE: _short(text)})
+    _log_artifacts(client, run, contents, text)
+    with tempfile.TemporaryDirectory(prefix="adapter-") as folder:
+        runs.upload(client, run, adapter_files(checkpoint, lineage["base"], lineage["champion.digest"], Path(folder)))
     version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
-    client.set_terminated(run_id, "FINISHED")
-    return RecordedVersion(run_id=run_id, version=version)
+    client.set_terminated(run.info.run_id, "FINISHED")
+    return RecordedVersion(run=runs.identity(run), version=version)
 
 
-def project(tracking_uri: str, state: RolloutState) -> None:
+def project(registry_uri: str, state: RolloutState) -> None:
     """Make aliases and tags agree with the rollout's record, whatever anybody did to them.
 
     Raises ValueError when a version that should carry an alias is gone, after everything else is in place.
     """
     if state.proposal is None:
         return
-    client, candidate = _client(tracking_uri), state.proposal.version
+    client, candidate = mlflow_client(registry_uri), state.proposal.version
     wanted = {"champion": state.champion, "previous": state.previous, "challenger": candidate if state.active else None}
     current_aliases = client.get_registered_model(candidate.name).aliases
     numbers = {int(version.version) for version in client.search_model_versions(f"name='{candidate.name}'")}
@@ -139,80 +139,56 @@ def log_plot(tracking_uri: str, run_id: str, name: str, png: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="plots-") as folder:
         file = Path(folder, f"{name}.png")
         file.write_bytes(png)
-        _client(tracking_uri).log_artifact(run_id, str(file), "plots")
+        mlflow_client(tracking_uri).log_artifact(run_id, str(file), "plots")
 
 
-def registered(tracking_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
+def registered(registry_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
     """The versions of `name` that came out of these iterations, in order."""
-    model_versions = _client(tracking_uri).search_model_versions(f"name='{name}'")
+    model_versions = mlflow_client(registry_uri).search_model_versions(f"name='{name}'")
     ours = [v for v in model_versions if v.tags.get("iteration") in iterations]
     rows = [ModelRegistration(name, int(v.version), v.tags["iteration"], v.tags.get("digest", "")) for v in ours]
     return sorted(rows, key=lambda row: row.version)
 
 
-def blocked_tags(tracking_uri: str, name: str) -> dict[int, str]:
+def blocked_tags(registry_uri: str, name: str) -> dict[int, str]:
     """Of each version of `name` by number: which erasure it says that it is blocked by; "" for none."""
-    model_versions = _client(tracking_uri).search_model_versions(f"name='{name}'")
+    model_versions = mlflow_client(registry_uri).search_model_versions(f"name='{name}'")
     return {int(version.version): version.tags.get("blocked", "") for version in model_versions}
 
 
-def tag_blocked(tracking_uri: str, registrations: Sequence[ModelRegistration], proof: str, reason: str) -> None:
+def tag_blocked(registry_uri: str, registrations: Sequence[ModelRegistration], proof: str, reason: str) -> None:
     """Show on each version that it may not be promoted, and why."""
-    client = _client(tracking_uri)
+    client = mlflow_client(registry_uri)
     for each in registrations:
         client.set_model_version_tag(each.name, str(each.version), "blocked", f"erasure {proof}")
         client.set_model_version_tag(each.name, str(each.version), "blocked_reason", reason)
 
 
-def _client(tracking_uri: str) -> MlflowClient:
-    """A quiet client: MLflow otherwise reports home, draws progress bars and narrates its migrations."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
-    from mlflow import MlflowClient
-
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    return MlflowClient(tracking_uri=tracking_uri, registry_uri=tracking_uri)
-
-
-def _run(client: MlflowClient, artifacts: Path | None, iteration: Iteration) -> Run:
-    name = iteration.model_name
-    experiment = client.get_experiment_by_name(name)
-    if experiment is None:
-        location = None
-        if artifacts is not None:
-            artifacts.mkdir(parents=True, exist_ok=True)
-            location = artifacts.as_uri()
-        identity = client.create_experiment(name, artifact_location=location)
-    else:
-        identity = experiment.experiment_id
-    runs = client.search_runs([identity], f"tags.iteration = '{iteration.id}'", order_by=["attribute.start_time"])
-    if runs:
-        return runs[0]
-    return client.create_run(identity, tags={"iteration": iteration.id}, run_name=f"{iteration.number}-{iteration.id}")
+def _points(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping[str, float]]) -> Iterator[Metric]:
+    """What the training logged as it went, as it was measured then. What only its result has gets the time of the last
+    step that has one: a fixed one, so that logged again it is the same point."""
+    logged = {row.step: row for row in read_rows(runs.metrics_file(store, iteration)).rows}
+    yield from runs.points(logged.values())
+    last = max(logged.values(), key=lambda row: row.step, default=LoggedRow(run.info.start_time / 1000, 0, {}))
+    for row in rows:
+        at, step, known = logged.get(int(row["step"]), last._replace(step=int(row["step"]), metrics={}))
+        rest = {name: float(value) for name, value in row.items() if name != "step" and name not in known}
+        yield from runs.points([LoggedRow(at, step, rest)])
 
 
-def _log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> None:
-    """Parameters never change once logged, so only those that are not there yet."""
-    from mlflow.entities import Param
-
-    new = [Param(key, str(value)) for key, value in params.items() if key not in run.data.params]
-    for first in range(0, len(new), 100):
-        client.log_batch(run.info.run_id, params=new[first : first + 100])
-
-
-def _log_metrics(client: MlflowClient, run: Run, rows: Sequence[Mapping[str, float]]) -> None:
-    """The timestamp is the run's start: the same row logged again is then the same point, and is kept once."""
-    from mlflow.entities import Metric
-
-    points = [
-        Metric(name, float(value), run.info.start_time, int(row["step"]))
-        for row in rows
-        for name, value in row.items()
-        if name != "step"
-    ]
-    for first in range(0, len(points), 1000):
-        client.log_batch(run.info.run_id, metrics=points[first : first + 1000])
+def _log_artifacts(client: MlflowClient, run: Run, contents: RunContents, card: str) -> None:
+    """Plots, tables and the card. MLflow shows the tables that a tag of the run names."""
+    run_id = run.info.run_id
+    with tempfile.TemporaryDirectory(prefix="plots-") as folder:
+        for name, png in contents.plots.items():
+            Path(folder, f"{name}.png").write_bytes(png)
+        client.log_artifacts(run_id, folder, "plots")
+    client.log_text(run_id, card, "model_card.md")
+    for name, table in contents.tables.items():
+        client.log_text(run_id, json.dumps(table), f"{name}.json")
+    if contents.tables:
+        shown = [{"path": f"{name}.json", "type": "table"} for name in contents.tables]
+        runs.log_tags(client, run, {"mlflow.loggedArtifacts": json.dumps(shown)})
 
 
 def _version(
@@ -223,6 +199,7 @@ def _version(
     lineage: Mapping[str, str],
     text: str,
 ) -> ModelVersion:
+    """The version of this model that the iteration has; without one, its files are put there first."""
     from mlflow.exceptions import MlflowException
 
     name, tags = iteration.model_name, {"digest": checkpoint.model.digest, "iteration": iteration.id}
@@ -231,33 +208,50 @@ def _version(
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    model_versions = [v for v in client.search_model_versions(f"name='{name}'") if tags.items() <= v.tags.items()]
-    version = min(model_versions, key=lambda v: int(v.version), default=None) or client.create_model_version(
-        name,
-        source=f"{run.info.artifact_uri}/{ADAPTER}",
-        run_id=run.info.run_id,
-        tags={**tags, "verdict": lineage["verdict"], "bundle": lineage["bundle"]},
-        description=text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - 1] + "…",
-    )
+    version = next((v for v in _versions(client, name) if tags.items() <= v.tags.items()), None)
+    if version is None:
+        about = {"name": name, "iteration": iteration.id, "base": lineage["base"]}
+        with tempfile.TemporaryDirectory(prefix="model-") as folder:
+            runs.upload(client, run, model_files(checkpoint, run.info.run_id, about, Path(folder)))
+        version = client.create_model_version(
+            name,
+            source=f"{run.info.artifact_uri}/{MODEL}",
+            run_id=run.info.run_id,
+            tags={**tags, **{key: lineage[key] for key in ("verdict", "bundle", "base")}},
+            description=_short(text),
+        )
     return ModelVersion(
         name=name,
         version=int(version.version),
-        run_id=run.info.run_id,
+        run_id=version.run_id or run.info.run_id,
         model=checkpoint.model,
         adapter=checkpoint.adapter,
         iteration=iteration.id,
     )
 
 
+def _versions(client: MlflowClient, name: str) -> list[RegisteredVersion]:
+    return sorted(client.search_model_versions(f"name='{name}'"), key=lambda version: int(version.version))
+
+
 def _lineage(
-    store: Store, iteration: Iteration, checkpoint: CheckpointRef, judged: JudgedCandidate, code_version: str
+    client: MlflowClient,
+    store: Store,
+    iteration: Iteration,
+    checkpoint: CheckpointRef,
+    judged: JudgedCandidate,
+    code_version: str,
 ) -> dict[str, str]:
+    """`base`: the champion's registry URI; of one that is no version, what it is called."""
+    champion, name = iteration.champion, iteration.model_name
+    registered_base = next((v for v in _versions(client, name) if v.tags.get("digest") == champion.digest), None)
     return {
         "iteration": iteration.id,
         "dataset.uri": store.within(iteration.dataset.uri),
         "dataset.snapshot": iteration.dataset.snapshot,
         "dataset.digest": iteration.dataset.digest,
-        "champion.digest": iteration.champion.digest,
+        "base": f"models:/{name}/{registered_base.version}" if registered_base else base_id(champion.uri),
+        "champion.digest": champion.digest,
         "model.digest": checkpoint.model.digest,
         "adapter.digest": checkpoint.adapter.digest,
         "recipe.digest": iteration.recipe_digest,
@@ -265,6 +259,10 @@ def _lineage(
         "verdict": judged.verdict,
         "bundle": judged.bundle_digest,
     }
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - 1] + "…"
 
 
 SECTIONS = ("Data", "Evaluation", "Intended use", "Limits")

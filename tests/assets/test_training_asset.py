@@ -185,7 +185,7 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
         assert ended is not None
         assert ended.ending == "stopped"
         assert DEAD.reason in ended.detail
-    client = versions._client(settings.tracking_uri())
+    client = versions.mlflow_client(settings.tracking_uri())
     (found,) = client.search_runs([client.get_experiment_by_name("arithmetic").experiment_id])
     tags = {"health": "STOP", "verdict": "STOP", "health.dead": f"STOP at step 9: {DEAD.reason}"}
     assert tags.items() <= found.data.tags.items()
@@ -205,8 +205,8 @@ def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     store, iteration = settings.store(), settings.latest()
     left = (each.read(store, iteration.id) for each in (TRACES, LABELS, PLAN, CHECKPOINT))
     logged = on_record(edited, iteration, IterationRecords(*left))
-    client = versions._client(settings.tracking_uri())
-    assert client.get_run(logged.run_id).data.params["training.seed"] == "1"
+    client = versions.mlflow_client(settings.tracking_uri())
+    assert client.get_run(logged.run.run_id).data.params["training.seed"] == "1"
 
 
 @pytest.mark.slow

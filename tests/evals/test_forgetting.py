@@ -54,7 +54,7 @@ class Gated(NamedTuple):
         return erasure.forget(
             stage_context(self.people.store, self.people.lake, name=NAME),
             Person.named(self.user),
-            tracking_uri=self.people.tracking_uri,
+            registry_uri=self.people.tracking_uri,
             now=NOW,
             others=(partial(evaluations.forget, erase_counts=erase_counts),),
         )

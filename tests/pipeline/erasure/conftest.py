@@ -23,6 +23,7 @@ import pytest
 from pipeline.iteration import Iteration, identify
 from pipeline.methods import DPO
 from pipeline.recipe import Compute, Rollout, Selection, Training
+from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, record
 from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
@@ -198,7 +199,7 @@ class Place:
         )  # fmt: skip
         store.write(iteration.path("training", "result.json"), result)
         recorded = record(
-            self.tracking_uri,
+            MlflowAddresses(self.tracking_uri),
             store,
             iteration,
             checkpoint,

@@ -21,7 +21,7 @@ def erase(place: Place, user: str = ANN, since: datetime | None = None) -> Erasu
     return forget(
         stage_context(place.store, place.lake, name=NAME),
         Person.named(user, since),
-        tracking_uri=place.tracking_uri,
+        registry_uri=place.tracking_uri,
         now=NOW,
     )
 

@@ -132,7 +132,7 @@ def test_blocked_versions_are_refused_and_mlflow_says_why(world: World) -> None:
     place = world.place
     proof = erase(place)
     assert place.propose(world.first) == (f"version 1 is blocked: it learned from data that erasure {proof.id} removed")
-    client = versions._client(place.tracking_uri)
+    client = versions.mlflow_client(place.tracking_uri)
     for number, is_blocked in (("1", True), ("2", False), ("3", True)):
         tags = client.get_model_version(NAME, number).tags
         assert tags.get("blocked") == (f"erasure {proof.id}" if is_blocked else None)
@@ -279,7 +279,7 @@ def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Pat
     assert secret(BOB).encode() in objects(bucket)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     proof = forget(
-        stage_context(Store(tmp_path / "data", KEYS), config, name=NAME), Person.named(BOB), tracking_uri=uri, now=NOW
+        stage_context(Store(tmp_path / "data", KEYS), config, name=NAME), Person.named(BOB), registry_uri=uri, now=NOW
     )
     assert proof.rows == {DAYS[0]: 3, DAYS[1]: 3}
     assert proof.remains == ()

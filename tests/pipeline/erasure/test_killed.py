@@ -37,7 +37,7 @@ KILLED = """
             os.kill(os.getpid(), signal.SIGKILL)
 
     context = stage_context(place.store, place.lake, log, name=NAME)
-    forget(context, Person.named(ANN), tracking_uri=place.tracking_uri, now=NOW)
+    forget(context, Person.named(ANN), registry_uri=place.tracking_uri, now=NOW)
 """
 
 

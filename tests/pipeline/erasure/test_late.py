@@ -18,7 +18,7 @@ def test_a_version_that_is_born_late_is_tagged_and_in_the_proof(world: World) ->
     kept = [path.read_bytes() for path in (result, version)]
     for path in (result, version):
         path.unlink()  # the training is still under way
-    client = versions._client(place.tracking_uri)
+    client = versions.mlflow_client(place.tracking_uri)
     client.set_model_version_tag(NAME, "1", "iteration", "not yet")
     proof = erase(place)
     assert proof.affected.versions == ("demo version 3",)

@@ -28,9 +28,9 @@ def test_an_erasure_in_a_copy_leaves_the_original_alone(world: World, tmp_path: 
     assert proof.remains == ()
     assert proof.swept_files > 0
     assert contents(world.place.root) == original
-    blocked = versions._client(copy.tracking_uri).get_model_version(NAME, "1")
+    blocked = versions.mlflow_client(copy.tracking_uri).get_model_version(NAME, "1")
     assert blocked.tags["blocked"] == f"erasure {proof.id}"
-    assert "blocked" not in versions._client(world.place.tracking_uri).get_model_version(NAME, "1").tags
+    assert "blocked" not in versions.mlflow_client(world.place.tracking_uri).get_model_version(NAME, "1").tags
 
 
 def test_a_proof_still_agrees_with_the_log_after_a_move(world: World, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_the_proof_names_every_source_that_there_was(tmp_path: Path) -> None:
 
     def proof(address: Address | None) -> ErasureProof:
         uri = f"sqlite:///{tmp_path}/mlflow.db"
-        return forget(stage_context(store), Person.named("ann"), tracking_uri=uri, now=NOW, address=address)
+        return forget(stage_context(store), Person.named("ann"), registry_uri=uri, now=NOW, address=address)
 
     first = proof(Address(LangfuseApiSource(since=DAY), "https://pk:secret@host"))
     assert [line.partition(": ")[0] for line in first.outside] == ["Langfuse at https://host"]
@@ -111,6 +111,6 @@ def test_a_proof_without_such_a_source_is_as_before(tmp_path: Path) -> None:
     source = LangfuseExportSource(uri=str(store.path("raw")))
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     proof = forget(
-        stage_context(store), Person.named("ann"), tracking_uri=uri, now=NOW, address=Address(source, source.uri)
+        stage_context(store), Person.named("ann"), registry_uri=uri, now=NOW, address=Address(source, source.uri)
     )
     assert "outside" not in proof.model_dump()

@@ -24,7 +24,7 @@ MAIL = "ann@example.com"
 
 def erase(store: Store, user: str, tmp_path: Path) -> Any:
     uri = f"sqlite:///{tmp_path}/mlflow.db"
-    return forget(stage_context(store), Person.named(user), tracking_uri=uri, now=NOW)
+    return forget(stage_context(store), Person.named(user), registry_uri=uri, now=NOW)
 
 
 def rows(export: Path, *more: dict[str, Any]) -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from pipeline.iteration import identify
+from pipeline.registry.runs import MlflowAddresses, mlflow_client
 from pipeline.registry.tracking import local_tracking
-from pipeline.registry.versions import RunContents, _client, record
+from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 
@@ -24,7 +25,7 @@ def keep(store, data="data", **changes):
     dataset = DatasetRef(uri=f"file://{store.root}/lake/governed/traces", rows=1, digest=data)
     ref = ModelRef(uri=str(adapter), digest=digest_dir(adapter))
     return record(
-        local_tracking(store),
+        MlflowAddresses(local_tracking(store)),
         store,
         identify(0, NAME, ModelRef(uri="base", digest="base"), dataset, "recipe"),
         CheckpointRef(adapter=ref, model=ref, step=1),
@@ -56,7 +57,7 @@ def made(tmp_path_factory):
 def test_tracking_names_the_data_root_for_artifacts_alone(made):
     lines = [line for line in text_of(made.path("mlflow", "mlflow.db")).splitlines() if made.root.name in line]
     assert not [line for line in lines if "/mlflow/" not in line and "%20" not in line]
-    run = _client(local_tracking(made)).search_runs(["1"])[0]
+    run = mlflow_client(local_tracking(made)).search_runs(["1"])[0]
     assert run.data.params["data_root"] == "relative:."
     assert run.data.tags["dataset.uri"] == "relative:file://lake/governed/traces"
 
@@ -66,7 +67,7 @@ def test_a_copy_finds_its_own_artifacts_and_no_others(made, tmp_path):
     copy = Store(tmp_path / "copy")
     shutil.copytree(made.root, copy.root)
     before = text_of(made.path("mlflow", "mlflow.db"))
-    client = _client(local_tracking(copy))
+    client = mlflow_client(local_tracking(copy))
     version = client.get_model_version(NAME, "1")
     place = copy.path("mlflow", NAME).as_uri()
     assert version.source.startswith(f"{place}/")
@@ -85,20 +86,20 @@ def test_the_next_run_of_a_moved_root_goes_beside_the_first(made, tmp_path):
     second = keep(moved, data="more")
     assert second.version is not None
     assert second.version.version == 2
-    assert (moved.path("mlflow", NAME, second.run_id, "artifacts", "adapter", "adapter_config.json")).is_file()
-    assert not made.path("mlflow", NAME, second.run_id).exists()
+    assert (moved.path("mlflow", NAME, second.run.run_id, "artifacts", "adapter", "adapter_config.json")).is_file()
+    assert not made.path("mlflow", NAME, second.run.run_id).exists()
 
 
 def test_what_is_not_the_loops_own_is_left_alone(made, tmp_path):
     copy = Store(tmp_path / "copy")
     shutil.copytree(made.root, copy.root)
-    client = _client(local_tracking(copy))
+    client = mlflow_client(local_tracking(copy))
     client.create_experiment("mine", artifact_location="file:///elsewhere/mlflow/mine")
     client.create_experiment("bucket", artifact_location="s3://elsewhere/mlflow/bucket")
     client.set_experiment_tag("1", "note", made.path("mlflow", NAME).as_uri())
     again = Store(tmp_path / "again")
     shutil.copytree(copy.root, again.root)
-    client = _client(local_tracking(again))
+    client = mlflow_client(local_tracking(again))
     assert client.get_experiment_by_name("mine").artifact_location == "file:///elsewhere/mlflow/mine"
     assert client.get_experiment_by_name("bucket").artifact_location == "s3://elsewhere/mlflow/bucket"
     assert client.get_experiment("1").tags["note"] == made.path("mlflow", NAME).as_uri()

@@ -7,6 +7,7 @@ import pytest
 
 from pipeline.iteration import identify
 from pipeline.registry import versions
+from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, model_card, project, record
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import RolloutCandidate, propose
@@ -28,9 +29,14 @@ def png():
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     root = tmp_path_factory.mktemp("registry")
-    adapter = root / "adapter"
-    adapter.mkdir()
-    (adapter / "adapter_config.json").write_text("{}")
+    adapter, model = root / "adapter", root / "merged"
+    for folder, files in (
+        (adapter, {"adapter_config.json": '{"base_model_name_or_path": "/here/base"}', "adapter.safetensors": "a"}),
+        (model, {"config.json": '{"dtype": "bfloat16"}', "tokenizer.json": "{}", "model.safetensors": "weights"}),
+    ):
+        folder.mkdir()
+        for name, text in files.items():
+            (folder / name).write_text(text)
     return Store(root), f"sqlite:///{root}/mlflow.db", ModelRef(uri=str(adapter), digest=digest_dir(adapter))
 
 
@@ -38,10 +44,10 @@ def keep(place, name, *, data="data", verdict="PASS", digest="merged", champion=
     store, uri, adapter = place
     iteration = identify(number, name, champion, DatasetRef(uri="d", rows=1, digest=data, snapshot="s1"), "recipe")
     recorded = record(
-        uri,
+        MlflowAddresses(uri),
         store,
         iteration,
-        CheckpointRef(adapter=adapter, model=ModelRef(uri="merged", digest=digest), step=3),
+        CheckpointRef(adapter=adapter, model=ModelRef(uri=str(store.path("merged")), digest=digest), step=3),
         JudgedCandidate(verdict, "", "bundle"),
         RunContents(
             params={"training": {"grpo": {"steps": 3, "trainer_args": {}}}, "name": "x" * 50},
@@ -52,6 +58,12 @@ def keep(place, name, *, data="data", verdict="PASS", digest="merged", champion=
         ),
     )
     return iteration, recorded
+
+
+def weights(store, name):
+    """Where weights lie among the artifacts of the runs of a model."""
+    files = store.path("mlflow", name).rglob("*.safetensors")
+    return sorted(file.as_posix().split("/artifacts/")[1] for file in files)
 
 
 class Crash(BaseException):
@@ -80,14 +92,14 @@ class Frail:
 @pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch, after):
-    name, real = f"crashing-{after}", versions._client
+    name, real = f"crashing-{after}", versions.mlflow_client
     crashes = 0
 
-    def frail(uri):
-        return Frail(real(uri), crashes + 1, after)
+    def frail(*addresses):
+        return Frail(real(*addresses), crashes + 1, after)
 
     with monkeypatch.context() as patch:
-        patch.setattr(versions, "_client", frail)
+        patch.setattr(versions, "mlflow_client", frail)
         while True:
             try:
                 iteration, recorded = keep(place, name)
@@ -104,11 +116,16 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch, after
     assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "loss")] == [(1, 0.5), (2, 0.25)]
     tags = {"iteration": iteration.id, "dataset.snapshot": "s1", "recipe.digest": "recipe", "code.version": "abc"}
     assert tags.items() <= run.data.tags.items()
-    assert version.tags == {"digest": "merged", "iteration": iteration.id, "verdict": "PASS", "bundle": "bundle"}
-    assert (version.run_id, version.source) == (run.info.run_id, f"{run.info.artifact_uri}/adapter")
-    assert (recorded.run_id, recorded.version.version, recorded.version.iteration) == (run.info.run_id, 1, iteration.id)
-    for path, inside in (("plots", "plots/reward.png"), ("adapter", "adapter/adapter_config.json")):
-        assert [f.path for f in client.list_artifacts(run.info.run_id, path)] == [inside]
+    shown = {"verdict": "PASS", "bundle": "bundle", "base": "base"}
+    assert version.tags == {"digest": "merged", "iteration": iteration.id, **shown}
+    assert (version.run_id, version.source) == (run.info.run_id, f"{run.info.artifact_uri}/model")
+    assert (recorded.run.run_id, recorded.version.version, recorded.version.iteration) == (
+        run.info.run_id,
+        1,
+        iteration.id,
+    )
+    assert [f.path for f in client.list_artifacts(run.info.run_id, "plots")] == ["plots/reward.png"]
+    assert weights(place[0], name) == ["adapter/adapter.safetensors", "model/model/model.safetensors"]
     assert "## Limits\n\nsmall" in version.description
     assert place[0].path("mlflow", name).is_dir()
 
@@ -116,14 +133,14 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch, after
 def test_what_did_not_pass_has_a_run_and_no_version(place):
     _, recorded = keep(place, "failing", verdict="FAIL")
     assert recorded.version is None
-    assert versions._client(place[1]).search_model_versions("name='failing'") == []
+    assert versions.mlflow_client(place[1]).search_model_versions("name='failing'") == []
 
 
 @pytest.mark.slow
 def test_aliases_follow_the_record_and_heal(place, tmp_path):
     store, uri, name = Store(tmp_path), place[1], "demo"
     world = World(store)
-    client = versions._client(uri)
+    client = versions.mlflow_client(uri)
 
     def roll(number, data, digest, champion, quality, until):
         iteration, recorded = keep(place, name, data=data, digest=digest, champion=champion, number=number)

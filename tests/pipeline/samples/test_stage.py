@@ -211,7 +211,7 @@ def test_forgotten_user_leaves_no_sample(world: World) -> None:
     lines = sum(len(path.read_text().splitlines()) for path in journals)
     proof = erasure.forget(
         stage_context(world.people.store, world.people.lake, name=NAME), Person.named(user),
-        tracking_uri=world.people.tracking_uri, now=NOW,
+        registry_uri=world.people.tracking_uri, now=NOW,
     )  # fmt: skip
     assert proof.remains == ()
     assert holding(root, secret(user)) == set()

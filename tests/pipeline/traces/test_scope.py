@@ -208,7 +208,7 @@ def test_forgetting_spares_a_dataset_without_the_user(
     uri = f"sqlite:///{tmp_path}/mlflow.db"
 
     def erase(user: str) -> tuple[str, ...]:
-        proof = forget(stage_context(store, config), Person.named(user), tracking_uri=uri, now=NOW)
+        proof = forget(stage_context(store, config), Person.named(user), registry_uri=uri, now=NOW)
         return proof.affected.datasets
 
     # Only what an iteration was cut from is asked about once its snapshot is gone.

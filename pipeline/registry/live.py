@@ -1,0 +1,136 @@
+"""The metrics of a training in MLflow while it goes on.
+
+Owns the thread that sends what the trainer's metrics file has gained, each point with its step and the time at which it
+was measured. The file is the buffer: a tracking server that is away neither fails nor delays a training, what it missed
+is sent once it answers, and a process that goes on after a kill sends the file from its beginning, of which MLflow
+keeps each point once. Refuses to be the last word: the record of the iteration sends the file once more.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlsplit
+
+from pipeline.iteration import Iteration
+from pipeline.registry import runs
+from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
+from pipeline.storage import Store
+from pipeline.training.metrics_log import read_rows
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+
+EVERY_S = 2.0
+"""How often the file is looked at."""
+ANSWERS_WITHIN_S = 2.0
+"""A server that takes no connection within this is away until the next look."""
+ENDS_WITHIN_S = 5.0
+"""What a training waits at its end for a server that is silent. MLflow's own file has to be left in order: it is waited
+for."""
+
+
+class TrainingRun(NamedTuple):
+    """Where a training's metrics go, and what its run says of itself from the start. `addresses` is asked when there is
+    something to send: where it raises, MLflow is away."""
+
+    addresses: Callable[[], MlflowAddresses]
+    store: Store
+    iteration: Iteration
+    tags: Mapping[str, str]
+
+
+@contextmanager
+def live_metrics(
+    training: TrainingRun, log: Callable[[str], None], every_s: float = EVERY_S
+) -> Generator[MetricsSender]:
+    """Send the training's metrics while the block goes on, and what is left when it ends. `log` is told once that
+    MLflow is away. A block that raises leaves a run that says it failed, until it goes on."""
+    sender = MetricsSender(training, log, every_s)
+    sender.start()
+    try:
+        yield sender
+    except BaseException:
+        sender.failed = True
+        raise
+    finally:
+        sender.end()
+
+
+class MetricsSender(threading.Thread):
+    """The thread of one training."""
+
+    def __init__(self, training: TrainingRun, log: Callable[[str], None], every_s: float) -> None:
+        super().__init__(name="live metrics", daemon=True)
+        self._training, self._log, self._every_s = training, log, every_s
+        self._over = threading.Event()
+        self._client: MlflowClient | None = None
+        self._run: Run | None = None
+        self._addresses: MlflowAddresses | None = None
+        self._at = 0
+        self._missed = False
+        self.failed = False
+
+    @property
+    def identity(self) -> RunIdentity | None:
+        """The run in MLflow; None as long as nothing was sent."""
+        return runs.identity(self._run) if self._run is not None else None
+
+    def run(self) -> None:
+        over = False
+        while not over:
+            over = self._over.wait(self._every_s)
+            try:
+                self._send()
+                if over and self.failed and self._client is not None and self._run is not None:
+                    self._client.set_terminated(self._run.info.run_id, "FAILED")
+            except Exception as error:  # boundary: MLflow; whatever it raises, the training goes on
+                self._miss(error)
+
+    def end(self) -> None:
+        self._over.set()
+        own = self._addresses is not None and self._addresses.tracking.startswith("sqlite:")
+        self.join(None if own else ENDS_WITHIN_S)
+
+    def _send(self) -> None:
+        store, iteration = self._training.store, self._training.iteration
+        if not runs.training_started(store, iteration):
+            return
+        read = read_rows(runs.metrics_file(store, iteration), self._at)
+        if self._run is not None and not read.rows:
+            return
+        self._addresses = addresses = self._addresses or self._training.addresses()
+        if addresses.remote:
+            _reach(addresses.tracking)
+        if self._client is None:
+            self._client = mlflow_client(addresses.tracking, addresses.registry)
+        if self._run is None:
+            self._run = self._begin(self._client, addresses)
+        runs.log_points(self._client, self._run, runs.points(read.rows))
+        self._at = read.end
+
+    def _begin(self, client: MlflowClient, addresses: MlflowAddresses) -> Run:
+        run = runs.open_run(client, addresses, self._training.store, self._training.iteration)
+        if run.info.status != "RUNNING":
+            client.update_run(run.info.run_id, "RUNNING")
+        runs.log_tags(client, run, self._training.tags)
+        return run
+
+    def _miss(self, error: Exception) -> None:
+        if not self._missed:
+            self._log(
+                f"MLflow does not take the metrics of the training ({type(error).__name__}): it goes on, and they are "
+                "sent when MLflow answers, at the latest when the iteration is put on record."
+            )
+        self._missed = True
+
+
+def _reach(address: str) -> None:
+    """Raises OSError for a server that takes no connection: MLflow itself would go on trying for minutes."""
+    parts = urlsplit(address)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    socket.create_connection((parts.hostname or "", port), timeout=ANSWERS_WITHIN_S).close()

@@ -1,0 +1,139 @@
+"""What of a candidate lies in MLflow: a model that MLflow loads and asks by itself, and the adapter with its base.
+
+Owns the files and the paths that they have there. The merged weights lie there once, as the training left them, under
+an `MLmodel` of the flavours `transformers` and `python_function` for chat (llm/v1/chat). Nothing is loaded to describe
+them, nothing names a place outside the registry, and no code comes with the model: its classes are transformers' own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path, PurePath
+from platform import python_version
+from typing import Any
+
+import yaml
+
+from pipeline.model_files import ADAPTER as ADAPTER_CONFIG
+from pipeline.model_files import INDEX
+from pipeline.storage import CheckpointRef
+from pipeline.training.weights import BASE
+
+MODEL, ADAPTER = "model", "adapter"
+"""Folders among a run's artifacts."""
+BASE_FILE = "base.json"
+"""Beside an adapter: which model it goes on, and that one's digest."""
+MLMODEL, REQUIREMENTS, CONDA, PYTHON_ENV = "MLmodel", "requirements.txt", "conda.yaml", "python_env.yaml"
+PACKAGES = ("mlflow", "transformers", "torch", "accelerate")
+"""What it takes to load the model and to ask it."""
+CHAT = "llm/v1/chat"
+MAX_NEW_TOKENS = 1024
+"""Of an answer to a request that has no `max_tokens`."""
+_HUB = "models--"
+
+
+def model_files(checkpoint: CheckpointRef, run_id: str, about: Mapping[str, str], scratch: Path) -> dict[str, Path]:
+    """Path among the run's artifacts to file, `MLmodel` last: where it lies, all else does. `about`: what the version
+    says of itself. What is written for it goes into the folder `scratch`."""
+    folder = Path(checkpoint.model.uri)
+    whole = dict(_below(folder))
+    size = sum(file.stat().st_size for file in whole.values())
+    files = {f"{MODEL}/model/{name}": file for name, file in whole.items()}
+    files |= {f"{MODEL}/components/tokenizer/{name}": file for name, file in whole.items() if not _is_weight(name)}
+    _write_environment(scratch)
+    described = _mlmodel(folder, run_id, {**about, "digest": checkpoint.model.digest}, size)
+    (scratch / MLMODEL).write_text(yaml.safe_dump(described, sort_keys=False))
+    return files | {f"{MODEL}/{name}": scratch / name for name in (REQUIREMENTS, CONDA, PYTHON_ENV, MLMODEL)}
+
+
+def adapter_files(checkpoint: CheckpointRef, base: str, base_digest: str, scratch: Path) -> dict[str, Path]:
+    """The same of the adapter, which names its base by `base`; nothing where the training left none."""
+    folder = Path(checkpoint.adapter.uri)
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return {}
+    config = json.loads((folder / ADAPTER_CONFIG).read_text())
+    (scratch / ADAPTER_CONFIG).write_text(json.dumps({**config, BASE: base}, indent=2, sort_keys=True))
+    (scratch / BASE_FILE).write_text(json.dumps({"model": base, "digest": base_digest}, indent=2) + "\n")
+    written = {name: scratch / name for name in (ADAPTER_CONFIG, BASE_FILE)}
+    return {f"{ADAPTER}/{name}": file for name, file in {**dict(_below(folder)), **written}.items()}
+
+
+def base_id(uri: str) -> str:
+    """What a base model that no registry has is called: its id on the hub where it lies in a hub's cache, else the name
+    of its folder."""
+    parts = PurePath(uri).parts
+    cached = next((part for part in parts if part.startswith(_HUB)), None)
+    return cached.removeprefix(_HUB).replace("--", "/") if cached else PurePath(uri).name
+
+
+def _below(folder: Path) -> Iterator[tuple[str, Path]]:
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            yield file.relative_to(folder).as_posix(), file
+
+
+def _is_weight(name: str) -> bool:
+    return name.endswith(".safetensors") or name == INDEX
+
+
+def _mlmodel(folder: Path, run_id: str, about: Mapping[str, str], size: int) -> dict[str, Any]:
+    from mlflow import pyfunc
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types.llm import CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA
+
+    model = Model(
+        artifact_path=MODEL,
+        run_id=run_id,
+        signature=ModelSignature(inputs=CHAT_MODEL_INPUT_SCHEMA, outputs=CHAT_MODEL_OUTPUT_SCHEMA),
+        metadata={"task": CHAT, **about},
+        model_size_bytes=size,
+    )
+    config = folder / "config.json"
+    dtype = json.loads(config.read_text()).get("dtype") if config.is_file() else None
+    model.add_flavor(
+        "transformers",
+        transformers_version=version("transformers"),
+        code=None,
+        task="text-generation",
+        instance_type="TextGenerationPipeline",
+        pipeline_model_type="AutoModelForCausalLM",
+        tokenizer_type="AutoTokenizer",
+        components=["tokenizer"],
+        model_binary="model",
+        source_model_name=about.get("name", ""),
+        torch_dtype=f"torch.{dtype}" if dtype else None,
+        inference_task=CHAT,
+    )
+    pyfunc.add_to_model(
+        model,
+        loader_module="mlflow.transformers",
+        conda_env=CONDA,
+        python_env=PYTHON_ENV,
+        code=None,
+        model_config={"max_new_tokens": MAX_NEW_TOKENS},
+    )
+    return yaml.safe_load(model.to_yaml())
+
+
+def _write_environment(scratch: Path) -> None:
+    required = [_pinned(name) for name in PACKAGES]
+    pip: list[Any] = ["pip", {"pip": required}]
+    conda = {"name": "mlflow-env", "channels": ["conda-forge"], "dependencies": [f"python={python_version()}", *pip]}
+    python = {
+        "python": python_version(),
+        "build_dependencies": ["pip", "setuptools", "wheel"],
+        "dependencies": [f"-r {REQUIREMENTS}"],
+    }
+    (scratch / REQUIREMENTS).write_text("\n".join(required) + "\n")
+    (scratch / CONDA).write_text(yaml.safe_dump(conda, sort_keys=False))
+    (scratch / PYTHON_ENV).write_text(yaml.safe_dump(python, sort_keys=False))
+
+
+def _pinned(name: str) -> str:
+    """The version that is installed here, without what says which build of it that is."""
+    try:
+        return f"{name}=={version(name).partition('+')[0]}"
+    except PackageNotFoundError:
+        return name
