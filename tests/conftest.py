@@ -35,6 +35,7 @@ os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 # As pipeline.registry sets them where it first meets MLflow, which no test is to be blamed for.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
 # A run of the tests tells of the change, not of luck or of a slow machine: the same examples every time, none of them
 # against the clock. `pytest --hypothesis-profile=default` searches at random, for hours if you like.
 hypothesis.settings.register_profile(

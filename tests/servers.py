@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -65,6 +66,26 @@ def _pg(program: str, *arguments: str) -> None:
     # A file, not a pipe: the server inherits it and would keep a pipe open.
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", check=False)
     assert done.returncode == 0, f"{command} ended with {done.returncode}"
+
+
+@contextmanager
+def mlflow_server(folder: Path, port: int) -> Generator[subprocess.Popen[bytes]]:
+    """MLflow's tracking server, with registry and artifacts, on a port that `held_port` holds; what it keeps stays in
+    `folder` for the next one."""
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", f"{folder}/files"]
+    with (folder / "log").open("a") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=folder)
+    try:
+        deadline = time.monotonic() + STARTS_WITHIN_S
+        while not _is_ready(f"http://127.0.0.1:{port}/health"):
+            assert process.poll() is None and time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.1)
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 @contextmanager

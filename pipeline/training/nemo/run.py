@@ -121,7 +121,7 @@ class _Attempt:
     def __init__(self, plan: TrainingPlan, folder: Path, say: Say) -> None:
         self._plan, self._say = plan, say
         space = Path(workspace(plan, str(folder)))
-        self._root, self._metrics = space / "checkpoints", space / "metrics.jsonl"
+        self._root, self._metrics = space / "checkpoints", space / layout.METRICS_FILE
         self._lora = plan.training.lora is not None
         self._method = plan.trained_by()
         self._steps = self._method.batches_in(self._method.steps)

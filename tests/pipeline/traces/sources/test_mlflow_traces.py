@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,6 +17,7 @@ from pipeline.traces.lake import local_lake
 from pipeline.traces.sources import mlflow_traces
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from tests.ports import held_port
+from tests.servers import mlflow_server
 
 from ..conftest import govern
 from .conftest import all_of, read, reasons
@@ -33,31 +29,10 @@ NS = 10**9
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("mlflow")
     with held_port() as held:
         port = held.getsockname()[1]
-    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination",
-        str(folder / "files"),
-    ]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=folder)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        for _ in range(600):
-            assert process.poll() is None, (folder / "log").read_text()
-            try:
-                urllib.request.urlopen(f"{url}/health", timeout=5).close()
-                break
-            except OSError:
-                time.sleep(0.2)
-        yield url
-    finally:
-        os.killpg(process.pid, 15)
-        process.wait()
+        with mlflow_server(tmp_path_factory.mktemp("mlflow"), port):
+            yield f"http://127.0.0.1:{port}"
 
 
 def log_call(

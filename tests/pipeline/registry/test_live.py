@@ -1,0 +1,191 @@
+"""Metrics of a training that goes on, with a real tracking server that goes and comes back, and real kills."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from pipeline import layout
+from pipeline.iteration import Iteration, identify
+from pipeline.registry import live
+from pipeline.registry.live import TrainingRun, live_metrics
+from pipeline.registry.runs import MlflowAddresses, metrics_file
+from pipeline.registry.versions import RunContents, record
+from pipeline.rollout.record import JudgedCandidate
+from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
+from pipeline.training.journal import TrainingJournal
+from pipeline.training.metrics_log import MetricsLog, read_rows
+from tests.ports import held_port
+from tests.servers import mlflow_server
+
+from .conftest import wait_for
+
+ROOT = Path(__file__).parents[3]
+CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")
+SOON = 0.05
+
+TRAINS = """
+import sys
+from tests.pipeline.registry.test_live import Training
+root, url, name, first = sys.argv[1:]
+training = Training(root, url, name)
+with training.sent(print):
+    training.train(range(int(first), 1 << 20))
+"""
+
+
+class Training:
+    """The trainer's files under a data root, written as it writes them, and who sends them to `url`."""
+
+    def __init__(self, root: str | Path, url: str, name: str) -> None:
+        self.store, self.url = Store(root), url
+        dataset = DatasetRef(uri="d", rows=7, digest="0" * 64, snapshot="s")
+        self.iteration: Iteration = identify(0, name, ModelRef(uri="base", digest="b"), dataset, "recipe")
+        self.folder = self.store.path(self.iteration.path(layout.TRAINING))
+        self.journal = TrainingJournal(self.folder / layout.JOURNAL_FILE)
+        self.client = MlflowClient(url, url)
+
+    def train(self, steps: range) -> None:
+        self.journal.add("started", steps.start)
+        metrics = MetricsLog(self.folder / layout.METRICS_FILE)
+        for step in steps:
+            metrics.add({"step": step, "reward": step / 8, "seconds/step": 0.1})
+            threading.Event().wait(0.01)  # a step takes a while, and each has a time of its own
+
+    def sent(self, log: Any) -> Any:
+        run = TrainingRun(lambda: MlflowAddresses(self.url), self.store, self.iteration, {"mlflow.user": "ann"})
+        return live_metrics(run, log, SOON)
+
+    def runs(self) -> list[Any]:
+        experiment = self.client.get_experiment_by_name(self.iteration.model_name)
+        return self.client.search_runs([experiment.experiment_id]) if experiment else []
+
+    def points(self, name: str = "reward") -> list[tuple[int, float, int]]:
+        """Step, value and time in ms of each point, of all runs of the model."""
+        points = [point for run in self.runs() for point in self.client.get_metric_history(run.info.run_id, name)]
+        return [(point.step, point.value, point.timestamp) for point in sorted(points, key=lambda each: each.step)]
+
+    def logged(self) -> list[tuple[int, float, int]]:
+        """The same as the trainer's file has them."""
+        rows = read_rows(metrics_file(self.store, self.iteration)).rows
+        return [(row.step, row.metrics["reward"], int(row.at * 1000)) for row in rows]
+
+    def record(self) -> None:
+        weights = ModelRef(uri=str(self.folder), digest="m")
+        rows = [{"step": row.step, "reward": 9.0} for row in read_rows(metrics_file(self.store, self.iteration)).rows]
+        record(
+            MlflowAddresses(self.url),
+            self.store,
+            self.iteration,
+            CheckpointRef(adapter=weights, model=weights, step=1),
+            JudgedCandidate("FAIL", "", "bundle"),
+            RunContents(
+                params={}, metrics=[*rows, {**rows[-1], "goodput/share": 0.5}], plots={}, card=CARD, code_version="abc"
+            ),
+        )
+
+
+@pytest.mark.slow
+def test_killed_sender_goes_on_with_its_run_and_its_points(server: str, tmp_path: Path) -> None:
+    training = Training(tmp_path, server, "killed-sender")
+    for attempt in range(2):
+        before = len(training.points())
+        first = max(0, before - 5)  # a checkpoint lies some steps back
+        command = [sys.executable, "-c", TRAINS, str(tmp_path), server, "killed-sender", str(first)]
+        process = subprocess.Popen(command, cwd=ROOT)
+        wait_for(lambda before=before: len(training.points()) > before + 20)
+        assert [run.info.status for run in training.runs()] == ["RUNNING"], attempt
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    with training.sent(print):
+        pass
+    points = training.points()
+    assert points == training.logged()
+    assert [step for step, *_ in points] == list(range(len(points)))
+    assert len({at for *_, at in points}) == len(points) > 40
+    training.record()
+    (run,) = training.runs()
+    assert training.points() == points, "what was sent stays as it was sent"
+    assert (run.info.status, run.data.tags["mlflow.user"]) == ("FINISHED", "ann")
+    assert [at for *_, at in training.points("goodput/share")] == [points[-1][2]]
+    (given,) = run.inputs.dataset_inputs
+    assert (given.dataset.name, given.dataset.digest) == ("governed traces", "0" * 36)
+
+
+@pytest.mark.slow
+def test_server_that_is_away_gets_the_points_later(tmp_path: Path) -> None:
+    told: list[str] = []
+    with held_port() as held, ExitStack() as first:
+        port = held.getsockname()[1]
+        training = Training(tmp_path / "data", f"http://127.0.0.1:{port}", "away")
+        process = first.enter_context(mlflow_server(tmp_path, port))
+        with training.sent(told.append):
+            training.train(range(5))
+            wait_for(lambda: len(training.points()) == 5)
+            assert told == []
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            training.train(range(5, 10))
+            wait_for(lambda: told)
+            training.train(range(10, 12))
+        assert len(told) == 1 and "it goes on, and they are sent when MLflow answers" in told[0]
+        with training.sent(told.append):  # it begins while the server is still away
+            training.train(range(12, 15))
+            wait_for(lambda: len(told) == 2)
+            first.enter_context(mlflow_server(tmp_path, port))
+            wait_for(lambda: len(training.points()) == 15)
+        assert training.points() == training.logged()
+        assert len(training.runs()) == 1 and len(told) == 2
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A server that takes connections and never answers."""
+    with held_port() as held:
+        held.listen()
+        yield f"http://127.0.0.1:{held.getsockname()[1]}"
+
+
+def test_silent_server_is_left_behind_at_the_end(silent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "ENDS_WITHIN_S", 0.1)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    training = Training(tmp_path, silent, "silent")
+    with training.sent(print) as sender:
+        training.train(range(2))
+    assert sender.is_alive() and sender.daemon, "nobody waited for it, and it holds no process"
+    sender.join()
+
+
+@pytest.mark.slow
+def test_failed_training_says_so_until_it_goes_on(server: str, tmp_path: Path) -> None:
+    training = Training(tmp_path, server, "failing")
+    with pytest.raises(RuntimeError, match="pre-empted"), training.sent(print):
+        training.train(range(2))
+        raise RuntimeError("pre-empted")
+    assert [run.info.status for run in training.runs()] == ["FAILED"]
+    with training.sent(print):
+        training.train(range(2, 4))
+        wait_for(lambda: [run.info.status for run in training.runs()] == ["RUNNING"])
+    assert len(training.points()) == 4
+
+
+@pytest.mark.slow
+def test_training_done_anew_has_a_run_of_its_own(server: str, tmp_path: Path) -> None:
+    first = Training(tmp_path / "first", server, "anew")
+    again = Training(tmp_path / "again", server, "anew")
+    for training in (first, again):
+        with training.sent(print):
+            training.train(range(3))
+        training.record()
+    assert first.iteration.id == again.iteration.id
+    assert len(first.runs()) == 2
+    assert sorted(first.points()) == sorted([*first.logged(), *again.logged()])
