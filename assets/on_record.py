@@ -1,12 +1,15 @@
 """An iteration as a run of MLflow: what the evaluation registers, and what a training that stopped itself leaves."""
 
 import re
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
 
 from assets.card import IterationRecords, card_sections
 from assets.resources import Deployment
-from evals import report
+from evals import bundle, report
+from evals.answer_table import answer_table
 from evals.gate import GateVerdict
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned
@@ -54,9 +57,18 @@ def on_record(
             plots={**images, "evaluation": report.picture(records.report)} if records.report else images,
             card=card_sections(records, verdict),
             code_version=deployment.code_version(),
+            tables=_tables(deployment, iteration, records),
             tags={**records.tags, **(launch_tags(deployment, run) if run else {})},
         ),
     )
+
+
+def _tables(deployment: Deployment, iteration: Iteration, records: IterationRecords) -> dict[str, dict[str, Any]]:
+    """What was answered, item by item; nothing where nothing was evaluated, or its evidence is gone."""
+    if records.report is None or not Path(records.report.bundle.uri).is_dir():
+        return {}
+    texts = deployment.recipe_of(iteration).answers_in_mlflow
+    return {"answers": answer_table(bundle.read(Path(records.report.bundle.uri)), texts)}
 
 
 def launch_tags(deployment: Deployment, run: dg.DagsterRun) -> dict[str, str]:

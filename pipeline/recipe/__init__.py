@@ -107,6 +107,10 @@ class Recipe(Section):
     """Forgetting a user takes the counts of their answers out of evidence bundles too, not their texts alone. Such a
     bundle no longer carries its verdict: it becomes EVIDENCE_REDUCED, and nothing new is promoted on it."""
 
+    answers_in_mlflow: Annotated[bool, Operational] = False
+    """The iteration's run in MLflow shows questions and both models' answers side by side, of suites that are nobody's:
+    what comes from traces or has a user stays in the evidence. false: the run has the shares of right answers alone."""
+
     @model_validator(mode="after")
     def _prompts_are_answered(self) -> Recipe:
         if self.traces.source.kind == "prompts" and self.samples is None:

@@ -64,7 +64,16 @@ def test_a_marked_field_is_validated_as_any_other() -> None:
 
 def test_recipe_fields_without_effect_are_meant_to_be() -> None:
     """A field that decides the result and carries a mark would let two iterations share an id: read this list."""
-    whole = ("name", "data_root", "base_model", "rollout", "compute", "accept_demo_suite", "erase_counts")
+    whole = (
+        "name",
+        "data_root",
+        "base_model",
+        "rollout",
+        "compute",
+        "accept_demo_suite",
+        "erase_counts",
+        "answers_in_mlflow",
+    )
     serving = dict.fromkeys(
         ("attempts", "batch_size", "in_flight", "memory_share", "start_timeout_s", "threads", "timeout_s"), True
     )

@@ -1,0 +1,65 @@
+"""What of the evidence goes to MLflow: answers side by side, and nothing that is a user's."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from evals import bundle
+from evals.answer_table import SHARES, TEXTS, answer_table
+from evals.bundle import EvalEvidence, Gathered, SuiteEvidence
+from evals.results import EvalArm
+from evals.suites import Suite
+from pipeline.recipe import Evaluation
+
+Good = tuple[Evaluation, Suite, EvalArm, EvalArm]
+
+
+def gathered(section: Evaluation, suite: Suite, *arms: EvalArm) -> EvalEvidence:
+    return bundle.evidence("it", section, Gathered((SuiteEvidence(suite=suite, arms=(arms[0], arms[1])),)))
+
+
+def test_table_has_both_models_side_by_side(good: Good) -> None:
+    table = answer_table(gathered(*good), texts=True)
+    assert table["columns"] == [*SHARES, *TEXTS]
+    rows: list[dict[str, Any]] = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    suite, (champion, candidate) = good[1], good[2:]
+    assert {row["item"] for row in rows} == {item.id for item in suite.items}
+    first = rows[0]
+    item = next(item for item in suite.items if item.id == first["item"])
+    assert (first["question"], first["reference"]) == (f"user: {item.messages[0]['content']}", item.reference)
+    for arm, name in ((champion, "champion"), (candidate, "candidate")):
+        result = next(result for result in arm.results if result.id == item.id)
+        assert first[name] == sum(sample.outcome.score or 0 for sample in result.samples) / len(result.samples)
+        assert first[f"{name}'s answer"] == result.samples[0].text
+    changes = [abs(row["difference"]) for row in rows]
+    assert changes == sorted(changes, reverse=True) and changes[0] > 0, "what changed most comes first"
+
+
+def test_table_without_leave_has_shares_alone(good: Good) -> None:
+    table = answer_table(gathered(*good), texts=False)
+    assert table["columns"] == list(SHARES) and len(table["data"]) == len(good[1].items)
+    texts = json.dumps(table["data"])
+    assert "What is" not in texts and "item-" not in texts
+
+
+@pytest.mark.parametrize("whose", ["a user's", "erased"])
+def test_table_leaves_out_what_is_a_users(good: Good, whose: str) -> None:
+    section, suite, *arms = good
+    changes = {"user_id": "ann"} if whose == "a user's" else {"messages": []}
+    item = suite.items[0].model_copy(update=changes)
+    table = answer_table(gathered(section, suite.model_copy(update={"items": (item, *suite.items[1:])}), *arms), True)
+    assert len(table["data"]) == len(suite.items) - 1
+    assert item.id not in json.dumps(table["data"])
+
+
+def test_suite_from_traces_has_no_rows(good: Good) -> None:
+    section, suite, *arms = good
+    kind = {"kind": "production", "name": suite.name, "role": "target"}
+    traced = Evaluation.model_validate({**section.model_dump(mode="json"), "suites": [kind]})
+    evidence = gathered(section, suite, *arms)
+    provenance = evidence.provenance.model_copy(update={"section": traced})
+    table = answer_table(evidence.model_copy(update={"provenance": provenance}), True)
+    assert table["data"] == []
