@@ -14,6 +14,7 @@ from pipeline import layout
 from pipeline.erasure.affected import iterations
 from pipeline.erasure.identifiers import Identifiers
 from pipeline.erasure.search import look_into
+from pipeline.registry.model_artifacts import ADAPTER, MODEL
 from pipeline.rewards import findings, reviews
 from pipeline.samples import draw
 from pipeline.storage import Store, write_atomically
@@ -88,17 +89,25 @@ def naming(store: Store, identifiers: Identifiers, but: Collection[str]) -> list
 
 def redact_logs(store: Store, identifiers: Identifiers) -> Iterator[str]:
     """Take the identifiers out of the loop's own logs, and out of the pages and tables among MLflow's artifacts; yields
-    `name: n names` of each file before it is written. No digest names these."""
+    `name: n names` of each file before it is written. No digest names these. A model there stays as it was registered,
+    its vocabulary and all."""
     for folder in sorted(layout.OWN):
         for path in sorted(store.path(folder).rglob("*")):
             is_page = path.suffix in _PAGES or (folder == layout.MLFLOW and path.suffix in _ARTIFACTS)
-            if is_page and path.is_file() and _holds(path, identifiers):
+            if is_page and path.is_file() and not _is_of_model(store, path) and _holds(path, identifiers):
                 text = path.read_bytes().decode("utf-8", "surrogateescape")
                 lines = text.splitlines(keepends=True)
                 written = [identifiers.redacted(line) for line in lines]
                 changed = sum(one != other for one, other in zip(lines, written, strict=True))
                 yield f"{path.relative_to(store.root)}: {changed} names"
                 write_atomically(path, "".join(written).encode("utf-8", "surrogateescape"))
+
+
+def _is_of_model(store: Store, path: Path) -> bool:
+    """Whether a file is part of a model or an adapter among the artifacts of a run: experiment, run, artifacts, it."""
+    if not path.is_relative_to(store.path(layout.MLFLOW)):
+        return False
+    return path.relative_to(store.path(layout.MLFLOW)).parts[2:4] in (("artifacts", MODEL), ("artifacts", ADAPTER))
 
 
 def _holds(path: Path, identifiers: Identifiers) -> bool:

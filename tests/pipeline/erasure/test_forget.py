@@ -140,6 +140,23 @@ def test_blocked_versions_are_refused_and_mlflow_says_why(world: World) -> None:
     assert [each.proof for each in blocks(place.store)] == [proof.id]
 
 
+def test_registered_model_stays_and_the_table_beside_it_is_redacted(world: World) -> None:
+    place = world.place
+    run = place.store.path("mlflow", NAME, place.version(world.first).run_id, "artifacts")
+    table, vocabulary = run / "answers.json", run / "model" / "model" / "tokenizer.json"
+    texts = [file.read_text() if file.exists() else None for file in (table, vocabulary)]
+    try:
+        for file in (table, vocabulary):
+            file.write_text(json.dumps({ANN: 1}))
+        proof = erase(place)
+        assert ANN not in table.read_text()
+        assert vocabulary.read_text() == json.dumps({ANN: 1})
+        assert proof.remains == (vocabulary.relative_to(place.root).as_posix(),), "people are told"
+    finally:
+        for file, text in zip((table, vocabulary), texts, strict=True):
+            file.unlink() if text is None else file.write_text(text)
+
+
 def test_a_rollout_of_a_blocked_candidate_is_taken_back(world: World) -> None:
     assert world.place.propose(world.first) == ""
     erase(world.place)
