@@ -1,5 +1,6 @@
 """The loop closes: promoted and then iterated, refused, too little signal. Every stage is the real one."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import NamedTuple
 
 import dagster as dg
 import pytest
+from mlflow import pyfunc
 
 from assets.days import GOVERNED, LABELLED
 from assets.graph import LOOP_ASSETS
@@ -18,8 +20,10 @@ from assets.resources import Deployment
 from assets.rollout import follow_rollout
 from evals import __main__ as verify
 from jobs import summary
+from pipeline.registry.runs import metrics_file, mlflow_client
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
+from pipeline.training.metrics_log import read_rows
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop
@@ -172,6 +176,29 @@ def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
     assert files() == before
     messages = [e.user_message for e in loop.instance.all_logs(again.run_id)]
     assert any("Nothing new since iteration" in message for message in messages)
+
+
+def test_mlflow_has_points_in_time_and_a_whole_model(loop: Loop) -> None:
+    settings, store = loop.settings, loop.settings.store()
+    client = mlflow_client(settings.tracking_uri())
+    version = client.get_model_version_by_alias(settings.recipe().base_model.name, "challenger")
+    run = client.get_run(version.run_id)
+    iteration = settings.iteration(run.data.tags["iteration"])
+    logged = {row.step: int(row.at * 1000) for row in read_rows(metrics_file(store, iteration)).rows if row.step}
+    history = client.get_metric_history(version.run_id, "seconds/step")
+    assert {point.step: point.timestamp for point in history} == logged
+    assert len({point.timestamp for point in history}) == len(history) == len(logged) > 1
+    launched = loop.instance.get_run_by_id(loop.first.run_id)
+    assert launched is not None
+    assert (run.data.tags["dagster.run_id"], run.info.status) == (launched.run_id, "FINISHED")
+    assert launched.tags["mlflow_run"] == version.run_id
+    [given] = run.inputs.dataset_inputs
+    assert json.loads(given.dataset.source)["snapshot"] == iteration.dataset.snapshot
+    folder = Path(client.download_artifacts(version.run_id, "model"))
+    answer = pyfunc.load_model(str(folder)).predict({"messages": [{"role": "user", "content": "What is 2 + 3?"}]})
+    assert answer[0]["choices"][0]["message"]["content"]
+    table = json.loads((folder.parent / "answers.json").read_text())
+    assert "candidate's answer" in table["columns"] and table["data"]
 
 
 def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, tmp_path: Path) -> None:
