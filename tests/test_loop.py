@@ -181,7 +181,7 @@ def test_with_nothing_new_it_says_so_and_changes_nothing(loop: Loop) -> None:
 def test_mlflow_has_points_in_time_and_a_whole_model(loop: Loop) -> None:
     settings, store = loop.settings, loop.settings.store()
     client = mlflow_client(settings.tracking_uri())
-    version = client.get_model_version_by_alias(settings.recipe().base_model.name, "challenger")
+    version = client.get_model_version(settings.recipe().base_model.name, "1")
     run = client.get_run(version.run_id)
     iteration = settings.iteration(run.data.tags["iteration"])
     logged = {row.step: int(row.at * 1000) for row in read_rows(metrics_file(store, iteration)).rows if row.step}

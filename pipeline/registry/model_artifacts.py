@@ -90,11 +90,11 @@ def _mlmodel(folder: Path, run_id: str, about: Mapping[str, str], size: int) -> 
         metadata={"task": CHAT, **about},
         model_size_bytes=size,
     )
-    config = folder / "config.json"
-    dtype = json.loads(config.read_text()).get("dtype") if config.is_file() else None
+    config = json.loads(file.read_text()) if (file := folder / "config.json").is_file() else {}
+    dtype = config.get("dtype") or config.get("torch_dtype")
     model.add_flavor(
         "transformers",
-        transformers_version=version("transformers"),
+        transformers_version=config.get("transformers_version") or _installed("transformers"),
         code=None,
         task="text-generation",
         instance_type="TextGenerationPipeline",
@@ -132,8 +132,14 @@ def _write_environment(scratch: Path) -> None:
 
 
 def _pinned(name: str) -> str:
-    """The version that is installed here, without what says which build of it that is."""
+    installed = _installed(name)
+    return f"{name}=={installed}" if installed else name
+
+
+def _installed(name: str) -> str:
+    """The version here, without what says which build of it that is; "" where it is not: who registers need not be able
+    to load the model."""
     try:
-        return f"{name}=={version(name).partition('+')[0]}"
+        return version(name).partition("+")[0]
     except PackageNotFoundError:
-        return name
+        return ""

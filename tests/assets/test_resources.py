@@ -33,7 +33,11 @@ def test_mlflow_is_embedded_unless_the_environment_names_one(tmp_path: Path, mon
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert settings.tracking_uri() == f"sqlite:///{tmp_path}/mlflow/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5001")
-    assert settings.tracking_uri() == "http://127.0.0.1:5001"
+    assert settings.tracking_uri() == settings.registry_uri() == "http://127.0.0.1:5001"
+    monkeypatch.setenv("MLFLOW_REGISTRY_URI", "http://127.0.0.1:5002")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "support")
+    assert settings.registry_uri() == "http://127.0.0.1:5002"
+    assert settings.mlflow() == ("http://127.0.0.1:5001", "http://127.0.0.1:5002", "support")
 
 
 def test_base_model_without_a_tokenizer_is_refused_first(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Against a real MLflow on SQLite: one database for the file, one model name a test."""
 
+import json
 import struct
 import zlib
 
@@ -40,11 +41,13 @@ def place(tmp_path_factory):
     return Store(root), f"sqlite:///{root}/mlflow.db", ModelRef(uri=str(adapter), digest=digest_dir(adapter))
 
 
-def keep(place, name, *, data="data", verdict="PASS", digest="merged", champion=BASE, number=0):
+def keep(
+    place, name, *, data="data", verdict="PASS", digest="merged", champion=BASE, number=0, registry="", experiment=""
+):
     store, uri, adapter = place
     iteration = identify(number, name, champion, DatasetRef(uri="d", rows=1, digest=data, snapshot="s1"), "recipe")
     recorded = record(
-        MlflowAddresses(uri),
+        MlflowAddresses(uri, registry, experiment),
         store,
         iteration,
         CheckpointRef(adapter=adapter, model=ModelRef(uri=str(store.path("merged")), digest=digest), step=3),
@@ -64,6 +67,12 @@ def weights(store, name):
     """Where weights lie among the artifacts of the runs of a model."""
     files = store.path("mlflow", name).rglob("*.safetensors")
     return sorted(file.as_posix().split("/artifacts/")[1] for file in files)
+
+
+def artifacts(store, name):
+    """The folder of the artifacts of a model's one run."""
+    [folder] = store.path("mlflow", name).glob("*/artifacts")
+    return folder
 
 
 class Crash(BaseException):
@@ -126,7 +135,13 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch, after
     )
     assert [f.path for f in client.list_artifacts(run.info.run_id, "plots")] == ["plots/reward.png"]
     assert weights(place[0], name) == ["adapter/adapter.safetensors", "model/model/model.safetensors"]
+    assert json.loads((artifacts(place[0], name) / "adapter" / "base.json").read_text()) == {
+        "model": "base",
+        "digest": BASE.digest,
+    }
+    assert len(run.inputs.dataset_inputs) == 1
     assert "## Limits\n\nsmall" in version.description
+    assert run.data.tags["mlflow.note.content"] == version.description
     assert place[0].path("mlflow", name).is_dir()
 
 
@@ -134,6 +149,37 @@ def test_what_did_not_pass_has_a_run_and_no_version(place):
     _, recorded = keep(place, "failing", verdict="FAIL")
     assert recorded.version is None
     assert versions.mlflow_client(place[1]).search_model_versions("name='failing'") == []
+    assert weights(place[0], "failing") == ["adapter/adapter.safetensors"], "refused weights are not put there"
+
+
+def test_training_of_every_weight_is_put_there_once(place):
+    store, uri, _ = place
+    whole = ModelRef(uri=str(store.path("merged")), digest="whole")
+    _, recorded = keep((store, uri, whole), "whole", digest="whole")
+    assert recorded.version is not None
+    assert weights(store, "whole") == ["model/model/model.safetensors"]
+    _, refused = keep((store, uri, whole), "whole", data="more", digest="other", verdict="FAIL")
+    assert refused.version is None
+    assert weights(store, "whole") == ["model/model/model.safetensors"]
+
+
+def test_versions_and_runs_lie_where_their_addresses_say(place, tmp_path):
+    store, uri, _ = place
+    registry, named = f"sqlite:///{tmp_path}/registry.db", f"{store.root.name} beside"
+    _, recorded = keep(place, "apart", registry=registry, experiment=named)
+    assert recorded.version is not None
+    client = versions.mlflow_client(uri, registry)
+    assert client.get_experiment_by_name("apart") is None
+    run = client.get_run(recorded.run.run_id)
+    assert run.info.experiment_id == client.get_experiment_by_name(named).experiment_id
+    assert client.get_model_version("apart", "1").source == f"{run.info.artifact_uri}/model"
+    assert [v.version for v in versions.registered(registry, "apart", [recorded.version.iteration])] == [1]
+    assert versions.registered(uri, "apart", [recorded.version.iteration]) == []
+
+
+def test_experiment_below_the_data_root_names_one_folder(place):
+    with pytest.raises(ValueError, match=r"MLFLOW_EXPERIMENT_NAME is '/Shared/x'.*leave the slashes out"):
+        keep(place, "slashes", experiment="/Shared/x")
 
 
 @pytest.mark.slow
