@@ -73,6 +73,8 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         "accept_demo_suite",
         "erase_counts",
         "answers_in_mlflow",
+        "automation",
+        "key_prefix",
     )
     serving = dict.fromkeys(
         ("attempts", "batch_size", "in_flight", "memory_share", "start_timeout_s", "threads", "timeout_s"), True

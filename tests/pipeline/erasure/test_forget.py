@@ -140,7 +140,7 @@ def test_blocked_versions_are_refused_and_mlflow_says_why(world: World) -> None:
     assert [each.proof for each in blocks(place.store)] == [proof.id]
 
 
-def test_registered_model_stays_and_the_table_beside_it_is_redacted(world: World) -> None:
+def test_registered_model_stays_and_tables_are_redacted(world: World) -> None:
     place = world.place
     run = place.store.path("mlflow", NAME, place.version(world.first).run_id, "artifacts")
     table, vocabulary = run / "answers.json", run / "model" / "model" / "tokenizer.json"
