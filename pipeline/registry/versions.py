@@ -171,8 +171,8 @@ def _points(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping
     yield from runs.points(logged.values())
     last = max(logged.values(), key=lambda row: row.step, default=LoggedRow(run.info.start_time / 1000, 0, {}))
     for row in rows:
-        at, step, known = logged.get(int(row["step"]), last._replace(step=int(row["step"]), metrics={}))
-        rest = {name: float(value) for name, value in row.items() if name != "step" and name not in known}
+        at, step, measured = logged.get(int(row["step"]), last._replace(step=int(row["step"]), metrics={}))
+        rest = {name: float(value) for name, value in row.items() if name != "step" and name not in measured}
         yield from runs.points([LoggedRow(at, step, rest)])
 
 

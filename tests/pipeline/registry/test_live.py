@@ -122,28 +122,28 @@ def test_killed_sender_goes_on_with_its_run_and_its_points(server: str, tmp_path
 
 @pytest.mark.slow
 def test_server_that_is_away_gets_the_points_later(tmp_path: Path) -> None:
-    told: list[str] = []
+    messages: list[str] = []
     with held_port() as held, ExitStack() as first:
         port = held.getsockname()[1]
         training = Training(tmp_path / "data", f"http://127.0.0.1:{port}", "away")
         process = first.enter_context(mlflow_server(tmp_path, port))
-        with training.sent(told.append):
+        with training.sent(messages.append):
             training.train(range(5))
             wait_for(lambda: len(training.points()) == 5)
-            assert told == []
+            assert messages == []
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             training.train(range(5, 10))
-            wait_for(lambda: told)
+            wait_for(lambda: messages)
             training.train(range(10, 12))
-        assert len(told) == 1 and "it goes on, and they are sent when MLflow answers" in told[0]
-        with training.sent(told.append):  # it begins while the server is still away
+        assert len(messages) == 1 and "it goes on, and they are sent when MLflow answers" in messages[0]
+        with training.sent(messages.append):  # it begins while the server is still away
             training.train(range(12, 15))
-            wait_for(lambda: len(told) == 2)
+            wait_for(lambda: len(messages) == 2)
             first.enter_context(mlflow_server(tmp_path, port))
             wait_for(lambda: len(training.points()) == 15)
         assert training.points() == training.logged()
-        assert len(training.runs()) == 1 and len(told) == 2
+        assert len(training.runs()) == 1 and len(messages) == 2
 
 
 @pytest.fixture
