@@ -4,12 +4,13 @@ Owns the prefix and the names that it makes. A model without one has the plain n
 """
 
 import re
-from typing import NamedTuple
-
-import dagster as dg
+from typing import TYPE_CHECKING, NamedTuple
 
 from assets.environment import environment
 from pipeline.recipe import Recipe
+
+if TYPE_CHECKING:  # commands that only read have names to say, and no second for Dagster
+    import dagster as dg
 
 LOOP, ROLLOUT, LABELLING = "preference_tuning", "canary_rollout", "label_traces"
 """The jobs that take a recipe: the whole loop, its rollout, and its first two stages alone."""
@@ -25,7 +26,9 @@ class DefinitionNames(NamedTuple):
     def word(self, plain: str) -> str:
         return f"{self.prefix}__{plain}" if self.prefix else plain
 
-    def key(self, asset: str) -> dg.AssetKey:
+    def key(self, asset: str) -> "dg.AssetKey":
+        import dagster as dg
+
         return dg.AssetKey([self.prefix, asset] if self.prefix else [asset])
 
 

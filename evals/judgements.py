@@ -90,6 +90,24 @@ def open_judgements(store: Store, judge: str) -> Generator[JudgementJournal]:
         yield JudgementJournal(path, descriptor)
 
 
+def spent_on(store: Store, iteration: str) -> JudgeSpending:
+    """What all judges took for this iteration's pairs, for a reader: without the lock, and a torn last line is nothing.
+
+    Raises ValueError for a file that holds other things.
+    """
+    mark = f'"{iteration}"'.encode()
+    spending = JudgeSpending()
+    for path in sorted(store.path(layout.JUDGEMENTS).glob("*/*.jsonl")):
+        content = path.read_bytes()
+        for text in content[: content.rfind(b"\n") + 1].splitlines():
+            if mark not in text:  # of another iteration
+                continue
+            line = JudgementLine.model_validate_json(text)
+            if line.iteration == iteration:
+                spending = JudgeSpending(tokens=spending.tokens + line.tokens, usd=spending.usd + line.usd)
+    return spending
+
+
 def erase(store: Store, items: Collection[str]) -> Iterator[str]:
     """Write every journal anew, of the pairs of these items what they cost alone; yields `name: n lines` of each before
     it is written. Waits for who holds one."""

@@ -3,14 +3,15 @@
 import json
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
-from assets.naming import ROLLOUT
+from assets.environment import chosen
+from assets.naming import LOOP, ROLLOUT, DefinitionNames
 from assets.outcome import outcome
 from assets.records import CHECKPOINT, RECORDS, REPORT, VERSION
-from assets.resources import Deployment, deployment
 from pipeline.iteration import Iteration
 from pipeline.methods import METHODS
+from pipeline.recipe import Recipe
 from pipeline.recipe.overrides import split
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import ModelVersion, Phase, RolloutState
@@ -18,6 +19,19 @@ from pipeline.storage import Store
 
 RUN = "make run"
 STATUS = "pt rollout status"
+
+
+class DeploymentFiles(Protocol):
+    """A deployment as far as its files go: the resource of the assets, or what `pt status` reads without Dagster."""
+
+    @property
+    def recipe_path(self) -> str: ...
+    @property
+    def overrides(self) -> list[str]: ...
+    def recipe(self) -> Recipe: ...
+    def store(self) -> Store: ...
+    def names(self) -> DefinitionNames: ...
+    def launch(self, job: str = LOOP) -> str: ...
 
 
 class IterationEnding(NamedTuple):
@@ -28,7 +42,7 @@ class IterationEnding(NamedTuple):
     purpose: str
 
 
-def ending(settings: Deployment, iteration: Iteration) -> IterationEnding:
+def ending(settings: DeploymentFiles, iteration: Iteration) -> IterationEnding:
     """How the iteration ended, or where it stands."""
     store, recipe = settings.store(), settings.recipe()
     ended = outcome(store, iteration)
@@ -60,14 +74,14 @@ def ending(settings: Deployment, iteration: Iteration) -> IterationEnding:
             return _rolled_out(settings, iteration)
 
 
-def command(settings: Deployment, *more: str, launch: str = "") -> str:
+def command(settings: DeploymentFiles, *more: str, launch: str = "") -> str:
     """The launch (of the loop, unless it is another) with further overrides, beside those that are in force."""
     launch = launch or (settings.launch() if settings.names().prefix else RUN)
     keys = {override.partition("=")[0] for override in more}
     kept = [override for override in settings.overrides if override.partition("=")[0] not in keys]
     words = [each if split(each) == [each] else f'"{each}"' for each in (*kept, *more)]
     set_to = f"PREFERENCE_TUNING_OVERRIDES={shlex.quote(' '.join(words))} " if words else ""
-    if Path(settings.recipe_path).resolve() != Path(deployment().recipe_path).resolve():
+    if Path(settings.recipe_path).resolve() != Path(chosen().recipe_path).resolve():
         set_to = f"PREFERENCE_TUNING_RECIPE={shlex.quote(settings.recipe_path)} {set_to}"
     return f"{set_to}{launch}"
 
@@ -88,7 +102,7 @@ def candidate(state: RolloutState, iteration: Iteration, version: ModelVersion |
 _LATER = f"with newer traces: {RUN}"
 
 
-def _rolled_out(settings: Deployment, iteration: Iteration) -> IterationEnding:
+def _rolled_out(settings: DeploymentFiles, iteration: Iteration) -> IterationEnding:
     store, again = settings.store(), command(settings)
     state = read_state(store, iteration.model_name)
     version, figures = VERSION.find(store, iteration.id), _figures(store, iteration)

@@ -22,6 +22,7 @@ from jobs.coordinator import daemon_is_alive, is_launch_command
 from jobs.dagster_internals import ACTIVE_RUN_STATUSES, deserialize_value, serialize_value
 from jobs.launcher import launcher_of, reap_dead_runs
 from jobs.models import OperatedModel, models
+from jobs.workers import DATA_ROOT_TAG
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
@@ -40,7 +41,6 @@ IMPLICIT = "__ASSET_JOB"
 MODEL_TAG = "preference_tuning/model"
 """On each run, where several models share a Dagster: whose it is."""
 RECIPE_TAG = "preference_tuning/recipe"
-DATA_ROOT_TAG = "preference_tuning/data_root"
 WAIT = "PREFERENCE_TUNING_WAIT"
 POLL_S = 1.0
 

@@ -28,6 +28,7 @@ from jobs.dagster_internals import (
     WorkerStatus,
     serialize_value,
 )
+from jobs.workers import DATA_ROOT_TAG, RunNote, WorkerFiles, started
 
 
 class DetachedRunLauncher(RunLauncher, ConfigurableClass):
@@ -45,6 +46,7 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
                 "cd there, and type the command again."
             )
         self.directory, self._inst_data = Path(directory), inst_data
+        self.workers = WorkerFiles(self.directory)
 
     @property
     def inst_data(self):
@@ -63,6 +65,8 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
         assert origin is not None, "every launched run has code behind it"
         work = ExecuteRunArgs(job_origin=origin, run_id=run_id, instance_ref=self._instance.get_ref())
         self.directory.mkdir(parents=True, exist_ok=True)
+        run = context.dagster_run
+        self.workers.note(RunNote(run=run_id, job=run.job_name, data_root=run.tags.get(DATA_ROOT_TAG, "")))
         with self.output(run_id).open("ab") as output:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "dagster", "api", "execute_run", serialize_value(work)],
@@ -71,7 +75,7 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        self._remember(run_id, worker.pid)
+        self.workers.remember(run_id, worker.pid)
 
     def terminate(self, run_id: str) -> bool:
         run = self._instance.get_run_by_id(run_id)
@@ -88,28 +92,18 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
     def output(self, run_id: str) -> Path:
         return self.directory / f"{run_id}.log"
 
-    def _remember(self, run_id: str, pid: int) -> None:
-        self._pid_file(run_id).write_text(f"{pid} {_started(pid)}")
-
-    def _pid_file(self, run_id: str) -> Path:
-        return self.directory / f"{run_id}.pid"
-
     def pid(self, run_id: str) -> int | None:
         """The pid of the run's worker, also after its end; None for a run that is not of this launcher."""
-        with suppress(FileNotFoundError, ValueError, IndexError):  # not there yet, or not written yet
-            return int(self._pid_file(run_id).read_text().split(maxsplit=1)[0])
-        return None
+        return self.workers.pid(run_id)
 
     def is_alive(self, run_id: str) -> bool:
-        pid = self.pid(run_id)
-        started = "" if pid is None else _started(pid)
-        return bool(started) and self._pid_file(run_id).read_text() == f"{pid} {started}"
+        return self.workers.is_alive(run_id)
 
     def kill(self, run_id: str) -> None:
         """Kill what is left of a run: its worker, or the steps and trainers that a killed worker left behind."""
         pid = self.pid(run_id)
         # A process at that pid that is not the worker is somebody else's, under a number that is in use again.
-        if pid is not None and (self.is_alive(run_id) or not _started(pid)):
+        if pid is not None and (self.is_alive(run_id) or not started(pid)):
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(pid, signal.SIGKILL)
 
@@ -160,18 +154,3 @@ def reap_if_dead(instance: dg.DagsterInstance, run_id: str) -> None:
         instance.report_run_canceled(run, "The run was canceled.")
     else:
         instance.report_run_failed(run, instance.run_launcher.get_run_worker_debug_info(run))
-
-
-def _started(pid: int) -> str:
-    """When a process was started, as the system counts; empty when there is none, or only a zombie.
-
-    With the pid it names one process. A command line does not: for a moment after `exec` it is empty.
-    """
-    if sys.platform == "linux":
-        with suppress(FileNotFoundError, ProcessLookupError):
-            state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            return "" if state == "Z" else fields[18]
-        return ""
-    shown = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True).stdout
-    state, _, started = shown.strip().partition(" ")
-    return "" if state.startswith("Z") else started.strip()

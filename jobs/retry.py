@@ -20,8 +20,8 @@ import dagster as dg
 from assets.naming import LOOP
 from assets.records import RECORDS, VERSION
 from assets.resources import ITERATION_TAG, Deployment, deployment
-from jobs.instance import DATA_ROOT_TAG
 from jobs.launcher import DetachedRunLauncher
+from jobs.workers import DATA_ROOT_TAG
 from pipeline import audit, layout
 from pipeline.iteration import Iteration
 from pipeline.rollout.fold import read_state

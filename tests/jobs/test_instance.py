@@ -12,7 +12,8 @@ import dagster as dg
 import psutil
 import pytest
 
-from jobs.instance import DATA_ROOT_TAG, RECIPE_TAG, RecipeInstance
+from jobs.instance import RECIPE_TAG, RecipeInstance
+from jobs.workers import DATA_ROOT_TAG
 from pipeline.recipe import load
 from pipeline.storage import digest_json
 from tests.iterations import Iterations

@@ -33,13 +33,13 @@ def worker() -> Iterator[int]:
 
 
 def test_a_worker_that_is_about_to_exec_is_alive(launcher: DetachedRunLauncher, worker: int) -> None:
-    launcher._remember("run", worker)
+    launcher.workers.remember("run", worker)
     assert launcher.pid("run") == worker
     assert launcher.is_alive("run")
 
 
 def test_another_process_under_its_pid_is_not_the_worker(launcher: DetachedRunLauncher, worker: int) -> None:
-    launcher._pid_file("run").write_text(f"{worker} 1")  # as if the number was in use again
+    launcher.workers.pid_file("run").write_text(f"{worker} 1")  # as if the number was in use again
     assert not launcher.is_alive("run")
     launcher.kill("run")
     assert os.waitpid(worker, os.WNOHANG) == (0, 0), "it is somebody else's"
@@ -49,7 +49,7 @@ def test_a_worker_that_has_ended_is_not_alive(launcher: DetachedRunLauncher) -> 
     pid = os.fork()
     if pid == 0:
         os._exit(0)
-    launcher._remember("run", pid)  # which may find it a zombie already
+    launcher.workers.remember("run", pid)  # which may find it a zombie already
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert not launcher.is_alive("run")
     os.waitpid(pid, 0)
@@ -58,5 +58,5 @@ def test_a_worker_that_has_ended_is_not_alive(launcher: DetachedRunLauncher) -> 
 
 def test_a_pid_file_that_is_not_written_yet_names_nobody(launcher: DetachedRunLauncher) -> None:
     assert launcher.pid("run") is None
-    launcher._pid_file("run").touch()
+    launcher.workers.pid_file("run").touch()
     assert launcher.pid("run") is None

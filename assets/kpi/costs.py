@@ -1,0 +1,145 @@
+"""The bill of one iteration, as far as anybody kept an account.
+
+The rule: money is what a record says was spent, or hours that a record has times a price that the recipe names. A
+price that is a default of ours is nobody's contract, so what rests on it is unknown, and a price of 0 that the recipe
+names is 0. What took no tokens and no time of ours cost nothing. Of serving nobody keeps an account: production is paid
+for anyway, and the second slot of a rollout is in the bill of who runs it.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from assets.kpi.ledgers import IterationLedgers
+from assets.kpi.records import CostLine
+from evals.measurements import EvalReport
+from k8s.estimate import Range, prices
+from pipeline.recipe import Judge, Recipe
+from pipeline.recipe.rewards import Rag
+from pipeline.training.goodput import device_hours
+
+NOTHING = Range(low=0.0, high=0.0)
+DEVICE_PRICE = "compute.accelerator.usd_per_hour is not in the recipe"
+JUDGE_PRICE = "usd_per_million_prompt_tokens and usd_per_million_completion_tokens are not in the recipe"
+ANSWER_PRICE = "evaluation.price is not in the recipe"
+NO_ACCOUNT = "the stage keeps no account of its devices' time"
+
+
+class PriceList(NamedTuple):
+    """What the recipe of now names; None is what it does not name."""
+
+    device: Range | None
+    """USD an hour of one device of a training, at the lower and the higher price."""
+    evaluation_device: Range | None
+    """The same of the evaluation's pod, which may be of another kind."""
+    evaluation_devices: int
+    label_judges: bool
+    """Whether all judges of labels have a price."""
+    gate_judge: bool
+    grades_by_judge: bool
+    """Whether a judge grades what a rollout serves."""
+
+
+def price_list(recipe: Recipe) -> PriceList:
+    """Raises nothing: whatever the recipe leaves out is unknown."""
+    compute, pod = recipe.compute, recipe.compute.evaluation
+    named = "accelerator" in compute.model_fields_set and "usd_per_hour" in compute.accelerator.model_fields_set
+    device = prices(compute) if named else None
+    same = pod is None or pod.instance_type is None
+    gate_judge = recipe.gate_judge
+    return PriceList(
+        device=device,
+        evaluation_device=device if same else None,
+        evaluation_devices=pod.devices if pod is not None else 1,
+        label_judges=all(_is_priced(each) for each in (recipe.rewards.judge, recipe.rewards.rag)),
+        gate_judge=_is_priced(gate_judge),
+        grades_by_judge=gate_judge is not None,
+    )
+
+
+def cost_lines(ledgers: IterationLedgers, price: PriceList, is_rolled_out: bool) -> tuple[CostLine, ...]:
+    """Every item that this iteration has cost so far, in the order of a run."""
+    return tuple(_lines(ledgers, price, is_rolled_out))
+
+
+def _lines(of: IterationLedgers, price: PriceList, is_rolled_out: bool) -> Iterator[CostLine]:
+    if of.labels is not None:
+        yield _judge("judges of labels", of.labels.tokens, of.labels.usd, price.label_judges)
+    if of.reward_model is not None and of.reward_model.model is not None:
+        yield _devices("training of the reward model", of.reward_model.seconds / 3600, price.device)
+    if of.samples is not None and of.samples.dataset is not None:
+        yield CostLine(name="fresh samples", usd=None, why=NO_ACCOUNT, device_hours=None, why_hours=NO_ACCOUNT)
+        yield _judge("judges of fresh samples", of.samples.judge_tokens, of.samples.usd, price.label_judges)
+    yield from _training(of, price)
+    yield from _evaluation(of, price)
+    if is_rolled_out:
+        if price.grades_by_judge:
+            yield CostLine(name="judge of live answers", usd=None, why="grades of live answers have no account")
+        why = "no record says which devices serve, nor what they cost"
+        yield CostLine(name="serving of the canary", usd=None, why=why, device_hours=None, why_hours=why)
+
+
+def _training(of: IterationLedgers, price: PriceList) -> Iterator[CostLine]:
+    if of.trained is None:
+        if of.step is not None:  # begun, and its account is drawn at its end
+            why = "the training has not ended"
+            yield CostLine(name="training", usd=None, why=why, device_hours=None, why_hours=why)
+        return
+    if of.account is not None:
+        usd = of.account.usd if price.device is not None else None
+        why = DEVICE_PRICE if usd is None else "" if of.account.measured else "the whole time of its attempts"
+        yield CostLine(name="training", usd=usd, why=why, device_hours=of.account.device_hours)
+    elif of.plan is not None:
+        hours = device_hours(of.trained.goodput, of.plan.nodes * of.plan.processes)
+        yield _devices("training", hours, price.device)
+    if of.trained.judge_tokens:
+        yield _judge("judge of the training", of.trained.judge_tokens, of.trained.judge_usd, price.label_judges)
+
+
+def _evaluation(of: IterationLedgers, price: PriceList) -> Iterator[CostLine]:
+    if of.report is None and not of.evaluation_attempts:
+        return
+    closed = [each for each in of.evaluation_attempts if each.closed_at is not None]
+    open_s = sum(max(0.0, (each.closed_at or 0.0) - each.opened_at) for each in closed)
+    hours = price.evaluation_devices * open_s / 3600 if of.evaluation_attempts else None
+    usd, why = _answers(of.report) if of.report is not None else (None, "the evaluation has not ended")
+    if usd is None and hours is not None and price.evaluation_device is not None:
+        usd, why = Range(low=hours, high=hours).times(price.evaluation_device), "the whole time of its pods"
+    why_hours = "" if hours is not None else NO_ACCOUNT
+    yield CostLine(name="answers of the evaluation", usd=usd, why=why, device_hours=hours, why_hours=why_hours)
+    if of.judged.tokens or (of.report is not None and of.report.judged):
+        yield _judge("judge of the evaluation", of.judged.tokens, of.judged.usd, price.gate_judge)
+
+
+def _answers(report: EvalReport) -> tuple[Range | None, str]:
+    """The answers at their price. The champion's may be those of an earlier gate, which are paid for once."""
+    if report.section.price is None:
+        return None, ANSWER_PRICE
+    compared = [each.comparison for each in report.measurements if each.comparison is not None]
+    if report.stop is not None or len(compared) < len(report.measurements) or any(c.cost is None for c in compared):
+        return None, "the report does not say how many tokens were answered"
+    low = high = 0.0
+    for each in compared:
+        assert each.cost is not None, "looked at above"
+        answers = each.items * each.samples_per_item
+        low += answers * each.cost.candidate.value
+        high += answers * (each.cost.candidate.value + each.cost.champion.value)
+    return Range(low=low, high=high), "the champion's answers may be of an earlier gate" if low < high else ""
+
+
+def _devices(name: str, hours: float, price: Range | None) -> CostLine:
+    if price is None:
+        return CostLine(name=name, usd=None, why=DEVICE_PRICE, device_hours=hours)
+    return CostLine(name=name, usd=Range(low=hours, high=hours).times(price), device_hours=hours)
+
+
+def _judge(name: str, tokens: int, usd: float, is_priced: bool) -> CostLine:
+    """Of a judge's tokens; without a price the record's 0 says nothing."""
+    if tokens and not usd and not is_priced:
+        return CostLine(name=name, usd=None, why=f"{tokens:,} tokens, and {JUDGE_PRICE}")
+    return CostLine(name=name, usd=Range(low=usd, high=usd))
+
+
+def _is_priced(judge: Judge | Rag | None) -> bool:
+    """True without a judge, who then takes nothing."""
+    fields = {"usd_per_million_prompt_tokens", "usd_per_million_completion_tokens"}
+    return judge is None or fields <= judge.model_fields_set

@@ -1,0 +1,177 @@
+"""What is said of one iteration and of all of them. Shares are in [0, 1], times in seconds since the epoch."""
+
+from typing import Literal
+
+from evals.measurements import ConfidenceInterval
+from k8s.estimate import Range
+from pipeline.storage import Record
+
+State = Literal[
+    "in progress",
+    "not trained",
+    "stopped",
+    "refused",
+    "held",
+    "in rollout",
+    "promoted",
+    "rolled back",
+    "aborted",
+    "superseded",
+    "unreadable",
+]
+"""How an iteration ended, as far as its records say; `rolled back` also where that was after a promotion. `unreadable`:
+its records are damaged or gone, and nothing can be said."""
+HUNDREDTH = 0.01
+
+
+class CostLine(Record):
+    """One thing that was paid for. `usd` is None where nobody knows, and `why` says why."""
+
+    name: str
+    usd: Range | None
+    why: str = ""
+    device_hours: float | None = 0.0
+    """Of our own devices; None where no record has it, and `why_hours` says so. 0 for what others run."""
+    why_hours: str = ""
+
+
+class CostTotal(Record):
+    """The sum of what is known, and a line for each thing whose part is missing from it."""
+
+    usd: Range
+    device_hours: float
+    unknown: tuple[str, ...] = ()
+    unknown_hours: tuple[str, ...] = ()
+
+    def usd_for(self, gain: float | None) -> Range | None:
+        """USD for each +0.01 of `gain`, a difference of shares; None where nothing was gained."""
+        if gain is None or gain <= 0:
+            return None
+        return Range(low=self.usd.low * HUNDREDTH / gain, high=self.usd.high * HUNDREDTH / gain)
+
+    def hours_for(self, gain: float | None) -> float | None:
+        """Device hours for each +0.01 of `gain`."""
+        return None if gain is None or gain <= 0 else self.device_hours * HUNDREDTH / gain
+
+
+def total(lines: tuple[CostLine, ...]) -> CostTotal:
+    """The bill of these lines. The same reason is said once for all lines of a name."""
+    known = [line.usd for line in lines if line.usd is not None]
+    unknown = dict.fromkeys(f"{line.name}: {line.why}" for line in lines if line.usd is None)
+    hours = dict.fromkeys(f"{line.name}: {line.why_hours}" for line in lines if line.device_hours is None)
+    return CostTotal(
+        usd=Range(low=sum(each.low for each in known), high=sum(each.high for each in known)),
+        device_hours=sum(line.device_hours or 0.0 for line in lines),
+        unknown=tuple(unknown),
+        unknown_hours=tuple(hours),
+    )
+
+
+class SuiteQuality(Record):
+    """Both models on the target suite, with 95% intervals; the difference is paired by item."""
+
+    suite: str
+    champion: ConfidenceInterval
+    candidate: ConfidenceInterval
+    difference: ConfidenceInterval
+
+
+class TrainingFigures(Record):
+    """What the training did."""
+
+    method: str
+    steps: int
+    attempts: int
+    goodput: float | None
+    """Share of the time that went into steps of the final weights; None where no time is on record."""
+    total_s: float
+    preemptions: int
+    lost_steps: int
+    health: str
+
+
+class DataFigures(Record):
+    """Where the traces of an iteration went. A stage that has not ended has None."""
+
+    first_day: str = ""
+    last_day: str = ""
+    seen: int | None = None
+    admitted: int | None = None
+    rejected: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
+    labelled: int | None = None
+    coverage: float | None = None
+    abstained: dict[str, int] = {}  # noqa: RUF012
+    """Rows without a label, by reason."""
+    trainable: int | None = None
+    """Labelled rows that may be trained on: agreed to, and asked by no suite."""
+
+    @property
+    def kept(self) -> float | None:
+        """Share of the rows of the source that were admitted."""
+        return self.admitted / self.seen if self.seen and self.admitted is not None else None
+
+
+class IterationKpi(Record):
+    """One iteration."""
+
+    iteration: str
+    number: int | None = None
+    """Champions before it; None where its `traces` record is gone."""
+    begun_at: float = 0.0
+    """When its oldest record was written, by the file system's word."""
+    state: State
+    stage: str = ""
+    """The first stage without a record, of an iteration in progress."""
+    step: int | None = None
+    """The optimiser step that a training in progress has reached."""
+    detail: str = ""
+    verdict: str = ""
+    data: DataFigures = DataFigures()
+    method: str = ""
+    training: TrainingFigures | None = None
+    quality: SuiteQuality | None = None
+    version: int | None = None
+    promoted_at: float | None = None
+    trace_to_promotion_s: float | None = None
+    """From the end of the newest day of its traces; at least 0."""
+    costs: tuple[CostLine, ...] = ()
+    problems: tuple[str, ...] = ()
+    """Records that cannot be read."""
+
+    @property
+    def gain(self) -> float | None:
+        return self.quality.difference.value if self.quality is not None else None
+
+    @property
+    def cost(self) -> CostTotal:
+        return total(self.costs)
+
+
+class Kpi(Record):
+    """All iterations of one model under one data root, the oldest first."""
+
+    model: str
+    champion_version: int = 0
+    """0 is the recipe's base model."""
+    champion_iteration: str = ""
+    champion_since: float | None = None
+    champion_quality: ConfidenceInterval | None = None
+    """On the target suite, as the evaluation that it passed measured it; of the base model as the newest evaluation
+    did."""
+    suite: str = ""
+    iterations: tuple[IterationKpi, ...] = ()
+    ended: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
+    """Iterations by state."""
+    gain: float | None = None
+    """Sum of the differences of the promoted candidates, each to the champion that it replaced; None without one."""
+    goodput: float | None = None
+    """Over all trainings, by their time."""
+    preemptions: int = 0
+    lost_steps: int = 0
+    trace_to_promotion_s: float | None = None
+    """Median of the promoted iterations."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> CostTotal:
+        return total(tuple(line for each in self.iterations for line in each.costs))
