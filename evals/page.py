@@ -69,7 +69,7 @@ def page(evidence: EvalEvidence, report: EvalReport, verdict: GateVerdict) -> st
         f"<p>Champion {report.champion.digest[:12]}, candidate {report.candidate.digest[:12]}, "
         f"evidence {report.bundle.digest[:12]}.</p>",
         f"<img alt='{about}' src='data:image/png;base64,{png}'>",
-        *_tables(reports.table(report)),
+        *tables(reports.table(report)),
         *(line for each in evidence.suites if not _unchecked(each) for line in _changes(each)),
         *(line for each in evidence.judged for line in _preferences(each, evidence)),
     ]  # fmt: skip
@@ -77,7 +77,7 @@ def page(evidence: EvalEvidence, report: EvalReport, verdict: GateVerdict) -> st
     return f"<!doctype html><html lang='en'><head>{head}</head><body>\n" + "\n".join(parts) + "\n</body></html>\n"
 
 
-def _tables(markdown: str) -> Iterator[str]:
+def tables(markdown: str) -> Iterator[str]:
     """The report's own Markdown, which has headings, tables, lists and paragraphs and nothing else."""
     rows: list[list[str]] = []
     for line in [*markdown.split("\n"), ""]:

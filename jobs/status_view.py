@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from assets.kpi.records import CostTotal, IterationKpi, Kpi
 from evals.measurements import ConfidenceInterval
+from pipeline.rollout.picture import spell
 from pipeline.rollout.record import TERMINAL, Phase
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ COLOURS = {
     "rolled back": RED,
     "unreadable": RED,
 }
-UNITS = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 NONE = "-"
 
 
@@ -41,8 +41,11 @@ def view(read: "DeploymentStatus", now: float, width: int, colour: bool = False)
     for number, each in enumerate(read.waits_for_person):
         folded = list(named("a person" if number == 0 else "", each, width))
         yield from (paint(line, YELLOW, colour) for line in folded)
-    yield f"{'next':<{NAME_WIDTH}}{read.next}"
-    yield from named("", read.purpose, width)
+    if read.run is not None:
+        yield from named("next", "nothing: the run goes on by itself, and the same launch follows it", width)
+    else:
+        yield f"{'next':<{NAME_WIDTH}}{read.next}"
+        yield from named("", read.purpose, width)
     if read.kpi.iterations:
         yield ""
         yield from table(read.kpi.iterations, colour)
@@ -84,17 +87,17 @@ def figures(kpi: Kpi, width: int) -> Iterator[str]:
         time_text = f"goodput {kpi.goodput:.0%}, {time_text}"
     yield from named("training", time_text, width)
     if kpi.trace_to_promotion_s is not None:
-        yield from named("speed", f"{duration(kpi.trace_to_promotion_s)} from the newest trace to promotion", width)
+        yield from named("speed", f"{spell(kpi.trace_to_promotion_s)} from the newest trace to promotion", width)
 
 
 def cost_text(cost: CostTotal, gain: float | None) -> str:
     """USD and device hours, and both for each +0.01; `at least` where something is not in them."""
-    usd = f"{'at least ' if cost.unknown else ''}{cost.usd} USD"
-    hours = f"{'at least ' if cost.unknown_hours else ''}{cost.device_hours:,.2f} device hours"
+    least, least_hours = ("at least " if missing else "" for missing in (cost.unknown, cost.unknown_hours))
+    usd, hours = f"{least}{cost.usd} USD", f"{least_hours}{cost.device_hours:,.2f} device hours"
     per, hours_per = cost.usd_for(gain), cost.hours_for(gain)
     if per is None or hours_per is None:
         return f"{usd}, {hours}"
-    return f"{usd}, {hours}; for each +0.01: {per} USD, {hours_per:,.3f} device hours"
+    return f"{usd}, {hours}; for each +0.01 {least}{per} USD, {least_hours}{hours_per:,.3f} device hours"
 
 
 def points(share: float) -> str:
@@ -103,12 +106,6 @@ def points(share: float) -> str:
 
 def interval(value: ConfidenceInterval) -> str:
     return f"{value.value:.1%} ({value.low:.1%} to {value.high:.1%})"
-
-
-def duration(seconds: float) -> str:
-    """The largest unit that it fills, with one decimal below ten."""
-    size, unit = next((each for each in UNITS if seconds >= each[0]), UNITS[-1])
-    return f"{seconds / size:.{0 if seconds / size >= 10 or unit == 's' else 1}f} {unit}"
 
 
 def named(name: str, text: str, width: int) -> Iterator[str]:
@@ -147,7 +144,7 @@ def _iteration(read: "DeploymentStatus", now: float) -> str:
     step = f", step {newest.step}" if newest.step is not None else ""
     of_rollout = newest.state in ("in rollout", "promoted")  # which has a line of its own
     text = newest.state if of_rollout else f"{read.ended}{step}"
-    return f"{number}, begun {duration(max(0.0, now - newest.begun_at))} ago: {text}"
+    return f"{number}, begun {spell(max(0.0, now - newest.begun_at))} ago: {text}"
 
 
 def _run(read: "DeploymentStatus") -> str:
@@ -161,7 +158,7 @@ def _run(read: "DeploymentStatus") -> str:
 def _champion(read: "DeploymentStatus", now: float) -> str:
     kpi = read.kpi
     name = f"version {kpi.champion_version}" if kpi.champion_version else "the recipe's base model"
-    since = f", promoted {duration(max(0.0, now - kpi.champion_since))} ago" if kpi.champion_since else ""
+    since = f", promoted {spell(max(0.0, now - kpi.champion_since))} ago" if kpi.champion_since else ""
     quality = f"; {interval(kpi.champion_quality)} on {kpi.suite}" if kpi.champion_quality else ""
     return f"{name}{since}{quality}"
 

@@ -96,6 +96,10 @@ SUITE_PINS, EVAL_PLAN, EVAL_ATTEMPTS = "suites.json", "eval_plan.json", "eval_at
 EVAL_REPORT, EVIDENCE, GATE_VERDICT = "eval_report.json", "evidence", "gate_verdict.json"
 MODEL_VERSION = "model_version.json"
 OUTCOME = "outcome.json"
+PAGE = "report.html"
+"""For people, made from the records beside it; anew at any time."""
+HISTORY_PAGE = f"{ITERATIONS}/{PAGE}"
+"""The same of all iterations."""
 
 
 def iteration(id: str, *parts: str) -> str:

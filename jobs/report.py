@@ -1,0 +1,64 @@
+"""`pt report [ITERATION] [--history] [--out FILE]`: a page for people who run no command.
+
+One HTML file of an iteration (the newest, unless it is named), or of all of them: funnel, labels, decision, training,
+evaluation with its intervals, rollout, cost and lineage. It needs no server, opens from disk and prints; it has no text
+of a user. Without --out it lies beside the records, where each iteration's end writes it too. Works on an iteration in
+any state. Exit codes: 0 done (it says where the page is), 2 there is no such iteration, or it cannot be read or written.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from assets.environment import chosen
+from assets.report.pages import write_history, write_iteration
+from pipeline import layout
+from pipeline.iteration import Iteration
+from pipeline.recipe import load
+from pipeline.storage import Store
+
+FIRST = "There is no iteration yet. Launch the whole job: dagster job launch -j preference_tuning"
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = parser().parse_args(arguments)
+    try:
+        path = _write(asked)
+    except (ValueError, OSError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps({"page": str(path)}) if asked.json else f"{path}\nOpen it in a browser: {path.as_uri()}")
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="pt report", description=__doc__)
+    options.add_argument("iteration", nargs="?", default="", help="its id; the newest one, unless it is given")
+    options.add_argument("--history", action="store_true", help="all iterations on one page")
+    options.add_argument("--out", type=Path, help="where to write the page; beside the records, unless it is given")
+    options.add_argument("--json", action="store_true", help="where the page is, as one JSON object")
+    return options
+
+
+def _write(asked: argparse.Namespace) -> Path:
+    choice = chosen()
+    recipe = load(choice.recipe_path, choice.overrides)
+    store, out = Store(recipe.data_root), asked.out.absolute() if asked.out is not None else None
+    if asked.history:
+        if asked.iteration:
+            raise ValueError("--history is about all iterations: leave the id out, or leave --history out.")
+        return write_history(store, recipe, time.time(), out)
+    id = asked.iteration
+    if not id:
+        newest = store.read(layout.LATEST, Iteration)
+        if newest is None:
+            raise ValueError(FIRST)
+        id = newest.id
+    return write_iteration(store, recipe, id, time.time(), out)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
