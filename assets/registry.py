@@ -5,10 +5,10 @@ import time
 import dagster as dg
 
 from assets.blocked import refuse_blocked
+from assets.ended import end
 from assets.loop_asset import loop_asset
 from assets.metadata import output
 from assets.on_record import MLFLOW_RUN_TAG, judged, on_record, run_links
-from assets.outcome import conclude
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
 from assets.rollout import begin_rollout, fingerprints, is_gradable
@@ -41,7 +41,7 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
         context.log.info(
             f"The gate said {gate_verdict.verdict}: on record as run {recorded.run.run_id}, not registered."
         )
-        conclude(store, iteration, "refused", "; ".join(gate_verdict.reasons))
+        end(context, deployment, iteration, "refused", "; ".join(gate_verdict.reasons))
         return
     refuse_blocked(deployment, iteration)  # somebody was forgotten while it was registered: it is tagged now
     version = store.once(iteration.path(layout.MODEL_VERSION), ModelVersion, lambda: registered)
@@ -78,7 +78,7 @@ def canary(
     health = CHECKPOINT.read(store, iteration.id).health
     if held := on_hold(health, iteration.id, recipe.rollout.accept_hold):
         context.log.warning(held)
-        conclude(store, iteration, "held", held)
+        end(context, deployment, iteration, "held", held)
         return
     log = context.log.info
     if recipe.rollout.export_to:
@@ -101,10 +101,10 @@ def canary(
         return
     if proposed.refused:
         context.log.warning(f"Not rolled out: {proposed.refused}")
-        conclude(store, iteration, "refused", proposed.refused)
+        end(context, deployment, iteration, "refused", proposed.refused)
         return
     state = begin_rollout(deployment, log)
-    conclude(store, iteration, "rollout", f"version {model_version.version}, see the rollout")
+    end(context, deployment, iteration, "rollout", f"version {model_version.version}, see the rollout")
     yield output(state, [state.rollout, model_version.model.digest], _shown(state))
 
 

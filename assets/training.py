@@ -8,10 +8,10 @@ import dagster as dg
 from assets.blocked import refuse_blocked
 from assets.card import IterationRecords
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
+from assets.ended import end
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table
 from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
-from assets.outcome import conclude
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
 from evals.suites import suites
@@ -78,7 +78,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
     if result is None:
         context.log.info("The plan is not to train: nothing downstream of it runs.")
-        conclude(store, iteration, "not trained", "; ".join(training_plan.decision.reasons))
+        end(context, deployment, iteration, "not trained", "; ".join(training_plan.decision.reasons))
         yield dg.AssetCheckResult(check_name="healthy", passed=True, description="There was nothing to train.")
         return
     refuse_blocked(deployment, iteration)
@@ -99,7 +99,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
             f"The training stopped itself: {records.why}. Run {run.run_id} in MLflow; nothing downstream runs."
         )
         metadata |= run_links(deployment, run)
-        conclude(store, iteration, "stopped", records.why)
+        end(context, deployment, iteration, "stopped", records.why)
         yield dg.AssetObservation(asset_key=context.asset_key, description=records.why, metadata=metadata)
         return
     if live is not None and live.identity is not None:

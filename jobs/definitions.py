@@ -13,6 +13,7 @@ import dagster as dg
 from assets.champion import champion_asset
 from assets.days import days_of
 from assets.graph import assets_of
+from assets.kpi.observation import kpi_asset
 from assets.naming import DEPLOYMENT, IO_MANAGER
 from assets.resources import Deployment, records_of
 from jobs.gangs import delete_orphaned_gang
@@ -47,7 +48,7 @@ def definitions_for(model: OperatedModel) -> dg.Definitions:
         },
     }
     return dg.Definitions(
-        assets=[*assets_of(names, model.recipe), *days_of(names), champion_asset(names, section)],
+        assets=[*assets_of(names, model.recipe), *days_of(names), champion_asset(names, section), kpi_asset(names)],
         jobs=list(jobs.values()),
         schedules=schedules_of(names, section, jobs),
         sensors=sensors_of(names, settings, jobs),

@@ -10,6 +10,7 @@ from typing import get_args
 import dagster as dg
 
 from assets.champion import tell_of_champion
+from assets.ended import show_figures
 from assets.graph import LOOP_ASSETS
 from assets.naming import LABELLING, LOOP, DefinitionNames
 from assets.resources import Deployment
@@ -74,6 +75,8 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
         points = look_points(read_events(deployment.store(), state.proposal.version.name))
         plot = rollout_over_time(points, f"Rollout {state.rollout}")
         log_plot(deployment.tracking_uri(), state.proposal.version.run_id, "rollout", plot)
+    if state.proposal is not None:
+        show_figures(context, deployment, state.proposal.version.iteration)
     weight = f", canary at {state.canary_weight}%" if state.active else ""
     context.log.info(f"rollout {state.rollout or '(none)'}: {state.phase}{weight} {state.reason}".rstrip())
 

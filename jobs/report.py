@@ -1,9 +1,10 @@
 """`pt report [ITERATION] [--history] [--out FILE]`: a page for people who run no command.
 
 One HTML file of an iteration (the newest, unless it is named), or of all of them: funnel, labels, decision, training,
-evaluation with its intervals, rollout, cost and lineage. It needs no server, opens from disk and prints; it has no text
-of a user. Without --out it lies beside the records, where each iteration's end writes it too. Works on an iteration in
-any state. Exit codes: 0 done (it says where the page is), 2 there is no such iteration, or it cannot be read or written.
+evaluation with its intervals, rollout, cost and lineage. It needs no server, opens from disk and prints; no text of a
+user is in it. Without --out it lies beside the records, where each iteration's end writes it too. Works on an iteration
+in any state. Exit codes: 0 done (it says where the page is), 2 there is no such iteration, or a file cannot be read or
+written (it says which).
 """
 
 import argparse

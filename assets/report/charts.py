@@ -35,11 +35,8 @@ def data_funnel(data: DataFigures) -> str:
     if data.labelled is not None:
         steps.append(FunnelStep("labelled", data.labelled, _left_out(data.admitted, data.labelled, "without a label")))
     if data.trainable is not None:
-        steps.append(
-            FunnelStep(
-                "trainable", data.trainable, _left_out(data.labelled, data.trainable, "no consent, or in a suite")
-            )
-        )
+        lost = _left_out(data.labelled, data.trainable, "no consent, or in a suite")
+        steps.append(FunnelStep("trainable", data.trainable, lost))
     return funnel_chart(steps) if data.seen else ""
 
 

@@ -127,6 +127,7 @@ def label_section(of: IterationLedgers) -> dict[str, Any] | None:
     if labels.drift is not None:
         drift = f"stability index {labels.drift.stability_index:.3f} against {labels.drift.against}"
         facts.append(("drift of the labels", drift))
+    profiles = [(name, f"{n:,}") for name, n in sorted(labels.profiles.items())]
     return {
         "text": f"{labels.labelled:,} of {labels.dataset.rows:,} kept traces have a label ({labels.coverage:.1%}).",
         "histogram": Markup(bar_chart(labels.histogram, 0.0, 1.0, "labels by reward")),
@@ -134,11 +135,7 @@ def label_section(of: IterationLedgers) -> dict[str, Any] | None:
         "abstained": PageTable(
             ("no label, because", "rows"), [(why.replace("_", " "), f"{n:,}") for why, n in abstained], (1,)
         ),
-        "profiles": PageTable(
-            ("what it can be labelled by", "rows"),
-            [(name, f"{n:,}") for name, n in sorted(labels.profiles.items())],
-            (1,),
-        ),
+        "profiles": PageTable(("profile of its weights", "rows"), profiles, (1,)),
     }
 
 
@@ -176,8 +173,9 @@ def training_section(of: IterationLedgers) -> dict[str, Any] | None:
     steps = f"{trained.checkpoint.step} optimiser steps"
     if trained.untrained_steps:
         steps += f" ({trained.untrained_steps} of the plan were not needed)"
+    attempts = f"{trained.attempts} attempt{'s' if trained.attempts > 1 else ''}"
     return {
-        "text": f"{steps} in {spell(goodput.total_s)}, {trained.attempts} attempt(s). Health: {trained.health.verdict}.",
+        "text": f"{steps} in {spell(goodput.total_s)}, {attempts}. Health: {trained.health.verdict}.",
         "curve": Markup(charts.training_curve(trained.metrics)),
         "findings": PageTable(
             ("health", "step", "what was noticed"),

@@ -1,7 +1,7 @@
 """The pages as files: what is read, where each lies, how one links to another, and the template that each is made by.
 
-A page lies beside the records that it is about (`layout.PAGE`, `layout.HISTORY_PAGE`), or where its reader asks for it;
-its links are relative to itself, so a data root that is moved keeps them, and there is none to a file that is not there.
+A page lies beside the records that it is about (`layout.PAGE`, `layout.HISTORY_PAGE`), or where its reader asks for it.
+Its links are relative to itself, so a data root that is moved keeps them; there is none to a file that is not there.
 """
 
 import os

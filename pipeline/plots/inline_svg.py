@@ -52,7 +52,7 @@ class FunnelStep(NamedTuple):
     """What is left after a step; `note` says what became of the rest."""
 
     name: str
-    count: int
+    left: int
     note: str = ""
 
 
@@ -142,17 +142,17 @@ def funnel_chart(steps: Sequence[FunnelStep]) -> str:
     """A bar for each step, as long as what is left; "" without a step."""
     if not steps:
         return ""
-    left, row_height, widest = 110, 34, max(step.count for step in steps) or 1
+    margin, row_height, widest = 110, 34, max(step.left for step in steps) or 1
     parts: list[str] = []
     for number, step in enumerate(steps):
         y = 6 + row_height * number
-        width = step.count / widest * (WIDTH - left - 250)
-        parts.append(_text(left - 12, y + 17, step.name, "end"))
+        width = step.left / widest * (WIDTH - margin - 250)
+        parts.append(_text(margin - 12, y + 17, step.name, "end"))
         parts.append(
-            f'<rect class="fill c1" x="{left}" y="{y}" width="{max(width, 1):.1f}" height="24" rx="3" '
+            f'<rect class="fill c1" x="{margin}" y="{y}" width="{max(width, 1):.1f}" height="24" rx="3" '
             f'opacity="{1 - 0.15 * number:.2f}"/>'
         )
-        parts.append(_text(left + width + 8, y + 17, f"{step.count:,}", "start", "strong"))
+        parts.append(_text(margin + width + 8, y + 17, f"{step.left:,}", "start", "strong"))
         parts.append(_text(WIDTH - 4, y + 17, step.note, "end", "note"))
     return _svg(parts, 8 + row_height * len(steps), "what is left after each step")
 

@@ -17,6 +17,7 @@ GRAPH = {
     "champion": ("registry", ["canary"]),
     "governed_days": ("traces", ["traces"]),
     "labelled_days": ("rewards", ["reward_labels"]),
+    "kpi": ("registry", ["canary", "model_version", "policy_checkpoint"]),  # no stage: observed, never materialised
 }
 CHECKS = {
     ("traces", "every_row_accounted_for"),
