@@ -1,6 +1,7 @@
-"""The key figures as Dagster shows them: the asset `kpi`, which nothing materialises and each iteration's end observes.
+"""The key figures as Dagster shows them: the asset `kpi`, observed at each iteration's end and materialised by nothing.
 
-It is no stage: a refused iteration has figures too, and a stage below `canary` would not run for it. Owns what is shown.
+It is no stage: a refused iteration has figures too, and a stage below `canary` would not run for it. Owns what is
+shown. Refuses to say when.
 """
 
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ import dagster as dg
 from assets.kpi.records import IterationKpi, Kpi
 from assets.metadata import picture, table
 from assets.naming import DefinitionNames
+from evals.measurements import ConfidenceInterval
 from pipeline.plots.kpi import IterationBar, quality_and_cost
 
 KPI = "kpi"
@@ -81,13 +83,12 @@ def _row(each: IterationKpi) -> tuple[str, ...]:
 
 
 def _bar(each: IterationKpi) -> IterationBar:
-    arms = (
-        [(arm.value, arm.low, arm.high) for arm in (each.quality.champion, each.quality.candidate)]
-        if each.quality
-        else []
-    )
-    champion, candidate = arms or (None, None)
-    return IterationBar(each.iteration[:6], champion, candidate, each.cost.device_hours)
+    champion, candidate = (each.quality.champion, each.quality.candidate) if each.quality else (None, None)
+    return IterationBar(each.iteration[:6], _ends(champion), _ends(candidate), each.cost.device_hours)
+
+
+def _ends(arm: ConfidenceInterval | None) -> tuple[float, float, float] | None:
+    return None if arm is None else (arm.value, arm.low, arm.high)
 
 
 def _percent(share: float | None) -> float | None:
