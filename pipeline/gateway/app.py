@@ -23,6 +23,7 @@ from starlette.types import Receive, Scope, Send
 from pipeline.gateway.asked import BadRequest
 from pipeline.gateway.caller import Caller
 from pipeline.gateway.counters import Counters, read_counts
+from pipeline.gateway.exposition import CONTENT_TYPE, exposition
 from pipeline.gateway.feedback import FeedbackRecorder
 from pipeline.gateway.proxy import Proxy
 from pipeline.gateway.recorder import Recorder
@@ -104,12 +105,20 @@ class Gateway:
 
     async def state(self, request: Request) -> Response:
         """GET /-/split"""
+        return Response(self._state().model_dump_json(), media_type="application/json")
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /-/metrics"""
+        text = exposition(self._state(), self._settings.model_name)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    def _state(self) -> GatewayState:
         split, counts = self._watch.in_force(), read_counts(self._store, self._settings.model_name)
         slots = tuple(
             SlotReport(digest=slot.digest, url=slot.url, name=slot.name, in_flight=counts.in_flight[place])
             for place, slot in enumerate(self.proxy.table.slots)
         )
-        state = GatewayState(
+        return GatewayState(
             split=split,
             expired=self._watch.expired,
             refused=self._watch.refused,
@@ -118,7 +127,6 @@ class Gateway:
             counts=counts,
             pid=os.getppid(),
         )
-        return Response(state.model_dump_json(), media_type="application/json")
 
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -195,6 +203,7 @@ def create(settings: GatewaySettings, supervisor: int) -> GatewayApplication:
         Route("/v1/models", gateway.models),
         Route("/health", gateway.health),
         Route("/-/split", gateway.state),
+        Route("/-/metrics", gateway.metrics),
         Route("/", gateway.page),
     ]
     app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={404: _nowhere, 405: _nowhere})

@@ -1,0 +1,128 @@
+"""The bill: what is on record times what the recipe names, and a reason where one of the two is missing."""
+
+from pathlib import Path
+
+import pytest
+
+from assets.kpi.costs import ANSWER_PRICE, DEVICE_PRICE, price_list
+from assets.kpi.fold import read_kpi
+from assets.kpi.records import CostLine, CostTotal, IterationKpi
+from evals.judgements import JudgementLine, open_judgements, spent_on
+from k8s.estimate import Range
+from k8s.ledger import LaunchAttempt, ledger
+from pipeline import layout
+from pipeline.recipe import load
+from pipeline.training.result import TrainingResult
+from tests.assets.laid import DEVICES, EMBEDDED, HOURS, Laid, recipe_of, report_of
+
+JUDGE = "rewards.judge={model: m, digest: d, rubric: r}"
+PRICED = "rewards.judge={model: m, digest: d, rubric: r, usd_per_million_prompt_tokens: 0, " \
+    "usd_per_million_completion_tokens: 0}"  # fmt: skip
+
+
+@pytest.fixture
+def laid(tmp_path: Path) -> Laid:
+    return Laid(tmp_path / "data")
+
+
+def only(laid: Laid, *overrides: str) -> IterationKpi:
+    (one,) = read_kpi(laid.store, recipe_of(laid.store.root, *overrides)).iterations
+    return one
+
+
+def line(one: IterationKpi, name: str) -> CostLine:
+    (found,) = [each for each in one.costs if each.name == name]
+    return found
+
+
+def test_hours_cost_what_the_recipe_names(laid: Laid) -> None:
+    laid.until_verdict()
+    training = line(only(laid, "compute.accelerator.usd_per_hour=3"), "training")
+    assert training.device_hours == pytest.approx(HOURS * DEVICES), "all but the waiting"
+    assert training.usd == Range(low=3 * training.device_hours, high=3 * training.device_hours)
+    assert line(only(laid, "compute.accelerator.usd_per_hour=0"), "training").usd == Range(low=0.0, high=0.0)
+
+
+def test_a_price_that_nobody_named_is_unknown_and_not_nothing(laid: Laid, tmp_path: Path) -> None:
+    laid.until_verdict()
+    recipe = recipe_of(laid.store.root).model_copy(update={"compute": load(EMBEDDED).compute.model_validate({})})
+    (one,) = read_kpi(laid.store, recipe).iterations
+    training = line(one, "training")
+    assert (training.usd, training.why) == (None, DEVICE_PRICE)
+    assert training.device_hours == pytest.approx(HOURS * DEVICES), "hours are hours at any price"
+    assert f"training: {DEVICE_PRICE}" in one.cost.unknown
+    assert price_list(recipe).device is None
+
+
+def test_the_launchers_account_stands_where_there_is_one(laid: Laid) -> None:
+    iteration = laid.until_verdict()
+    result = laid.store.read(iteration.path(layout.RESULT), TrainingResult)
+    attempt = LaunchAttempt(attempt=1, name="n", opened_at=0.0, closed_at=7200.0)
+    compute = recipe_of(laid.store.root, "compute.accelerator.usd_per_hour=2").compute
+    laid.store.write(iteration.path(layout.LEDGER), ledger([attempt], result, compute, devices=8))
+    training = line(only(laid, "compute.accelerator.usd_per_hour=2"), "training")
+    assert training.device_hours == pytest.approx(HOURS * 8) and training.usd == Range(low=8.0, high=8.0)
+
+
+def test_tokens_without_a_price_are_an_unknown_sum(laid: Laid) -> None:
+    laid.label(laid.begin(), tokens=5_000, usd=0.0)
+    unpriced = line(only(laid, JUDGE), "judges of labels")
+    assert unpriced.usd is None and unpriced.why.startswith("5,000 tokens, and ")
+    assert line(only(laid, PRICED), "judges of labels").usd == Range(low=0.0, high=0.0)
+    laid.label(laid.begin(), tokens=5_000, usd=1.25)
+    assert line(only(laid, JUDGE), "judges of labels").usd == Range(low=1.25, high=1.25)
+
+
+def test_answers_of_an_evaluation_have_their_price(laid: Laid) -> None:
+    laid.until_verdict()
+    answers = line(only(laid), "answers of the evaluation")
+    assert (answers.usd, answers.why, answers.device_hours) == (None, ANSWER_PRICE, None)
+    price = {"usd_per_million_prompt_tokens": 10.0, "usd_per_million_completion_tokens": 100.0}
+    iteration = laid.begin("priced")
+    laid.store.write(iteration.path(layout.EVAL_REPORT), report_of_price(**price))
+    priced = [
+        each for each in read_kpi(laid.store, recipe_of(laid.store.root)).iterations if each.iteration == iteration.id
+    ]
+    usd = line(priced[0], "answers of the evaluation").usd
+    of_one = 200 * 4 * (9 * 10 + 3 * 100) / 1e6  # items, samples, tokens of Kit's answers
+    assert usd is not None and usd.low == pytest.approx(of_one) and usd.high == pytest.approx(2 * of_one)
+
+
+def report_of_price(**price: float):
+    """Not kept: a dictionary is no key of a cache."""
+    return report_of.__wrapped__(price=price)
+
+
+def test_the_pods_of_an_evaluation_are_counted(laid: Laid) -> None:
+    iteration = laid.until_verdict()
+    attempt = LaunchAttempt(attempt=1, name="n", opened_at=100.0, closed_at=1900.0)
+    laid.store.write(iteration.path(layout.EVAL_ATTEMPTS, "attempt-001.json"), attempt)
+    answers = line(only(laid, "compute.accelerator.usd_per_hour=4"), "answers of the evaluation")
+    assert answers.device_hours == 0.5 and answers.usd == Range(low=2.0, high=2.0)
+
+
+def test_the_gates_judge_is_booked_to_its_iteration(laid: Laid) -> None:
+    iteration = laid.until_verdict()
+    with open_judgements(laid.store, "j") as journal:
+        for id, usd in ((iteration.id, 0.5), ("another", 9.0), (iteration.id, 0.25)):
+            journal.add(JudgementLine(key=f"k{usd}", iteration=id, item="i", tokens=10, usd=usd))
+    path = laid.store.path(layout.judgements("j"))
+    path.write_bytes(path.read_bytes() + b'{"key": "torn by a kill", "iteration": "' + iteration.id.encode() + b'"')
+    torn = path.read_bytes()
+    assert (spent_on(laid.store, iteration.id).tokens, spent_on(laid.store, iteration.id).usd) == (20, 0.75)
+    assert path.read_bytes() == torn, "a reader mends nothing"
+    assert line(only(laid), "judge of the evaluation").usd == Range(low=0.75, high=0.75)
+
+
+def test_a_rollout_is_served_by_somebody(laid: Laid) -> None:
+    laid.roll_out()
+    one = only(laid)
+    serving = line(one, "serving of the canary")
+    assert serving.usd is None and serving.device_hours is None and serving.why
+    assert any(each.startswith("serving of the canary: ") for each in (*one.cost.unknown, *one.cost.unknown_hours))
+
+
+def test_a_hundredth_costs_its_part_of_the_bill() -> None:
+    cost = CostTotal(usd=Range(low=10.0, high=20.0), device_hours=5.0)
+    assert cost.usd_for(0.1) == Range(low=1.0, high=2.0) and cost.hours_for(0.1) == pytest.approx(0.5)
+    assert cost.usd_for(0.0) is cost.usd_for(-0.1) is cost.usd_for(None) is cost.hours_for(0.0) is None

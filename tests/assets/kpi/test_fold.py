@@ -1,0 +1,135 @@
+"""What iterations add up to, in whatever state they are: no state and no damage is a crash."""
+
+from pathlib import Path
+
+import pytest
+
+from assets.kpi.costs import price_list
+from assets.kpi.fold import kpi, read_kpi
+from assets.kpi.ledgers import iteration_ids, read_ledgers
+from assets.kpi.records import Kpi
+from assets.outcome import Ending
+from evals.gate import Verdict
+from pipeline import layout
+from pipeline.rollout.record import read_events
+from pipeline.training.journal import TrainingJournal
+from tests.assets.laid import DAY, Laid, recipe_of
+from tests.pipeline.rollout.conftest import NAME
+
+DAY_END = 1767657600.0  # of 2026-01-05, UTC
+
+
+@pytest.fixture
+def laid(tmp_path: Path) -> Laid:
+    return Laid(tmp_path / "data")
+
+
+def figures(laid: Laid, *overrides: str, newest: int | None = None) -> Kpi:
+    return read_kpi(laid.store, recipe_of(laid.store.root, *overrides), newest)
+
+
+def test_an_empty_root_has_no_figures(laid: Laid) -> None:
+    assert figures(laid) == Kpi(model=NAME)
+
+
+def test_a_promoted_candidate_is_the_gain_and_the_champion(laid: Laid) -> None:
+    laid.world.now = DAY_END + 7200.0
+    iteration = laid.roll_out()
+    found = figures(laid)
+    (one,) = found.iterations
+    assert (one.iteration, one.state, one.version, one.verdict) == (iteration.id, "promoted", 1, "PASS")
+    assert one.quality is not None and one.promoted_at == found.champion_since
+    assert found.gain == one.gain == one.quality.difference.value > 0.1
+    assert (found.champion_version, found.champion_iteration) == (1, iteration.id)
+    assert found.champion_quality == one.quality.candidate and found.suite == "arithmetic"
+    assert one.trace_to_promotion_s == one.promoted_at - DAY_END >= 7200.0
+    data = one.data
+    assert (data.first_day, data.last_day) == (DAY, DAY)
+    assert (data.seen, data.admitted, data.kept, data.coverage) == (100, 80, 0.8, 0.75)
+    assert data.rejected == {"consent": 20} and data.abstained == {"no_signal": 20}
+    assert (found.preemptions, found.lost_steps, found.goodput) == (1, 1, 0.5)
+
+
+@pytest.mark.parametrize("ending", ["not trained", "stopped", "refused", "held"])
+def test_each_ending_is_counted_with_its_reason(laid: Laid, ending: Ending) -> None:
+    laid.end(laid.begin(), ending)
+    found = figures(laid)
+    assert [(each.state, each.detail) for each in found.iterations] == [(ending, "why it ended")]
+    assert found.ended == {ending: 1} and found.gain is None
+
+
+def test_a_rolled_back_candidate_gains_nothing(laid: Laid) -> None:
+    laid.roll_out("a", 1)
+    laid.roll_out("b", 2, until="rolled_back", data="newer")
+    found = figures(laid)
+    assert [each.state for each in found.iterations] == ["promoted", "rolled back"]
+    assert found.gain == found.iterations[0].gain
+    assert found.champion_iteration == found.iterations[0].iteration
+    assert found.iterations[1].detail, "the rollout says why"
+
+
+def test_what_goes_on_names_its_stage_and_its_step(laid: Laid) -> None:
+    iteration = laid.begin()
+    laid.label(iteration)
+    laid.plan(iteration)
+    (one,) = figures(laid).iterations
+    assert (one.state, one.stage, one.step) == ("in progress", "reward_model", None)
+    assert one.costs == tuple(line for line in one.costs if line.name == "judges of labels")
+    journal = TrainingJournal(laid.store.path(iteration.path(layout.JOURNAL)))
+    journal.add("started", 0)
+    journal.add("step", 7)
+    (one,) = figures(laid).iterations
+    assert one.step == 7
+    (training,) = [line for line in one.costs if line.name == "training"]
+    assert training.usd is None and training.why == "the training has not ended"
+
+
+def test_the_base_model_is_as_good_as_it_was_last_measured(laid: Laid) -> None:
+    laid.end(laid.until_verdict(verdict=Verdict.FAIL), "refused")
+    found = figures(laid)
+    assert found.iterations[0].quality is not None
+    assert (found.champion_version, found.champion_quality) == (0, found.iterations[0].quality.champion)
+
+
+def test_any_record_may_be_gone_or_torn(laid: Laid) -> None:
+    iteration = laid.roll_out()
+    folder = laid.store.path(iteration.path())
+    for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+        content = file.read_bytes()
+        for left in (None, content[: len(content) // 2], b'{"iteration": 3}', b"\xff\xfe"):
+            file.unlink() if left is None else file.write_bytes(left)
+            (one,) = figures(laid).iterations
+            assert one.state == "promoted", "the rollout's log knows"
+            assert (left is None) == (not one.problems), (file.name, one.problems)
+        file.write_bytes(content)
+    assert not figures(laid).iterations[0].problems
+
+
+def test_a_damaged_iteration_is_unreadable_and_no_other(laid: Laid) -> None:
+    broken, fine = laid.begin("a"), laid.end(laid.begin("b"), "refused")
+    laid.store.path(broken.path(layout.GOVERNED)).write_text("{")
+    laid.store.path(layout.iteration("emptied")).mkdir()
+    states = {each.iteration: each.state for each in figures(laid).iterations}
+    assert states == {broken.id: "unreadable", fine.id: "refused", "emptied": "unreadable"}
+
+
+def test_a_damaged_log_of_rollouts_is_a_problem(laid: Laid) -> None:
+    laid.roll_out()
+    laid.store.path(layout.rollout(NAME, "events", "000001.json")).unlink()
+    found = figures(laid)
+    assert len(found.problems) == 1 and found.problems[0].startswith("rollout: ")
+    assert [each.state for each in found.iterations] == ["in rollout"], "as its own record says"
+
+
+def test_iterations_of_another_model_are_another_deployments(laid: Laid) -> None:
+    laid.end(laid.begin(), "refused")
+    assert figures(laid, "base_model.name=other").iterations == ()
+
+
+def test_the_fold_is_pure_and_newest_reads_the_last(laid: Laid) -> None:
+    laid.roll_out("a", 1)
+    laid.end(laid.begin("newer"), "refused")
+    ids, price = iteration_ids(laid.store), price_list(recipe_of(laid.store.root))
+    ledgers, events = [read_ledgers(laid.store, id) for id in ids], read_events(laid.store, NAME)
+    assert kpi(NAME, ledgers, events, price) == kpi(NAME, ledgers, events, price) == figures(laid)
+    assert [each.iteration for each in figures(laid, newest=1).iterations] == ids[-1:]
