@@ -18,7 +18,7 @@ from pathlib import Path
 from assets.environment import chosen
 from assets.kpi.fold import read_kpi
 from assets.kpi.records import IterationKpi, Kpi
-from jobs.ending import command, ending
+from jobs.ending import IterationEnding, command, ending
 from jobs.status_view import view
 from jobs.workers import RunNote, worker_files
 from pipeline import layout
@@ -105,7 +105,7 @@ def read_deployment(last: int, now: float) -> DeploymentStatus:
     rollout = status(name, _serving(recipe, state), events, None, now)
     newest = store.read(layout.LATEST, Iteration)
     figures = read_kpi(store, recipe, last)
-    ended = ending(settings, newest) if newest is not None else None
+    ended = _ended(settings, newest) if newest is not None else None
     mine = next((each for each in figures.iterations if newest is not None and each.iteration == newest.id), None)
     at_work = files.at_work(store.root) if files is not None else []
     return DeploymentStatus(
@@ -122,6 +122,15 @@ def read_deployment(last: int, now: float) -> DeploymentStatus:
         waits_for_person=tuple(_waiting(store, state, rollout, mine)),
         kpi=figures,
     )
+
+
+def _ended(settings: RecipeOnDisk, newest: Iteration) -> IterationEnding:
+    """A record that is damaged is a sentence here, not the end of the screen."""
+    try:
+        return ending(settings, newest)
+    except ValueError as error:
+        text = f"its records cannot be read: {str(error).splitlines()[0]}"
+        return IterationEnding(text, command(settings), "goes on once the file is moved away or restored")
 
 
 def _serving(recipe: Recipe, state: RolloutState) -> ChampionState:

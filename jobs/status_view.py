@@ -82,7 +82,7 @@ def figures(kpi: Kpi, width: int) -> Iterator[str]:
     yield from named("cost", cost_text(kpi.cost, kpi.gain), width)
     for reason in kpi.cost.unknown:
         yield from named("", f"not in it: {reason}", width)
-    time_text = f"{kpi.preemptions} interruptions, {kpi.lost_steps} steps computed again"
+    time_text = f"interruptions: {kpi.preemptions}, steps computed again: {kpi.lost_steps}"
     if kpi.goodput is not None:
         time_text = f"goodput {kpi.goodput:.0%}, {time_text}"
     yield from named("training", time_text, width)

@@ -61,7 +61,7 @@ def figures_of(kpi: IterationKpi) -> Iterator[KeyFigure]:
     if data.coverage is not None:
         yield KeyFigure("label coverage", f"{data.coverage:.0%}", f"{data.labelled:,} labels")
     if kpi.training is not None:
-        lost = f"{kpi.training.preemptions} interruptions, {kpi.training.lost_steps} steps lost"
+        lost = f"interruptions: {kpi.training.preemptions}, steps lost: {kpi.training.lost_steps}"
         share = UNKNOWN if kpi.training.goodput is None else f"{kpi.training.goodput:.0%}"
         yield KeyFigure("training goodput", share, lost)
     if kpi.costs:

@@ -42,7 +42,7 @@ def _figures(kpi: Kpi) -> Iterator[KeyFigure]:
     refused, taken_back = kpi.ended.get("refused", 0), kpi.ended.get("rolled back", 0)
     yield KeyFigure("not promoted", f"{refused} refused", f"{taken_back} rolled back")
     if kpi.goodput is not None:
-        lost = f"{kpi.preemptions} interruptions, {kpi.lost_steps} steps lost"
+        lost = f"interruptions: {kpi.preemptions}, steps lost: {kpi.lost_steps}"
         yield KeyFigure("training goodput", f"{kpi.goodput:.0%}", lost)
     if kpi.trace_to_promotion_s is not None:
         yield KeyFigure("newest trace to promotion", spell(kpi.trace_to_promotion_s), "median of the promoted")

@@ -177,7 +177,8 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
         (check,) = result.get_asset_check_evaluations()
         assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.ERROR)
         assert DEAD.reason in (check.description or "")
-        (event,) = result.get_asset_observation_events()
+        seen = result.get_asset_observation_events()
+        (event,) = [each for each in seen if each.asset_key == dg.AssetKey("policy_checkpoint")]
         seen = event.asset_observation_data.asset_observation.metadata
         assert {"adapter", "curve", "time", "steps"} <= set(seen)
         assert f"| STOP | dead | 9 | {DEAD.reason} |" in str(seen["findings"].value)

@@ -1,0 +1,162 @@
+"""`pt status`: one screen, before the first launch, during a run, after a kill, and where a person is waited for."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jobs import status
+from jobs.workers import RunNote, WorkerFiles, worker_files
+from pipeline import layout
+from pipeline.storage import Store
+from pipeline.training.journal import TrainingJournal
+from tests.assets.laid import EMBEDDED, Laid
+from tests.loop import ROOT
+from tests.pipeline.rollout.conftest import NAME
+
+HEAVY = ("torch", "transformers", "mlflow", "dagster", "matplotlib", "pandas", "scipy", "duckdb", "pyiceberg", "jinja2")
+
+
+@pytest.fixture
+def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laid:
+    """A deployment whose directory is the working one."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
+    monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={tmp_path}/data base_model.name={NAME}")
+    return Laid(tmp_path / "data")
+
+
+@pytest.fixture
+def worker(laid: Laid) -> Iterator[subprocess.Popen[bytes]]:
+    """A run at work on the deployment's data root, as its launcher leaves it."""
+    files = worker_files(Path("dagster.yaml"))
+    assert files is not None
+    files.directory.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        files.note(RunNote(run="0123456789", job="preference_tuning", data_root=str(laid.store.root)))
+        files.remember("0123456789", process.pid)
+        yield process
+        process.kill()
+
+
+def screen(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """The exit code, and the screen with its folded sentences in one line."""
+    code = status.main(arguments)
+    return code, " ".join(capsys.readouterr().out.split())
+
+
+def test_an_empty_root_is_told_what_to_type_first(laid: Laid, capsys) -> None:
+    code, text = screen(capsys)
+    assert code == 0 and not laid.store.root.exists(), "it looks, and makes nothing"
+    assert "iteration none yet" in text and "run none is at work" in text and "the recipe's base model" in text
+    assert "dagster job launch -j preference_tuning makes the first iteration" in text
+
+
+def test_a_run_is_shown_with_its_stage_and_step_until_a_kill(laid: Laid, worker, capsys) -> None:
+    iteration = laid.begin()
+    laid.label(iteration)
+    laid.plan(iteration)
+    TrainingJournal(laid.store.path(iteration.path(layout.JOURNAL))).add("step", 7)
+    code, text = screen(capsys)
+    assert code == 0 and "run 01234567 of preference_tuning is at work" in text
+    assert "in progress at stage reward_model, step 7" in text and "next nothing: the run goes on" in text
+    worker.kill()
+    worker.wait()
+    code, text = screen(capsys)
+    assert code == 0 and "run none is at work" in text and "goes on where it stands" in text
+
+
+def test_a_run_on_another_root_is_another_deployments(laid: Laid, worker) -> None:
+    files = worker_files(Path("dagster.yaml"))
+    assert files is not None
+    assert [note.job for note in files.at_work(laid.store.root)] == ["preference_tuning"]
+    assert files.at_work(laid.store.root / "other") == []
+
+
+def test_runs_of_a_cluster_are_not_guessed_at(laid: Laid, capsys) -> None:
+    Path("dagster.yaml").write_text("run_launcher: {module: dagster_k8s, class: K8sRunLauncher}\n")
+    _, text = screen(capsys)
+    assert "run not known here" in text
+    for other in ("", "[", "run_launcher: 3\n"):
+        Path("dagster.yaml").write_text(other)
+        assert worker_files(Path("dagster.yaml")) is None
+    assert worker_files(Path("no.yaml")) is None
+
+
+def test_a_promotion_is_shown_with_figures(laid: Laid, capsys) -> None:
+    iteration = laid.roll_out()
+    code, text = screen(capsys)
+    assert code == 0 and f"1 ({iteration.id})" in text
+    for words in ("champion version 1, promoted", "on arithmetic", "rollout version 1: promoted; none is open",
+                  "gain +", "for each +0.01", "not in it: answers of the evaluation: evaluation.price is not in",
+                  "goodput 50%, interruptions: 1, steps computed again: 1"):  # fmt: skip
+        assert words in text, words
+
+
+@pytest.mark.parametrize("waits", ["held rollout", "held iteration", "erasure", "damage"])
+def test_what_waits_for_a_person_is_exit_code_one(laid: Laid, waits: str, capsys) -> None:
+    if waits == "held rollout":
+        laid.roll_out(until="observing")
+        laid.world.metrics.spoil = lambda look: None
+        laid.world.tick_until("held")
+        wanted = "the rollout is held at 5%"
+    elif waits == "held iteration":
+        iteration = laid.end(laid.begin(), "held", "look at it")
+        wanted = f"iteration {iteration.id} is held: look at it"
+    elif waits == "erasure":
+        laid.store.path(layout.pending_erasure("p")).parent.mkdir(parents=True)
+        laid.store.path(layout.pending_erasure("p")).write_text("{}")
+        wanted = "1 erasure(s) were begun and not ended"
+    else:
+        iteration = laid.begin()
+        laid.store.path(iteration.path(layout.LABELS)).write_text("{")
+        wanted = f"records of iteration {iteration.id} cannot be read: reward_labels"
+    code, text = screen(capsys)
+    assert code == 1 and f"a person {wanted}" in text
+
+
+def test_an_unreadable_recipe_or_log_is_exit_code_two(laid: Laid, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    laid.roll_out()
+    laid.store.path(layout.rollout(NAME, "events", "000001.json")).unlink()
+    assert status.main([]) == 2 and "is missing, though later events are there" in capsys.readouterr().err
+    monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", "no.yaml")
+    assert status.main([]) == 2 and "status: No recipe at" in capsys.readouterr().err
+
+
+def test_a_machine_reads_the_same_as_json(laid: Laid, capsys) -> None:
+    iteration = laid.roll_out()
+    assert status.main(["--json", "--last", "1"]) == 0
+    fields = json.loads(capsys.readouterr().out)
+    assert fields["iteration"]["iteration"] == iteration.id and fields["iteration"]["state"] == "promoted"
+    assert fields["kpi"]["champion_version"] == 1 and fields["rollout"]["phase"] == "promoted"
+    assert fields["waits_for_person"] == [] and fields["run"] is None and fields["runs_seen"]
+
+
+def test_no_screen_is_wider_than_its_terminal_but_for_commands(laid: Laid) -> None:
+    laid.roll_out()
+    from jobs.status_view import view
+
+    read = status.read_deployment(5, 1e9)
+    lines = list(view(read, 1e9, 100))
+    folded = [line for line in lines if line.split()[:1] not in (["next"], ["data"], ["iteration"])]
+    assert max(map(len, folded)) <= 120 and not any("\x1b" in line for line in lines)
+    assert any("\x1b[" in line for line in view(read, 1e9, 100, colour=True))
+
+
+def test_nothing_heavy_is_imported_for_an_answer() -> None:
+    code = f"import sys, jobs.status; print([m for m in {list(HEAVY)} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_worker_files_name_a_process_and_not_a_number(tmp_path: Path) -> None:
+    files = WorkerFiles(tmp_path)
+    assert files.at_work(Path("/")) == [] and files.pid("r") is None
+    files.pid_file("r").write_text("1 0")  # a pid that is in use again
+    files.note(RunNote(run="r", job="j", data_root="/"))
+    assert files.pid("r") == 1 and not files.is_alive("r") and files.at_work(Path("/")) == []
+    assert Store(tmp_path).root == tmp_path

@@ -1,0 +1,140 @@
+"""Recording rules and dashboard of the deployment: each series that they read is one that something exports."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline.gateway.counters import Counts
+from pipeline.gateway.exposition import PREFIX, families
+from pipeline.gateway.state import GatewayState
+from pipeline.rollout.prometheus import FINISHED, LATENCY
+
+from .manifests import MANIFESTS
+
+MONITORING = MANIFESTS / "bases" / "monitoring"
+RULES = (
+    MONITORING / "deployment.yaml",
+    MANIFESTS / "bases" / "serving" / "monitoring.yaml",
+    MONITORING / "training.yaml",
+)
+OTHERS = {
+    # vLLM's servers, beside what the rollout reads (pipeline/rollout/prometheus.py); see test_serving.py
+    "vllm:num_requests_waiting", "http_requests_total",
+    # kube-state-metrics, the kubelet and the JobSet controller, as the alerts of training have them
+    "kube_pod_status_phase", "kube_pod_created", "kubelet_volume_stats_available_bytes",
+    "kubelet_volume_stats_capacity_bytes",
+}  # fmt: skip
+WORDS = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+LANGUAGE = {"by", "on", "sum", "max", "min", "rate", "increase", "changes", "clamp_min", "histogram_quantile"}
+
+
+def groups(path: Path) -> list[dict[str, Any]]:
+    (rule,) = [each for each in yaml.safe_load_all(path.read_text()) if each["kind"] == "PrometheusRule"]
+    return rule["spec"]["groups"]
+
+
+def rules(path: Path) -> list[dict[str, str]]:
+    return [rule for group in groups(path) for rule in group["rules"]]
+
+
+def series(expression: str) -> set[str]:
+    """Names of the series of an expression: what is no label, string, duration, number or word of the language."""
+    bare = re.sub(r'"[^"]*"', "", expression)
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\b(?:by|on|without|ignoring) ?\([^)]*\)", "", bare)
+    return set(WORDS.findall(bare)) - LANGUAGE
+
+
+def exported() -> set[str]:
+    """What the gateway says, from its own code, and what the servers and the cluster say."""
+    counts = Counts(served=0, recorded=0, shadowed=0, shadow_dropped=0, breakers_open=0, in_flight=(), workers=0)
+    state = GatewayState(split=None, expired=False, refused="", slots=(), slots_fault="", counts=counts, pid=1)
+    return {family.name for family in families(state)} | {FINISHED, LATENCY} | OTHERS
+
+
+def dashboard() -> dict[str, Any]:
+    return json.loads((MONITORING / "dashboard.json").read_text())
+
+
+def panels() -> Iterator[dict[str, Any]]:
+    yield from (panel for panel in dashboard()["panels"] if panel["type"] != "row")
+
+
+def test_every_series_of_a_rule_is_exported_or_recorded() -> None:
+    recorded = {rule["record"] for path in RULES for rule in rules(path) if "record" in rule}
+    for rule in rules(RULES[0]):
+        read = series(rule["expr"])
+        assert read and read <= exported() | recorded, (rule.get("record") or rule["alert"], read)
+
+
+def test_every_series_of_a_panel_is_exported_or_recorded() -> None:
+    recorded = {rule["record"] for path in RULES for rule in rules(path) if "record" in rule}
+    for panel in panels():
+        for target in panel["targets"]:
+            read = series(target["expr"])
+            assert read and read <= exported() | recorded, (panel["title"], read)
+
+
+def test_the_search_for_series_finds_them() -> None:
+    expression = 'sum by (a, b) (rate(x_total{c="d_e", f=~"g.+"}[5m])) / on (h) (y:z:rate5m > 0.5)'
+    assert series(expression) == {"x_total", "y:z:rate5m"}
+    assert {name for name in exported() if name.startswith(PREFIX)} >= {f"{PREFIX}served_total", f"{PREFIX}in_flight"}
+
+
+def test_every_metric_of_the_gateway_is_read_somewhere() -> None:
+    expressions = [rule["expr"] for rule in rules(RULES[0])]
+    expressions += [target["expr"] for panel in panels() for target in panel["targets"]]
+    read = set[str]().union(*map(series, expressions))
+    own = {name for name in exported() if name.startswith(PREFIX)}
+    assert own - read == {f"{PREFIX}workers"}, "which only a person looks up"
+
+
+def test_no_record_has_two_rules() -> None:
+    names = [rule["record"] for path in RULES for rule in rules(path) if "record" in rule]
+    assert len(names) == len(set(names)) > 10
+
+
+def test_a_dashboard_is_complete_and_lies_flat() -> None:
+    whole = dashboard()
+    assert whole["uid"] == "preference-tuning" and whole["schemaVersion"] >= 36
+    (variable,) = whole["templating"]["list"]
+    assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
+    ids = [panel["id"] for panel in whole["panels"]]
+    assert len(ids) == len(set(ids)) > 10
+    taken: set[tuple[int, int]] = set()
+    for panel in whole["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert place["x"] + place["w"] <= 24 and not cells & taken, panel["title"]
+        taken |= cells
+    for panel in panels():
+        assert panel["title"] and panel["description"], panel["title"]
+        assert all(target["datasource"]["uid"] == f"${{{variable['name']}}}" for target in panel["targets"])
+
+
+def test_the_base_brings_rules_and_dashboard() -> None:
+    kustomization = yaml.safe_load((MONITORING / "kustomization.yaml").read_text())
+    assert {"training.yaml", "deployment.yaml"} <= set(kustomization["resources"])
+    (generated,) = kustomization["configMapGenerator"]
+    assert generated["files"] == ["dashboard.json"] and generated["options"]["labels"] == {"grafana_dashboard": "1"}
+
+
+@pytest.mark.parametrize("path", RULES, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_promtool_takes_the_rules(path: Path, tmp_path: Path) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("no promtool (apt-get install prometheus)")
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"groups": groups(path)}))
+    done = subprocess.run([promtool, "check", "rules", "--lint=all", file], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
