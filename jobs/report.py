@@ -15,13 +15,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assets.environment import chosen
-from assets.report.pages import write_history, write_iteration
+from assets.report.pages import first_launch, write_history, write_iteration
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import load
 from pipeline.storage import Store
-
-FIRST = "There is no iteration yet. Launch the whole job: dagster job launch -j preference_tuning"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -56,7 +54,7 @@ def _write(asked: argparse.Namespace) -> Path:
     if not id:
         newest = store.read(layout.LATEST, Iteration)
         if newest is None:
-            raise ValueError(FIRST)
+            raise ValueError(f"There is no iteration yet. Launch the whole job: {first_launch(recipe)}")
         id = newest.id
     return write_iteration(store, recipe, id, time.time(), out)
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from assets.environment import chosen
 from assets.kpi.fold import read_kpi
 from assets.kpi.records import IterationKpi, Kpi
+from assets.naming import LOOP, DefinitionNames, names_of
 from jobs.ending import IterationEnding, command, ending
 from jobs.status_view import view
 from jobs.workers import RunNote, worker_files
@@ -32,7 +33,6 @@ from pipeline.rollout.status import RolloutStatus, status
 from pipeline.storage import ModelRef, Record, Store
 
 DONE, WAITS, FAILED = 0, 1, 2
-FIRST = "dagster job launch -j preference_tuning"
 NEWEST = 5
 """Iterations in the table, unless --last says otherwise."""
 
@@ -72,6 +72,12 @@ class RecipeOnDisk:
 
     def store(self) -> Store:
         return Store(self.recipe().data_root)
+
+    def names(self) -> DefinitionNames:
+        return names_of(self.recipe())
+
+    def launch(self, job: str = LOOP) -> str:
+        return f"dagster job launch -j {self.names().word(job)}"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -114,7 +120,7 @@ def read_deployment(last: int, now: float) -> DeploymentStatus:
         model=name,
         iteration=mine,
         ended=ended.text if ended else "",
-        next=ended.next if ended else command(settings, launch=FIRST),
+        next=ended.next if ended else command(settings, launch=settings.launch()),
         purpose=ended.purpose if ended else "makes the first iteration: traces, labels, a training, its evaluation",
         run=at_work[0] if at_work else None,
         runs_seen=files is not None,

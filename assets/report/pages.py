@@ -17,6 +17,7 @@ from assets.kpi.costs import price_list
 from assets.kpi.fold import iteration_kpi, read_kpi, rollout_figures
 from assets.kpi.ledgers import IterationLedgers, read_ledgers
 from assets.kpi.records import Kpi
+from assets.naming import LOOP, names_of
 from assets.report import content
 from assets.report.content import PageLink
 from assets.report.history import history_sections
@@ -105,8 +106,14 @@ def history_page(recipe: Recipe, kpi: Kpi, place: PageFolder, now: float) -> str
         deployment=recipe.name,
         kpi=kpi,
         links=links,
+        launch=first_launch(recipe),
         **history_sections(kpi),
     )
+
+
+def first_launch(recipe: Recipe) -> str:
+    """The command that makes the first iteration."""
+    return f"dagster job launch -j {names_of(recipe).word(LOOP)}"
 
 
 def _lineage(of: IterationLedgers, place: PageFolder, events: Sequence[RolloutEvent]) -> list[PageLink]:

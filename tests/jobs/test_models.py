@@ -15,8 +15,8 @@ from assets.resources import Deployment
 from jobs import pt
 from jobs.definitions import LEFT_OUT, definitions_for, left_out
 from jobs.instance import IMPLICIT, MODEL_TAG, RecipeInstance
-from jobs.workers import DATA_ROOT_TAG
 from jobs.models import models
+from jobs.workers import DATA_ROOT_TAG
 from tests.loop import EMBEDDED
 from tests.several_models import environment_of, write_recipe
 
