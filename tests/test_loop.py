@@ -10,13 +10,15 @@ import dagster as dg
 import pytest
 from mlflow import pyfunc
 
+from assets.card import IterationRecords
 from assets.days import GOVERNED, LABELLED
-from assets.graph import LOOP_ASSETS
+from assets.graph import ASSETS, LOOP_ASSETS
 from assets.loop_asset import code_version
 from assets.metadata import VERSION_TAG
+from assets.on_record import on_record
 from assets.outcome import outcome
 from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, TRACES, VERDICT
-from assets.resources import Deployment
+from assets.resources import Deployment, records
 from assets.rollout import follow_rollout
 from evals import __main__ as verify
 from jobs import summary
@@ -27,6 +29,7 @@ from pipeline.training.metrics_log import read_rows
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop
+from tests.ports import held_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -199,6 +202,26 @@ def test_mlflow_has_points_in_time_and_a_whole_model(loop: Loop) -> None:
     assert answer[0]["choices"][0]["message"]["content"]
     table = json.loads(Path(client.download_artifacts(version.run_id, "answers.json")).read_text())
     assert "candidate's answer" in table["columns"] and table["data"]
+
+
+def test_mlflow_that_is_away_fails_no_training(
+    iterations: Iterations, fork_server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = deployment(iterations.planned(tmp_path) / "data")
+    resources = {"deployment": settings, "io_manager": records}
+    with held_port() as nobody, forked(fork_server), instance(tmp_path / "home") as home:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        result = dg.materialize(ASSETS, instance=home, resources=resources, selection=["policy_checkpoint"])
+        lines = [entry.user_message for entry in home.all_logs(result.run_id)]
+    assert result.success
+    assert sum("MLflow does not take the metrics" in line for line in lines) == 1
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    left = (each.read(settings.store(), settings.latest().id) for each in (TRACES, LABELS, PLAN, CHECKPOINT))
+    run = on_record(settings, settings.latest(), IterationRecords(*left)).run
+    history = mlflow_client(settings.tracking_uri()).get_metric_history(run.run_id, "seconds/step")
+    logged = read_rows(metrics_file(settings.store(), settings.latest())).rows
+    assert {(each.step, each.timestamp) for each in history} == {(row.step, int(row.at * 1000)) for row in logged[1:]}
+    assert len(history) == len(logged) - 1 > 1, "the first is of the base model, before any step"
 
 
 def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, tmp_path: Path) -> None:
