@@ -5,14 +5,30 @@ All of it is off until somebody turns it on in Dagster. Refuses to know Dagster:
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 from zoneinfo import ZoneInfo
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
+from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
 
 from pipeline.section import Section
 
-Cron = Annotated[str, Field(pattern=r"^[0-9A-Za-z*,/-]+( [0-9A-Za-z*,/#-]+){4}$", max_length=100)]
+HIGHEST = {"minute": 59, "hour": 23, "day of the month": 31, "month": 12, "day of the week": 7}
+"""Fields of a cron, in their order."""
+NAMED = re.compile("MON|TUE|WED|THU|FRI|SAT|SUN|JAN|FEB|MAR|APR|MAY|JUN|JUL|AUG|SEP|OCT|NOV|DEC")
+
+
+def _checked(cron: str) -> str:
+    for (name, highest), text in zip(HIGHEST.items(), cron.split(), strict=True):
+        unknown = [word for word in re.findall("[A-Z]+", text.upper()) if not NAMED.fullmatch(word)]
+        if unknown or any(int(number) > highest for number in re.findall(r"(?<![/\d])\d+", text)):
+            raise ValueError(f"{text!r} is no {name} of a cron. Write five fields such as 0 3 * * 1-5.")
+    return cron
+
+
+Cron = Annotated[
+    str, Field(pattern=r"^[0-9A-Za-z*,/-]+( [0-9A-Za-z*,/-]+){4}$", max_length=100), AfterValidator(_checked)
+]
 """Five fields: minute, hour, day of the month, month, day of the week."""
 
 
