@@ -85,7 +85,7 @@ class IterationLedgers:
 
 def iteration_ids(store: Store) -> list[str]:
     """Ids of the iterations under the root, the oldest first."""
-    folders = [path for path in store.path(layout.ITERATIONS).glob("*") if path.is_dir()]
+    folders = [path for path in store.path(layout.ITERATIONS).glob("[!.]*") if path.is_dir()]
     return [path.name for path in sorted(folders, key=lambda path: (_begun_at(path), path.name))]
 
 
