@@ -87,7 +87,8 @@ def figures(kpi: Kpi, width: int) -> Iterator[str]:
         time_text = f"goodput {kpi.goodput:.0%}, {time_text}"
     yield from named("training", time_text, width)
     if kpi.trace_to_promotion_s is not None:
-        yield from named("speed", f"{spell(kpi.trace_to_promotion_s)} from the newest trace to promotion", width)
+        waited = spell(kpi.trace_to_promotion_s) if kpi.trace_to_promotion_s else "under a day"
+        yield from named("speed", f"{waited} from the newest trace to promotion", width)
 
 
 def cost_text(cost: CostTotal, gain: float | None) -> str:

@@ -171,6 +171,7 @@ def _data(of: IterationLedgers) -> DataFigures:
         seen=of.traces.seen if of.traces else None,
         admitted=of.traces.admitted if of.traces else None,
         rejected={str(reason): count for reason, count in of.traces.rejected.items()} if of.traces else {},
+        counted=of.traces.iteration.dataset.rows if of.traces else None,
         labelled=of.labels.labelled if of.labels else None,
         coverage=of.labels.coverage if of.labels else None,
         abstained=of.labels.unlabelled if of.labels else {},

@@ -98,6 +98,8 @@ class DataFigures(Record):
     seen: int | None = None
     admitted: int | None = None
     rejected: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
+    counted: int | None = None
+    """Admitted rows that count for the champion (`traces.attribution`): the dataset."""
     labelled: int | None = None
     coverage: float | None = None
     abstained: dict[str, int] = {}  # noqa: RUF012
@@ -133,7 +135,7 @@ class IterationKpi(Record):
     version: int | None = None
     promoted_at: float | None = None
     trace_to_promotion_s: float | None = None
-    """From the end of the newest day of its traces; at least 0."""
+    """From the end of the newest day of its traces; 0 where it was promoted on that day."""
     costs: tuple[CostLine, ...] = ()
     problems: tuple[str, ...] = ()
     """Records that cannot be read."""

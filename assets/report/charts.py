@@ -32,8 +32,11 @@ def data_funnel(data: DataFigures) -> str:
         FunnelStep("traces", data.seen or 0, "rows of the source"),
         FunnelStep("kept", data.admitted or 0, _left_out(data.seen, data.admitted, "refused by a gate")),
     ]
+    if data.counted is not None and data.counted != data.admitted:
+        lost = _left_out(data.admitted, data.counted, "not of this champion")
+        steps.append(FunnelStep("in the dataset", data.counted, lost))
     if data.labelled is not None:
-        steps.append(FunnelStep("labelled", data.labelled, _left_out(data.admitted, data.labelled, "without a label")))
+        steps.append(FunnelStep("labelled", data.labelled, _left_out(data.counted, data.labelled, "without a label")))
     if data.trainable is not None:
         lost = _left_out(data.labelled, data.trainable, "no consent, or in a suite")
         steps.append(FunnelStep("trainable", data.trainable, lost))

@@ -4,96 +4,20 @@ Owns the words. Refuses to write markup: a template does, and escapes every valu
 """
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
 from assets.kpi.ledgers import IterationLedgers
-from assets.kpi.records import CostTotal, IterationKpi
+from assets.kpi.records import IterationKpi
 from assets.report import charts
+from assets.report.figures import UNKNOWN, PageTable, when
 from evals import report as reports
 from evals.page import tables
 from pipeline import layout
 from pipeline.plots.inline_svg import bar_chart
 from pipeline.rollout.picture import LookPoint, look_points, spell
 from pipeline.rollout.record import Phase, RolloutEvent
-
-UNKNOWN = "unknown"
-
-
-class PageTable(NamedTuple):
-    """Rows of texts below a head; `numbers`: columns that are ranged right."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: Sequence[int] = ()
-
-
-class KeyFigure(NamedTuple):
-    """A figure that stands large at the top of a page, and a line on it."""
-
-    name: str
-    value: str
-    note: str = ""
-
-
-class PageLink(NamedTuple):
-    """`href` is "" where there is no file."""
-
-    name: str
-    text: str
-    href: str = ""
-
-
-def figures_of(kpi: IterationKpi) -> Iterator[KeyFigure]:
-    """The figures at the top; one that the iteration does not have yet is left out."""
-    data, cost = kpi.data, kpi.cost
-    if kpi.quality is not None:
-        gain = kpi.quality.difference
-        yield KeyFigure(
-            f"right answers on {kpi.quality.suite}",
-            f"{kpi.quality.champion.value:.1%} → {kpi.quality.candidate.value:.1%}",
-            f"{100 * gain.value:+.1f} points, 95% {100 * gain.low:+.1f} to {100 * gain.high:+.1f}",
-        )
-    if data.kept is not None:
-        yield KeyFigure("traces kept", f"{data.kept:.0%}", f"{data.admitted:,} of {data.seen:,}")
-    if data.coverage is not None:
-        yield KeyFigure("label coverage", f"{data.coverage:.0%}", f"{data.labelled:,} labels")
-    if kpi.training is not None:
-        lost = f"interruptions: {kpi.training.preemptions}, steps lost: {kpi.training.lost_steps}"
-        share = UNKNOWN if kpi.training.goodput is None else f"{kpi.training.goodput:.0%}"
-        yield KeyFigure("training goodput", share, lost)
-    if kpi.costs:
-        yield KeyFigure("cost so far", usd_text(cost), hours_text(cost))
-    if kpi.trace_to_promotion_s is not None:
-        yield KeyFigure("newest trace to promotion", spell(kpi.trace_to_promotion_s))
-
-
-def usd_text(cost: CostTotal) -> str:
-    return f"{'≥ ' if cost.unknown else ''}{cost.usd} USD"
-
-
-def hours_text(cost: CostTotal) -> str:
-    return f"{'≥ ' if cost.unknown_hours else ''}{cost.device_hours:,.2f} device hours"
-
-
-def headline(kpi: IterationKpi) -> str:
-    """How it ended, in a sentence."""
-    by_state = {
-        "in progress": f"Still in progress, at stage {kpi.stage}.",
-        "not trained": "Nothing was trained: the evidence did not suffice.",
-        "stopped": "The training stopped itself, and nothing was evaluated.",
-        "refused": "The candidate was refused, and the champion stays.",
-        "held": "The candidate passed the gate and waits for a person.",
-        "in rollout": "The candidate passed the gate and is being rolled out.",
-        "promoted": f"The candidate was promoted{f' as version {kpi.version}' if kpi.version else ''}.",
-        "rolled back": "The candidate was rolled back, and the champion before it serves.",
-        "aborted": "A person ended the rollout of the candidate.",
-        "superseded": "A newer candidate took the place of this one.",
-        "unreadable": "Its records cannot be read.",
-    }
-    return by_state[kpi.state]
 
 
 def data_section(of: IterationLedgers, kpi: IterationKpi) -> dict[str, Any]:
@@ -127,9 +51,10 @@ def label_section(of: IterationLedgers) -> dict[str, Any] | None:
     if labels.drift is not None:
         drift = f"stability index {labels.drift.stability_index:.3f} against {labels.drift.against}"
         facts.append(("drift of the labels", drift))
+    labelled = f"{labels.labelled:,} of {labels.dataset.rows:,}"
     profiles = [(name, f"{n:,}") for name, n in sorted(labels.profiles.items())]
     return {
-        "text": f"{labels.labelled:,} of {labels.dataset.rows:,} kept traces have a label ({labels.coverage:.1%}).",
+        "text": f"{labelled} traces of the dataset have a label ({labels.coverage:.1%}).",
         "histogram": Markup(bar_chart(labels.histogram, 0.0, 1.0, "labels by reward")),
         "facts": facts,
         "abstained": PageTable(
@@ -227,20 +152,6 @@ def rollout_section(events: Sequence[RolloutEvent]) -> dict[str, Any] | None:
     }
 
 
-def cost_table(kpi: IterationKpi) -> PageTable:
-    rows = [
-        (
-            line.name,
-            UNKNOWN if line.usd is None else str(line.usd),
-            UNKNOWN if line.device_hours is None else f"{line.device_hours:,.3f}",
-            "; ".join(dict.fromkeys(why for why in (line.why, line.why_hours) if why)),
-        )
-        for line in kpi.costs
-    ]
-    rows.append(("together", usd_text(kpi.cost), hours_text(kpi.cost), ""))
-    return PageTable(("what", "USD", "device hours", "note"), rows, (1, 2))
-
-
 def digests(of: IterationLedgers) -> Iterator[tuple[str, str, str]]:
     """What the candidate was made from: name, digest or id, and the file of the iteration that holds it."""
     if of.traces is not None:
@@ -266,7 +177,3 @@ def digests(of: IterationLedgers) -> Iterator[tuple[str, str, str]]:
         yield "MLflow run", of.version.run_id, ""
     if of.outcome is not None:
         yield "outcome", of.outcome.ending, layout.OUTCOME
-
-
-def when(at: float) -> str:
-    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"

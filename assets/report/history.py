@@ -8,8 +8,7 @@ from markupsafe import Markup
 
 from assets.kpi.records import CostLine, Kpi, total
 from assets.report import charts
-from assets.report.content import KeyFigure, PageTable, hours_text, usd_text
-from pipeline.rollout.picture import spell
+from assets.report.figures import KeyFigure, PageTable, hours_text, usd_text, waited_text
 
 
 def history_sections(kpi: Kpi) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def _figures(kpi: Kpi) -> Iterator[KeyFigure]:
         lost = f"interruptions: {kpi.preemptions}, steps lost: {kpi.lost_steps}"
         yield KeyFigure("training goodput", f"{kpi.goodput:.0%}", lost)
     if kpi.trace_to_promotion_s is not None:
-        yield KeyFigure("newest trace to promotion", spell(kpi.trace_to_promotion_s), "median of the promoted")
+        yield KeyFigure("newest trace to promotion", waited_text(kpi.trace_to_promotion_s), "median of the promoted")
 
 
 def _bill(kpi: Kpi) -> PageTable:

@@ -18,8 +18,8 @@ from assets.kpi.fold import iteration_kpi, read_kpi, rollout_figures
 from assets.kpi.ledgers import IterationLedgers, read_ledgers
 from assets.kpi.records import Kpi
 from assets.naming import LOOP, names_of
-from assets.report import content
-from assets.report.content import PageLink
+from assets.report import content, figures
+from assets.report.figures import PageLink
 from assets.report.history import history_sections
 from pipeline import layout
 from pipeline.recipe import Recipe
@@ -78,16 +78,16 @@ def iteration_page(recipe: Recipe, of: IterationLedgers, place: PageFolder, now:
         title=f"{recipe.base_model.name}: iteration {of.id}",
         deployment=recipe.name,
         kpi=kpi,
-        headline=content.headline(kpi),
-        figures=list(content.figures_of(kpi)),
-        begun=content.when(kpi.begun_at),
+        headline=figures.headline(kpi),
+        figures=list(figures.figures_of(kpi)),
+        begun=figures.when(kpi.begun_at),
         data=content.data_section(of, kpi) if of.traces else None,
         labels=content.label_section(of),
         decision=content.decision_section(of),
         training=content.training_section(of),
         evaluation=content.evaluation_section(of),
         rollout=content.rollout_section(_of_iteration(events, of.id)),
-        costs=content.cost_table(kpi) if kpi.costs else None,
+        costs=figures.cost_table(kpi) if kpi.costs else None,
         lineage=_lineage(of, place, events),
         history=place.link("history", "all iterations", layout.HISTORY_PAGE),
     )
@@ -141,7 +141,7 @@ def _of_iteration(events: Sequence[RolloutEvent], iteration: str) -> list[Rollou
 
 
 def _render(template: str, now: float, **values: Any) -> str:
-    return _templates().get_template(template).render(now=content.when(now), **values)
+    return _templates().get_template(template).render(now=figures.when(now), **values)
 
 
 @cache

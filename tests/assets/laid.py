@@ -59,7 +59,7 @@ class Laid:
         state = self.world.state
         champion = state.champion.model if state.champion else BASE
         # The same inputs as of the world's proposals, so the same id.
-        iteration = identify(state.promotions, NAME, champion, DatasetRef(uri="d", rows=1, digest=data), "recipe")
+        iteration = identify(state.promotions, NAME, champion, DatasetRef(uri="d", rows=70, digest=data), "recipe")
         file = FileReport(name="f", sha256="f", bytes=1, seen=100, admitted=80, rejected={Reason.CONSENT: 20})
         day = DayReport(
             day=DAY, rules="r", digest="d", files=(file,), seen=100, admitted=80, rejected={Reason.CONSENT: 20}

@@ -79,7 +79,7 @@ def test_a_page_has_every_chapter_of_an_iteration(laid: Laid) -> None:
     page = of_iteration(laid, iteration.id)
     chapters = ("From traces to training data", "Labels", "Decision: GRPO", "Training", "Evaluation", "Rollout", "Cost")
     assert all(chapter in page.text for chapter in (*chapters, "Lineage"))
-    for words in ("80 of 100", "60 of 100 kept traces have a label", "enough prompts", "10 optimiser steps",
+    for words in ("80 of 100", "60 of 100 traces of the dataset have a label", "enough prompts", "10 optimiser steps",
                   "improvement shown", "The candidate was promoted as version 1", "the router reads"):  # fmt: skip
         assert words in page.text, words
     assert page.tags <= TAGS
@@ -137,7 +137,7 @@ def test_a_page_is_made_of_whatever_there_is(laid: Laid, left: str) -> None:
         if left in steps and list(steps).index(name) <= list(steps).index(left):
             lay(iteration)
     page = of_iteration(laid, iteration.id)
-    assert ("kept traces have a label" in page.text) == (left in steps)
+    assert ("traces of the dataset have a label" in page.text) == (left in steps)
     assert ("Every gated metric" in page.text) == (left == "evaluation")
     assert ("A record cannot be read" in page.text) == (left == "damage")
     assert of_all(laid).text.count(iteration.id) >= 1
