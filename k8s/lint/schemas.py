@@ -10,20 +10,19 @@ from __future__ import annotations
 import functools
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import celpy
 import jsonschema
 import kubernetes_validate
-from celpy import celtypes
 from celpy.adapter import json_to_cel
 from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
 from kubernetes_validate.utils import schema_contents
 from referencing import Registry, Resource
+
+from k8s.lint.cel import program
 
 CORE_GROUPS = ("k8s.io",)  # and those without a dot: apps, batch, policy, autoscaling
 LABEL_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
@@ -52,8 +51,6 @@ DEFAULTS: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {
     }
 }
 """Of the objects in the lists at these paths: those without which a rule on what we write could not be decided."""
-
-_compiling = threading.Lock()  # celpy's parser is one for the process
 
 
 class Schemas:
@@ -120,7 +117,7 @@ class Schemas:
         try:
             # The escape of a reserved word that is a field's name.
             self_ = json_to_cel(_with_escapes(value) if "__namespace__" in rule else value)
-            return bool(_program(rule).evaluate({"self": self_}))
+            return bool(program(rule).evaluate({"self": self_}))
         except (CELEvalError, CELParseError, NotImplementedError, ValueError):
             self._unchecked.add((kind, rule))
             return True
@@ -200,25 +197,8 @@ def _defaulted(value: Any, defaults: dict[tuple[str, ...], dict[str, Any]], at: 
     return value
 
 
-@functools.cache
-def _program(rule: str) -> celpy.Runner:
-    with _compiling:
-        environment = celpy.Environment()
-        return environment.program(environment.compile(rule), functions={"find": _find, "split": _split})
-
-
 def _with_escapes(value: Any) -> Any:
     if isinstance(value, dict):
         escaped = {key: _with_escapes(item) for key, item in value.items()}
         return escaped | ({"__namespace__": escaped["namespace"]} if "namespace" in escaped else {})
     return [_with_escapes(item) for item in value] if isinstance(value, list) else value
-
-
-def _find(text: celtypes.StringType, pattern: celtypes.StringType) -> celtypes.StringType:
-    """Of Kubernetes' CEL library: the first match of an RE2 pattern, or nothing."""
-    match = re.search(str(pattern), str(text))
-    return celtypes.StringType(match.group() if match else "")
-
-
-def _split(text: celtypes.StringType, separator: celtypes.StringType) -> celtypes.ListType:
-    return celtypes.ListType([celtypes.StringType(part) for part in str(text).split(str(separator))])
