@@ -12,12 +12,15 @@ from typing import Any, NamedTuple
 
 from celpy import celtypes
 from celpy.adapter import json_to_cel
+from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
 
 from k8s.lint.cel import program
 from k8s.lint.tree import Node, rows, sub, text, texts
 
 NAMESPACE = "kubernetes.io/metadata.name"
+FAILURES = (CELEvalError, CELParseError, NotImplementedError, ValueError)
+"""Of an expression, here as there: a policy whose expression fails refuses (failurePolicy: Fail)."""
 
 
 class AdmissionRequest(NamedTuple):
@@ -90,7 +93,7 @@ class Policies:
         try:
             if not all(_holds(text(row, "expression"), given) for row in rows(spec, "matchConditions")):
                 return
-        except CELEvalError as error:
+        except FAILURES as error:
             yield Denial(name, f"a match condition resulted in error: {error.args[0]}")
             return
         variables = _Variables(spec, given)
@@ -98,7 +101,7 @@ class Policies:
             expression = text(row, "expression")
             try:
                 held = _holds(expression, variables.for_(expression))
-            except CELEvalError as error:
+            except FAILURES as error:
                 yield Denial(name, f"expression '{expression}' resulted in error: {error.args[0]}")
                 continue
             if not held:

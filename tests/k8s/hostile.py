@@ -1,0 +1,202 @@
+"""What a run that was taken over would send instead of a gang: each a single change, and the rule that is meant for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Change = Callable[[Any], object]
+IMAGE = "registry.example.com/preference-tuning/trainer"
+DIGEST = "@sha256:" + "1" * 64
+
+
+def at(obj: Any, path: str) -> Any:
+    for step in path.split(".") if path else ():
+        obj = obj[int(step)] if isinstance(obj, list) else obj[step]
+    return obj
+
+
+def put(path: str, **fields: Any) -> Change:
+    """Fields set at a path of the object."""
+    return lambda obj: at(obj, path).update(fields)
+
+
+def value(path: str, key: str, new: Any) -> Change:
+    return lambda obj: at(obj, path).update({key: new})
+
+
+def drop(path: str, key: str) -> Change:
+    return lambda obj: at(obj, path).pop(key)
+
+
+def add(path: str, item: Any) -> Change:
+    return lambda obj: at(obj, path).append(item)
+
+
+def rename(path: str, key: str) -> Change:
+    """To what is not a gang's, also where the object names itself."""
+
+    def change(obj: Any) -> None:
+        obj["metadata"]["name"] = at(obj, path)[key] = "dagster-code"
+
+    return change
+
+
+JOB = "spec.replicatedJobs.0.template.spec"
+POD = f"{JOB}.template.spec"
+BOX = f"{POD}.containers.0"
+LABELS = "metadata.labels"
+SECRET = {"secretKeyRef": {"name": "endpoints", "key": "JUDGE_API_KEY"}}
+HEAD = "spec.rayClusterSpec.headGroupSpec"
+COMPONENT = "app.kubernetes.io/component"
+
+JOBSETS: list[tuple[str, Change, str]] = [
+    ("another's name", rename("spec.network", "subdomain"), "gang-name"),
+    ("an image of elsewhere", put(BOX, image=f"docker.io/library/python{DIGEST}"), "gang-image"),
+    ("a neighbour of the repository", put(BOX, image=f"{IMAGE}-of-mine{DIGEST}"), "gang-image"),
+    ("an image by tag", put(BOX, image=f"{IMAGE}:latest"), "gang-image"),
+    ("an image by tag and digest elsewhere", put(BOX, image=f"{IMAGE}@evil/x{DIGEST}"), "gang-image"),
+    ("the launcher's account", put(POD, serviceAccountName="launcher"), "gang-account"),
+    ("no account", drop(POD, "serviceAccountName"), "gang-account"),
+    ("another account by its old name", put(POD, serviceAccount="launcher"), "gang-account"),
+    ("its account's token", put(POD, automountServiceAccountToken=True), "gang-account"),
+    ("no word about the token", drop(POD, "automountServiceAccountToken"), "gang-account"),
+    ("no queue", drop(LABELS, "kueue.x-k8s.io/queue-name"), "gang-queue"),
+    ("another queue", value(LABELS, "kueue.x-k8s.io/queue-name", "platform"), "gang-queue"),
+    ("a priority", value(LABELS, "kueue.x-k8s.io/priority-class", "urgent"), "gang-queue"),
+    ("a workload made before", value(LABELS, "kueue.x-k8s.io/prebuilt-workload-name", "w"), "gang-queue"),
+    ("every taint", add(f"{POD}.tolerations", {"operator": "Exists"}), "gang-tolerations"),
+    (
+        "a control plane's taint",
+        add(f"{POD}.tolerations", {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}),
+        "gang-tolerations",
+    ),
+    ("no eviction", add(f"{POD}.tolerations", {"key": "nvidia.com/gpu", "effect": "NoExecute"}), "gang-tolerations"),
+    (
+        "the keys of the marks",
+        add(f"{BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {"name": "mark-keys", "key": "K"}}}),
+        "gang-secrets",
+    ),
+    (
+        "another key of its Secret",
+        add(f"{BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {"name": "endpoints", "key": "LANGFUSE"}}}),
+        "gang-secrets",
+    ),
+    ("a Secret as environment", put(BOX, envFrom=[{"secretRef": {"name": "endpoints"}}]), "gang-secrets"),
+    ("a Secret as files", add(f"{POD}.volumes", {"name": "s", "secret": {"secretName": "endpoints"}}), "gang-volumes"),
+    (
+        "a Secret among projected files",
+        add(f"{POD}.volumes", {"name": "s", "projected": {"sources": [{"secret": {"name": "endpoints"}}]}}),
+        "gang-volumes",
+    ),
+    (
+        "a token of the API",
+        add(f"{POD}.volumes", {"name": "s", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}),
+        "gang-volumes",
+    ),
+    ("the node's files", add(f"{POD}.volumes", {"name": "h", "hostPath": {"path": "/"}}), "gang-volumes"),
+    (
+        "another's claim",
+        add(f"{POD}.volumes", {"name": "c", "persistentVolumeClaim": {"claimName": "mlflow"}}),
+        "gang-volumes",
+    ),
+    ("files over the network", add(f"{POD}.volumes", {"name": "n", "nfs": {"server": "x", "path": "/"}}), "gang-volumes"),
+    ("the node's network", put(POD, hostNetwork=True), "gang-pod"),
+    ("the node's processes", put(POD, hostPID=True), "gang-pod"),
+    ("a node by name", put(POD, nodeName="control-plane-0"), "gang-pod"),
+    ("a runtime class", put(POD, runtimeClassName="unconfined"), "gang-pod"),
+    ("a priority of pods", put(POD, priorityClassName="system-node-critical"), "gang-pod"),
+    ("a pull secret", put(POD, imagePullSecrets=[{"name": "registry"}]), "gang-pod"),
+    ("a container before it", put(POD, initContainers=[{"name": "x", "image": "x"}]), "gang-pod"),
+    ("a container beside it", add(f"{POD}.containers", {"name": "x", "image": "x"}), "gang-pod"),
+    ("a scheduler of its own", put(POD, schedulerName="mine"), "gang-pod"),
+    ("a port of the node", put(BOX, ports=[{"containerPort": 80, "hostPort": 80}]), "gang-container"),
+    ("a hook", put(BOX, lifecycle={"postStart": {"exec": {"command": ["sh"]}}}), "gang-container"),
+    ("privilege", put(f"{BOX}.securityContext", privileged=True), "gang-privilege"),
+    ("escalation", put(f"{BOX}.securityContext", allowPrivilegeEscalation=True), "gang-privilege"),
+    ("a capability", value(f"{BOX}.securityContext.capabilities", "add", ["SYS_ADMIN"]), "gang-privilege"),
+    ("root in its container", put(f"{BOX}.securityContext", runAsUser=0), "gang-privilege"),
+    ("root", put(f"{POD}.securityContext", runAsUser=0), "gang-privilege"),
+    ("root allowed", put(f"{POD}.securityContext", runAsNonRoot=False), "gang-privilege"),
+    ("no seccomp profile", put(f"{POD}.securityContext", seccompProfile={"type": "Unconfined"}), "gang-privilege"),
+    ("a sysctl", put(f"{POD}.securityContext", sysctls=[{"name": "kernel.msgmax", "value": "1"}]), "gang-privilege"),
+    ("no context", drop(POD, "securityContext"), "gang-privilege"),
+    ("a run's label", value(f"{JOB}.template.metadata.labels", COMPONENT, "run_worker"), "gang-labels"),
+    ("the code server's label", value(f"{JOB}.template.metadata.labels", COMPONENT, "code-location"), "gang-labels"),
+    ("no label", drop(f"{JOB}.template.metadata.labels", COMPONENT), "gang-labels"),
+    ("another's Service", put("spec.network", subdomain="dagster-code"), "gang-jobset"),
+    ("another manager", put("spec", managedBy="example.com/mine"), "gang-jobset"),
+    ("claims of its own", put("spec", volumeClaimPolicies=[{"templates": []}]), "gang-jobset"),
+    ("another manager of its Job", put(JOB, managedBy="example.com/mine"), "gang-job"),
+    ("pods of others", put(JOB, manualSelector=True), "gang-job"),
+]
+RAYJOBS: list[tuple[str, Change, str]] = [
+    ("a load balancer", put(HEAD, serviceType="LoadBalancer"), "gang-ray"),
+    ("a Service of its choice", put(HEAD, headService={"spec": {"externalIPs": ["10.0.0.1"]}}), "gang-ray"),
+    ("an ingress", put(HEAD, enableIngress=True), "gang-ray"),
+    ("an autoscaler", put("spec.rayClusterSpec", enableInTreeAutoscaling=True), "gang-ray"),
+    ("a Redis", put("spec.rayClusterSpec", gcsFaultToleranceOptions={"redisAddress": "x"}), "gang-ray"),
+    ("another's cluster", put("spec", clusterSelector={"ray.io/cluster": "x"}), "gang-ray"),
+    ("the operator as a client", put("spec", submissionMode="HTTPMode"), "gang-ray"),
+    ("the operator's submitter", drop("spec", "submitterPodTemplate"), "gang-ray"),
+    ("a worker's image", put("spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0", image="x"), "gang-image"),
+    ("the submitter's account", put("spec.submitterPodTemplate.spec", serviceAccountName="launcher"), "gang-account"),
+    ("the head on the node's network", put(f"{HEAD}.template.spec", hostNetwork=True), "gang-pod"),
+    ("no queue", drop(LABELS, "kueue.x-k8s.io/queue-name"), "gang-queue"),
+]
+VOLCANOS: list[tuple[str, Change, str]] = [
+    ("a key pair for its pods", put("spec.plugins", ssh=[]), "gang-volcano"),
+    ("a claim made for it", put("spec", volumes=[{"mountPath": "/x", "volumeClaim": {}}]), "gang-volcano"),
+    ("no gang scheduler", put("spec", schedulerName="default-scheduler"), "gang-volcano"),
+    ("another queue", put("spec", queue="default"), "gang-queue"),
+    ("a Secret", put("spec.tasks.0.template.spec.containers.0", envFrom=[{"secretRef": {"name": "x"}}]), "gang-secrets"),
+]
+JOBS: list[tuple[str, Change, str]] = [
+    ("a run's name", value("metadata", "name", "dagster-run-1"), "gang-name"),
+    ("a name of the server's", lambda obj: obj["metadata"].update(name="", generateName="train-"), "gang-name"),
+    ("the run's account", put("spec.template.spec", serviceAccountName="code-location"), "gang-account"),
+    ("another manager", put("spec", managedBy="example.com/mine"), "gang-job"),
+]
+SERVICES: list[tuple[str, Change, str]] = [
+    ("the code server's", rename("spec.selector", "batch.kubernetes.io/job-name"), "gang-name"),
+    ("a load balancer", put("spec", type="LoadBalancer"), "service-headless"),
+    ("a port of each node", put("spec", type="NodePort"), "service-headless"),
+    ("an address of others", put("spec", externalIPs=["10.0.0.1"]), "service-headless"),
+    ("a name of others", put("spec", externalName="example.com"), "service-headless"),
+    ("an address", put("spec", clusterIP="10.96.0.7"), "service-headless"),
+    ("no word of an address", drop("spec", "clusterIP"), "service-headless"),
+    ("a port", put("spec", ports=[{"port": 4000}]), "service-headless"),
+    ("another's pods", put("spec", selector={COMPONENT: "code-location"}), "service-selector"),
+    ("another gang's pods", put("spec", selector={"batch.kubernetes.io/job-name": "train-b"}), "service-selector"),
+    ("endpoints by hand", drop("spec", "selector"), "service-selector"),
+]
+HOSTILE = {
+    "jobset-p5en-spot": JOBSETS,
+    "rayjob-eks": RAYJOBS,
+    "volcano-p5en": VOLCANOS,
+    "indexed-job": JOBS,
+}
+"""By golden gang."""
+RUN_POD, RUN_BOX = "spec.template.spec", "spec.template.spec.containers.0"
+HOSTILE_RUNS: list[tuple[str, Change, str]] = [
+    ("a gang's name", value("metadata", "name", "train-a-1"), "run-name"),
+    ("an image of elsewhere", put(RUN_BOX, image=f"docker.io/library/python{DIGEST}"), "run-image"),
+    ("the trainer's image", put(RUN_BOX, image=f"{IMAGE}{DIGEST}"), "run-image"),
+    ("another account", put(RUN_POD, serviceAccountName="code-location"), "run-account"),
+    ("the registry's database", add(f"{RUN_BOX}.envFrom", {"secretRef": {"name": "mlflow-postgresql"}}), "run-secrets"),
+    (
+        "a key of a Secret",
+        add(f"{RUN_BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {"name": "x", "key": "K"}}}),
+        "run-secrets",
+    ),
+    ("a Secret as files", add(f"{RUN_POD}.volumes", {"name": "s", "secret": {"secretName": "x"}}), "run-volumes"),
+    ("the node's files", add(f"{RUN_POD}.volumes", {"name": "h", "hostPath": {"path": "/"}}), "run-volumes"),
+    ("the node's network", put(RUN_POD, hostNetwork=True), "run-pod"),
+    ("nodes of gangs", put(RUN_POD, tolerations=[{"operator": "Exists"}]), "run-pod"),
+    ("a container beside it", add(f"{RUN_POD}.containers", {"name": "x", "image": "x"}), "run-pod"),
+    ("a port of the node", put(RUN_BOX, ports=[{"hostPort": 80}]), "run-container"),
+    ("privilege", put(f"{RUN_BOX}.securityContext", privileged=True), "run-privilege"),
+    ("root", put(f"{RUN_POD}.securityContext", runAsUser=0), "run-privilege"),
+    ("a server's label", value("spec.template.metadata.labels", COMPONENT, "code-location"), "run-labels"),
+    ("many pods", put("spec", parallelism=50), "run-job"),
+]

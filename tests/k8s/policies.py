@@ -1,0 +1,101 @@
+"""The policies of the base `admission`, asked as the API server asks them, and what operators and defaults add."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from k8s.client import resource_of
+from k8s.lint.admission import AdmissionRequest, Denial, Policies
+
+from .manifests import MANIFESTS, Object
+
+RUNS = "preference-tuning"
+LAUNCHER = "system:serviceaccount:preference-tuning:launcher"
+DAEMON = "system:serviceaccount:preference-tuning-platform:daemon"
+WEBSERVER = "system:serviceaccount:preference-tuning-platform:webserver"
+
+
+def plain(folder: Path) -> list[Object]:
+    """The objects of a folder's files, without kustomize."""
+    files = sorted(file for file in folder.glob("*.yaml") if file.name != "kustomization.yaml")
+    return [obj for file in files for obj in yaml.safe_load_all(file.read_text())]
+
+
+@functools.cache
+def shipped(**limits: str) -> Policies:
+    """The base's, some values of its launch-limits replaced."""
+    objects = plain(MANIFESTS / "bases" / "admission")
+    (given,) = (obj for obj in objects if obj["metadata"]["name"] == "launch-limits")
+    given["data"] |= limits
+    return Policies(objects)
+
+
+def asks(user: str, obj: Object, operation: str = "CREATE", old: Object | None = None) -> AdmissionRequest:
+    """What admission is given when this account applies it."""
+    resource = resource_of(obj)
+    return AdmissionRequest(
+        operation=operation,
+        user=user,
+        resource=(resource.group, resource.plural),
+        kind=obj["kind"],
+        namespace=RUNS,
+        name=obj["metadata"].get("name", ""),
+        new=None if operation == "DELETE" else obj,
+        old=old,
+    )
+
+
+def refusals(policies: Policies, user: str, obj: Object, operation: str = "CREATE") -> list[str]:
+    """The rules that refuse it. An expression that fails is not one of ours, and shown whole."""
+    return [each.rule if not _failed(each) else each.message for each in policies.denials(asks(user, obj, operation))]
+
+
+def _failed(denial: Denial) -> bool:
+    return "resulted in error" in denial.message
+
+
+def defaulted(objects: Sequence[Object]) -> list[Object]:
+    """As validating admission sees them: with the API server's defaults, JobSet's webhook's and Kueue's."""
+    result = copy.deepcopy(list(objects))
+    for obj in result:
+        kind, spec = obj["kind"], obj["spec"]
+        if kind == "Service":
+            spec |= {"clusterIPs": ["None"], "internalTrafficPolicy": "Cluster", "ipFamilies": ["IPv4"]}
+            spec |= {"ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP"}
+        if kind in ("JobSet", "RayJob"):
+            spec["suspend"] = True
+        if kind == "JobSet":
+            spec |= {"successPolicy": {"operator": "All"}, "startupPolicy": {"startupPolicyOrder": "AnyOrder"}}
+            spec["replicatedJobs"][0]["groupName"] = "default"
+        if kind == "RayJob":
+            for group in spec["rayClusterSpec"]["workerGroupSpecs"]:
+                group |= {"numOfHosts": 1, "scaleStrategy": {}}
+        if obj["apiVersion"] == "batch/v1":
+            spec |= {"suspend": False, "manualSelector": False, "podReplacementPolicy": "Failed"}
+            spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": "5f"}}
+            spec["template"]["metadata"]["labels"]["batch.kubernetes.io/job-name"] = obj["metadata"]["name"]
+        for pod in pod_specs(spec):
+            pod |= {"dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler"}
+            pod |= {"serviceAccount": pod["serviceAccountName"]}
+            for container in pod["containers"]:
+                container |= {"terminationMessagePath": "/dev/termination-log"}
+                for variable in container.get("env", ()):
+                    variable.get("valueFrom", {}).get("fieldRef", {})["apiVersion"] = "v1"
+    return result
+
+
+def pod_specs(value: Any) -> Iterator[Object]:
+    """Every pod's spec within an object."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for item in value.values():
+            yield from pod_specs(item)
+    for item in value if isinstance(value, list) else ():
+        yield from pod_specs(item)

@@ -1,0 +1,167 @@
+"""The admission policies: what launcher and daemon really send is admitted, each change of it refused by its rule."""
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from k8s.__main__ import gangs_of_recipe
+from k8s.gang import Gang
+from k8s.render import render
+from pipeline.recipe import load
+
+from . import run_job
+from .hostile import HOSTILE, HOSTILE_RUNS, POD, SERVICES, Change, at
+from .manifests import MANIFESTS, Object, of_kind, overlay
+from .policies import DAEMON, LAUNCHER, WEBSERVER, Policies, asks, defaulted, plain, refusals, shipped
+from .render.golden import CASES
+
+ROOT = Path(__file__).parents[2]
+RECIPES = [path.stem for path in (ROOT / "jobs" / "recipes").glob("*.yaml") if "  kubernetes:" in path.read_text()]
+NO_KUEUE = {"withoutQueue": "true"}
+"""What the component indexed-job sets."""
+
+
+def policies_for(gang: Gang) -> Policies:
+    return shipped(**NO_KUEUE) if gang.settings.backend == "indexed_job" else shipped()
+
+
+def admitted(gang: Gang) -> None:
+    policies = policies_for(gang)
+    for obj, stored in zip(render(gang), defaulted(render(gang)), strict=True):
+        assert refusals(policies, LAUNCHER, obj) == [], obj["kind"]
+        assert refusals(policies, LAUNCHER, stored, "UPDATE") == [], obj["kind"]
+        assert refusals(policies, LAUNCHER, obj, "DELETE") == [], obj["kind"]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_rendered_gang_is_admitted(case: str) -> None:
+    admitted(CASES[case])
+
+
+@pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_recipe_is_admitted(recipe: str, backend: str) -> None:
+    chosen = load(ROOT / "jobs" / "recipes" / f"{recipe}.yaml")
+    assert chosen.compute.kubernetes is not None
+    settings = chosen.compute.kubernetes.model_copy(update={"backend": backend})
+    compute = chosen.compute.model_copy(update={"kubernetes": settings})
+    for gang in gangs_of_recipe(chosen.model_copy(update={"compute": compute})):
+        admitted(gang)
+
+
+def test_all_backends_and_tasks_were_asked() -> None:
+    assert {(gang.settings.backend, gang.task) for gang in CASES.values()} == {
+        *((backend, "training") for backend in ("jobset", "volcano", "indexed_job", "rayjob")),
+        *((backend, "evaluation") for backend in ("jobset", "indexed_job")),
+    }
+
+
+def changed(obj: Object, change: Change) -> Object:
+    result = copy.deepcopy(obj)
+    change(result)
+    assert result != obj
+    return result
+
+
+@pytest.mark.parametrize(
+    ("case", "change", "rule"),
+    [pytest.param(case, change, rule, id=f"{case}: {what}")
+     for case, variants in HOSTILE.items() for what, change, rule in variants],
+)  # fmt: skip
+def test_a_hostile_gang_is_refused_by_its_rule(case: str, change: Change, rule: str) -> None:
+    gang = CASES[case]
+    wrong = changed(defaulted(render(gang))[0], change)
+    assert refusals(policies_for(gang), LAUNCHER, wrong) == [rule]
+
+
+@pytest.mark.parametrize(("what", "change", "rule"), SERVICES, ids=[what for what, *_ in SERVICES])
+def test_a_hostile_service_is_refused_by_its_rule(what: str, change: Change, rule: str) -> None:
+    _, service = defaulted(render(CASES["indexed-job"]))
+    assert refusals(shipped(), LAUNCHER, changed(service, change), "UPDATE") == [rule]
+
+
+def test_an_object_that_is_there_may_not_become_hostile() -> None:
+    wrong = render(CASES["jobset-cpu"])[0]
+    at(wrong, f"{POD}.containers").append({"name": "x", "image": "x"})
+    assert refusals(shipped(), LAUNCHER, wrong, "UPDATE") == ["gang-pod"]
+
+
+@pytest.mark.parametrize(("what", "change", "rule"), HOSTILE_RUNS, ids=[what for what, *_ in HOSTILE_RUNS])
+def test_a_hostile_run_is_refused_by_its_rule(what: str, change: Change, rule: str) -> None:
+    assert refusals(shipped(), DAEMON, changed(run_job.kept(), change)) == [rule]
+
+
+def test_a_plain_job_does_not_go_past_kueue() -> None:
+    """Where the component indexed-job is not chosen, whatever rights a cluster gives."""
+    job, _ = render(CASES["indexed-job"])
+    assert refusals(shipped(), LAUNCHER, job) == ["gang-queue"]
+    job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "training"
+    assert refusals(shipped(), LAUNCHER, job) == []
+
+
+def test_nobody_ends_what_is_another_accounts() -> None:
+    run, (gang, *_) = run_job.kept(), render(CASES["indexed-job"])
+    assert refusals(shipped(), LAUNCHER, run, "DELETE") == ["gang-name"]
+    for user in (DAEMON, WEBSERVER):
+        assert refusals(shipped(), user, run, "DELETE") == []
+        assert refusals(shipped(), user, gang, "DELETE") == ["run-name"]
+        pod = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "train-a-1-trainer-0-0-x7k2p"}}
+        assert refusals(shipped(), user, pod, "DELETE") == ["run-name"]
+        assert refusals(shipped(), user, {**pod, "metadata": run["metadata"]}, "DELETE") == []
+
+
+def test_a_run_as_dagster_makes_it_is_admitted() -> None:
+    for operation in ("CREATE", "DELETE"):
+        assert refusals(shipped(), DAEMON, run_job.kept(), operation) == []
+        assert refusals(shipped(), DAEMON, defaulted([run_job.kept()])[0], operation) == []
+
+
+def test_the_kept_run_is_the_one_that_dagster_makes(tmp_path: Path) -> None:
+    pytest.importorskip("dagster_k8s", reason="dagster-k8s is not installed (extra platform)")
+    assert run_job.launched(tmp_path) == run_job.kept(), "stale: python -m tests.k8s.run_job, and read the diff"
+    larger = {"dagster-k8s/config": '{"container_config": {"resources": {"requests": {"cpu": "8"}}}}'}
+    box = run_job.launched(tmp_path, larger)["spec"]["template"]["spec"]["containers"][0]
+    assert box["resources"]["requests"]["cpu"] == "8"
+    image = {"dagster-k8s/config": '{"container_config": {"image": "python:3.11"}}'}
+    with pytest.raises(Exception, match="image"):
+        run_job.launched(tmp_path, image)
+
+
+def test_without_its_limits_nothing_is_admitted() -> None:
+    objects = [obj for obj in plain(MANIFESTS / "bases" / "admission") if obj["kind"] != "ConfigMap"]
+    (denial,) = Policies(objects).denials(asks(LAUNCHER, render(CASES["jobset-cpu"])[0]))
+    assert "no params found" in denial.message
+
+
+def test_an_expression_that_fails_refuses() -> None:
+    wrong = render(CASES["jobset-cpu"])[0]
+    del wrong["spec"]["replicatedJobs"]
+    assert any("resulted in error" in text for text in refusals(shipped(), LAUNCHER, wrong))
+
+
+@pytest.mark.parametrize("name", ["eks-spot-h200", "eks-a100", "gke"])
+def test_an_overlay_admits_its_own_images_alone(name: str) -> None:
+    policies = Policies(list(overlay(name)))
+    (limits,) = (o for o in of_kind(overlay(name), "ConfigMap") if o["metadata"]["name"] == "launch-limits")
+    run = run_job.kept()
+    (code,) = (o for o in of_kind(overlay(name), "Deployment") if o["metadata"]["name"] == "dagster-code")
+    assert refusals(policies, DAEMON, run) == ["run-image"]
+    run["spec"]["template"]["spec"]["containers"][0]["image"] = code["spec"]["template"]["spec"]["containers"][0]["image"]
+    assert refusals(policies, DAEMON, run) == []
+    (slot,) = (o for o in of_kind(overlay(name), "Deployment") if o["metadata"]["name"] == "slot-a")
+    trainer = slot["spec"]["template"]["spec"]["containers"][0]["image"]
+    nemo = limits["data"]["gangImages"].split(" ")[1] + trainer[trainer.index("@") :]
+    gang = CASES["jobset-p5en-spot"]
+    assert refusals(policies, LAUNCHER, render(gang)[0]) == ["gang-image"]
+    for image in (trainer, nemo):
+        settings = gang.settings.model_copy(update={"image": image})
+        assert refusals(policies, LAUNCHER, render(gang.model_copy(update={"settings": settings}))[0]) == []
+
+
+@pytest.mark.shared
+def test_the_api_server_takes_the_policies(shared_data: Path) -> None:
+    from .schemas import problems
+
+    for obj in plain(MANIFESTS / "bases" / "admission"):
+        assert problems(obj) == [], obj["metadata"]["name"]
