@@ -23,8 +23,9 @@ LINES = 2000
 ADMISSION = {
     "exceeded quota": " Raise that ResourceQuota, or remove what fills it.",
     "being terminated": " Make the namespace again once it is gone (k8s/README.md).",
+    "ValidatingAdmissionPolicy": " Change the recipe, or what the policy allows (k8s/manifests/bases/admission).",
 }
-"""Words of a 403 that is no matter of rights, and what helps."""
+"""Words of a 403 or 422 that is no matter of rights or of the schema, and what helps."""
 
 Object = dict[str, Any]
 
@@ -229,12 +230,12 @@ def _advice(code: int, method: str, path: str, response: Any) -> str:
     message = _message(response)
     summary = f"{method} {path}: {response.status_code} {message}"
     for words, advice in ADMISSION.items():
-        if code == 403 and words in message:
+        if code in (403, 422) and words in message:
             return summary + advice
     return summary + {
         401: " Log in to the cluster again: the kubeconfig's credentials are not taken.",
-        403: " Give the service account that right: k8s/manifests/bases/rbac lists all that a launch needs, "
-        "bases/serving what a rollout needs.",
+        403: " Give the service account that right: k8s/manifests/bases/rbac and the component of its "
+        "backend list all that a launch needs, bases/serving what a rollout needs.",
         404: " Install what serves it, or create the namespace (k8s/README.md).",
         409: " Somebody else manages it: see kubectl get -o yaml --show-managed-fields, and rename or remove it.",
         422: " The recipe asks for what the cluster does not take: run pt k8s lint RECIPE.",

@@ -26,7 +26,7 @@ _ADVICE = {
     "per Pod": "Ask for less, or raise that LimitRange",
     "serviceaccount": "Create it (k8s/manifests/bases/rbac), or correct compute.kubernetes.service_account",
     "service account": "Create it (k8s/manifests/bases/rbac), or correct compute.kubernetes.service_account",
-    "ValidatingAdmissionPolicy": "Change the recipe, or what that policy allows (k8s/manifests/bases/rbac)",
+    "ValidatingAdmissionPolicy": "Change the recipe, or what that policy allows (k8s/manifests/bases/admission)",
 }
 """Words of a refusal, and what helps."""
 

@@ -85,11 +85,11 @@ class Policies:
         }
         reads, here = sub(binding, "spec", "paramRef"), text(binding, "spec", "paramRef", "namespace")
         if reads:
-            found = self._parameters.get((here or request.namespace, text(reads, "name")))
-            if found is None:
+            parameters = self._parameters.get((here or request.namespace, text(reads, "name")))
+            if parameters is None:
                 yield Denial(name, f"no params found for policy binding with `{text(reads, 'parameterNotFoundAction')}`")
                 return
-            given["params"] = json_to_cel(found)
+            given["params"] = json_to_cel(parameters)
         try:
             if not all(_holds(text(row, "expression"), given) for row in rows(spec, "matchConditions")):
                 return

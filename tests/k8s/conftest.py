@@ -29,6 +29,7 @@ from .cluster.controllers import controllers
 from .cluster.objects import ended
 from .cluster.pod_driver import PodDriver
 from .cluster.server import Server, api_server
+from .policies import launcher_account
 
 REAL = os.environ.get("KUBECONFIG", "")
 IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
@@ -42,6 +43,9 @@ class Cluster:
 
     api: Api
     kubeconfig: Path
+    """Of a launcher's account: with the rights that the manifests give it, and their policies."""
+    owner: Path
+    """Of the tests' own, which may do everything."""
     namespace: str
     server: Server | None
     """None: it is a real one."""
@@ -50,9 +54,9 @@ class Cluster:
     def __post_init__(self) -> None:
         self.driver = PodDriver(self.api, home=f"{self.namespace}-0")
 
-    def connect(self) -> KubernetesClient:
-        """A client that does not wait long before it tries again."""
-        client = connect(str(self.kubeconfig))
+    def connect(self, as_owner: bool = False) -> KubernetesClient:
+        """A client that does not wait long before it tries again. `as_owner`: in other namespaces too."""
+        client = connect(str(self.owner if as_owner else self.kubeconfig))
         client.pauses_s = (0.02, 0.05)
         return client
 
@@ -101,13 +105,14 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     name = f"gang-{uuid.uuid4().hex[:8]}"
     with ExitStack() as stack:
         server: Server | None = None
-        kubeconfig = Path(REAL)
+        owner = kubeconfig = Path(REAL)
         if not REAL:
             server = stack.enter_context(api_server())
             stack.enter_context(controllers(server.storage))
-            kubeconfig = server.kubeconfig(tmp_path / "kubeconfig")
-        api = Api.from_kubeconfig(kubeconfig)
-        result = Cluster(api, kubeconfig, name, server)
+            owner = server.kubeconfig(tmp_path / "owner")
+            kubeconfig = server.kubeconfig(tmp_path / "kubeconfig", account=launcher_account(name))
+        api = Api.from_kubeconfig(owner)
+        result = Cluster(api, kubeconfig, owner, name, server)
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         stack.callback(_remove, api, name)
         for number in range(NODES):

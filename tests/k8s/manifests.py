@@ -21,9 +21,9 @@ Object = dict[str, Any]
 MANIFESTS = Path(__file__).parents[2] / "k8s" / "manifests"
 CLUSTER_KINDS = {
     "Namespace", "PersistentVolume", "NodePool", "EC2NodeClass", "ClusterQueue", "ResourceFlavor", "Queue",
-    "ClusterRole", "ClusterRoleBinding",
+    "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
 }  # fmt: skip
-SECRETS = {"dagster-postgresql", "mlflow-postgresql", "oauth2-proxy", "endpoints"}
+SECRETS = {"dagster-postgresql", "mlflow-postgresql", "oauth2-proxy", "endpoints", "mark-keys"}
 """That a person makes: platform/kustomization.yaml names them. Manifests hold none."""
 
 
@@ -103,6 +103,10 @@ def _wanted_by_objects(objects: Sequence[Object]) -> Iterator[tuple[str, str, st
                 yield by, obj["roleRef"]["kind"], namespace, obj["roleRef"]["name"]
                 for subject in obj["subjects"]:
                     yield by, subject["kind"], subject["namespace"], subject["name"]
+            case "ValidatingAdmissionPolicyBinding":
+                yield by, "ValidatingAdmissionPolicy", "", spec["policyName"]
+                if reads := spec.get("paramRef"):
+                    yield by, "ConfigMap", reads["namespace"], reads["name"]
             case "LocalQueue":
                 yield by, "ClusterQueue", "", spec["clusterQueue"]
             case "ClusterQueue":
@@ -147,15 +151,19 @@ def _wanted_by_pods(made: Sequence[Pods]) -> Iterator[tuple[str, str, str, str]]
                         yield by, "Secret", space, source[key]["name"]
 
 
-def rights(objects: Sequence[Object], role: str, namespace: str) -> set[tuple[str, str, str]]:
-    """(API group, resource, verb) that a Role gives."""
-    (result,) = (
-        obj for obj in of_kind(objects, "Role")
-        if (obj["metadata"]["name"], obj["metadata"]["namespace"]) == (role, namespace)
-    )  # fmt: skip
+def rights(objects: Sequence[Object], namespace: str, account: str) -> set[tuple[str, str, str, str]]:
+    """(namespace, API group, resource, verb) that the bound Roles give a service account."""
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    bound = {
+        (obj["metadata"]["namespace"], obj["roleRef"]["name"])
+        for obj in of_kind(objects, "RoleBinding")
+        if subject in obj["subjects"]
+    }
     return {
-        (group, resource, verb)
-        for rule in result["rules"]
+        (role["metadata"]["namespace"], group, resource, verb)
+        for role in of_kind(objects, "Role")
+        if (role["metadata"]["namespace"], role["metadata"]["name"]) in bound
+        for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]

@@ -13,6 +13,9 @@ import yaml
 from k8s.client import resource_of
 from k8s.lint.admission import AdmissionRequest, Denial, Policies
 
+from .cluster.access import Account
+from .cluster.faults import Call
+from .cluster.kinds import KINDS
 from .manifests import MANIFESTS, Object
 
 RUNS = "preference-tuning"
@@ -34,6 +37,37 @@ def shipped(**limits: str) -> Policies:
     (given,) = (obj for obj in objects if obj["metadata"]["name"] == "launch-limits")
     given["data"] |= limits
     return Policies(objects)
+
+
+def launcher_account(namespace: str) -> Account:
+    """The account of a launch in a test's namespace: the shipped Roles of every backend, the shipped policies."""
+    roles = [
+        obj
+        for folder in (MANIFESTS / "bases" / "rbac", *(MANIFESTS / "components").iterdir())
+        for obj in plain(folder)
+        if obj["kind"] == "Role"
+    ]
+    rights = {
+        (group, resource, verb)
+        for role in roles
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    policies = shipped(gangAccounts="trainer default", withoutQueue="true")
+
+    def admission(operation: str, call: Call, new: Object | None, old: Object | None) -> str:
+        of = KINDS[call.kind]
+        request = AdmissionRequest(
+            operation, LAUNCHER, (of.group, of.plural), of.kind, RUNS, call.name, new=new, old=old
+        )  # fmt: skip
+        return "; ".join(
+            f"ValidatingAdmissionPolicy '{each.policy}' with binding '{each.policy}' denied request: {each.message}"
+            for each in policies.denials(request)
+        )
+
+    return Account(LAUNCHER, namespace, frozenset(rights), admission)
 
 
 def asks(user: str, obj: Object, operation: str = "CREATE", old: Object | None = None) -> AdmissionRequest:

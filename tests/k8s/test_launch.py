@@ -238,13 +238,15 @@ def test_namespace_under_deletion_is_no_matter_of_rights(cluster: Cluster, plann
     cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     cluster.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": held})
     cluster.api.delete("Namespace", "", name)
-    error = Launch(cluster, planned, cluster.settings(tmp_path, namespace=name)).ended()
+    owner = cluster.connect(as_owner=True)
+    error = Launch(cluster, planned, cluster.settings(tmp_path, namespace=name), owner).ended()
     cluster.api.patch("ConfigMap", name, "held", {"metadata": {"finalizers": None}})
     assert isinstance(error, TrainingRefused)
     assert "Make the namespace again once it is gone" in str(error)
 
 
 def test_a_namespace_that_is_not_there_is_said(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    error = Launch(cluster, planned, cluster.settings(tmp_path, namespace="nowhere-at-all")).ended()
+    owner = cluster.connect(as_owner=True)
+    error = Launch(cluster, planned, cluster.settings(tmp_path, namespace="nowhere-at-all"), owner).ended()
     assert isinstance(error, TrainingRefused)
     assert "create the namespace" in str(error)

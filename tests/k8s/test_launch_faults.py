@@ -216,7 +216,7 @@ def test_a_right_that_is_missing_ends_the_launch_with_its_name(
     cluster.ours.faults.add(FORBIDDEN[name])
     error = Launch(cluster, planned, cluster.settings(tmp_path)).ended()
     assert isinstance(error, TrainingRefused)
-    assert "bases/rbac lists all that a launch needs" in str(error)
+    assert "list all that a launch needs" in str(error)
 
 
 def test_api_server_without_its_rights_yet_ends_no_launch(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_api_server_without_its_rights_yet_ends_no_launch(cluster: Cluster, plan
     refused.set()
     cluster.ours.faults.add(Fault(verb="get", kind="JobSet", status=403, times=0))
     assert isinstance(launched.ended(), TrainingRefused)
-    assert "bases/rbac lists all that a launch needs" in str(launched.error)
+    assert "list all that a launch needs" in str(launched.error)
     assert len(cluster.jobsets()) == 1
 
 

@@ -1,20 +1,16 @@
 """Every overlay builds, is right by schema, and holds together; each check catches a broken copy."""
 
 import copy
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from k8s.client import RESOURCES
 from k8s.render.pod import labels
 
 from .admission import gang_of, pod_specs
-from .built import objects_of
 from .manifests import (
-    MANIFESTS,
     Object,
     Pods,
     bad_pools,
@@ -26,7 +22,6 @@ from .manifests import (
     open_namespaces,
     overlay,
     pods,
-    rights,
     training_pools,
 )
 from .schemas import problems, unchecked
@@ -73,50 +68,6 @@ def test_nothing_is_open_that_need_not_be(name: str) -> None:
 def test_node_pools_let_a_gang_live(name: str) -> None:
     assert bad_pools(overlay(name)) == []
     assert len(training_pools(overlay(name))) == (0 if name == GKE else 2)
-
-
-@pytest.mark.shared
-def test_volcano_is_one_line_of_an_overlay(tmp_path: Path, shared_data: Path) -> None:
-    """Elsewhere its CRD may be missing, and one unknown kind fails the whole apply."""
-    switch = "# - ../../bases/volcano"
-    for name in (EKS, A100, GKE):
-        assert not of_kind(overlay(name), "Queue")
-        assert switch in (MANIFESTS / "overlays" / name / "kustomization.yaml").read_text()
-    copied = Path(shutil.copytree(MANIFESTS, tmp_path / "manifests"))
-    chosen = copied / "overlays" / EKS / "kustomization.yaml"
-    chosen.write_text(chosen.read_text().replace(switch, switch.removeprefix("# ")))
-    (queue,) = of_kind(objects_of(chosen.parent), "Queue")
-    assert queue["metadata"]["name"] == gang_of(EKS).settings.queue
-    assert problems(queue) == []
-
-
-# The calls of k8s/client.py: apply is a patch that may create; the rest is asked for by observe.py, tail.py, launch.py.
-OWN = {"JobSet", "Job", "VolcanoJob", "RayJob"}
-CALLS = {
-    **{kind: {"get", "create", "patch", "delete"} for kind in OWN},
-    "Job": {"get", "list", "create", "patch", "delete"},
-    "Service": {"create", "patch"},
-    "Pod": {"list"},
-    "Workload": {"list"},
-    "Event": {"list"},
-}
-
-
-@every_overlay
-def test_the_launcher_may_do_what_it_does_and_nothing_else(name: str) -> None:
-    assert set(CALLS) == set(RESOURCES), "the client has learnt a kind: say here what it does with it"
-    wanted = {(RESOURCES[kind].group, RESOURCES[kind].plural, verb) for kind, verbs in CALLS.items() for verb in verbs}
-    assert rights(overlay(name), "launcher", "preference-tuning") == wanted | {("", "pods/log", "get")}
-
-
-def test_a_trainer_gets_no_token_and_nobody_but_runs_may_launch() -> None:
-    objects = overlay(EKS)
-    (trainer,) = (o for o in of_kind(objects, "ServiceAccount") if o["metadata"]["name"] == "trainer")
-    assert trainer["automountServiceAccountToken"] is False
-    bound = {subject["name"] for binding in of_kind(objects, "RoleBinding") for subject in binding["subjects"]}
-    assert "trainer" not in bound
-    (launcher,) = (o for o in of_kind(objects, "RoleBinding") if o["roleRef"]["name"] == "launcher")
-    assert [(s["namespace"], s["name"]) for s in launcher["subjects"]] == [("preference-tuning", "dagster")]
 
 
 @every_overlay
@@ -171,7 +122,7 @@ MISTAKES = [
     (dangling, pool(lambda spec: node(spec)["nodeClassRef"].update(name="gpu")), "no EC2NodeClass /gpu"),
     (dangling, change("LocalQueue", "training", lambda o: o["spec"].update(clusterQueue="x")), "no ClusterQueue /x"),
     (dangling, remove("ResourceFlavor", "training"), "no ResourceFlavor /training"),
-    (dangling, remove("ServiceAccount", "dagster"), "no ServiceAccount"),
+    (dangling, remove("ServiceAccount", "launcher"), "no ServiceAccount preference-tuning/launcher"),
     (dangling, remove("PersistentVolume", "checkpoints"), "no PersistentVolume /checkpoints"),
     (
         dangling,
@@ -179,6 +130,8 @@ MISTAKES = [
         "no PersistentVolumeClaim preference-tuning/checkpoints",
     ),
     (dangling, remove("Role", "launcher"), "no Role preference-tuning/launcher"),
+    (dangling, remove("ConfigMap", "launch-limits"), "no ConfigMap preference-tuning/launch-limits"),
+    (dangling, remove("ValidatingAdmissionPolicy", "preference-tuning-gangs"), "no ValidatingAdmissionPolicy"),
     (dangling, remove("ConfigMap", "run-environment"), "no ConfigMap preference-tuning/run-environment"),
     (dangling, remove("Service", "slot-a"), "no Service preference-tuning-serving/slot-a"),
     (dangling, remove("InferenceService", "judge"), "no Deployment preference-tuning-serving/judge-predictor"),

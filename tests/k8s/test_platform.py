@@ -102,17 +102,6 @@ def test_tokens_of_the_api_are_mounted_where_the_api_is_called() -> None:
     }
 
 
-def test_the_run_launcher_may_do_what_it_does_and_no_more() -> None:
-    """The calls in dagster_k8s 0.29: launcher.py and, for jobs, pods, their logs and events, client.py."""
-    role = named(build("platform"), "Role", "run-launcher")
-    assert role["metadata"]["namespace"] == RUNS
-    rights = {(r, v) for rule in role["rules"] for r in rule["resources"] for v in rule["verbs"]}
-    assert rights == {
-        ("jobs", "create"), ("jobs", "list"), ("jobs", "delete"), ("jobs/status", "get"),
-        ("pods", "get"), ("pods", "list"), ("pods", "delete"), ("pods/log", "get"), ("events", "list"),
-    }  # fmt: skip
-
-
 def test_no_secret_is_written_down() -> None:
     assert not of_kind(both(), "Secret")
     secret = re.compile(r"(?i)password|secret|token|_key|database_url|backend_store_uri")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
 from urllib.parse import unquote
 
 from . import podcalls
+from .access import anybody
 from .faults import Call
 from .kinds import CUSTOM, KINDS, NoSuchPath, Object, Refused, built_in, kind_at
 from .patches import check_type, patch_of
@@ -37,6 +38,8 @@ from .validation import invalid
 from .writes import unmet, without_nulls
 
 NOT_FOUND = "the server could not find the requested resource"
+Admit = Callable[[str, Call, Object | None, Object | None], None]
+"""Of the operation, the call, the new object and the old. Raises Refused."""
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
@@ -87,8 +90,8 @@ class Routes:
     storage: Storage
     logs: podcalls.Logs | None = None
 
-    def answer(self, request: Request, call: Call, stop: Event) -> Answer:
-        """Do it. Raises Refused; `stop` ends a watch or a followed log."""
+    def answer(self, request: Request, call: Call, stop: Event, admit: Admit = anybody) -> Answer:
+        """Do it. Raises Refused; `stop` ends a watch or a followed log, `admit` is asked before a write is stored."""
         query, storage = request.query, self.storage
         check_options(request)
         match call.verb, call.subresource:
@@ -107,18 +110,18 @@ class Routes:
             case "watch", "":
                 return Answer(200, stream=self._watch(call, query, stop))
             case "create", "":
-                return self._create(call, request)
+                return self._create(call, request, admit)
             case "create", "eviction" if call.kind == "Pod":
                 options = parsed(request).get("deleteOptions") or {}
                 return Answer(201, podcalls.evict(storage, call.namespace, call.name, options))
             case "create", "binding" if call.kind == "Pod":
                 return Answer(201, podcalls.bind(storage, call.namespace, call.name, parsed(request)))
             case "update", "" | "status":
-                return self._update(call, request)
+                return self._update(call, request, admit)
             case "patch", "" | "status":
-                return self._patch(call, request)
+                return self._patch(call, request, admit)
             case "delete", "":
-                return self._delete(call, request)
+                return self._delete(call, request, admit)
             case "deletecollection", "":
                 body = self._list(call, query)
                 for item in body["items"]:
@@ -176,7 +179,7 @@ class Routes:
             if event != "BOOKMARK" or bookmarks
         )
 
-    def _create(self, call: Call, request: Request) -> Answer:
+    def _create(self, call: Call, request: Request, admit: Admit) -> Answer:
         obj = parsed(request)
         same_kind(call.kind, obj)
         meta = obj["metadata"] = obj.get("metadata") or {}
@@ -185,10 +188,11 @@ class Routes:
             self.storage.get("Namespace", "", call.namespace)
             meta.setdefault("namespace", call.namespace)
         obj, warnings = checked(call.kind, without_nulls(obj), is_strict(request.query), "create")
+        admit("CREATE", call, obj, None)
         result = self.storage.create(call.kind, call.namespace, obj, writer(request), is_dry(request.query))
         return Answer(201, result, warnings=warnings if warns(request.query) else [])
 
-    def _update(self, call: Call, request: Request) -> Answer:
+    def _update(self, call: Call, request: Request, admit: Admit) -> Answer:
         obj = parsed(request)
         same_kind(call.kind, obj)
         named(obj, call)
@@ -197,12 +201,13 @@ class Routes:
             raise invalid(call.kind, call.name, [("metadata.resourceVersion", text)])
         obj, warnings = checked(call.kind, without_nulls(obj), is_strict(request.query), "update", call.subresource)
         dry, manager = is_dry(request.query), writer(request)
+        admit("UPDATE", call, obj, None)
         new = self.storage.update(call.kind, call.namespace, obj, call.subresource, manager, dry)
         return Answer(200, new, warnings=warnings if warns(request.query) else [])
 
-    def _patch(self, call: Call, request: Request) -> Answer:
+    def _patch(self, call: Call, request: Request, admit: Admit) -> Answer:
         if request.content_type == APPLY:
-            return self._apply(call, request)
+            return self._apply(call, request, admit)
         storage = self.storage
         check_type(call.kind, request.content_type)
         patch = parsed(request)
@@ -217,7 +222,7 @@ class Routes:
             new = storage.update(call.kind, call.namespace, new, call.subresource, manager, dry)
         return Answer(200, new, warnings=warnings if warns(request.query) else [])
 
-    def _apply(self, call: Call, request: Request) -> Answer:
+    def _apply(self, call: Call, request: Request, admit: Admit) -> Answer:
         manager, force = request.query.get("fieldManager", ""), request.query.get("force") in TRUE
         obj = parsed(request)
         same_kind(call.kind, obj, required=True)
@@ -227,14 +232,15 @@ class Routes:
         check_typed(call.kind, obj)
         how = (call.kind, call.namespace, call.name, obj, manager, force)
         with self.storage.changed:
-            result, _ = self.storage.apply(*how, dry_run=True, subresource=call.subresource)
+            result, absent = self.storage.apply(*how, dry_run=True, subresource=call.subresource)
             if not call.subresource:
                 checked(call.kind, result, is_strict(request.query), "apply")
+            admit("CREATE" if absent else "UPDATE", call, result, None)
             dry = is_dry(request.query)
             built, created = self.storage.apply(*how, dry_run=dry, subresource=call.subresource)
         return Answer(201 if created else 200, built)
 
-    def _delete(self, call: Call, request: Request) -> Answer:
+    def _delete(self, call: Call, request: Request, admit: Admit) -> Answer:
         options = parsed(request) if request.body else {}
         if options.get("kind", "DeleteOptions") != "DeleteOptions":
             raise Refused(400, "BadRequest", f'no kind "{options["kind"]}" is registered for version "v1"')
@@ -254,6 +260,7 @@ class Routes:
             if policy not in ("Background", "Foreground", "Orphan"):
                 text = f'DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "{policy}"'
                 raise Refused(422, "Invalid", text)
+            admit("DELETE", call, None, old)
             gone = old if dry else self.storage.delete(*where, policy, grace, uid)
         if call.kind == "Pod" or gone["metadata"].get("finalizers") or call.kind == "Namespace":
             return Answer(200, gone)

@@ -1,6 +1,6 @@
 """The tests' API server: HTTP on 127.0.0.1 over one storage, with a token, a record of the requests, and faults.
 
-Answers as kube-apiserver was seen to answer. Roles are not simulated: a refusal by them is a fault's.
+Answers as kube-apiserver was seen to answer. Its own token may do everything, that of an account what it is given.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from ...ports import LOOPBACK, held_port
+from .access import Account, anybody
 from .discovery import HEALTH, discovered
 from .faults import Call, Faults, When
 from .kinds import Refused
@@ -58,6 +59,7 @@ class Server:
         self.errors: list[Exception] = []
         """Of its own, answered with 500: a test that ends with one fails."""
         self.token = secrets.token_hex(16)
+        self._accounts: dict[str, Account] = {}
         self._routes = Routes(self.storage)
         self._held = held_port()
         self._tls, self._port, self._listener = tls, self._held.getsockname()[1], None
@@ -79,14 +81,18 @@ class Server:
     def url(self) -> str:
         return f"{'https' if self._tls else 'http'}://{LOOPBACK}:{self._port}"
 
-    def kubeconfig(self, path: Path, namespace: str = "default") -> Path:
-        """Write a kubeconfig with the server and its token; returns its path."""
+    def kubeconfig(self, path: Path, namespace: str = "default", account: Account | None = None) -> Path:
+        """Write a kubeconfig with the server and its token, or one of an account; returns its path."""
+        token = self.token
+        if account is not None:
+            token = secrets.token_hex(16)
+            self._accounts[token] = account
         cluster = {"server": self.url} | ({"certificate-authority": str(self._tls[0])} if self._tls else {})
         context = {"cluster": "tests", "user": "tests", "namespace": namespace}
         config = {
             **{"apiVersion": "v1", "kind": "Config", "current-context": "tests"},
             "clusters": [{"name": "tests", "cluster": cluster}],
-            "users": [{"name": "tests", "user": {"token": self.token}}],
+            "users": [{"name": "tests", "user": {"token": token}}],
             "contexts": [{"name": "tests", "context": context}],
         }
         path.write_text(json.dumps(config))  # JSON is YAML
@@ -154,11 +160,12 @@ class Server:
             number = self._number
         try:
             try:
-                if request.path not in (*HEALTH, "/version") and token != self.token:
+                account = self._accounts.get(token)
+                if request.path not in (*HEALTH, "/version") and token != self.token and account is None:
                     raise Refused(401, "Unauthorized", "Unauthorized")
                 body = discovered(request.path) if request.method == "GET" else None
                 call = call if body is not None else call_of(request)
-                answer = self._faulty(number, request, call, body)
+                answer = self._faulty(number, request, call, body, account)
             except Refused as refusal:
                 answer = Answer(refusal.code, refusal.status())
             except Dropped:
@@ -174,7 +181,7 @@ class Server:
         self._record(request, status, at, call)
         return answer
 
-    def _faulty(self, number: int, request: Request, call: Call, body: Any) -> Answer:
+    def _faulty(self, number: int, request: Request, call: Call, body: Any, account: Account | None) -> Answer:
         self._hook(number, call, "before")
         fault = self.faults.meeting(call)
         if fault and fault.hang_s and self._stop.wait(fault.hang_s):
@@ -186,7 +193,10 @@ class Server:
         stop = self._stop
         if call.verb == "watch" and request.query.get("timeoutSeconds"):
             stop = _Either(stop, whole(request.query, "timeoutSeconds"))
-        answer = Answer(200, body) if body is not None else self._routes.answer(request, call, stop)
+        if account:
+            account.authorize(call)
+        admit = account.admit if account else anybody
+        answer = Answer(200, body) if body is not None else self._routes.answer(request, call, stop, admit)
         if fault and fault.drop == "after":
             raise Dropped
         return answer

@@ -1,0 +1,151 @@
+"""Who may do what: each account's rights in each overlay are the calls of its own programs, by backend."""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from k8s.client import RESOURCES
+
+from .admission import gang_of, recipe_of
+from .built import objects_of
+from .manifests import MANIFESTS, Object, of_kind, overlay, pods, rights
+from .schemas import problems
+
+RUNS, PLATFORM, SERVING = "preference-tuning", "preference-tuning-platform", "preference-tuning-serving"
+OVERLAYS = {"eks-spot-h200": {"jobset"}, "eks-a100": {"rayjob"}, "gke": {"rayjob"}}
+"""And the backends that each has the components of."""
+every_overlay = pytest.mark.parametrize("name", OVERLAYS)
+
+# The calls of k8s/client.py: apply is a patch that may create; the rest is asked for by observe.py, log_tail.py, launch.py.
+OBJECT = {"get", "create", "patch", "delete"}
+CALLS = {
+    "": {"Pod": {"list"}, "Event": {"list"}},
+    "jobset": {"JobSet": OBJECT, "Job": {"list"}, "Workload": {"list"}},
+    "rayjob": {"RayJob": OBJECT, "Workload": {"list"}},
+    "volcano": {"VolcanoJob": OBJECT},
+    "indexed-job": {"Job": OBJECT, "Service": {"create", "patch"}},
+}
+"""By backend; "": whatever it is."""
+ROLLOUT = {
+    *((SERVING, "gateway.networking.k8s.io", "httproutes", verb) for verb in ("get", "patch")),
+    *((SERVING, "", "configmaps", verb) for verb in ("get", "patch")),
+    *((SERVING, "apps", *right) for right in (("deployments", "get"), ("deployments/scale", "patch"))),
+    (SERVING, "discovery.k8s.io", "endpointslices", "list"),
+}
+# dagster_k8s 0.29: launcher.py and, for jobs, pods, their logs and events, client.py.
+DAEMON = {
+    *(("batch", "jobs", verb) for verb in ("create", "list", "delete")), ("batch", "jobs/status", "get"),
+    *(("", "pods", verb) for verb in ("get", "list", "delete")), ("", "pods/log", "get"), ("", "events", "list"),
+}  # fmt: skip
+WEBSERVER = {("batch", "jobs", "delete"), ("", "pods", "list"), ("", "pods", "delete")}
+VERBS = {
+    "eks-spot-h200": {"launcher": 9 + 7, "daemon": 9, "webserver": 3},
+    "eks-a100": {"launcher": 8 + 7, "daemon": 9, "webserver": 3},
+    "gke": {"launcher": 8 + 7, "daemon": 9, "webserver": 3},
+}
+"""By account: a verb on a resource each, its own and those of a rollout. Whoever adds one says so here."""
+
+
+def launcher(*backends: str) -> set[tuple[str, str, str, str]]:
+    calls = [(kind, verb) for each in ("", *backends) for kind, verbs in CALLS[each].items() for verb in verbs]
+    return {(RUNS, RESOURCES[kind].group, RESOURCES[kind].plural, verb) for kind, verb in calls} | {
+        (RUNS, "", "pods/log", "get")
+    }
+
+
+def accounts(objects: tuple[Object, ...]) -> list[tuple[str, str]]:
+    return [(o["metadata"]["namespace"], o["metadata"]["name"]) for o in of_kind(objects, "ServiceAccount")]
+
+
+@every_overlay
+def test_the_launcher_may_do_what_its_backends_ask(name: str) -> None:
+    assert {kind for calls in CALLS.values() for kind in calls} == set(RESOURCES), "say here what the client does"
+    assert rights(overlay(name), RUNS, "launcher") == launcher(*OVERLAYS[name]) | ROLLOUT
+    assert recipe_of(name).compute.kubernetes is not None
+    assert gang_of(name).settings.backend in OVERLAYS[name]
+
+
+@every_overlay
+def test_each_account_has_its_own_rights_and_no_more(name: str) -> None:
+    objects = overlay(name)
+    given = {account: rights(objects, *account) for account in accounts(objects)}
+    assert given[PLATFORM, "daemon"] == {(RUNS, *right) for right in DAEMON}
+    assert given[PLATFORM, "webserver"] == {(RUNS, *right) for right in WEBSERVER}
+    assert {account[1]: len(each) for account, each in given.items() if each} == VERBS[name]
+    subjects = {(s["namespace"], s["name"]) for o in of_kind(objects, "RoleBinding") for s in o["subjects"]}
+    assert subjects <= set(given), "a binding of somebody that is not here"
+
+
+@every_overlay
+def test_nobody_may_make_what_nothing_bounds(name: str) -> None:
+    """Who creates something in the namespace of the gangs is one of the accounts that the policies know."""
+    objects = overlay(name)
+    makers = {
+        account for account in accounts(objects)
+        if any(space == RUNS and verb in ("create", "patch", "update") for space, _, _, verb in rights(objects, *account))
+    }  # fmt: skip
+    assert makers == {(RUNS, "launcher"), (PLATFORM, "daemon")}
+    conditions = str(of_kind(objects, "ValidatingAdmissionPolicy"))
+    assert all(f"system:serviceaccount:{space}:{account}" in conditions for space, account in makers)
+    assert all(o["spec"]["validationActions"][0] == "Deny" for o in of_kind(objects, "ValidatingAdmissionPolicyBinding"))
+
+
+@every_overlay
+def test_pods_have_accounts_of_their_own(name: str) -> None:
+    of = {pod.owner.split("/")[1]: pod.spec["serviceAccountName"] for pod in pods(overlay(name))}
+    assert of["dagster-code"] == "code-location" and of["dagster-daemon"] == "daemon"
+    assert of["dagster-webserver"] == "webserver"
+    shared = Counter(of.values())
+    assert {account for account, times in shared.items() if times > 1} == {"proxy", "server"}
+    for space, account in accounts(overlay(name)):
+        (obj,) = (o for o in of_kind(overlay(name), "ServiceAccount") if (o["metadata"]["namespace"], o["metadata"]["name"]) == (space, account))  # fmt: skip  # noqa: E501
+        assert (obj.get("automountServiceAccountToken") is False) == (account != "launcher")
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("backend", sorted(CALLS.keys() - {""}))
+def test_a_backend_is_one_line_of_an_overlay(backend: str, tmp_path: Path, shared_data: Path) -> None:
+    """With its rights, its own objects, and nothing of the others'."""
+    copied = Path(shutil.copytree(MANIFESTS, tmp_path / "manifests"))
+    file = copied / "overlays" / "eks-spot-h200" / "kustomization.yaml"
+    line = f"- ../../components/{backend} "
+    lines = file.read_text().splitlines()
+    assert sum(line in each for each in lines) == 1
+    chosen = [each.replace("# - ", "- ", 1) if line in each else each for each in lines]
+    others = [f"- ../../components/{each} " for each in CALLS if each not in ("", backend)]
+    chosen = [each for each in chosen if not any(other in each for other in others)]
+    file.write_text("\n".join(chosen))
+    objects = objects_of(file.parent)
+    assert rights(objects, RUNS, "launcher") - ROLLOUT == launcher(backend)
+    assert [obj["metadata"]["name"] for obj in of_kind(objects, "Queue")] == ["training"] * (backend == "volcano")
+    assert [result for obj in objects if (result := problems(obj))] == []
+    (limits,) = (o for o in of_kind(objects, "ConfigMap") if o["metadata"]["name"] == "launch-limits")
+    assert limits["data"]["withoutQueue"] == str(backend == "indexed-job").lower()
+
+
+def test_the_volume_of_rights_is_not_cluster_wide() -> None:
+    for name in OVERLAYS:
+        assert of_kind(overlay(name), "ClusterRole", "ClusterRoleBinding") == []
+
+
+@every_overlay
+def test_quotas_leave_room_for_the_gang_and_its_successor(name: str) -> None:
+    (quota,) = of_kind(overlay(name), "ResourceQuota")
+    (queue,) = of_kind(overlay(name), "ClusterQueue")
+    promised = {
+        resource["name"]: int(resource["nominalQuota"])
+        for flavor in queue["spec"]["resourceGroups"][0]["flavors"]
+        if flavor["name"] == "training"
+        for resource in flavor["resources"]
+        if resource["name"] in ("nvidia.com/gpu", "pods")
+    }
+    hard, gang = quota["spec"]["hard"], gang_of(name)
+    assert int(hard["requests.nvidia.com/gpu"]) == 2 * promised["nvidia.com/gpu"] >= 2 * gang.nodes * gang.processes
+    assert int(hard["pods"]) >= 2 * promised["pods"]
+    assert hard["services.loadbalancers"] == hard["services.nodeports"] == "0"
+    (limits,) = of_kind(overlay(name), "LimitRange")
+    assert {limit["type"] for limit in limits["spec"]["limits"]} == {"Container", "PersistentVolumeClaim"}
