@@ -39,11 +39,15 @@ def shipped(**limits: str) -> Policies:
     return Policies(objects)
 
 
-def launcher_account(namespace: str) -> Account:
-    """The account of a launch in a test's namespace: the shipped Roles of every backend, the shipped policies."""
+BACKENDS = ("jobset", "rayjob", "volcano", "indexed-job")
+
+
+def launcher_account(namespace: str, *backends: str, without: tuple[str, str, str] | None = None) -> Account:
+    """The account of a launch in a test's namespace: the shipped Roles of these backends (all by default), but for a
+    right that is taken; the shipped policies."""
     roles = [
         obj
-        for folder in (MANIFESTS / "bases" / "rbac", *(MANIFESTS / "components").iterdir())
+        for folder in (MANIFESTS / "bases" / "rbac", *(MANIFESTS / "components" / each for each in backends or BACKENDS))
         for obj in plain(folder)
         if obj["kind"] == "Role"
     ]
@@ -54,7 +58,7 @@ def launcher_account(namespace: str) -> Account:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
-    }
+    } - {without}
     policies = shipped(gangAccounts="trainer default", withoutQueue="true")
 
     def admission(operation: str, call: Call, new: Object | None, old: Object | None) -> str:

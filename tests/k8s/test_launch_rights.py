@@ -1,0 +1,68 @@
+"""A launch has the rights of its own backend's component: they are enough, and each that makes a gang is needed."""
+
+from pathlib import Path
+
+import pytest
+
+from k8s.client import RESOURCES, KubernetesClient, Refused, connect
+from k8s.observe import KINDS
+from k8s.render import render
+from pipeline.storage import Store
+from pipeline.training.launch import TrainingRefused
+from pipeline.training.plan import TrainingPlan
+
+from .conftest import Cluster, Launch, Robot
+from .policies import launcher_account
+from .render.golden import CASES
+
+Planned = tuple[Store, TrainingPlan]
+BACKENDS = {"jobset": "jobset", "rayjob": "rayjob", "volcano": "volcano", "indexed_job": "indexed-job"}
+"""Of a recipe, and its component's folder."""
+
+
+def client_of(cluster: Cluster, folder: Path, *backends: str, without: tuple[str, str, str] | None = None) -> KubernetesClient:
+    account = launcher_account(cluster.namespace, *backends, without=without)
+    client = connect(str(cluster.ours.kubeconfig(folder / "own", account=account)))
+    client.pauses_s = (0.02, 0.05)
+    return client
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_components_rights_are_enough_for_its_backend(
+    cluster: Cluster, planned: Planned, tmp_path: Path, backend: str
+) -> None:
+    client = client_of(cluster, tmp_path, BACKENDS[backend])
+    with Robot(cluster, planned, number=3 if backend == "rayjob" else 2):
+        assert Launch(cluster, planned, cluster.settings(tmp_path, backend=backend), client).ended() is None
+
+
+@pytest.mark.parametrize("verb", ["get", "create", "patch"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_right_that_was_taken_ends_the_launch(
+    cluster: Cluster, planned: Planned, tmp_path: Path, backend: str, verb: str
+) -> None:
+    own = RESOURCES[KINDS[backend]]
+    client = client_of(cluster, tmp_path, BACKENDS[backend], without=(own.group, own.plural, verb))
+    error = Launch(cluster, planned, cluster.settings(tmp_path, backend=backend), client).ended()
+    assert isinstance(error, TrainingRefused)
+    assert f'cannot {verb} resource "{own.plural}"' in str(error)
+
+
+def test_another_backends_component_is_no_help(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    client = client_of(cluster, tmp_path, "rayjob", "volcano")
+    assert isinstance(Launch(cluster, planned, cluster.settings(tmp_path), client).ended(), TrainingRefused)
+
+
+def test_a_recipe_that_a_policy_refuses_is_told_why(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    settings = cluster.settings(tmp_path, image="docker.io/library/python@sha256:" + "1" * 64)
+    error = Launch(cluster, planned, settings).ended()
+    assert isinstance(error, TrainingRefused)
+    assert "gang-image" in str(error) and "what the policy allows (k8s/manifests/bases/admission)" in str(error)
+
+
+def test_a_launcher_takes_no_service_of_others(cluster: Cluster, tmp_path: Path) -> None:
+    """The way of the code server's Service: an apply by whoever may patch Services."""
+    _, service = render(CASES["indexed-job"])
+    service["metadata"] |= {"namespace": cluster.namespace, "name": "dagster-code"}
+    with pytest.raises(Refused, match="gang-name"):
+        client_of(cluster, tmp_path).apply(service)
