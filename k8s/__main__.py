@@ -1,7 +1,7 @@
 """`pt k8s lint | render | estimate`: what a launch would put into a cluster, before it does.
 
 `lint RECIPE... --manifests FILE...` judges the gang of each recipe together with static manifests (`-`: standard input,
-as `kubectl kustomize` writes it): schemas and their CEL rules first, then rules of meaning; as text, `--json` or
+as `kubectl kustomize` writes it): schemas and their CEL rules first, the manifests' admission policies, then rules of meaning; as text, `--json` or
 `--sarif`. The exit code is 0 without errors, 1 with errors, 2 when something cannot be read, 141 when nobody reads on
 (`| head`).
 """
@@ -12,7 +12,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import yaml
 
 from k8s.gang import Gang, evaluation_gang, example
-from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects, lint_schemas
+from k8s.lint import GANG_RULES, RULES, Violation, lint_admission, lint_gang, lint_objects, lint_schemas
 from k8s.lint.charges import describe
 from k8s.lint.manifests import Manifests
 from k8s.lint.memory import RECIPE_RULES, lint_memory
@@ -132,6 +132,7 @@ def _lint(recipes: Sequence[str], files: Sequence[str], folder: str | None, form
         raise ValueError(f"No object in {', '.join(files)}: give manifests, such as `kubectl kustomize` writes.")
     schemas = _schemas(folder)
     checked = (lambda objects: lint_schemas(objects, schemas)) if schemas else (lambda _: [])
+    admitted = _admission(manifests)
     given = [*checked(manifests), *lint_objects(manifests)]
     subjects: list[Linted] = []
     local: list[str] = []
@@ -143,7 +144,8 @@ def _lint(recipes: Sequence[str], files: Sequence[str], folder: str | None, form
         for gang in gangs_of_recipe(recipe):
             rendered = render(gang)
             # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
-            together = [*checked(rendered), *lint_memory(recipe, gang), *lint_gang(gang, [*rendered, *manifests])]
+            together = [*checked(rendered), *admitted(rendered), *lint_memory(recipe, gang)]
+            together += lint_gang(gang, [*rendered, *manifests])
             findings = [f for f in together if f not in given]
             charges = charged([*rendered, *manifests])
             subjects.append(Linted(f"{file}: {_about(gang)}", Place(file, 1), charges, findings))
@@ -182,6 +184,17 @@ def _schemas(folder: str | None) -> Schemas | None:
     except ImportError as error:
         raise ValueError(f"Schemas need {error.name}: pip install 'preference-tuning[lint]'.") from error
     return Schemas(Path(folder))
+
+
+def _admission(manifests: Sequence[dict[str, Any]]) -> Callable[[Sequence[dict[str, Any]]], list[Violation]]:
+    """What the policies among the manifests refuse of a gang. Raises ValueError where the extra to ask them is missing."""
+    if not any(document["kind"] == "ValidatingAdmissionPolicy" for document in manifests):
+        return lambda _: []
+    try:
+        import celpy as _
+    except ImportError as error:
+        raise ValueError(f"The policies in the manifests need {error.name}: pip install 'preference-tuning[lint]'.") from error
+    return lambda objects: lint_admission(objects, manifests)
 
 
 def _render(file: str) -> int:

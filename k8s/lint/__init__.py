@@ -12,16 +12,16 @@ from typing import Any, Protocol
 
 from k8s.gang import Gang
 from k8s.lint import gang as _gang
-from k8s.lint import karpenter, kueue, names, pools, rayjob, refusals, resources, restarts, routing, script, security
+from k8s.lint import karpenter, kueue, marks, names, pools, rayjob, refusals, resources, restarts, routing, script, security
 from k8s.lint import volcano as _volcano
 from k8s.lint.manifests import Manifests
 from k8s.lint.pods import where
 from k8s.lint.rules import GANG_RULES, RULES, Rule, Violation
 
-__all__ = ["GANG_RULES", "RULES", "Rule", "Violation", "lint_gang", "lint_objects", "lint_schemas"]
+__all__ = ["GANG_RULES", "RULES", "Rule", "Violation", "lint_admission", "lint_gang", "lint_objects", "lint_schemas"]
 
 THEMES = (
-    restarts, _volcano, rayjob, kueue, karpenter, pools, resources, refusals, security, script, names, routing, _gang,
+    restarts, _volcano, rayjob, kueue, karpenter, pools, resources, refusals, security, marks, script, names, routing, _gang,
 )  # fmt: skip
 """Importing a theme registers its rules."""
 
@@ -58,6 +58,26 @@ def lint_schemas(objects: Sequence[dict[str, Any]], schemas: Definitions) -> lis
         for obj in Manifests(objects).objects
         if schemas.known(obj)
         for path, _, problem in (text.partition(": ") for text in schemas.problems(obj))
+    ]
+
+
+def lint_admission(objects: Sequence[dict[str, Any]], manifests: Sequence[dict[str, Any]]) -> list[Violation]:
+    """What the ValidatingAdmissionPolicies among the manifests would refuse of a gang's objects. Raises ImportError
+    without the extra `lint`."""
+    from k8s.lint.admission import Policies, of_launcher
+
+    policies = Policies(manifests)
+    return [
+        Violation(
+            rule="admission",
+            severity="error",
+            where=where(obj, "spec"),
+            problem=f"{denial.policy}: {denial.message}",
+            reason="The API server refuses the launch.",
+            fix="Change the recipe, or launch-limits (k8s/manifests/bases/admission).",
+        )
+        for obj in objects
+        for denial in policies.denials(of_launcher(obj))
     ]
 
 

@@ -15,6 +15,7 @@ from celpy.adapter import json_to_cel
 from celpy.celparser import CELParseError
 from celpy.evaluation import CELEvalError
 
+from k8s.client import resource_of
 from k8s.lint.cel import program
 from k8s.lint.tree import Node, rows, sub, text, texts
 
@@ -37,6 +38,17 @@ class AdmissionRequest(NamedTuple):
     """None for DELETE."""
     old: Node | None = None
     """None for CREATE."""
+
+
+LAUNCHER = "system:serviceaccount:preference-tuning:launcher"
+"""The account of runs (k8s/manifests/bases/rbac)."""
+
+
+def of_launcher(obj: Node) -> AdmissionRequest:
+    """A launch's request that makes this object of a gang."""
+    at = resource_of(obj)
+    name, namespace = (text(obj, "metadata", key) for key in ("name", "namespace"))
+    return AdmissionRequest("CREATE", LAUNCHER, (at.group, at.plural), text(obj, "kind"), namespace, name, new=obj)
 
 
 class Denial(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from k8s.client import resource_of
-from k8s.lint.admission import AdmissionRequest, Denial, Policies
+from k8s.lint.admission import LAUNCHER, AdmissionRequest, Denial, Policies
 
 from .cluster.access import Account
 from .cluster.faults import Call
@@ -19,7 +19,6 @@ from .cluster.kinds import KINDS
 from .manifests import MANIFESTS, Object
 
 RUNS = "preference-tuning"
-LAUNCHER = "system:serviceaccount:preference-tuning:launcher"
 DAEMON = "system:serviceaccount:preference-tuning-platform:daemon"
 WEBSERVER = "system:serviceaccount:preference-tuning-platform:webserver"
 

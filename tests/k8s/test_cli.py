@@ -25,6 +25,10 @@ OVERLAYS = {
 }
 
 
+PLACE = "registry.example.com/preference-tuning/trainer@"
+"""Of the images that recipes have for people to replace."""
+
+
 def recipe(name: str) -> str:
     return str(RECIPES / f"{name}.yaml")
 
@@ -60,17 +64,33 @@ def test_every_recipe_at_once(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_recipes_and_their_overlay_lack_nothing_but_images(
-    overlay: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    overlay: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     if (kubectl := shutil.which("kubectl")) is None:
         pytest.skip("no kubectl to build the overlay")
     folder = ROOT / "k8s" / "manifests" / "overlays" / overlay
     built = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
+    (limits,) = (o for o in yaml.safe_load_all(built.stdout) if o["metadata"]["name"] == "launch-limits")
+    recipes: list[str] = []
+    for name in OVERLAYS[overlay]:
+        placed = Path(recipe(name)).read_text().replace(PLACE, f"{limits['data']['gangImages'].split()[0]}@")
+        (tmp_path / f"{name}.yaml").write_text(placed)
+        recipes.append(str(tmp_path / f"{name}.yaml"))
     monkeypatch.setattr(sys, "stdin", io.StringIO(built.stdout))
-    code = main(["lint", *map(recipe, OVERLAYS[overlay]), "--manifests", "-"])
+    code = main(["lint", *recipes, "--manifests", "-"])
     output = capsys.readouterr().out
     assert code == 0, output
     assert warnings(output) <= {"image-placeholder"} | ({"save-over-grace"} if overlay == "gke" else set())
+
+
+def test_an_image_that_the_overlay_refuses_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    admission = ROOT / "k8s" / "manifests" / "bases" / "admission"
+    files = [str(file) for file in admission.glob("*.yaml") if file.name not in ("kustomization.yaml", "quota.yaml")]
+    other = changed(tmp_path, (PLACE, "docker.io/library/python@"))
+    assert main(["lint", recipe("spot_h200_dpo"), "--manifests", *files]) == 0
+    assert main(["lint", other, "--manifests", *files]) == 1
+    output = capsys.readouterr().out
+    assert "error: admission" in output and "preference-tuning-gangs: gang-image:" in output
 
 
 def test_a_report_says_what_where_why_and_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

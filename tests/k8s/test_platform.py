@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 import yaml
 
+from k8s.render import render
 from k8s.render.pod import USER
 from pipeline.recipe import load
 
+from . import run_job
 from .built import PLATFORM, RUNS, SERVING, both, build, named, objects_of, pods, selects
 from .manifests import MANIFESTS, Object, of_kind
+from .policies import pod_specs
+from .render.golden import CASES
 from .schemas import problems
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +121,29 @@ def test_no_secret_is_written_down() -> None:
     instance = yaml.safe_load((MANIFESTS / "bases" / "platform" / "dagster.yaml").read_text())
     database = instance["storage"]["postgres"]["postgres_db"]
     assert all("env" in database[key] for key in ("hostname", "username", "password", "db_name"))
+
+
+def secrets_of(spec: Object) -> dict[str, bool]:
+    """Secrets that a pod's containers take, by name: whether the pod waits for each."""
+    containers = [*spec.get("initContainers", []), *spec["containers"]]
+    references = [source.get("secretRef") for c in containers for source in c.get("envFrom", [])]
+    references += [v.get("valueFrom", {}).get("secretKeyRef") for c in containers for v in c.get("env", [])]
+    references += [{"name": v["secret"]["secretName"]} for v in spec.get("volumes", []) if "secret" in v]
+    return {each["name"]: each.get("optional") is not True for each in references if each}
+
+
+@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda path: path.name)
+def test_the_keys_of_marks_are_where_rows_are_read(folder: Path) -> None:
+    """In the code location and in runs, which wait for them; in no gang, no server and no part of the platform."""
+    specs = {name: spec for _, name, _, spec in pods(objects_of(folder))}
+    specs["a run"] = run_job.kept()["spec"]["template"]["spec"]
+    assert {name for name, spec in specs.items() if "mark-keys" in secrets_of(spec)} == {"dagster-code", "a run"}
+    assert secrets_of(specs["dagster-code"])["mark-keys"] and secrets_of(specs["a run"])["mark-keys"]
+    assert "mark-keys" in instance()["run_launcher"]["config"]["env_secrets"]
+    for name, case in CASES.items():
+        for obj in render(case):
+            for spec in pod_specs(obj):
+                assert secrets_of(spec).keys() <= {"endpoints"}, name
 
 
 def code_location(objects: Sequence[Object]) -> Object:

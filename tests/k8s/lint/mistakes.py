@@ -24,6 +24,7 @@ from tests.k8s.lint.edits import (
     volcano,
     without,
 )
+from tests.k8s.lint.mark_mistakes import MARKS
 from tests.k8s.lint.refusal_mistakes import REFUSALS
 
 SUBMITTER = "spec.submitterPodTemplate.spec"
@@ -226,4 +227,4 @@ ROUTES = [
            "spec.rules.0.backendRefs.1.name", "candidate"),
 ]  # fmt: skip
 
-MISTAKES = [*REFUSALS, *RESTARTS, *OPERATORS, *NODE_POOLS, *RESOURCES, *SECURITY, *SCRIPTS, *NAMES, *ROUTES]
+MISTAKES = [*REFUSALS, *RESTARTS, *OPERATORS, *NODE_POOLS, *RESOURCES, *SECURITY, *MARKS, *SCRIPTS, *NAMES, *ROUTES]
