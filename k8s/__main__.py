@@ -1,14 +1,15 @@
 """`pt k8s lint | render | estimate`: what a launch would put into a cluster, before it does.
 
 `lint RECIPE... --manifests FILE...` judges the gang of each recipe together with static manifests (`-`: standard input,
-as `kubectl kustomize` writes it): schemas and their CEL rules first, the manifests' admission policies, then rules of meaning; as text, `--json` or
-`--sarif`. The exit code is 0 without errors, 1 with errors, 2 when something cannot be read, 141 when nobody reads on
-(`| head`).
+as `kubectl kustomize` writes it): schemas and their CEL rules first, the manifests' admission policies, then rules of
+meaning; as text, `--json` or `--sarif`. The exit code is 0 without errors, 1 with errors, 2 when something cannot be
+read, 141 when nobody reads on (`| head`).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import signal
 import sys
@@ -132,7 +133,7 @@ def _lint(recipes: Sequence[str], files: Sequence[str], folder: str | None, form
         raise ValueError(f"No object in {', '.join(files)}: give manifests, such as `kubectl kustomize` writes.")
     schemas = _schemas(folder)
     checked = (lambda objects: lint_schemas(objects, schemas)) if schemas else (lambda _: [])
-    admitted = _admission(manifests)
+    admitted = _admission(manifests if recipes else [])
     given = [*checked(manifests), *lint_objects(manifests)]
     subjects: list[Linted] = []
     local: list[str] = []
@@ -187,13 +188,14 @@ def _schemas(folder: str | None) -> Schemas | None:
 
 
 def _admission(manifests: Sequence[dict[str, Any]]) -> Callable[[Sequence[dict[str, Any]]], list[Violation]]:
-    """What the policies among the manifests refuse of a gang. Raises ValueError where the extra to ask them is missing."""
+    """What the policies among the manifests refuse of a gang. Raises ValueError without the extra to ask them."""
     if not any(document["kind"] == "ValidatingAdmissionPolicy" for document in manifests):
         return lambda _: []
     try:
-        import celpy as _
+        importlib.import_module("celpy")
     except ImportError as error:
-        raise ValueError(f"The policies in the manifests need {error.name}: pip install 'preference-tuning[lint]'.") from error
+        what = "The policies among the manifests need"
+        raise ValueError(f"{what} {error.name}: pip install 'preference-tuning[lint]'.") from error
     return lambda objects: lint_admission(objects, manifests)
 
 

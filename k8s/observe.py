@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused
 from k8s.gang import Gang, label_value
-from k8s.pod_refusals import PodRefusal, pod_refusal, relevant
+from k8s.pod_refusals import MADE, PodRefusal, pod_refusal, relevant
 from k8s.render.placement import PLAN, plan_label
 from k8s.render.pod import CONTAINER
 from k8s.render.rayjob import SUBMITTER
@@ -69,7 +69,7 @@ def resource(gang: Gang) -> ApiResource:
 
 def observe(client: KubernetesClient, gang: Gang) -> Observed:
     """One look: the object, its pods; while it is queued what Kueue says of it, while pods are missing what forbids
-    them. Two or three requests."""
+    them. Two to four requests."""
     namespace = gang.settings.namespace
     obj = client.get(resource(gang), namespace, gang.name)
     if obj is None:
@@ -198,8 +198,12 @@ READERS = {"jobset": _jobset, "indexed_job": _job, "volcano": _vcjob, "rayjob": 
 
 
 def _refusal(client: KubernetesClient, gang: Gang) -> PodRefusal | None:
+    at, namespace = RESOURCES["Event"], gang.settings.namespace
     try:
-        events = client.list(RESOURCES["Event"], gang.settings.namespace, fields="type=Warning")
+        events = client.list(at, namespace, fields="type=Warning")
+        if pod_refusal(events, gang.name, gang.nodes) is None:
+            return None
+        events += client.list(at, namespace, fields=f"reason={MADE}")
     except Refused:  # no right to look
         return None
     return pod_refusal(events, gang.name, gang.nodes)

@@ -31,6 +31,10 @@ _ADVICE = {
 """Words of a refusal, and what helps."""
 
 
+MADE = "SuccessfulCreate"
+"""Reason of a controller's Event of each pod that it made."""
+
+
 class PodRefusal(NamedTuple):
     why: str
     """With what to do about it."""
@@ -39,7 +43,8 @@ class PodRefusal(NamedTuple):
 
 
 def pod_refusal(events: Iterable[Mapping[str, Any]], gang: str, nodes: int) -> PodRefusal | None:
-    """What the newest Event about an object of this gang says of pods that are forbidden; None without one.
+    """What the newest Event about an object of this gang says of pods that are forbidden; None without one, and where a
+    pod of that object was made since: whoever forbade it does not any more.
 
     `gang`: its name, with which the names of all its objects begin: that of attempt 1 begins attempt 10's as well.
     `nodes`: as many pods of one size.
@@ -47,11 +52,17 @@ def pod_refusal(events: Iterable[Mapping[str, Any]], gang: str, nodes: int) -> P
     about = [each for each in events if f"{each['involvedObject'].get('name', '')}-".startswith(f"{gang}-")]
     refusals = [each for each in about if _FORBIDDEN.search(each.get("message", ""))]
     newest = max(refusals, key=_at, default=None)
-    if newest is None:
+    if newest is None or any(each.get("reason") == MADE and _is_later(each, newest) for each in about):
         return None
     message = newest["message"]
     advice = next((text for words, text in _ADVICE.items() if words in message), "Change what it names")
     return PodRefusal(f"{message.removeprefix('Error creating: ')}. {advice}", not _may_fit(message, nodes))
+
+
+def _is_later(made: Mapping[str, Any], refusal: Mapping[str, Any]) -> bool:
+    """Of the same object; in the same second the refusal stands, for a gang of two may get its first pod alone."""
+    same = made["involvedObject"].get("name") == refusal["involvedObject"].get("name")
+    return same and _at(made) > _at(refusal)
 
 
 def _at(event: Mapping[str, Any]) -> str:

@@ -12,7 +12,20 @@ from typing import Any, Protocol
 
 from k8s.gang import Gang
 from k8s.lint import gang as _gang
-from k8s.lint import karpenter, kueue, marks, names, pools, rayjob, refusals, resources, restarts, routing, script, security
+from k8s.lint import (
+    karpenter,
+    kueue,
+    marks,
+    names,
+    pools,
+    rayjob,
+    refusals,
+    resources,
+    restarts,
+    routing,
+    script,
+    security,
+)
 from k8s.lint import volcano as _volcano
 from k8s.lint.manifests import Manifests
 from k8s.lint.pods import where
@@ -21,7 +34,8 @@ from k8s.lint.rules import GANG_RULES, RULES, Rule, Violation
 __all__ = ["GANG_RULES", "RULES", "Rule", "Violation", "lint_admission", "lint_gang", "lint_objects", "lint_schemas"]
 
 THEMES = (
-    restarts, _volcano, rayjob, kueue, karpenter, pools, resources, refusals, security, marks, script, names, routing, _gang,
+    restarts, _volcano, rayjob, kueue, karpenter, pools, resources, refusals, security, marks, script, names, routing,
+    _gang,
 )  # fmt: skip
 """Importing a theme registers its rules."""
 

@@ -51,7 +51,7 @@ def of_launcher(obj: Node) -> AdmissionRequest:
     return AdmissionRequest("CREATE", LAUNCHER, (at.group, at.plural), text(obj, "kind"), namespace, name, new=obj)
 
 
-class Denial(NamedTuple):
+class AdmissionDenial(NamedTuple):
     """Of one rule of one policy."""
 
     policy: str
@@ -78,11 +78,11 @@ class Policies:
     def __bool__(self) -> bool:
         return bool(self._bindings)
 
-    def denials(self, request: AdmissionRequest) -> list[Denial]:
+    def denials(self, request: AdmissionRequest) -> list[AdmissionDenial]:
         """Every rule that refuses it, in the order of the policies' bindings; empty: it is admitted."""
         return [denial for binding in self._bindings for denial in self._of(binding, request)]
 
-    def _of(self, binding: Node, request: AdmissionRequest) -> Iterator[Denial]:
+    def _of(self, binding: Node, request: AdmissionRequest) -> Iterator[AdmissionDenial]:
         name = text(binding, "spec", "policyName")
         policy = self._policies.get(name)
         if policy is None or "Deny" not in texts(binding, "spec", "validationActions"):
@@ -99,14 +99,16 @@ class Policies:
         if reads:
             parameters = self._parameters.get((here or request.namespace, text(reads, "name")))
             if parameters is None:
-                yield Denial(name, f"no params found for policy binding with `{text(reads, 'parameterNotFoundAction')}`")
+                yield AdmissionDenial(
+                    name, f"no params found for policy binding with `{text(reads, 'parameterNotFoundAction')}`"
+                )
                 return
             given["params"] = json_to_cel(parameters)
         try:
             if not all(_holds(text(row, "expression"), given) for row in rows(spec, "matchConditions")):
                 return
         except FAILURES as error:
-            yield Denial(name, f"a match condition resulted in error: {error.args[0]}")
+            yield AdmissionDenial(name, f"a match condition resulted in error: {error.args[0]}")
             return
         variables = _Variables(spec, given)
         for row in rows(spec, "validations"):
@@ -114,10 +116,10 @@ class Policies:
             try:
                 held = _holds(expression, variables.for_(expression))
             except FAILURES as error:
-                yield Denial(name, f"expression '{expression}' resulted in error: {error.args[0]}")
+                yield AdmissionDenial(name, f"expression '{expression}' resulted in error: {error.args[0]}")
                 continue
             if not held:
-                yield Denial(name, text(row, "message") or f"failed expression: {expression}")
+                yield AdmissionDenial(name, text(row, "message") or f"failed expression: {expression}")
 
 
 class _Variables:

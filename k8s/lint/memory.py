@@ -12,7 +12,8 @@ from pathlib import Path
 from k8s.evaluation import machine
 from k8s.gang import Gang
 from k8s.lint.rules import Hits, Rule, Violation
-from k8s.render.pod import shm_mib
+from k8s.lint.tree import quantity
+from k8s.render.pod import requests, shm_mib
 from pipeline.recipe import Recipe
 from pipeline.selection.cost import parameters
 from pipeline.serving.memory import too_large
@@ -27,8 +28,7 @@ def evaluation_over_memory(recipe: Recipe, gang: Gang) -> Hits:
     once the training has been paid for."""
     if gang.task != "evaluation":
         return
-    whole = machine(recipe.compute)
-    memory = whole._replace(memory=whole.memory - (shm_mib(gang) << 20))
+    memory = machine(recipe.compute)._replace(memory=round(_asked(gang)))
     if problem := too_large(recipe.evaluation.serving, recipe.base_model.uri, memory):
         yield "recipe compute.evaluation", problem
 
@@ -73,7 +73,12 @@ def weights(recipe: Recipe) -> int | None:
 
 def _room(gang: Gang) -> float:
     """Bytes of the pod's memory for each of its processes."""
-    return ((gang.instance.memory_mib - shm_mib(gang)) << 20) / gang.processes
+    return _asked(gang) / gang.processes
+
+
+def _asked(gang: Gang) -> float:
+    """Bytes of memory that the pod asks for, which is its limit as well, less /dev/shm, which counts in it."""
+    return quantity(requests(gang)["memory"]) - (shm_mib(gang) << 20)
 
 
 def _rule(fix: str, check: Callable[[Recipe, Gang], Hits]) -> Rule:

@@ -1,4 +1,4 @@
-"""What a run that was taken over would send instead of a gang: each a single change, and the rule that is meant for it."""
+"""What a run that was taken over would send instead of a gang: each a single change, and the rule meant for it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,11 @@ JOBSETS: list[tuple[str, Change, str]] = [
         add(f"{POD}.volumes", {"name": "c", "persistentVolumeClaim": {"claimName": "mlflow"}}),
         "gang-volumes",
     ),
-    ("files over the network", add(f"{POD}.volumes", {"name": "n", "nfs": {"server": "x", "path": "/"}}), "gang-volumes"),
+    (
+        "files over the network",
+        add(f"{POD}.volumes", {"name": "n", "nfs": {"server": "x", "path": "/"}}),
+        "gang-volumes",
+    ),
     ("the node's network", put(POD, hostNetwork=True), "gang-pod"),
     ("the node's processes", put(POD, hostPID=True), "gang-pod"),
     ("a node by name", put(POD, nodeName="control-plane-0"), "gang-pod"),
@@ -139,7 +143,11 @@ RAYJOBS: list[tuple[str, Change, str]] = [
     ("another's cluster", put("spec", clusterSelector={"ray.io/cluster": "x"}), "gang-ray"),
     ("the operator as a client", put("spec", submissionMode="HTTPMode"), "gang-ray"),
     ("the operator's submitter", drop("spec", "submitterPodTemplate"), "gang-ray"),
-    ("a worker's image", put("spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0", image="x"), "gang-image"),
+    (
+        "a worker's image",
+        put("spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0", image="x"),
+        "gang-image",
+    ),
     ("the submitter's account", put("spec.submitterPodTemplate.spec", serviceAccountName="launcher"), "gang-account"),
     ("the head on the node's network", put(f"{HEAD}.template.spec", hostNetwork=True), "gang-pod"),
     ("no queue", drop(LABELS, "kueue.x-k8s.io/queue-name"), "gang-queue"),
@@ -149,7 +157,11 @@ VOLCANOS: list[tuple[str, Change, str]] = [
     ("a claim made for it", put("spec", volumes=[{"mountPath": "/x", "volumeClaim": {}}]), "gang-volcano"),
     ("no gang scheduler", put("spec", schedulerName="default-scheduler"), "gang-volcano"),
     ("another queue", put("spec", queue="default"), "gang-queue"),
-    ("a Secret", put("spec.tasks.0.template.spec.containers.0", envFrom=[{"secretRef": {"name": "x"}}]), "gang-secrets"),
+    (
+        "a Secret",
+        put("spec.tasks.0.template.spec.containers.0", envFrom=[{"secretRef": {"name": "x"}}]),
+        "gang-secrets",
+    ),
 ]
 JOBS: list[tuple[str, Change, str]] = [
     ("a run's name", value("metadata", "name", "dagster-run-1"), "gang-name"),

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from k8s.client import resource_of
-from k8s.lint.admission import LAUNCHER, AdmissionRequest, Denial, Policies
+from k8s.lint.admission import LAUNCHER, AdmissionDenial, AdmissionRequest, Policies
 
 from .cluster.access import Account
 from .cluster.faults import Call
@@ -46,7 +46,10 @@ def launcher_account(namespace: str, *backends: str, without: tuple[str, str, st
     right that is taken; the shipped policies."""
     roles = [
         obj
-        for folder in (MANIFESTS / "bases" / "rbac", *(MANIFESTS / "components" / each for each in backends or BACKENDS))
+        for folder in (
+            MANIFESTS / "bases" / "rbac",
+            *(MANIFESTS / "components" / each for each in backends or BACKENDS),
+        )
         for obj in plain(folder)
         if obj["kind"] == "Role"
     ]
@@ -93,7 +96,7 @@ def refusals(policies: Policies, user: str, obj: Object, operation: str = "CREAT
     return [each.rule if not _failed(each) else each.message for each in policies.denials(asks(user, obj, operation))]
 
 
-def _failed(denial: Denial) -> bool:
+def _failed(denial: AdmissionDenial) -> bool:
     return "resulted in error" in denial.message
 
 

@@ -1,4 +1,4 @@
-"""The Job of a run as dagster_k8s makes it of the platform's configuration. `python -m tests.k8s.run_job` writes it anew."""
+"""A run's Job as dagster_k8s makes it of the platform's configuration. `python -m tests.k8s.run_job` writes it anew."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kept() -> Object:
 
 
 def launched(folder: Path, tags: Mapping[str, str] | None = None) -> Object:
-    """By dagster_k8s itself (extra `platform`). Raises what it raises for tags that its configuration does not allow."""
+    """By dagster_k8s itself (extra `platform`). Raises what it raises for tags that it does not allow."""
     import kubernetes.client
     from dagster import DagsterRun
     from dagster._config import process_config

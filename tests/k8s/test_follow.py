@@ -131,7 +131,8 @@ def test_missing_claim_is_not_taken_for_a_lack_of_nodes(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("k8s.follow.NO_PROGRESS_S", 0.3)
-    launched = Launch(cluster, planned, cluster.settings(tmp_path, claim="missing"))
+    owner = cluster.connect(as_owner=True)  # whom no policy bounds
+    launched = Launch(cluster, planned, cluster.settings(tmp_path, claim="missing"), owner)
     with ender(cluster):
         for pod in cluster.pods():
             message = '0/3 nodes are available: persistentvolumeclaim "missing" not found.'
@@ -229,7 +230,8 @@ def test_a_queue_that_is_not_there_is_named(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("k8s.follow.NO_PROGRESS_S", 0.3)
-    error = Launch(cluster, planned, cluster.settings(tmp_path, queue="trainin")).ended()
+    owner = cluster.connect(as_owner=True)  # whom no policy bounds
+    error = Launch(cluster, planned, cluster.settings(tmp_path, queue="trainin"), owner).ended()
     assert isinstance(error, TrainingRefused), error
     assert "LocalQueue trainin doesn't exist" in str(error)
     assert "compute.kubernetes.queue" in str(error)

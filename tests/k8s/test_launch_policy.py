@@ -117,6 +117,7 @@ def test_a_run_as_dagster_makes_it_is_admitted() -> None:
         assert refusals(shipped(), DAEMON, defaulted([run_job.kept()])[0], operation) == []
 
 
+@pytest.mark.slow
 def test_the_kept_run_is_the_one_that_dagster_makes(tmp_path: Path) -> None:
     pytest.importorskip("dagster_k8s", reason="dagster-k8s is not installed (extra platform)")
     assert run_job.launched(tmp_path) == run_job.kept(), "stale: python -m tests.k8s.run_job, and read the diff"
@@ -147,7 +148,9 @@ def test_an_overlay_admits_its_own_images_alone(name: str) -> None:
     run = run_job.kept()
     (code,) = (o for o in of_kind(overlay(name), "Deployment") if o["metadata"]["name"] == "dagster-code")
     assert refusals(policies, DAEMON, run) == ["run-image"]
-    run["spec"]["template"]["spec"]["containers"][0]["image"] = code["spec"]["template"]["spec"]["containers"][0]["image"]
+    run["spec"]["template"]["spec"]["containers"][0]["image"] = code["spec"]["template"]["spec"]["containers"][0][
+        "image"
+    ]
     assert refusals(policies, DAEMON, run) == []
     (slot,) = (o for o in of_kind(overlay(name), "Deployment") if o["metadata"]["name"] == "slot-a")
     trainer = slot["spec"]["template"]["spec"]["containers"][0]["image"]

@@ -20,7 +20,9 @@ BACKENDS = {"jobset": "jobset", "rayjob": "rayjob", "volcano": "volcano", "index
 """Of a recipe, and its component's folder."""
 
 
-def client_of(cluster: Cluster, folder: Path, *backends: str, without: tuple[str, str, str] | None = None) -> KubernetesClient:
+def client_of(
+    cluster: Cluster, folder: Path, *backends: str, without: tuple[str, str, str] | None = None
+) -> KubernetesClient:
     account = launcher_account(cluster.namespace, *backends, without=without)
     client = connect(str(cluster.ours.kubeconfig(folder / "own", account=account)))
     client.pauses_s = (0.02, 0.05)

@@ -62,6 +62,23 @@ def test_the_newest_of_several_refusals_counts() -> None:
     assert refusal is not None and "PodSecurity" in refusal.why
 
 
+def created(at: str, name: str = "train-a-1-trainer-0") -> dict[str, object]:
+    return event("Created pod: train-a-1-x7k2p", name, at) | {"type": "Normal", "reason": "SuccessfulCreate"}
+
+
+def test_a_refusal_that_a_pod_came_after_is_none() -> None:
+    refused = event(REFUSALS["range"][0])
+    assert pod_refusal([refused, created("2026-01-05T10:00:01Z")], "train-a-1", nodes=2) is None
+    for stands in (
+        created("2026-01-05T09:59:59Z"),
+        created("2026-01-05T10:00:00Z"),
+        created("2026-01-05T10:00:01Z", "train-a-1-trainer-1"),
+    ):
+        assert pod_refusal([refused, stands], "train-a-1", nodes=2) is not None
+    again = event(REFUSALS["range"][0], at="2026-01-05T10:00:02Z")
+    assert pod_refusal([refused, created("2026-01-05T10:00:01Z"), again], "train-a-1", nodes=2) is not None
+
+
 SET = "Pending: couldn't assign flavors to pod set trainer: "
 TAINT = "untolerated taint {nvidia.com/gpu true NoSchedule <nil>} in flavor training"
 SHORT = "insufficient unused quota for nvidia.com/gpu in flavor training, 8 more needed"

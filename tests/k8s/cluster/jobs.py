@@ -210,7 +210,9 @@ def create_pod(storage: Storage, job: Object, index: int) -> Object:
     metadata: Object = {"generateName": f"{prefix}-", "finalizers": [TRACKING]}
     metadata["labels"] = (meta.get("labels") or {}) | added | noted
     metadata["annotations"] = (meta.get("annotations") or {}) | noted
-    return create(storage, "Pod", job, metadata, spec=spec)
+    made = create(storage, "Pod", job, metadata, spec=spec)
+    event(storage, job, "Normal", "SuccessfulCreate", f"Created pod: {made['metadata']['name']}", "job-controller")
+    return made
 
 
 def _waits_for_the_end(spec: Object) -> bool:

@@ -1,0 +1,161 @@
+"""k8s/README.md as a script: what needs no cluster is run as it is written, and versions agree everywhere."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import yaml
+
+from k8s.client import RESOURCES
+from k8s.render import render
+
+from .manifests import MANIFESTS, of_kind, overlay
+from .policies import LAUNCHER, Policies, refusals
+from .render.golden import CASES
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "k8s" / "README.md").read_text()
+VERSIONS = yaml.safe_load((MANIFESTS / "operators" / "versions.yaml").read_text())
+OPERATORS = VERSIONS["operators"]
+SECTION = README[README.index("## From a bare cluster") : README.index("## Who may do what")]
+LINES = [line for block in re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL) for line in block.splitlines()]
+HERE = {"cp", "sed", "export", "pt", "kubectl"}
+"""Programs that are run; of kubectl its kustomize."""
+ELSEWHERE = re.compile(r"\b(docker|helm|kubectl(?! kustomize))\b")
+DIGESTS = {"TRAINER": "sha256:" + "1" * 64, "DAGSTER": "sha256:" + "2" * 64}
+"""That a push would have answered."""
+
+
+def runs_here(line: str) -> bool:
+    return shlex.split(line)[0] in HERE and not ELSEWHERE.search(line)
+
+
+class Done(NamedTuple):
+    folder: Path
+    output: str
+    ran: list[str]
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
+    """The commands that need no cluster, one after the other in a copy of what they change."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl to build the manifests with")
+    folder = tmp_path_factory.mktemp("checkout")
+    for part in ("k8s/manifests", "jobs/recipes"):
+        shutil.copytree(ROOT / part, folder / part)
+    programs = folder / "bin"
+    programs.mkdir()
+    (programs / "pt").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m jobs.pt "$@"\n')
+    (programs / "pt").chmod(0o755)
+    ran = [line for line in LINES if runs_here(line)]
+    environment = {**os.environ, **DIGESTS, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    script = "\n".join(["set -euo pipefail", *ran])
+    run = subprocess.run(
+        ["bash", "-c", script], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    return Done(folder, run.stdout, ran)
+
+
+def test_every_command_is_one_that_a_shell_reads() -> None:
+    checked = subprocess.run(["bash", "-n"], input="\n".join(LINES), capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
+    assert {shlex.split(line)[0] for line in LINES} <= HERE | {"docker", "helm"}
+
+
+def test_every_step_says_what_is_seen() -> None:
+    steps = re.split(r"\*\*\d\. ", SECTION.partition("### Upgrades")[0])[1:]
+    assert len(steps) == 9
+    assert [step[:20] for step in steps[:8] if "\nSeen: " not in step] == []
+
+
+@pytest.mark.slow
+def test_what_needs_no_cluster_runs_as_written(done: Done) -> None:
+    assert len(done.ran) >= 14
+    assert sum(line.startswith("kubectl kustomize") for line in done.ran) == 2
+    assert {"lint", "render", "estimate"} == {line.split()[2] for line in done.ran if line.startswith("pt k8s")}
+    first, second = (line for line in done.output.splitlines() if line.startswith("errors: "))
+    assert first.startswith("errors: 0") and second.startswith("errors: 0, warnings: 0")
+    assert set(re.findall(r"(?:warning|error): ([\w-]+)", done.output)) == {"image-placeholder"}
+
+
+@pytest.mark.slow
+def test_the_page_s_gang_is_admitted_and_its_change_refused(done: Done) -> None:
+    policies = Policies(list(yaml.safe_load_all((done.folder / "manifests.yaml").read_text())))
+    (gang,) = yaml.safe_load_all((done.folder / "gang.yaml").read_text())
+    (refused,) = yaml.safe_load_all((done.folder / "refused.yaml").read_text())
+    assert refusals(policies, LAUNCHER, gang) == []
+    assert refusals(policies, LAUNCHER, refused) == ["gang-account"]
+
+
+@pytest.mark.slow
+def test_the_page_leaves_no_image_of_zeros(done: Done) -> None:
+    built, recipe = (done.folder / name for name in ("manifests.yaml", "jobs/recipes/mine.yaml"))
+    assert "0" * 64 not in "".join(re.findall(r"image:.*", built.read_text() + recipe.read_text()))
+    assert "/app/jobs/recipes/mine.yaml" in built.read_text()
+
+
+def test_the_table_has_the_versions() -> None:
+    table = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+)[ |]", SECTION, re.MULTILINE))
+    assert table == {"Kubernetes": VERSIONS["kubernetes"]} | {name: each["version"] for name, each in OPERATORS.items()}
+    for name, each in OPERATORS.items():
+        assert f"| {name} | {each['version']} | {each['namespace']} |" in SECTION
+
+
+def test_charts_are_installed_as_the_versions_say() -> None:
+    installed = [shlex.split(line) for line in LINES if line.startswith("helm ")]
+    assert {words[3] for words in installed} == {"karpenter", "jobset", "kueue", "kuberay", "volcano"}
+    for words in installed:
+        name, chart, options = words[3], words[4], dict(itertools.pairwise(words[5:]))
+        wanted = OPERATORS[name]
+        assert (chart, options["--version"], options["--namespace"]) == (
+            wanted["chart"], wanted["version"], wanted["namespace"],
+        )  # fmt: skip
+        assert options.get("--repo") == wanted.get("repository")
+        values = options.get("--values")
+        assert values == (f"k8s/manifests/operators/{wanted['values']}" if "values" in wanted else None)
+        assert values is None or (ROOT / values).is_file()
+
+
+def test_manifests_and_gangs_are_of_these_apis() -> None:
+    apis = {api for each in OPERATORS.values() for api in each["apis"]}
+    assert len(apis) == len({api.partition("/")[0] for api in apis}), "one version of each group"
+    groups = {api.partition("/")[0] for api in apis}
+    objects = [obj for name in ("eks-spot-h200", "eks-a100", "gke") for obj in overlay(name)]
+    objects += [obj for case in CASES.values() for obj in render(case)]
+    objects += [yaml.safe_load(file.read_text()) for file in (MANIFESTS / "components").glob("*/queue.yaml")]
+    used = {obj["apiVersion"] for obj in objects} | {f"{each.group}/{each.version}" for each in RESOURCES.values()}
+    assert {api for api in used if api.partition("/")[0] in groups} == apis
+    assert of_kind(objects, "JobSet", "RayJob", "ClusterQueue")
+
+
+def test_whoever_names_a_version_names_that_one() -> None:
+    """In the lint, the manifests and the page: `JobSet 0.12`, `chart kueue, 0.19`."""
+    names = {"karpenter": "Karpenter", "jobset": "JobSet", "kueue": "Kueue", "kuberay": "KubeRay", "volcano": "Volcano",
+             "keda": "KEDA", "kserve": "KServe", "gateway-api": "Gateway API"}  # fmt: skip
+    texts = {path: path.read_text() for path in (ROOT / "k8s").rglob("*") if path.suffix in (".py", ".yaml", ".md")}
+    seen: set[str] = set()
+    for operator, name in names.items():
+        version = OPERATORS[operator]["version"]
+        for path, text in texts.items():
+            for given in re.findall(rf"(?:{name}|chart {operator},) (\d+\.\d+(?:\.\d+)?)", text):
+                assert f"{version}.".startswith(f"{given}."), (path, name, given)
+                seen.add(operator)
+    assert {"karpenter", "jobset", "kueue", "volcano"} <= seen
+
+
+@pytest.mark.shared
+def test_the_schemas_are_of_these_versions(shared_data: Path) -> None:
+    sources = (shared_data / "k8s-schemas" / "SOURCES.md").read_text()
+    tags = dict(re.findall(r"^\| ([\w-]+) \| \S+ \| v([\d.]+) \|", sources, re.MULTILINE))
+    assert {name: tags[name] for name in OPERATORS} == {name: each["version"] for name, each in OPERATORS.items()}
