@@ -46,6 +46,28 @@ def trainer_over_memory(recipe: Recipe, gang: Gang) -> Hits:
         yield "recipe training", f"{what}, {whose} has {room / 1e9:.1f} GB"
 
 
+def offload_over_memory(recipe: Recipe, gang: Gang) -> Hits:
+    """What is offloaded from the devices is in the memory that the pod asks for, beside /dev/shm: the kernel kills a
+    process of the gang for it, and every attempt ends the same."""
+    if gang.task != "training" or not gang.instance.gpus or (count := weights(recipe)) is None:
+        return
+    needed, room = count * offloaded_each(recipe) * gang.processes, _asked(gang)
+    if needed > room:
+        what = f"at least {needed / 1e9:.1f} GB of {gang.processes} processes"
+        yield "recipe training.distribution.cpu_offload", f"{what}, a pod asks for {room / 1e9:.1f} GB beside /dev/shm"
+
+
+def offloaded_each(recipe: Recipe) -> float:
+    """Bytes in the host's memory of one process for each weight of the model, at least: its share of what `bytes_each`
+    leaves out of the device, in bf16."""
+    training, shares = recipe.training, recipe.compute.devices
+    if not training.distribution.cpu_offload or training.engine == "nemo_rl":  # NeMo RL has settings of its own
+        return 0.0
+    held = 2 if training.distribution.strategy in ("fsdp2", "zero3") else 0
+    state = 0 if training.lora is not None else 2 * ADAM
+    return (held + state) / shares
+
+
 def bytes_each(recipe: Recipe, on_device: bool) -> float:
     """Of one process for each weight of the model, at least: bf16 on a device, float32 on CPU, less what is sharded,
     quantised or offloaded. NeMo RL shards by itself: all is taken as sharded."""
@@ -97,6 +119,11 @@ RECIPE_RULES = {
             "Train an adapter (training.lora), shard (training.distribution.strategy), quantise, or choose a larger "
             "compute.kubernetes.instance_type.",
             trainer_over_memory,
+        ),
+        _rule(
+            "Take more nodes, so that each has a smaller share, train an adapter (training.lora), or choose a larger "
+            "compute.kubernetes.instance_type or a smaller shm_gb.",
+            offload_over_memory,
         ),
     )
 }

@@ -150,6 +150,14 @@ def test_weights_beyond_a_device_are_told(overrides: tuple[str, ...], rules: set
     assert told == rules
 
 
+@pytest.mark.parametrize(("weights", "rules"), [(400_000_000_000, set()), (800_000_000_000, {"offload-over-memory"})])
+def test_what_is_offloaded_has_to_fit_the_pod(weights: int, rules: set[str], tmp_path: Path) -> None:
+    """8 bytes of each weight over three nodes, of which a pod asks for 1832 GiB, 256 GiB of them /dev/shm."""
+    offload = "training.distribution={strategy: zero3, cpu_offload: true}"
+    recipe = recipe_with(model_of(tmp_path, weights), "training.lora=null", offload)
+    assert {f.rule for gang in gangs_of_recipe(recipe) for f in lint_memory(recipe, gang)} == rules
+
+
 def test_an_evaluation_that_does_not_fit_is_told(tmp_path: Path) -> None:
     model = model_of(tmp_path, 300_000_000_000)
     evaluated = ["compute.evaluation={instance_type: p5en.48xlarge, devices: 4}", "training.lora={r: 8}"]
