@@ -25,7 +25,7 @@ def champion_asset(names: DefinitionNames, section: Automation) -> dg.AssetSpec:
         names.key(CHAMPION),
         deps=[names.key("canary")],
         description="The model that serves: the last one that a rollout promoted.",
-        group_name="registry",
+        group_name=names.word("registry"),
         kinds={"mlflow"},
         owners=["team:ml-platform"],
         freshness_policy=None if days is None else dg.FreshnessPolicy.time_window(timedelta(days=days)),

@@ -38,7 +38,7 @@ def days_of(names: DefinitionNames) -> list[dg.AssetSpec]:
             names.key(key),
             deps=[names.key(stage)],
             description=description,
-            group_name=group,
+            group_name=names.word(group),
             kinds={kind},
             owners=[owner],
             partitions_def=partitions,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Unpack
+from typing import Any, NamedTuple, Required, Unpack
 
 import dagster as dg
 from typing_extensions import TypedDict
@@ -25,9 +25,9 @@ NO_CHECKS: Mapping[str, str] = MappingProxyType({})
 
 
 class AssetSettings(TypedDict, total=False):
-    """What `@dg.asset` takes of a stage, whatever the model."""
+    """What `@dg.asset` takes of a stage, whatever the model; the group without its prefix."""
 
-    group_name: str
+    group_name: Required[str]
     kinds: set[str]
     owners: Sequence[str]
     output_required: bool
@@ -64,7 +64,7 @@ class LoopAsset(NamedTuple):
             code_version=code_version(self.code),
             required_resource_keys={deployment},
             io_manager_key=names.word(IO_MANAGER),
-            **self.settings,
+            **{**self.settings, "group_name": names.word(self.settings["group_name"])},
         )(step)
 
     def _pool(self, names: DefinitionNames, recipe: Recipe | None) -> str | None:

@@ -23,7 +23,7 @@ def kpi_asset(names: DefinitionNames) -> dg.AssetSpec:
     return dg.AssetSpec(
         names.key(KPI),
         deps=[names.key(stage) for stage in ("policy_checkpoint", "model_version", "canary")],
-        group_name="registry",
+        group_name=names.word("registry"),
         kinds={"python"},
         owners=["team:ml-platform"],
         description="What the loop gives and what it costs, over all iterations: an observation at each one's end, and "

@@ -48,6 +48,8 @@ def test_all_that_a_model_has_begins_with_its_name(write: Write) -> None:
     assert {key.path[0] for key in graph.get_all_asset_keys()} == prefixes
     for node in graph.asset_nodes:
         assert {parent.path[0] for parent in node.parent_keys} <= {node.key.path[0]}
+        assert node.group_name is not None
+        assert node.group_name.partition("__")[0] == node.key.path[0]
     pools = {pool for node in graph.asset_nodes for pool in node.pools or ()}
     assert pools == {"support_desk__training", "figures__training"}
 
