@@ -64,5 +64,6 @@ def test_two_models_run_at_once_and_nothing_crosses(tmp_path: Path) -> None:
             for key in instance.all_asset_keys():
                 if key.path[0] == name:
                     made = instance.fetch_materializations(key, limit=100).records
-                    assert {record.run_id for record in made} == {runs[name].run_id}, key
+                    seen = instance.fetch_observations(key, limit=100).records
+                    assert {record.run_id for record in (*made, *seen)} == {runs[name].run_id}, key
         assert {key.path[0] for key in instance.all_asset_keys()} - {"audit_log", "forgotten_users"} == set(MODELS)
