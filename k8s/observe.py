@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused
 from k8s.gang import Gang, label_value
-from k8s.pod_refusals import MADE, PodRefusal, pod_refusal, relevant
+from k8s.pod_refusals import CREATED, PodRefusal, pod_refusal, relevant
 from k8s.render.placement import PLAN, plan_label
 from k8s.render.pod import CONTAINER
 from k8s.render.rayjob import SUBMITTER
@@ -203,7 +203,7 @@ def _refusal(client: KubernetesClient, gang: Gang) -> PodRefusal | None:
         events = client.list(at, namespace, fields="type=Warning")
         if pod_refusal(events, gang.name, gang.nodes) is None:
             return None
-        events += client.list(at, namespace, fields=f"reason={MADE}")
+        events += client.list(at, namespace, fields=f"reason={CREATED}")
     except Refused:  # no right to look
         return None
     return pod_refusal(events, gang.name, gang.nodes)

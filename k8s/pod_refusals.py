@@ -31,8 +31,8 @@ _ADVICE = {
 """Words of a refusal, and what helps."""
 
 
-MADE = "SuccessfulCreate"
-"""Reason of a controller's Event of each pod that it made."""
+CREATED = "SuccessfulCreate"
+"""Reason of a controller's Event of each pod that it creates."""
 
 
 class PodRefusal(NamedTuple):
@@ -52,17 +52,17 @@ def pod_refusal(events: Iterable[Mapping[str, Any]], gang: str, nodes: int) -> P
     about = [each for each in events if f"{each['involvedObject'].get('name', '')}-".startswith(f"{gang}-")]
     refusals = [each for each in about if _FORBIDDEN.search(each.get("message", ""))]
     newest = max(refusals, key=_at, default=None)
-    if newest is None or any(each.get("reason") == MADE and _is_later(each, newest) for each in about):
+    if newest is None or any(each.get("reason") == CREATED and _is_later(each, newest) for each in about):
         return None
     message = newest["message"]
     advice = next((text for words, text in _ADVICE.items() if words in message), "Change what it names")
     return PodRefusal(f"{message.removeprefix('Error creating: ')}. {advice}", not _may_fit(message, nodes))
 
 
-def _is_later(made: Mapping[str, Any], refusal: Mapping[str, Any]) -> bool:
+def _is_later(creation: Mapping[str, Any], refusal: Mapping[str, Any]) -> bool:
     """Of the same object; in the same second the refusal stands, for a gang of two may get its first pod alone."""
-    same = made["involvedObject"].get("name") == refusal["involvedObject"].get("name")
-    return same and _at(made) > _at(refusal)
+    same = creation["involvedObject"].get("name") == refusal["involvedObject"].get("name")
+    return same and _at(creation) > _at(refusal)
 
 
 def _at(event: Mapping[str, Any]) -> str:

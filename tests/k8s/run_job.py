@@ -59,10 +59,10 @@ def launched(folder: Path, tags: Mapping[str, str] | None = None) -> Object:
         labels={"dagster/job": "preference_tuning", "dagster/run-id": RUN},
         env_vars=[{"name": "DAGSTER_RUN_JOB_NAME", "value": "preference_tuning"}],
     )
-    made: Object = kubernetes.client.ApiClient().sanitize_for_serialization(job)
-    for meta in (made["metadata"], made["spec"]["template"]["metadata"]):  # Dagster's own version
+    job_object: Object = kubernetes.client.ApiClient().sanitize_for_serialization(job)
+    for meta in (job_object["metadata"], job_object["spec"]["template"]["metadata"]):  # Dagster's own version
         meta["labels"].pop("app.kubernetes.io/version")
-    return made
+    return job_object
 
 
 if __name__ == "__main__":

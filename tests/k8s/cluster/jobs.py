@@ -210,9 +210,9 @@ def create_pod(storage: Storage, job: Object, index: int) -> Object:
     metadata: Object = {"generateName": f"{prefix}-", "finalizers": [TRACKING]}
     metadata["labels"] = (meta.get("labels") or {}) | added | noted
     metadata["annotations"] = (meta.get("annotations") or {}) | noted
-    made = create(storage, "Pod", job, metadata, spec=spec)
-    event(storage, job, "Normal", "SuccessfulCreate", f"Created pod: {made['metadata']['name']}", "job-controller")
-    return made
+    pod = create(storage, "Pod", job, metadata, spec=spec)
+    event(storage, job, "Normal", "SuccessfulCreate", f"Created pod: {pod['metadata']['name']}", "job-controller")
+    return pod
 
 
 def _waits_for_the_end(spec: Object) -> bool:
