@@ -1,11 +1,15 @@
 """Who reaches what in the namespaces of the platform and of the servers: policies, Services, routes."""
 
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_address, ip_network
+
 import pytest
+import yaml
 
 from pipeline.front_proxy.rules import SiteRules
 
 from .built import COMPONENT, PLATFORM, RUNS, SERVING, both, build, named, pods, selects
-from .manifests import Object, of_kind
+from .manifests import MANIFESTS, Object, of_kind, overlay
 
 NAMESPACE = "kubernetes.io/metadata.name"
 bases = pytest.mark.parametrize("base", ["platform", "serving"])
@@ -64,6 +68,11 @@ REACHED_BY = {
     "slot-b": {"run_worker"},
     "judge": {"run_worker", "evaluation"},
 }
+
+
+def test_a_run_does_not_ask_the_code_server() -> None:
+    assert not reaches(pod("run_worker"), pod("code-location"), 4000)
+    assert not reaches(pod("trainer"), pod("code-location"), 4000)
 
 
 @pytest.mark.parametrize("target", PORTS)
@@ -155,6 +164,46 @@ def test_what_another_site_asks_ends_at_the_front_proxy(name: str, host: str) ->
     assert rules.denial("POST", "/graphql", b"", own) is None
     assert rules.denial("POST", "/graphql", b"", foreign) is not None
     assert rules.denial("GET", "/graphql", b"query=mutation{x}", [(b"host", address)]) is not None
+
+
+def blocks(objects: Sequence[Object]) -> Iterator[tuple[str, str, Object, set[int]]]:
+    """Of what pods may reach by address: the policy, its namespace, the block and the ports."""
+    for policy in of_kind(objects, "NetworkPolicy"):
+        for rule in policy["spec"].get("egress", []):
+            for peer in rule.get("to", []):
+                if block := peer.get("ipBlock"):
+                    ports = {port["port"] for port in rule["ports"]}
+                    yield policy["metadata"]["name"], policy["metadata"]["namespace"], block, ports
+
+
+@pytest.mark.parametrize("name", ["eks-spot-h200", "eks-a100", "gke"])
+def test_addresses_are_those_of_the_overlay(name: str) -> None:
+    """Nobody but the proxies, which ask the identity provider, reaches whatever there is."""
+    objects = overlay(name)
+    given = yaml.safe_load((MANIFESTS / "overlays" / name / "addresses.yaml").read_text())["data"]
+    wide = [(p, space) for p, space, block, _ in blocks(objects) if ip_network(block["cidr"]).prefixlen < 16]
+    wanted = {"private-network": [given["network"], given["cloud"]]}
+    wanted["private-services"] = [*wanted["private-network"], given["api"]]
+    if name == "gke":  # the control plane's own range
+        assert ip_network(given["cloud"]).subnet_of(ip_network("199.36.153.0/24"))
+    assert wide == [("proxies", PLATFORM)]
+    for policy, cidrs in wanted.items():
+        own: dict[str, list[str]] = {}
+        for each, space, block, ports in blocks(objects):
+            if each == policy and 443 in ports:
+                own.setdefault(space, []).append(block["cidr"])
+        assert own == dict.fromkeys((RUNS, SERVING if policy == "private-network" else PLATFORM), cidrs), policy
+
+
+def test_trainers_reach_no_public_address_whatever_is_chosen() -> None:
+    (internet,) = yaml.safe_load_all((MANIFESTS / "components" / "internet" / "egress.yaml").read_text())
+    for component, may in (("trainer", False), ("code-location", False), ("run_worker", True), ("evaluation", True)):
+        assert selects(internet["spec"]["podSelector"], pod(component)[1]) is may
+    ((_, _, block, ports),) = blocks([internet])
+    private = [ip_network(each) for each in block["except"]]
+    assert block["cidr"] == "0.0.0.0/0" and ports == {443}
+    for address in ("10.0.0.1", "172.20.0.1", "192.168.0.1", "169.254.169.254", "100.64.0.1"):
+        assert any(ip_address(address) in each for each in private), address
 
 
 def test_mlflow_answers_under_every_name_that_it_is_called_by() -> None:
