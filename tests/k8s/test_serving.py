@@ -56,8 +56,8 @@ def test_the_port_fills_the_shipped_slots(tmp_path: Path) -> None:
 def test_the_rollout_may_do_what_it_does_and_nothing_else() -> None:
     calls = [(HTTP_ROUTE, "", {"get", "patch"}), (CONFIG_MAP, "", {"get", "patch"}), (DEPLOYMENT, "", {"get"})]
     calls += [(DEPLOYMENT, "/scale", {"patch"}), (ENDPOINT_SLICE, "", {"list"})]
-    wanted = {(of.group, of.plural + sub, verb) for of, sub, verbs in calls for verb in verbs}
-    assert rights(build("serving"), "rollout", SERVING) == wanted
+    wanted = {(SERVING, of.group, of.plural + sub, verb) for of, sub, verbs in calls for verb in verbs}
+    assert rights(build("serving"), "preference-tuning", "launcher") == wanted
     section = HttpRouteTraffic()
     for rule in named(build("serving"), "Role", "rollout")["rules"]:
         slots = [section.slot_a, section.slot_b]
@@ -65,7 +65,7 @@ def test_the_rollout_may_do_what_it_does_and_nothing_else() -> None:
             continue
         assert rule["resourceNames"] == ([section.route] if rule["resources"] == ["httproutes"] else slots)
     (binding,) = (o for o in of_kind(build("serving"), "RoleBinding") if o["roleRef"]["name"] == "rollout")
-    assert [(s["namespace"], s["name"]) for s in binding["subjects"]] == [("preference-tuning", "dagster")]
+    assert [(s["namespace"], s["name"]) for s in binding["subjects"]] == [("preference-tuning", "launcher")]
 
 
 def test_nothing_takes_a_gpu_before_there_is_a_model() -> None:
