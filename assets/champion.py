@@ -6,6 +6,7 @@ before the first promotion, is not told.
 """
 
 from datetime import timedelta
+from typing import Any
 
 import dagster as dg
 
@@ -40,7 +41,7 @@ def tell_of_champion(context: dg.OpExecutionContext, deployment: Deployment) -> 
     if not champion.version or (shown and (shown.tags or {}).get(VERSION_TAG) == champion.model.digest):
         return
     name = deployment.recipe().base_model.name
-    metadata = {
+    metadata: dict[str, Any] = {
         "name": name,
         "version": champion.version,
         "model digest": champion.model.digest,

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import dagster as dg
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from assets.metadata import VERSION_TAG
@@ -66,7 +65,9 @@ def labelled_days(labels: RewardLabels) -> list[DayOnPage]:
     table = pq.read_table(labels.dataset.uri, columns=["day", "final_reward"])
     grouped = table.group_by("day").aggregate([("final_reward", "count"), ("final_reward", "mean"), ("day", "count")])
     days: list[DayOnPage] = []
-    for row in grouped.filter(pc.not_equal(grouped["day"], UNKNOWN_DAY)).to_pylist():
+    for row in grouped.to_pylist():
+        if row["day"] == UNKNOWN_DAY:
+            continue
         figures = {"dagster/partition_row_count": row["day_count"], "labelled": row["final_reward_count"]}
         if row["final_reward_mean"] is not None:
             figures["mean reward"] = row["final_reward_mean"]

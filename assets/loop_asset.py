@@ -50,6 +50,7 @@ class LoopAsset(NamedTuple):
     def named(self, names: DefinitionNames, recipe: Recipe | None = None) -> dg.AssetsDefinition:
         """The asset of one model. Without a recipe: pools and freshness as its defaults have them."""
         deployment, key, compute = names.word(DEPLOYMENT), names.key(self.name), self.compute
+        settings: AssetSettings = {**self.settings, "group_name": names.word(self.settings["group_name"])}
         _, _, *records = inspect.signature(compute).parameters.values()
 
         def step(context: dg.AssetExecutionContext, **inputs: Any) -> Generator[Any]:
@@ -64,7 +65,7 @@ class LoopAsset(NamedTuple):
             code_version=code_version(self.code),
             required_resource_keys={deployment},
             io_manager_key=names.word(IO_MANAGER),
-            **{**self.settings, "group_name": names.word(self.settings["group_name"])},
+            **settings,
         )(step)
 
     def _pool(self, names: DefinitionNames, recipe: Recipe | None) -> str | None:
