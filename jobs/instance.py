@@ -152,7 +152,8 @@ def _with_recipe(run: Mapping[str, Any], model: OperatedModel) -> tuple[dict[str
     name = model.names.word(DEPLOYMENT) if is_of_assets else DEPLOYMENT
     resources = dict(config.get("resources", {}))
     given = dict(resources.get(name, {}).get("config", {}))
-    deployment = {"recipe_path": model.choice.recipe_path, "overrides": model.choice.overrides, **given}
+    chosen_here = {"recipe_path": model.choice.recipe_path, "overrides": model.choice.overrides}
+    deployment: dict[str, Any] = {**chosen_here, **given}
     resources[name] = {"config": deployment}
     try:
         recipe = load(deployment["recipe_path"], deployment["overrides"]) if given else model.recipe

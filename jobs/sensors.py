@@ -69,10 +69,10 @@ def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment)
     iteration = deployment.latest()
     came = new_labels(deployment, iteration, section)
     context.update_cursor(cursor)
-    if came.count < came.wanted:
+    if came.new < came.wanted:
         return dg.SkipReason(came.line())
     context.log.info(came.line())
-    return dg.RunRequest(run_key=iteration.id, tags={"new_labels": str(came.count)})
+    return dg.RunRequest(run_key=iteration.id, tags={"new_labels": str(came.new)})
 
 
 def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:

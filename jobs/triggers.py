@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from assets.naming import LOOP, DefinitionNames
@@ -22,6 +21,7 @@ from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import Automation
 from pipeline.storage import DatasetRef, Store
+from pipeline.traces.arrow import pc
 
 NO_LABELS = pa.array([], pa.string())
 Target = Any
@@ -41,14 +41,14 @@ class EndedIteration(NamedTuple):
 class NewLabels(NamedTuple):
     """Distinct labels of the newest iteration that none of the ended ones had, and how many are waited for."""
 
-    count: int
+    new: int
     wanted: int
     fruitless: tuple[str, ...]
     """How the newest iterations ended, back to the last one with a candidate; the newest first."""
 
     def line(self) -> str:
         """For a person: what is waited for, and where it backs off, why."""
-        text = f"{self.count:,} new labels; {self.wanted:,} begin an iteration."
+        text = f"{self.new:,} new labels; {self.wanted:,} begin an iteration."
         if self.fruitless:
             text += f" The last {len(self.fruitless)} ended without a candidate ({', '.join(self.fruitless)})."
         return text

@@ -51,7 +51,7 @@ def test_only_labels_that_may_be_trained_on_count_once(tmp_path: Path) -> None:
     store, section = settings.store(), settings.recipe().automation
     end(tmp_path, label(store, "one", traces(0, 10)), "refused", 1)
     newest = label(store, "two", {**traces(5, 25), "none": None, "no": 0.5}, without_consent=("no",))
-    assert new_labels(settings, newest, section).count == 15
+    assert new_labels(settings, newest, section).new == 15
 
 
 def test_an_iteration_is_asked_for_once_for_enough_labels(tmp_path: Path, instance: dg.DagsterInstance) -> None:
@@ -90,7 +90,7 @@ def test_what_is_waited_for_doubles_while_nothing_comes_of_it(
     for at, ending in enumerate(endings):
         end(tmp_path, label(settings.store(), f"i{at}", traces(0, 5)), ending, at)
     came = new_labels(settings, label(settings.store(), "new", traces(0, 6)), settings.recipe().automation)
-    assert (came.count, came.wanted) == (1, wanted)
+    assert (came.new, came.wanted) == (1, wanted)
     if wanted > 10:
         assert f"The last {len(came.fruitless)} ended without a candidate (" in came.line()
 

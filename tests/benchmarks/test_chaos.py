@@ -1,0 +1,33 @@
+"""The loop under kills, few of them; and that a difference or a process that stays would be seen."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.chaos import MARK, ChaosDeployment, run, violations
+
+
+@pytest.mark.slow
+@pytest.mark.variant
+@pytest.mark.timeout(3000)
+def test_five_kills_change_nothing(tmp_path: Path) -> None:
+    figures = run(5, 1, tmp_path, per_episode=5)
+    assert (figures["kills"], figures["violations"]) == (5, 0)
+
+
+def test_a_difference_and_a_process_that_stays_are_seen(tmp_path: Path) -> None:
+    deployment = ChaosDeployment(tmp_path / "chaos", "chaos")
+    assert list(violations(deployment, {}, ends_within_s=0)) == []
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], env={**os.environ, MARK: "chaos"}, stdin=subprocess.PIPE
+    ) as left:
+        assert [each.pid for each in deployment.processes()] == [left.pid]
+        assert psutil.Process(left.pid).is_running()
+        lines = list(violations(deployment, {"verdict": "PASS"}, ends_within_s=0))
+        left.communicate(b"\n")
+    assert lines[0] == "verdict: None instead of PASS"
+    assert lines[1].startswith("left running: ") and len(lines) == 2
