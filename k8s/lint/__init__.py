@@ -22,6 +22,7 @@ from k8s.lint import (
     refusals,
     resources,
     restarts,
+    rights,
     routing,
     script,
     security,
@@ -35,7 +36,7 @@ __all__ = ["GANG_RULES", "RULES", "Rule", "Violation", "lint_admission", "lint_g
 
 THEMES = (
     restarts, _volcano, rayjob, kueue, karpenter, pools, resources, refusals, security, marks, script, names, routing,
-    _gang,
+    rights, _gang,
 )  # fmt: skip
 """Importing a theme registers its rules."""
 

@@ -20,7 +20,7 @@ RECIPES = ROOT / "jobs" / "recipes"
 ON_CLUSTERS = ["eks_workshop", "gke_deepscaler", "spot_h200_dpo", "spot_h200_grpo"]
 OVERLAYS = {
     "eks-a100": ["eks_workshop"],
-    "eks-spot-h200": ["spot_h200_dpo", "spot_h200_grpo"],
+    "eks-spot-h200": ["spot_h200_dpo"],
     "gke": ["gke_deepscaler"],
 }
 
@@ -81,6 +81,16 @@ def test_recipes_and_their_overlay_lack_nothing_but_images(
     output = capsys.readouterr().out
     assert code == 0, output
     assert warnings(output) <= {"image-placeholder"} | ({"save-over-grace"} if overlay == "gke" else set())
+
+
+def test_a_backend_that_the_overlay_lacks_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    manifests = ROOT / "k8s" / "manifests"
+    files = [str(manifests / folder) for folder in ("bases/rbac/roles.yaml", "components/jobset/role.yaml")]
+    assert main(["lint", recipe("spot_h200_dpo"), "--manifests", *files]) == 0
+    assert main(["lint", recipe("spot_h200_grpo"), "--manifests", *files]) == 1
+    assert "account launcher may not create rayjobs of ray.io" in capsys.readouterr().out
+    files[1] = files[1].replace("jobset", "rayjob")
+    assert main(["lint", recipe("spot_h200_grpo"), "--manifests", *files]) == 0
 
 
 def test_an_image_that_the_overlay_refuses_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

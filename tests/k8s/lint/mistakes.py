@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.k8s.lint.account_mistakes import LAUNCHES, MARKS
 from tests.k8s.lint.cases import GONE, find
 from tests.k8s.lint.cluster_mistakes import NODE_POOLS, NODES, OPERATORS
 from tests.k8s.lint.edits import (
@@ -24,7 +25,6 @@ from tests.k8s.lint.edits import (
     volcano,
     without,
 )
-from tests.k8s.lint.mark_mistakes import MARKS
 from tests.k8s.lint.refusal_mistakes import REFUSALS
 
 SUBMITTER = "spec.submitterPodTemplate.spec"
@@ -227,4 +227,16 @@ ROUTES = [
            "spec.rules.0.backendRefs.1.name", "candidate"),
 ]  # fmt: skip
 
-MISTAKES = [*REFUSALS, *RESTARTS, *OPERATORS, *NODE_POOLS, *RESOURCES, *SECURITY, *MARKS, *SCRIPTS, *NAMES, *ROUTES]
+MISTAKES = [
+    *REFUSALS,
+    *RESTARTS,
+    *OPERATORS,
+    *NODE_POOLS,
+    *RESOURCES,
+    *SECURITY,
+    *MARKS,
+    *LAUNCHES,
+    *SCRIPTS,
+    *NAMES,
+    *ROUTES,
+]

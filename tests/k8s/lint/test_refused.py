@@ -18,7 +18,8 @@ from tests.k8s.admission import gang_of
 from tests.k8s.lint.cases import Object, find, good, put
 from tests.k8s.lint.refused import WRONG, Wrong
 from tests.k8s.lint.test_rules import JUNK
-from tests.k8s.manifests import overlay
+from tests.k8s.manifests import MANIFESTS, overlay
+from tests.k8s.policies import plain
 from tests.k8s.schemas import DATA
 
 pytestmark = pytest.mark.shared
@@ -30,7 +31,11 @@ MISSED = {("RayJob", "a mode of submission of no such name")}
 
 
 def objects_of(backend: str) -> list[Object]:
-    return deepcopy([*render(gang_of(EKS, backend=backend)), *overlay(EKS)])
+    """With the component of that backend, which the overlay has of one alone."""
+    objects = [*render(gang_of(EKS, backend=backend)), *overlay(EKS)]
+    if backend != "jobset":
+        objects += plain(MANIFESTS / "components" / backend.replace("_", "-"))
+    return deepcopy(objects)
 
 
 @functools.cache

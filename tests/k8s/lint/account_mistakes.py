@@ -1,4 +1,4 @@
-"""Mistakes with the keys of the marks of users: pods that lack them, and pods that must not have them."""
+"""Mistakes with who may have the keys of the marks of users, and who may launch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,23 @@ data:
   dagster.yaml: |
     run_launcher: {module: dagster_k8s.launcher, class: K8sRunLauncher, config: {env_secrets: [dagster-postgresql]}}
 """
+OTHERS = """
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: launcher-rayjob, namespace: preference-tuning}
+rules: [{apiGroups: [ray.io], resources: [rayjobs], verbs: [get, create, patch, delete]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: launcher-rayjob, namespace: preference-tuning}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: launcher-rayjob}
+subjects: [{kind: ServiceAccount, name: launcher, namespace: preference-tuning}]
+"""
 KEY = {"secretKeyRef": {"name": "endpoints", "key": "PREFERENCE_TUNING_MARK_KEYS"}}
+LAUNCHES = [
+    more(f"another backend's component ({backend})", "no-right-to-launch", OTHERS, backend)
+    for backend in ("jobset", "volcano", "indexed_job")
+]
 MARKS = [
     more("a code location without the keys", "mark-keys", CODE.format(source="{secretRef: {name: endpoints}}")),
     more("keys that may be missing", "mark-keys", CODE.format(source="{secretRef: {name: mark-keys, optional: true}}")),
