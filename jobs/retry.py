@@ -38,7 +38,7 @@ BESIDE = {
     "training_plan": (layout.TRAINING_ROWS, layout.HELD_OUT_ROWS),
     "policy_checkpoint": (layout.TRAINING,),
     "eval_report": (layout.EVIDENCE,),
-    "canary": (layout.OUTCOME,),
+    "canary": (layout.OUTCOME, layout.PAGE),
 }
 """What a stage leaves beside its record, under the iteration. Of `training` all but the plan is the trainer's."""
 STAGES = (*RECORDS, "canary")

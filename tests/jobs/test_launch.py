@@ -1,5 +1,6 @@
 """The literal command, `dagster job launch -j JOB`, on the repository's own instance files and a toy job."""
 
+import json
 import os
 import shutil
 import signal
@@ -15,6 +16,8 @@ import dagster as dg
 import psutil
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
+
+from jobs.workers import DATA_ROOT_TAG, worker_files
 
 REPOSITORY = Path(__file__).parents[2]
 TAKES_RUNS = "QUEUED_RUN_COORDINATOR"
@@ -67,7 +70,8 @@ class Clone:
         return process
 
     def start_launch(self, act: str, *options: str) -> subprocess.Popen[bytes]:
-        return self.start("dagster", "job", "launch", "-j", "toy", "--tags", f'{{"act": "{act}"}}', *options)
+        tags = json.dumps({"act": act, DATA_ROOT_TAG: str(self.root / "data")})
+        return self.start("dagster", "job", "launch", "-j", "toy", "--tags", tags, *options)
 
     def launch(self, act: str) -> tuple[int, str]:
         """The exit status and the output of one launch."""
@@ -177,9 +181,12 @@ def test_a_killed_code_server_ends_the_launch_with_2(clone: Clone):
 
 def test_a_killed_worker_fails_the_run(clone: Clone):
     launch, pids = clone.launch_and_hang()
+    files = worker_files(clone.root / "dagster.yaml")
+    assert files is not None
+    assert [(note.run, note.job) for note in files.at_work(clone.root / "data")] == [(clone.last_run().run_id, "toy")]
     os.kill(pids[0], signal.SIGKILL)
     assert launch.wait(timeout=DEADLINE_S) == 1, clone.output.read_text()
-    assert clone.last_run().is_failure
+    assert clone.last_run().is_failure and files.at_work(clone.root / "data") == []
     wait_for(lambda: not any(map(is_running, pids)))  # SIGKILL takes effect a moment later
 
 
