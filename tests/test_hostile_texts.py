@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from evals.page import _tables
+from evals.page import tables
 from pipeline.markdown import literal
 from tests.browser import Browser, Page, chromium
 from tests.ports import held_port
@@ -108,7 +108,7 @@ def test_mlflow_shows_a_hostile_card_as_text(tmp_path: Path, browser: Browser) -
 
 def test_the_report_page_shows_hostile_slices_as_text(tmp_path: Path, browser: Browser) -> None:
     rows = [f"| {literal(text)} | 1 |" for text in HOSTILE]
-    body = "\n".join(_tables("\n".join(["| slice | items |", "| --- | --- |", *rows, "", f"- {MARKER}"])))
+    body = "\n".join(tables("\n".join(["| slice | items |", "| --- | --- |", *rows, "", f"- {MARKER}"])))
     (tmp_path / "page.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{body}</body>")
     page = browser.page()
     page.goto((tmp_path / "page.html").as_uri())

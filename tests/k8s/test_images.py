@@ -189,7 +189,7 @@ def test_the_trainers_image_has_what_an_evaluation_loads() -> None:
     names = {name for name in done.stdout.split() if not name.startswith("_")} - set(sys.stdlib_module_names)
     brought = {"annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}  # by pydantic
     brought |= {"cloudpickle", "idna", "cython_runtime", "markupsafe"}  # by pyarrow, httpx2 and jinja2
-    brought |= {*BROUGHT, "attr", "attrs", "rpds"}
+    brought |= {*BROUGHT, "attr", "attrs", "rpds", "sitecustomize"}  # the last is of a system's Python
     brought |= {"jsonpointer", "rfc3339_validator", "six"}  # formats that jsonschema checks where these are installed
     external = names - brought - set(PACKAGES)
     assert {DISTRIBUTIONS.get(name, name) for name in external} <= requirements("trainer")
