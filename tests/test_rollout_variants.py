@@ -103,8 +103,8 @@ class Production:
             "metrics": {**metrics, "errors_query": ERRORS_QUERY},
             "export_to": self.exported,
             "weights": [5, 50, 100],
-            "dwell_s": [4, 4, 4],
-            "look_every_s": 4,
+            "dwell_s": [5, 5, 5],
+            "look_every_s": 5,
             "min_canary_requests": 20,
             "max_quality_drop": 0.3,
             "keep_warm_s": 600,
@@ -224,7 +224,7 @@ WORLDS = {"http_route": http_route, "sagemaker": sagemaker}
 @pytest.mark.parametrize("kind", one_and_variants(WORLDS))
 def test_an_equal_candidate_is_promoted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with WORLDS[kind](tmp_path, monkeypatch) as production:
-        state = follow_rollout(production.settings, print, 150.0)
+        state = follow_rollout(production.settings, print, 240.0)
         assert state.phase is Phase.PROMOTED, state.reason
         assert production.shares(until=100) == [0, 5, 50, 80, 100]
         assert state.champion is not None and state.champion.model.digest == production.candidate.digest
@@ -239,7 +239,7 @@ def test_a_worse_candidate_is_taken_back(
     with WORLDS[kind](tmp_path, monkeypatch) as production:
         candidate = production.servers[production.candidate.digest]
         candidate.right, candidate.failing = (0.1, 0.0) if fault == "wrong answers" else (0.9, 0.9)
-        state = follow_rollout(production.settings, print, 150.0)
+        state = follow_rollout(production.settings, print, 240.0)
         assert state.phase is Phase.ROLLED_BACK, state.reason
         assert ("quality fell" if fault == "wrong answers" else "errors") in state.reason
         assert production.candidate.digest in state.quarantined
