@@ -143,9 +143,7 @@ def _pyproject(folder: Path) -> str:
     return (
         f'[project]\nname = "{name}"\nversion = "0"\nrequires-python = ">=3.11,<3.13"\n'
         f'dependencies = ["preference-tuning[train]=={version("preference-tuning")}"]\n\n'
-        '[tool.dagster]\nmodule_name = "jobs.definitions"\ncode_location_name = "preference_tuning"\n\n'
-        '[tool.dg]\ndirectory_type = "project"\n\n[tool.dg.project]\nroot_module = "jobs"\n'
-        'code_location_target_module = "jobs.definitions"\ncode_location_name = "preference_tuning"\n'
+        '[tool.dagster]\nmodule_name = "jobs.definitions"\ncode_location_name = "preference_tuning"\n'
     )
 
 
