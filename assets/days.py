@@ -78,28 +78,28 @@ def labelled_days(labels: RewardLabels) -> list[DayOnPage]:
 def tell_of_days(
     context: dg.AssetExecutionContext, names: DefinitionNames, asset: str, days: Iterable[DayOnPage]
 ) -> None:
-    """A materialisation for each day that is new, or is another one than was told."""
+    """A materialisation for each day that is new, or has another version than its newest one."""
     key, listed = names.key(asset), {each.day: each for each in days}
     if not listed:
         return
     context.instance.add_dynamic_partitions(_partitions(names), list(listed))
-    told = _told(context, key, listed)
+    versions = _shown_versions(context, key, listed)
     for day, each in listed.items():
-        if told.get(day) != each.version:
+        if versions.get(day) != each.version:
             context.log_event(
                 dg.AssetMaterialization(key, partition=day, metadata=each.figures, tags={VERSION_TAG: each.version})
             )
 
 
-def _told(context: dg.AssetExecutionContext, key: dg.AssetKey, days: Iterable[str]) -> dict[str, str]:
-    """The version of each day that was told last."""
+def _shown_versions(context: dg.AssetExecutionContext, key: dg.AssetKey, days: Iterable[str]) -> dict[str, str]:
+    """The version of each day in its newest materialisation."""
     wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(days))
-    told: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for record in context.instance.fetch_materializations(wanted, limit=PAGE).records:  # the newest first
-        made = record.asset_materialization
-        if made is not None and made.partition is not None:
-            told.setdefault(made.partition, (made.tags or {}).get(VERSION_TAG, ""))
-    return told
+        shown = record.asset_materialization
+        if shown is not None and shown.partition is not None:
+            versions.setdefault(shown.partition, (shown.tags or {}).get(VERSION_TAG, ""))
+    return versions
 
 
 def _partitions(names: DefinitionNames) -> str:

@@ -71,8 +71,10 @@ def _models_of(folder: Path) -> ModelsOfDagster:
     for (one, first), (other, second) in combinations(loaded.items(), 2):
         if reasons := [reason for conflict in CONFLICTS for reason in conflict(first, second)]:
             for file, against in ((one, other), (other, one)):
-                told = [broken[file]] if file in broken else []
-                broken[file] = "\n".join([*told, *(f"{file.name} and {against.name}: {reason}" for reason in reasons)])
+                before = [broken[file]] if file in broken else []
+                broken[file] = "\n".join(
+                    [*before, *(f"{file.name} and {against.name}: {reason}" for reason in reasons)]
+                )
     operated = [model for file, model in loaded.items() if file not in broken]
     if not operated:
         raise ValueError("\n".join([f"No recipe of {shown_path(folder)} can be used:", *broken.values()]))

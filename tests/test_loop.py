@@ -104,8 +104,8 @@ def test_plots_are_on_the_materializations(loop: Loop) -> None:
 
 
 def test_dagster_knows_the_versions_of_code_and_data(loop: Loop) -> None:
-    made = materializations(loop.instance, loop.first)
-    tags = {asset: each.tags or {} for asset, each in made.items()}
+    newest = materializations(loop.instance, loop.first)
+    tags = {asset: each.tags or {} for asset, each in newest.items()}
     code = {each.name: code_version(each.code) for each in LOOP_ASSETS}
     assert {asset: each["dagster/code_version"] for asset, each in tags.items()} == code
     versions = {asset: each[VERSION_TAG] for asset, each in tags.items()}
@@ -119,15 +119,15 @@ def test_dagster_knows_the_versions_of_code_and_data(loop: Loop) -> None:
 
 
 def test_tables_have_their_size_columns_and_place(loop: Loop) -> None:
-    made = materializations(loop.instance, loop.first)
+    newest = materializations(loop.instance, loop.first)
     for asset, place in (("traces", "/lake/governed/traces"), ("reward_labels", "/reward_labels")):
-        shown = made[asset].metadata
+        shown = newest[asset].metadata
         rows = shown["dagster/row_count"].value
         assert rows == loop.settings.latest().dataset.rows
         assert "trace_id" in {column.name for column in shown["dagster/column_schema"].value.columns}
         assert str(shown["dagster/uri"].value).startswith("file:///")
         assert str(shown["dagster/uri"].value).endswith(place)
-    assert made["traces"].metadata["dagster/table_name"].value == "governed.traces"
+    assert newest["traces"].metadata["dagster/table_name"].value == "governed.traces"
 
 
 def test_each_day_is_on_dagsters_pages_once(loop: Loop) -> None:
@@ -136,15 +136,15 @@ def test_each_day_is_on_dagsters_pages_once(loop: Loop) -> None:
     assert len(admitted) == 2
     assert set(loop.instance.get_dynamic_partitions("days")) == set(admitted)
     for key in (GOVERNED, LABELLED):
-        told = loop.instance.fetch_materializations(dg.AssetKey(key), limit=10).records
+        records = loop.instance.fetch_materializations(dg.AssetKey(key), limit=10).records
         rows = {
             each.asset_materialization.partition: each.asset_materialization.metadata[
                 "dagster/partition_row_count"
             ].value
-            for each in told
+            for each in records
         }
         assert rows == admitted
-        assert len(told) == len(admitted)
+        assert len(records) == len(admitted)
 
 
 def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

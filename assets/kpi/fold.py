@@ -51,8 +51,8 @@ def read_kpi(store: Store, recipe: Recipe, newest: int | None = None) -> Kpi:
         events = []
         problems.append(f"rollout: {str(error).splitlines()[0]}")
     ids = iteration_ids(store)
-    found = (read_ledgers(store, id) for id in (ids if newest is None else ids[-newest:]))
-    ledgers = [each for each in found if each.traces is None or each.traces.iteration.model_name == name]
+    all_ledgers = (read_ledgers(store, id) for id in (ids if newest is None else ids[-newest:]))
+    ledgers = [each for each in all_ledgers if each.traces is None or each.traces.iteration.model_name == name]
     return kpi(name, ledgers, events, price_list(recipe), problems)
 
 
@@ -102,9 +102,9 @@ def rollout_figures(events: Sequence[RolloutEvent]) -> Iterator[tuple[str, Rollo
             continue
         promoted = [event.at for event in of_one if event.phase is Phase.PROMOTED]
         state = ENDED.get(final.finished.get(rollout, Phase.IDLE), "in rollout")
-        told = [event.reason for event in of_one if event.reason]
+        reasons = [event.reason for event in of_one if event.reason]
         figures = RolloutFigures(
-            state, told[-1] if told else "", proposal.version.version, promoted[0] if promoted else None
+            state, reasons[-1] if reasons else "", proposal.version.version, promoted[0] if promoted else None
         )
         yield proposal.version.iteration, figures
 

@@ -56,11 +56,11 @@ class CostTotal(Record):
 
 def total(lines: tuple[CostLine, ...]) -> CostTotal:
     """The bill of these lines. The same reason is said once for all lines of a name."""
-    known = [line.usd for line in lines if line.usd is not None]
+    prices = [line.usd for line in lines if line.usd is not None]
     unknown = dict.fromkeys(f"{line.name}: {line.why}" for line in lines if line.usd is None)
     hours = dict.fromkeys(f"{line.name}: {line.why_hours}" for line in lines if line.device_hours is None)
     return CostTotal(
-        usd=Range(low=sum(each.low for each in known), high=sum(each.high for each in known)),
+        usd=Range(low=sum(each.low for each in prices), high=sum(each.high for each in prices)),
         device_hours=sum(line.device_hours or 0.0 for line in lines),
         unknown=tuple(unknown),
         unknown_hours=tuple(hours),

@@ -74,9 +74,9 @@ def scores(report: EvalReport) -> str:
 def differences(report: EvalReport) -> str:
     """Candidate less champion, paired by item, of each suite; judged ones at equal lengths, less one half."""
     rows: list[IntervalRow] = []
-    found = [(each.suite, each.comparison.difference) for each in report.measurements if each.comparison]
-    found += [(each.suite, each.win_rate.controlled) for each in report.judged if each.win_rate]
-    for suite, gain in found:
+    gains = [(each.suite, each.comparison.difference) for each in report.measurements if each.comparison]
+    gains += [(each.suite, each.win_rate.controlled) for each in report.judged if each.win_rate]
+    for suite, gain in gains:
         words = f"{100 * gain.value:+.1f} points ({100 * gain.low:+.1f} to {100 * gain.high:+.1f})"
         rows.append(IntervalRow(_short(suite), gain.value, gain.low, gain.high, words, CANDIDATE))
     return interval_chart(rows, "candidate less champion, with 95% intervals", zero=True)

@@ -118,9 +118,9 @@ def first_launch(recipe: Recipe) -> str:
 
 def _lineage(of: IterationLedgers, place: PageFolder, events: Sequence[RolloutEvent]) -> list[PageLink]:
     links: list[PageLink] = []
-    made = _maker(of, events)
-    if made:
-        links.append(place.link("iteration that made the champion", made, layout.iteration(made, layout.PAGE)))
+    maker = _maker(of, events)
+    if maker:
+        links.append(place.link("iteration that made the champion", maker, layout.iteration(maker, layout.PAGE)))
     for name, text, file in content.digests(of):
         links.append(place.link(name, text, layout.iteration(of.id, file)) if file else PageLink(name, text))
     return links

@@ -30,12 +30,12 @@ def quality_and_cost(bars: Sequence[IterationBar]) -> bytes:
             axes.set_axisbelow(True)
         for label, colour, shift in (("champion", BLUE, -0.08), ("candidate", ORANGE, 0.08)):
             arms = [(place, bar.champion if label == "champion" else bar.candidate) for place, bar in enumerate(bars)]
-            known = [(place + shift, arm) for place, arm in arms if arm is not None]
-            if known:
-                values = [100 * arm[0] for _, arm in known]
-                reach = [[100 * abs(arm[0] - arm[end]) for _, arm in known] for end in (1, 2)]
+            measured = [(place + shift, arm) for place, arm in arms if arm is not None]
+            if measured:
+                values = [100 * arm[0] for _, arm in measured]
+                reach = [[100 * abs(arm[0] - arm[end]) for _, arm in measured] for end in (1, 2)]
                 above.errorbar(
-                    [at for at, _ in known], values, yerr=reach, color=colour, fmt="o", capsize=3, label=label
+                    [at for at, _ in measured], values, yerr=reach, color=colour, fmt="o", capsize=3, label=label
                 )
         if above.has_data():
             above.legend(frameon=False, fontsize="small")

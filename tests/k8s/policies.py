@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from k8s.client import resource_of
 from k8s.lint.admission import LAUNCHER, AdmissionDenial, AdmissionRequest, Policies
 
+from .admission import pod_specs
 from .cluster.access import Account
 from .cluster.faults import Call
 from .cluster.kinds import KINDS
@@ -128,14 +128,3 @@ def defaulted(objects: Sequence[Object]) -> list[Object]:
                 for variable in container.get("env", ()):
                     variable.get("valueFrom", {}).get("fieldRef", {})["apiVersion"] = "v1"
     return result
-
-
-def pod_specs(value: Any) -> Iterator[Object]:
-    """Every pod's spec within an object."""
-    if isinstance(value, dict):
-        if "containers" in value:
-            yield value
-        for item in value.values():
-            yield from pod_specs(item)
-    for item in value if isinstance(value, list) else ():
-        yield from pod_specs(item)

@@ -14,9 +14,9 @@ from k8s.render.pod import USER
 from pipeline.recipe import load
 
 from . import run_job
+from .admission import pod_specs
 from .built import PLATFORM, RUNS, SERVING, both, build, named, objects_of, pods, selects
 from .manifests import MANIFESTS, Object, of_kind
-from .policies import pod_specs
 from .render.golden import CASES
 from .schemas import problems
 

@@ -10,9 +10,9 @@ import pytest
 from k8s.render import render
 
 from . import run_job
+from .admission import pod_specs
 from .hostile import at
 from .manifests import Object, of_kind, overlay, pods
-from .policies import pod_specs
 from .render.golden import CASES
 
 ENFORCE = "pod-security.kubernetes.io/enforce"

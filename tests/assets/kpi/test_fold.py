@@ -35,38 +35,38 @@ def test_an_empty_root_has_no_figures(laid: Laid) -> None:
 def test_a_promoted_candidate_is_the_gain_and_the_champion(laid: Laid) -> None:
     laid.world.now = DAY_END + 7200.0
     iteration = laid.roll_out()
-    found = figures(laid)
-    (one,) = found.iterations
+    folded = figures(laid)
+    (one,) = folded.iterations
     assert (one.iteration, one.state, one.version, one.verdict) == (iteration.id, "promoted", 1, "PASS")
-    assert one.quality is not None and one.promoted_at == found.champion_since
-    assert found.gain == one.gain == one.quality.difference.value > 0.1
-    assert (found.champion_version, found.champion_iteration) == (1, iteration.id)
-    assert found.champion_quality == one.quality.candidate and found.suite == "arithmetic"
+    assert one.quality is not None and one.promoted_at == folded.champion_since
+    assert folded.gain == one.gain == one.quality.difference.value > 0.1
+    assert (folded.champion_version, folded.champion_iteration) == (1, iteration.id)
+    assert folded.champion_quality == one.quality.candidate and folded.suite == "arithmetic"
     assert one.trace_to_promotion_s == one.promoted_at - DAY_END >= 7200.0
     data = one.data
     assert (data.first_day, data.last_day) == (DAY, DAY)
     assert (data.seen, data.admitted, data.kept, data.coverage) == (100, 80, 0.8, 0.75)
     assert data.counted == 70, "what counts for the champion"
     assert data.rejected == {"consent": 20} and data.abstained == {"no_signal": 20}
-    assert (found.preemptions, found.lost_steps, found.goodput) == (1, 1, 0.5)
+    assert (folded.preemptions, folded.lost_steps, folded.goodput) == (1, 1, 0.5)
 
 
 @pytest.mark.parametrize("ending", ["not trained", "stopped", "refused", "held"])
 def test_each_ending_is_counted_with_its_reason(laid: Laid, ending: Ending) -> None:
     laid.end(laid.begin(), ending)
-    found = figures(laid)
-    assert [(each.state, each.detail) for each in found.iterations] == [(ending, "why it ended")]
-    assert found.ended == {ending: 1} and found.gain is None
+    folded = figures(laid)
+    assert [(each.state, each.detail) for each in folded.iterations] == [(ending, "why it ended")]
+    assert folded.ended == {ending: 1} and folded.gain is None
 
 
 def test_a_rolled_back_candidate_gains_nothing(laid: Laid) -> None:
     laid.roll_out("a", 1)
     laid.roll_out("b", 2, until="rolled_back", data="newer")
-    found = figures(laid)
-    assert [each.state for each in found.iterations] == ["promoted", "rolled back"]
-    assert found.gain == found.iterations[0].gain
-    assert found.champion_iteration == found.iterations[0].iteration
-    assert found.iterations[1].detail, "the rollout says why"
+    folded = figures(laid)
+    assert [each.state for each in folded.iterations] == ["promoted", "rolled back"]
+    assert folded.gain == folded.iterations[0].gain
+    assert folded.champion_iteration == folded.iterations[0].iteration
+    assert folded.iterations[1].detail, "the rollout says why"
 
 
 def test_what_goes_on_names_its_stage_and_its_step(laid: Laid) -> None:
@@ -87,9 +87,9 @@ def test_what_goes_on_names_its_stage_and_its_step(laid: Laid) -> None:
 
 def test_the_base_model_is_as_good_as_it_was_last_measured(laid: Laid) -> None:
     laid.end(laid.until_verdict(verdict=Verdict.FAIL), "refused")
-    found = figures(laid)
-    assert found.iterations[0].quality is not None
-    assert (found.champion_version, found.champion_quality) == (0, found.iterations[0].quality.champion)
+    folded = figures(laid)
+    assert folded.iterations[0].quality is not None
+    assert (folded.champion_version, folded.champion_quality) == (0, folded.iterations[0].quality.champion)
 
 
 def test_any_record_may_be_gone_or_torn(laid: Laid) -> None:
@@ -117,9 +117,9 @@ def test_a_damaged_iteration_is_unreadable_and_no_other(laid: Laid) -> None:
 def test_a_damaged_log_of_rollouts_is_a_problem(laid: Laid) -> None:
     laid.roll_out()
     laid.store.path(layout.rollout(NAME, "events", "000001.json")).unlink()
-    found = figures(laid)
-    assert len(found.problems) == 1 and found.problems[0].startswith("rollout: ")
-    assert [each.state for each in found.iterations] == ["in rollout"], "as its own record says"
+    folded = figures(laid)
+    assert len(folded.problems) == 1 and folded.problems[0].startswith("rollout: ")
+    assert [each.state for each in folded.iterations] == ["in rollout"], "as its own record says"
 
 
 def test_iterations_of_another_model_are_another_deployments(laid: Laid) -> None:
