@@ -14,6 +14,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from pipeline.field_texts import DescribedJsonSchema, field_texts
 from pipeline.recipe import Recipe
 from pipeline.section import Operational, Section, sections
 
@@ -66,7 +67,8 @@ def main() -> None:
 def schema() -> str:
     """The recipe's JSON schema, for editors that check YAML."""
     draft = "https://json-schema.org/draft/2020-12/schema"
-    tree = {"$schema": draft, **Recipe.model_json_schema(), "title": "Recipe of preference-tuning"}
+    described = Recipe.model_json_schema(schema_generator=DescribedJsonSchema)
+    tree = {"$schema": draft, **described, "title": "Recipe of preference-tuning"}
     return json.dumps(tree, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -90,7 +92,7 @@ def tables(
     for name, field in kind.model_fields.items():
         path, marked = f"{prefix}{name}", operational or Operational in field.metadata
         value = field.default if values is None else getattr(values, name)
-        meaning, inside = " ".join((field.description or "").split()), sections(field.annotation)
+        meaning, inside = " ".join(field_texts(kind).get(name, "").split()), sections(field.annotation)
         for each in inside:
             head = f"`{path}`" + (f", `kind: {each.model_fields['kind'].default}`" if len(inside) > 1 else "")
             head = f"An element of {head}" if get_origin(field.annotation) is tuple else head

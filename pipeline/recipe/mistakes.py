@@ -10,6 +10,7 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from pipeline.field_texts import field_texts
 from pipeline.redaction import redacted
 
 Sections = tuple[type[BaseModel], ...]
@@ -45,8 +46,8 @@ def _line(recipe: type[BaseModel], path: list[str], where: Sections, entry: Mapp
         case "extra_forbidden":
             return f"there is no such field. {_meant(recipe, path, where)}"
         case "missing":
-            field = next((s.model_fields[path[-1]] for s in where if path[-1] in s.model_fields), None)
-            about = f" It is: {' '.join(field.description.split())}" if field and field.description else ""
+            texts = [field_texts(s)[path[-1]] for s in where if path[-1] in field_texts(s)]
+            about = f" It is: {' '.join(texts[0].split())}" if texts else ""
             return f"is missing. Give it a value.{about}"
         case "literal_error" | "union_tag_invalid":
             words = re.findall(r"'([^']*)'", str(context.get("expected", context.get("expected_tags"))))
