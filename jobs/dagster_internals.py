@@ -1,7 +1,7 @@
 """The parts of Dagster 1.13 that this project builds on and that have no public name, in one place.
 
-A run launcher, a run coordinator and an instance of one's own are documented ways to extend Dagster, but their classes
-and what they exchange are importable from private modules alone. Everything else here uses `dagster`.
+A run launcher, a run coordinator, a storage and an instance of one's own are documented ways to extend Dagster, but
+their classes and what they exchange are importable from private modules alone. Everything else here uses `dagster`.
 """
 
 from dagster._config import StringSource
@@ -10,6 +10,7 @@ from dagster._core.events import DagsterEvent, DagsterEventType, EngineEventData
 from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
 from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
+from dagster._core.storage.sqlite_storage import DagsterSqliteStorage, SqliteStorageConfig
 from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, deserialize_value, serialize_value
 from dagster_shared.error import SerializableErrorInfo
@@ -21,12 +22,14 @@ __all__ = [
     "ConfigurableClassData",
     "DagsterEvent",
     "DagsterEventType",
+    "DagsterSqliteStorage",
     "EngineEventData",
     "ExecuteRunArgs",
     "LaunchRunContext",
     "QueuedRunCoordinator",
     "RunLauncher",
     "SerializableErrorInfo",
+    "SqliteStorageConfig",
     "StringSource",
     "SubmitRunContext",
     "UnresolvedAssetJobDefinition",

@@ -1,0 +1,41 @@
+"""Dagster's SQLite storage, begun once: whole, or not at all.
+
+Named by `dagster.yaml`. Owns how the storage of a new deployment comes into being. The databases and all that is done
+with them are Dagster's own, which makes each in several steps: of two commands that begin at once one fails, and a kill
+between two steps leaves a deployment that fails for good.
+"""
+
+import fcntl
+import shutil
+from pathlib import Path
+
+from jobs.dagster_internals import ConfigurableClassData, DagsterSqliteStorage, SqliteStorageConfig
+
+
+class WholeSqliteStorage(DagsterSqliteStorage):
+    """Runs, events, schedules and sensors below `base_dir`, which is there only once all of its tables are."""
+
+    def __init__(self, base_dir: str, inst_data: ConfigurableClassData | None = None) -> None:
+        _begin(Path(base_dir))
+        super().__init__(base_dir, inst_data)
+
+    @classmethod
+    def from_config_value(
+        cls, inst_data: ConfigurableClassData | None, config_value: SqliteStorageConfig
+    ) -> "WholeSqliteStorage":
+        """Dagster's own makes its own class whatever this one is."""
+        return cls(config_value["base_dir"], inst_data)
+
+
+def _begin(base: Path) -> None:
+    if base.exists():
+        return
+    base.parent.mkdir(parents=True, exist_ok=True)
+    with base.with_name(f".{base.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if base.exists():
+            return
+        begun = base.with_name(f".{base.name}.begun")
+        shutil.rmtree(begun, ignore_errors=True)  # of a command that was killed
+        DagsterSqliteStorage.from_local(str(begun))
+        begun.rename(base)

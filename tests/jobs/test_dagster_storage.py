@@ -1,0 +1,60 @@
+"""The first commands of a deployment: several at once, and one that is killed while the storage is made."""
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+AT_ONCE = """
+import os, sys
+from jobs.dagster_storage import WholeSqliteStorage
+read, write = os.pipe()
+begun = []
+for _ in range(4):
+    pid = os.fork()
+    if not pid:
+        os.close(write)
+        os.read(read, 1)  # the end of the pipe starts them all
+        try:
+            WholeSqliteStorage(sys.argv[1])
+            os._exit(0)
+        finally:
+            os._exit(1)
+    begun.append(pid)
+os.close(write)
+sys.exit(sum(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in begun))
+"""
+KILLED = """
+import os, signal, sys
+from dagster._core.storage.event_log import SqliteEventLogStorage
+from jobs.dagster_storage import WholeSqliteStorage
+SqliteEventLogStorage.reindex_assets = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+WholeSqliteStorage(sys.argv[1])
+"""
+
+
+def run(program: str, *arguments: str) -> int:
+    return subprocess.run([sys.executable, "-c", program, *arguments], check=False).returncode
+
+
+def tables(storage: Path) -> set[str]:
+    with closing(sqlite3.connect(storage / "history" / "runs" / "index.db")) as connection:
+        return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+
+
+@pytest.mark.slow
+def test_commands_that_begin_at_once_all_find_the_storage(tmp_path: Path) -> None:
+    assert run(AT_ONCE, str(tmp_path / "storage")) == 0
+    assert {"event_logs", "alembic_version"} <= tables(tmp_path / "storage")
+
+
+@pytest.mark.slow
+def test_a_kill_while_it_is_made_leaves_none(tmp_path: Path) -> None:
+    assert run(KILLED, str(tmp_path / "storage")) == -signal.SIGKILL
+    assert not (tmp_path / "storage").exists()
+    assert run(AT_ONCE, str(tmp_path / "storage")) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".storage.lock", "storage"]
