@@ -72,7 +72,7 @@ class ModelServer:
         self._http.server_close()
 
 
-ERRORS_QUERY = "sum by (model_name) (increase(router_errors_total[{window}]))"
+ERRORS_QUERY = "router_errors_total"
 
 
 def scrape_config(*servers: ModelServer) -> str:

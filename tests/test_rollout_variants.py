@@ -220,7 +220,7 @@ def sagemaker(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
 WORLDS = {"http_route": http_route, "sagemaker": sagemaker}
 
 
-@pytest.mark.variant  # of make run's: a Prometheus that starves beside other tests counts too few requests, and holds
+@pytest.mark.variant  # of make run's, over the routers of others
 @pytest.mark.parametrize("kind", WORLDS)
 def test_an_equal_candidate_is_promoted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with WORLDS[kind](tmp_path, monkeypatch) as production:

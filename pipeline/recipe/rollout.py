@@ -91,8 +91,9 @@ class PrometheusMetrics(Section):
     url: str
     """Root of its HTTP API, e.g. http://prometheus.monitoring:9090."""
     errors_query: str = ""
-    """PromQL of requests that got no answer, by `model_name`, with {window} for the window; "": errors that only the
-    router can see stay unseen, and the rollout says so."""
+    """Requests that got no answer, by `model_name`: the selector of a counter, which is counted as exactly as the
+    slots' are, or any PromQL with {window} for the window; "": errors that only the router can see stay unseen, and the
+    rollout says so."""
     scrape_interval_s: PositiveFloat = 15.0
     """How often the server scrapes: a window ends two scrapes before now."""
     replicas: PositiveInt = 1

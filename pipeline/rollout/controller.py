@@ -23,8 +23,8 @@ from typing import NamedTuple, assert_never
 from pipeline.rollout.advance import awaited, shortfall, wanted_pairs
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.doubt import doubt, judged_until, unusable
-from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
-from pipeline.rollout.fold import adds_s, read_state, watched_from
+from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, Uncountable, summed
+from pipeline.rollout.fold import adds_s, looked_from, read_state, watched_from
 from pipeline.rollout.harm import harm
 from pipeline.rollout.overdue import overdue
 from pipeline.rollout.ports import RolloutPorts, Tick, Unwatched
@@ -164,7 +164,7 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
         return RolloutStep(Phase.HELD, router.reason, missed=True, raised=True)
     if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
         return _missed(state, reason, look=None if router.differs else look.result)._replace(
-            unready=look.slot.down, raised=router.raised, behind=look.behind
+            unready=look.slot.down, raised=router.raised, behind=look.behind, unread=look.unread and not router.differs
         )
     if look.result is None:  # nothing new since it was looked at
         return None
@@ -252,24 +252,29 @@ class _Look(NamedTuple):
     harm: RolloutStep | None = None
     slot: SlotState = SlotState()
     behind: bool = False
+    unread: bool = False
+    """A later look may see what this one could not."""
     note: str = ""
 
 
 def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> _Look:
-    policy, since = proposal.policy, watched_from(state, now)
-    if since - now > policy.max_look_s:  # one reading is no proof of which one was wrong: the next one is
-        return _Look(blind=f"clock: it reads {now:.0f}, and was looked at until {since:.0f}", behind=True)
-    if now <= since:
+    policy, watched = proposal.policy, watched_from(state, now)
+    if watched - now > policy.max_look_s:  # one reading is no proof of which one was wrong: the next one is
+        return _Look(blind=f"clock: it reads {now:.0f}, and was looked at until {watched:.0f}", behind=True)
+    if now <= watched:
         return _Look()
-    evidence = state.evidence
-    graded_since = min(since, since if evidence.graded_until is None else evidence.graded_until)
+    evidence, since = state.evidence, looked_from(state, now)
+    graded_since = None if evidence.graded_until is None else min(since, evidence.graded_until)
     request = LookRequest(
         number=state.looks + 1, since=since, now=now, slow_over_s=evidence.slow_over_s, graded_since=graded_since
     )
     metrics: LiveMetrics | None = None
+    unread = state.misses + 1 < MAX_MISSES
     try:
         metrics = ports.metrics.look(wanted_split(state, now), request)
         blind = unusable(metrics, since, now, policy)
+    except Uncountable as error:
+        blind, unread = str(error), False
     except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
         blind = f"no metrics: {error}"
     slot = slot_of(ports.split, proposal.version.model)
@@ -277,13 +282,13 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     if metrics is not None and not blind:
         result, note = _counted(state, proposal, ports, metrics)
         evidence = result.evidence
-        if now - since > policy.max_look_s:
-            note = "; ".join([*([note] if note else []), f"clock: {now - since:.0f} s since the last look"])
+        if now - watched > policy.max_look_s:
+            note = "; ".join([*([note] if note else []), f"clock: {now - watched:.0f} s since the last look"])
     step = None
     if proof := harm(evidence, policy, state.unready + 1 if slot.down else 0):
         blamed = proof.quarantine and not (proof.kind == "errors" and slot.down)  # its server died within the look
         step = RolloutStep(Phase.ROLLING_BACK, proof.reason, look=result, quarantine=blamed)
-    return _Look(result, blind, step, slot, note=note)
+    return _Look(result, blind, step, slot, unread=bool(blind) and unread, note=note)
 
 
 def _counted(
@@ -299,6 +304,8 @@ def _counted(
     if before.label_digest not in ("", metrics.label_digest):
         note = "what decides a grade changed: the stage's evidence starts over"
         before, tally = before.fresh(), StageTally()
+    if before.graded_until is not None and tally.graded_until is not None:
+        tally = tally.model_copy(update={"graded_until": max(before.graded_until, tally.graded_until)})
     tally = tally.plus(metrics, before.slow_over_s)
     return (
         LookResult(

@@ -18,8 +18,8 @@ SHARE_SCALE = 0.02
 COVERAGE_SCALE = 0.05
 """Effects that the sequences are sharpest for."""
 GRADES_A_REQUEST = 1.5
-"""Graded answers to a request above which they can't be of the same requests, where two systems count them: a metrics
-server estimates an increase between scrapes, and traces come with their own times."""
+"""Graded answers to a request above which they can't be of the same requests, where two systems count them: both count
+the same windows, but a trace may be of a request that is counted when it ends, in the next one."""
 
 
 def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: RolloutPolicy) -> str:

@@ -33,6 +33,10 @@ POWER_Z = 2.486
 """1.645 + 0.841: a one-sided test at 5% that passes an equal canary four times in five."""
 
 
+class Uncountable(ValueError):
+    """What happened in a window can't be counted, now or later: nothing of it is evidence."""
+
+
 class UnitCounts(Record):
     """What one unit did in one arm. Counts are floats because a metrics server may answer NaN."""
 
@@ -88,8 +92,8 @@ class LookRequest(Record):
     slow_over_s: float | None
     """Requests that took longer are counted as slow; None until the threshold is frozen."""
     graded_since: float | None = None
-    """Grades are of requests from here until `graded_until`, so that one that comes late is counted, and once; None:
-    from `since`."""
+    """Grades are of requests from here until `graded_until`, so that one that comes late is counted, and once; None, in
+    the first look of a stage: from where the window starts."""
 
 
 class UnitTally(UnitCounts):
@@ -237,6 +241,11 @@ class LiveEvidence(Record):
         seconds = look.window_end - look.window_start
         rate = (look.champion.sum().requests + look.canary.sum().requests) / seconds if seconds > 0 else 0.0
         return self.model_copy(update={"busiest_per_s": max(self.busiest_per_s, rate)})
+
+    def skipped_to(self, at: float) -> LiveEvidence:
+        """Where requests up to then are counted by no look: their grades are not either."""
+        late = self.graded_until is not None and self.graded_until < at
+        return self.model_copy(update={"graded_until": at}) if late else self
 
     def resumed(self) -> LiveEvidence:
         """Where a stage that was held goes on: harm goes on being proven, shares of the traffic are seen anew."""

@@ -77,10 +77,16 @@ def _seen(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
         "misses": state.misses + 1 if event.missed else 0,
         "unready": state.unready + 1 if event.unready else 0,
         "behind": None,
+        "unread_since": None,
     }
     seen_from = watched_from(state, event.at)
     if event.look is None:
-        return change | _watched(state, max(seen_from, event.at))
+        until = max(seen_from, event.at)
+        if event.unread:
+            change |= {"unread_since": looked_from(state, event.at)}
+        else:
+            change |= {"evidence": state.evidence.skipped_to(until)}
+        return change | _watched(state, until)
     if not event.missed:
         change |= {"covered_s": state.covered_s + adds_s(state, event.look)}
         change |= {"judged_until": max(state.judged_until, event.look.judged_until)}
@@ -102,6 +108,12 @@ def watched_from(state: RolloutState, now: float) -> float:
     return state.watched_until
 
 
+def looked_from(state: RolloutState, now: float) -> float:
+    """Where the next look begins: what earlier ones could not read yet is read again, and no dwell."""
+    seen_from = watched_from(state, now)
+    return seen_from if state.unread_since is None else min(state.unread_since, seen_from)
+
+
 def adds_s(state: RolloutState, look: LookResult) -> float:
     """Seconds that a look adds to what is covered: its window without what was watched before, within one look's
     longest. A clock that jumped, or a controller that was away, is no time observed; and of two clocks that are apart,
@@ -117,13 +129,15 @@ def adds_s(state: RolloutState, look: LookResult) -> float:
 def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
     """What entering a phase changes."""
     assert state.proposal is not None, "an event belongs to a rollout"
+    skipped = max(watched_from(state, event.at), event.at)
     anew: dict[str, object] = {
         "covered_s": 0.0,
         "judged_until": 0.0,
         "misses": 0,
         "unready": 0,
         "raised": 0,
-        **_watched(state, max(watched_from(state, event.at), event.at)),
+        **_watched(state, skipped),
+        "unread_since": None,
         "behind": None,
     }
     resumed = state.phase is Phase.HELD  # only a person leads out of it, except to 0
@@ -135,11 +149,12 @@ def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
         case Phase.SHIFTING:
             asked = {**anew, "offered": True, "left_weight": state.canary_weight}
             if resumed:  # harm goes on being proven, the share of the traffic is seen anew
-                return {**asked, "evidence": state.evidence.resumed()}
+                return {**asked, "evidence": state.evidence.resumed().skipped_to(skipped)}
             seen = event.look.evidence if event.look else state.evidence
             return {**asked, "evidence": seen.fresh(), "tally": ""}
         case Phase.OBSERVING:
-            return {**anew, "settled": event.stage, "since": event.at, "evidence": state.evidence.resumed()}
+            evidence = state.evidence.resumed().skipped_to(skipped)
+            return {**anew, "settled": event.stage, "since": event.at, "evidence": evidence}
         case Phase.GATED | Phase.APPROVED:
             return {"cleared": state.cleared or resumed, "misses": 0, "unready": 0}
         case Phase.HELD:

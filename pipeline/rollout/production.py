@@ -184,8 +184,9 @@ class GradedLooks:
         seen = self._operations.look(split, request)
         if seen is None:
             return None
-        # Grades end where the operations do: what came after is the next look's.
-        quality = self._quality.look(split, request.model_copy(update={"now": seen.window_end}))
+        # Grades begin and end where the operations do: what came after is the next look's.
+        within = {"since": seen.window_start, "now": seen.window_end}
+        quality = self._quality.look(split, request.model_copy(update=within))
         if quality is None:
             return None
         arms = {"champion": _merged(seen.champion, quality.champion), "canary": _merged(seen.canary, quality.canary)}

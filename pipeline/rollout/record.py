@@ -143,6 +143,8 @@ class RolloutEvent(Record):
     """Evidence that counts from here on."""
     missed: bool = False
     """Nothing usable was seen: no metrics, not the weight asked for, or no router."""
+    unread: bool = False
+    """It could not be seen yet: the next look begins where this one did."""
     unready: bool = False
     """No server of the canary's slot answered."""
     raised: bool = False
@@ -171,6 +173,7 @@ class RolloutStep(NamedTuple):
     """None: it stays at its stage."""
     look: LookResult | None = None
     missed: bool = False
+    unread: bool = False
     unready: bool = False
     raised: bool = False
     behind: bool = False
@@ -232,6 +235,8 @@ class RolloutState(Record):
     """How often in this stage more traffic was on the canary than anybody decided."""
     watched_until: float = 0.0
     """End of what was looked at, usable or not."""
+    unread_since: float | None = None
+    """Where the next look begins, when that is earlier: the looks since then saw nothing yet."""
     behind: float | None = None
     """What the clock read when it last stood long before that."""
     furthest: float = 0.0

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Container, Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -35,8 +35,10 @@ def split(champion: ModelRef = CHAMPION, canary: ModelRef | None = CANARY) -> Sp
     )
 
 
-def request(since: float = START + 270.0, slow: float | None = None, now: float = NOW) -> LookRequest:
-    return LookRequest(number=1, since=since, now=now, slow_over_s=slow)
+def request(
+    since: float = START + 270.0, slow: float | None = None, now: float = NOW, graded_since: float | None = None
+) -> LookRequest:
+    return LookRequest(number=1, since=since, now=now, slow_over_s=slow, graded_since=graded_since)
 
 
 def look(url: str, asked: LookRequest | None = None, **settings: Any) -> LiveMetrics | None:
@@ -65,15 +67,16 @@ class Database:
         restart: int = -1,
         until: int = 40,
         offset: float = 0,
+        missed: Container[int] = (),
     ) -> None:
         """A server of vLLM: half of the answers take up to 1 s, the rest up to 2 s; one in ten is aborted. `restart`:
-        the scrape from which its counters begin at 0."""
+        the scrape from which its counters begin at 0. `missed`: scrapes that did not happen."""
         place = {"job": "vllm", "instance": instance}
 
         def count(share: float) -> Callable[[int], float | None]:
             def at(step: int) -> float | None:
                 base = 0 if step < restart or restart < 0 else restart
-                return None if step > until else offset * (base == 0) + (step - base) * rate * share
+                return None if step > until or step in missed else offset * (base == 0) + (step - base) * rate * share
 
             return at
 
@@ -143,7 +146,7 @@ def test_a_restarted_server_is_no_negative_count(tmp_path: Path) -> None:
 def test_errors_come_from_the_routers_metric(tmp_path: Path) -> None:
     def errors(database: Database) -> None:
         for model, rate in ((A, 0.2), (B, 1.0)):
-            database.add("router_errors_total", lambda step, rate=rate: step * rate, model_name=model)
+            database.add("router_errors_total", lambda step, rate=rate: step * rate, model_name=model, job="router")
 
     query = "sum by (model_name) (increase(router_errors_total[{window}]))"
     with serving(tmp_path, *CHAMPIONS, *CANARIES, more=errors) as url:
@@ -151,10 +154,29 @@ def test_errors_come_from_the_routers_metric(tmp_path: Path) -> None:
         assert seen is not None
         assert sums(seen.canary) == UnitCounts(requests=120, errors=20), "requests without an answer are requests"
         assert sums(seen.champion) == UnitCounts(requests=2004, errors=4)
+        counted = look(url, errors_query="router_errors_total")
+        assert counted is not None and (counted.canary, counted.champion) == (seen.canary, seen.champion)
+        with pytest.raises(ValueError, match=f"errors of {A} is missing"):
+            look(url, errors_query='router_errors_total{model_name="' + B + '"}')
         with pytest.raises(ValueError, match=f"errors_query has no value with model_name {A}"):
             look(url, errors_query=query.replace("router", "absent"))
         with pytest.raises(ValueError, match="Mend the query"):
             look(url, errors_query="sum by (")
+
+
+def test_missed_scrapes_change_no_count(tmp_path: Path) -> None:
+    """Two of three scrapes are missed, and a window ends where the last one was: what it lacks the next one has."""
+    missed = [step for step in range(41) if step % 3]
+    starved = [{**server, "missed": missed} for server in (*CHAMPIONS, *CANARIES)]
+    with serving(tmp_path, *starved) as url:
+        first = look(url, request(since=START + 95.0, now=START + 494.0))
+        assert first is not None
+        assert (first.window_start, first.window_end) == (START + 135, START + 450)
+        assert sums(first.canary).requests == 5 * 21
+        rest = look(url, request(since=first.window_end, graded_since=START))
+        assert rest is not None and rest.window_start == first.window_end
+        assert sums(first.canary).requests + sums(rest.canary).requests == 5 * 30
+        assert sums(first.champion).requests + sums(rest.champion).requests == 100 * 30
 
 
 UNSEEN: dict[str, tuple[list[dict[str, Any]], str]] = {
@@ -163,6 +185,7 @@ UNSEEN: dict[str, tuple[list[dict[str, Any]], str]] = {
     "canary gone": ([*CHAMPIONS, {**CANARIES[0], "until": 10}], f"0 of 1 servers of {B} are up"),
     "scraped late": ([*CHAMPIONS, {**CANARIES[0], "until": 35}], "45 s older than the window's end"),
     "no number": ([*CHAMPIONS, {**CANARIES[0], "rate": float("nan")}], "is nan for"),
+    "scraped once": ([*CHAMPIONS, {**CANARIES[0], "missed": range(18, 38)}], "Not every server was scraped twice"),
 }
 
 
@@ -253,6 +276,12 @@ def vector(*rows: tuple[dict[str, str], str]) -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 
+def matrix(*rows: tuple[dict[str, str], str]) -> dict[str, Any]:
+    """Counters that rise from 0 in the last 60 s."""
+    result = [{"metric": labels, "values": [[NOW - 60, "0"], [NOW - 20, value]]} for labels, value in rows]
+    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
+
+
 class Reply:
     """What a stand-in of the HTTP API answers: right vectors, but for what a test changes."""
 
@@ -265,14 +294,14 @@ class Reply:
         query = form["query"]
         if self.body or self.status != 200:
             return self.body
-        kind = next(word for word in ("count by", "timestamp", "finished_reason", "le)") if word in query)
+        kind = next(word for word in ("count by", "errors", "request_success", "latency") if word in query)
         rows = {
-            "count by": [({"model_name": name}, "1") for name in (A, B)],
-            "timestamp": [({"model_name": name}, str(NOW - 30)) for name in (A, B)],
-            "finished_reason": [({"model_name": name, "finished_reason": "stop"}, "9.6") for name in (A, B)],
-            "le)": [({"model_name": name, "le": le}, "9.7") for name in (A, B) for le in ("1", "+Inf")],
+            "count by": vector(*(({"model_name": name}, "1") for name in (A, B))),
+            "errors": vector(*(({"model_name": name}, "0.6") for name in (A, B))),
+            "request_success": matrix(*(({"model_name": name, "finished_reason": "stop"}, "10") for name in (A, B))),
+            "latency": matrix(*(({"model_name": name, "le": le}, "10") for name in (A, B) for le in ("1", "+Inf"))),
         }
-        return json.dumps({**vector(*rows[kind]), **self.changes.get(kind, {})}).encode()
+        return json.dumps({**rows[kind], **self.changes.get(kind, {})}).encode()
 
 
 @pytest.fixture
@@ -299,10 +328,17 @@ def stand_in() -> Iterator[tuple[str, Reply]]:
 
 
 def test_fractions_of_requests_are_rounded(stand_in: tuple[str, Reply]) -> None:
-    seen = look(stand_in[0], request(slow=0.5))
-    assert seen is not None and sums(seen.canary) == UnitCounts(requests=10, slow=10), "never more slow than answered"
-    assert {query["time"] for query in stand_in[1].queries} == {f"{NOW - 30:.3f}"}, "all at the window's end"
-    assert "[300000ms]" in stand_in[1].queries[-1]["query"]
+    seen = look(stand_in[0], request(slow=0.5, graded_since=START), errors_query="errors[{window}]")
+    assert seen is not None
+    assert sums(seen.canary) == UnitCounts(requests=11, errors=1, slow=10), "never more slow than answered"
+    assert stand_in[1].queries[-1] == {"query": "errors[300000ms]", "time": f"{NOW - 30:.3f}"}, "of the same window"
+
+
+def test_long_windows_are_read_in_parts(stand_in: tuple[str, Reply]) -> None:
+    look(stand_in[0], request(since=NOW - 9000))
+    asked = [query for query in stand_in[1].queries if query["query"].startswith("vllm:request_success")]
+    assert [float(query["time"]) for query in asked] == [NOW - 5400, NOW - 1800, NOW]
+    assert [query["query"][-11:] for query in asked] == ["[3600001ms]", "[3600001ms]", "[1800001ms]"]
 
 
 def test_a_window_of_less_than_two_scrapes_waits(stand_in: tuple[str, Reply]) -> None:
@@ -314,13 +350,14 @@ def test_a_window_of_less_than_two_scrapes_waits(stand_in: tuple[str, Reply]) ->
 @pytest.mark.parametrize(
     ("kind", "change", "words"),
     [
-        ("finished_reason", vector(({"model_name": A, "finished_reason": "stop"}, "1")), f"{B} has no increase"),
-        ("finished_reason", vector(({"model_name": A, "finished_reason": "stop"}, "NaN")), "is nan for"),
-        ("le)", vector(({"model_name": A, "le": "1"}, "1"), ({"model_name": B, "le": "+Inf"}, "1")), f"{A} has no inc"),
-        ("le)", {"warnings": ["store 2 is away"]}, "store 2 is away"),
+        ("request_success", matrix(({"model_name": A, "finished_reason": "stop"}, "1")), f"{B} has no samples"),
+        ("request_success", matrix(({"model_name": A, "finished_reason": "stop"}, "NaN")), "is nan for"),
+        ("request_success", vector(({"model_name": A, "finished_reason": "stop"}, "1")), "is no matrix"),
+        ("latency", matrix(({"model_name": A, "le": "1"}, "1"), ({"model_name": B, "le": "+Inf"}, "1")), f"{A} has no"),
+        ("latency", {"warnings": ["store 2 is away"]}, "store 2 is away"),
         ("count by", vector(({"model_name": A}, "1"), ({"model_name": "model"}, "1")), f"0 of 1 servers of {B}"),
-        ("count by", {"data": {"result": [{"metric": {}, "value": "1"}]}}, "is no instant vector"),
-        ("timestamp", {"status": "error", "error": "too many samples"}, "too many samples"),
+        ("count by", {"data": {"result": [{"metric": {}, "value": "1"}]}}, "is no vector"),
+        ("latency", {"status": "error", "error": "too many samples"}, "too many samples"),
     ],
 )
 def test_half_an_answer_is_a_missed_look(

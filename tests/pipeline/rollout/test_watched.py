@@ -7,7 +7,7 @@ import pytest
 
 from pipeline import audit
 from pipeline.rollout.controller import tick
-from pipeline.rollout.evidence import LookRequest
+from pipeline.rollout.evidence import LookRequest, Uncountable
 from pipeline.rollout.fold import in_rollout
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.tallies import read_tally
@@ -252,7 +252,7 @@ def test_grades_that_are_late_stop_the_dwell(world):
 
 
 def test_grades_are_asked_for_from_where_the_window_starts(world):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6), "lease_s": 1e6}))
     world.tick_until("observing")
     world.tick(86_400.0)
     asked: list[LookRequest] = []
@@ -277,3 +277,80 @@ def test_few_copies_are_waited_for(world):
     for _ in range(10):
         world.tick(50.0)
     assert world.state.phase is Phase.SHADOWING
+
+
+def observing_slowly(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    world.tick(50.0)
+    asked: list[LookRequest] = []
+    look = world.metrics.look
+    world.metrics.look = lambda split, request: asked.append(request) or look(split, request)
+    return asked, world.now
+
+
+def blinded(error: Exception):
+    def spoil(look):
+        raise error
+
+    return spoil
+
+
+def test_what_a_look_could_not_read_the_next_one_reads(world):
+    """Else it had the grades of two looks, which come late by themselves, to the requests of one."""
+    asked, began = observing_slowly(world)
+    dwell = world.state.dwell_s
+    world.metrics.spoil = blinded(OSError("no second scrape yet"))
+    world.tick(50.0)
+    world.tick(50.0)
+    world.metrics.spoil = lambda look: look
+    world.tick(50.0)
+    assert [request.since for request in asked] == [began] * 3
+    assert all(request.graded_since == began for request in asked)
+    assert (world.state.misses, world.state.dwell_s) == (0, dwell + 50.0), "and no dwell"
+    world.tick(50.0)
+    assert asked[-1].since == world.now - 50.0
+
+
+def test_what_cannot_be_counted_has_no_grades_either(world):
+    asked, began = observing_slowly(world)
+    world.metrics.spoil = blinded(Uncountable("its counters were lost"))
+    world.tick(50.0)
+    assert world.state.reason == "its counters were lost"
+    world.metrics.spoil = lambda look: look
+    world.tick(50.0)
+    world.tick(50.0)
+    assert [(request.since, request.graded_since) for request in asked[1:]] == [
+        (began + 50.0, began + 50.0),
+        (began + 100.0, began + 100.0),
+    ]
+
+
+def test_late_grades_of_lost_requests_stay_lost(world):
+    asked, began = observing_slowly(world)
+    world.metrics.spoil = blinded(Uncountable("its counters were lost"))
+    world.tick(50.0)
+    world.metrics.spoil = lambda look: look.model_copy(update={"graded_until": began + 20.0})
+    world.tick(50.0)
+    world.tick(50.0)
+    assert asked[-1].graded_since == began + 50.0
+
+
+def test_a_held_rollout_does_not_read_for_ever(world):
+    asked, began = observing_slowly(world)
+    world.metrics.spoil = blinded(OSError("away"))
+    for _ in range(5):
+        world.tick(50.0)
+    assert world.state.phase is Phase.HELD
+    assert [request.since - began for request in asked] == [0, 0, 0, 150, 200]
+    assert asked[-1].graded_since == asked[-1].since
+
+
+def test_what_was_not_looked_at_before_a_resume_has_no_grades(world):
+    asked, began = observing_slowly(world)
+    assert not decided(world, "pause").refused
+    world.now += 30.0
+    assert not decided(world, "resume").refused
+    world.tick_until("observing")
+    world.tick(50.0)
+    assert asked[-1].graded_since == asked[-1].since > began
