@@ -11,7 +11,7 @@ from assets.metadata import output
 from assets.on_record import MLFLOW_RUN_TAG, judged, on_record, run_links
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
-from assets.rollout import begin_rollout, fingerprints, is_gradable
+from assets.rollout import begin_rollout, fingerprints, is_gradable, is_rated
 from evals.gate import GateVerdict
 from pipeline import layout
 from pipeline.registry.pages import version_page
@@ -93,7 +93,7 @@ def canary(
             proposer(context.run.tags, account()),
             fingerprints(recipe, iteration.champion, model_version.model, log),
         ),
-        policy_of(recipe.rollout, gradable=is_gradable(deployment, iteration)),
+        policy_of(recipe.rollout, gradable=is_gradable(deployment, iteration), rated=is_rated(deployment, iteration)),
         time.time(),
     )
     if proposed.waits:  # the iteration stays open

@@ -26,6 +26,7 @@ from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
 from pipeline.rollout.router import Unsettled
 from pipeline.rollout.status import RolloutStatus, status
+from pipeline.rollout.thumbs import by_thumbs
 from pipeline.section import joined
 from pipeline.serving.sample import over
 from pipeline.serving.transformers_engine import TransformersEngine
@@ -104,9 +105,15 @@ def read_status(deployment: Deployment) -> RolloutStatus:
 
 def is_gradable(deployment: Deployment, iteration: Iteration) -> bool:
     """Whether answers can be graded while the candidate is rolled out: by references, as some traces had them, or by
-    the gate's judge. Without either, requests, errors and latencies alone decide."""
+    the gate's judge. Without either, what users say does (`is_rated`), or requests, errors and latencies alone."""
     labels = LABELS.read(deployment.store(), iteration.id)
     return bool(labels.checked + labels.remembered) or deployment.recipe_of(iteration).gate_judge is not None
+
+
+def is_rated(deployment: Deployment, iteration: Iteration) -> bool:
+    """Whether users said anything of the answers that the candidate's iteration learned from."""
+    feedback = LABELS.read(deployment.store(), iteration.id).components.get("feedback")
+    return feedback is not None and feedback.count > 0
 
 
 def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: Log) -> Fingerprints:
@@ -130,13 +137,15 @@ def follow_rollout(
     Of an embedded world the servers run for as long as this does, unless `make serve` keeps them.
     """
     store, name, given = deployment.store(), deployment.recipe().base_model.name, deployment.endpoints().judge
-    if not read_state(store, name).active:
+    proposal = read_state(store, name).proposal
+    if not read_state(store, name).active or proposal is None:
         return drive(rollout_ports(deployment, log=log), Pace(0.0), log)
     recipe = _judged_by(deployment, log)
+    thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if proposal.policy.by_feedback else None
     with (
         judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER), log) as judge,
-        answer_grader(recipe, judge, log) as grading,
-        live_traffic(deployment, recipe, grading, log) as traffic,
+        answer_grader(recipe, judge, log) as answers,
+        live_traffic(deployment, recipe, thumbs or answers, log) as traffic,
     ):
 
         def wait(seconds: float) -> None:

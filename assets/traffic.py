@@ -171,6 +171,8 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
 
     address = Address(recipe.traces.source, deployment.source_uri())
     quality = ProductionQuality(address, recipe.traces, judged_by.rewards, name, lambda: forgotten(store))
+    if grading.rated_within_s is not None:
+        quality = quality.by_thumbs(grading.rated_within_s)
     return GradedLooks(PrometheusLooks(metrics, name), quality, log)
 
 

@@ -8,7 +8,7 @@ from assets.rollout import read_last_week
 from assets.traffic import traffic_split
 from jobs.rollout import DONE, REFUSED, AddCommand
 from pipeline.rollout.aa import SALTS, ServedRequest, aa
-from pipeline.rollout.last_week import LOOKS, WEEK_S, busiest_per_s, days_of, units_of
+from pipeline.rollout.last_week import LOOKS, WEEK_S, busiest_per_s, days_of, rated_alone, units_of
 from pipeline.rollout.plan import plan, traffic_of
 from pipeline.rollout.policy import RolloutPolicy, policy_of
 from pipeline.rollout.reconcile import slot_of
@@ -23,8 +23,8 @@ def add_to(add: AddCommand) -> None:
 
 
 def _policy(settings: Deployment, requests: Sequence[ServedRequest]) -> RolloutPolicy:
-    graded = any(each.grade != "none" for each in requests)
-    return policy_of(settings.recipe().rollout, gradable=graded)
+    graded, rated = any(each.grade != "none" for each in requests), rated_alone(requests)
+    return policy_of(settings.recipe().rollout, gradable=graded and not rated, rated=rated)
 
 
 def _plan(settings: Deployment, asked: argparse.Namespace) -> int:

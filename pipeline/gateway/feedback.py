@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,10 +20,13 @@ import msgspec
 from pipeline import layout
 from pipeline.gateway.asked import BadRequest
 from pipeline.gateway.recorder import FLUSH_S
-from pipeline.gateway.span_files import lines_from_the_end
+from pipeline.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end
 from pipeline.gateway.spans import RECORDED_AT, otlp_attributes
 from pipeline.storage import Store
-from pipeline.traces.sources.evaluations import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE
+from pipeline.traces.rows import Score
+from pipeline.traces.sources import otlp
+from pipeline.traces.sources.evaluations import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE, score_of
+from pipeline.traces.sources.moments import EPOCH
 from pipeline.unfinished import append
 
 LOOK_BACK_BYTES = 64 << 20
@@ -83,6 +87,32 @@ class FeedbackRecorder:
                 if left < 0:
                     break
         return ""
+
+
+def scores_since(folder: Path, since: float) -> dict[str, list[dict[str, Any]]]:
+    """By trace, what was said of answers since that time, each user's newest word: name, value and source."""
+    newest: dict[str, Score] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.stat().st_mtime < since - LATE_S:
+            continue
+        for place, line in enumerate(lines_from_the_end(path, since)):
+            for score in _scores(line, place):
+                before = newest.setdefault(score.id, score)
+                newest[score.id] = max(before, score, key=lambda each: each.updated_at or EPOCH)
+    said: dict[str, list[dict[str, Any]]] = {}
+    for score in newest.values():
+        said.setdefault(score.trace_id, []).append({"name": score.name, "value": score.value, "source": score.source})
+    return said
+
+
+def _scores(line: bytes, place: int) -> list[Score]:
+    """None for a line that can't be read."""
+    try:
+        export = msgspec.json.decode(line, type=RecordedExport)
+        scores = [score_of(each.record, place) for each in otlp.records(export) if each.is_log]
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return []
+    return [score for score in scores if score is not None]
 
 
 def _read(body: bytes | bytearray) -> FeedbackRequest:

@@ -11,10 +11,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline import layout
 from pipeline.gateway.counters import read_counts
+from pipeline.gateway.feedback import scores_since
 from pipeline.gateway.readable import readable
 from pipeline.gateway.recorder import FLUSH_S
 from pipeline.gateway.span_files import RecordedRequest, recorded
@@ -76,10 +77,13 @@ class SpanMetrics:
         for row in rows:
             if row.at > request.since:
                 arms[row.marks["rollout.arm"]].count(row, request.slow_over_s)
-        answered = [row for row in rows if row.at > graded_since and _is_answered(row)]
-        may_read = readable(answered, self._traces, forgotten(self._store), request.now)
-        allowed = [row for row, allowed in zip(answered, may_read, strict=True) if allowed]
-        graded_until = self._graded(allowed, arms, until)
+        by_thumbs = self._grading.rated_within_s is not None
+        answered = [row for row in rows if row.at > graded_since and _is_answered(row, with_text=not by_thumbs)]
+        allowed = answered  # what a user says is counted, and no answer is read
+        if not by_thumbs:
+            may_read = readable(answered, self._traces, forgotten(self._store), request.now)
+            allowed = [row for row, allowed in zip(answered, may_read, strict=True) if allowed]
+        graded_until = self._graded(allowed, arms, until, request.now)
         if gap := self.gap().served - self.gap().recorded:
             self._log(f"gateway: {gap} answers were served and are not in the spans")
         return LiveMetrics(
@@ -100,12 +104,20 @@ class SpanMetrics:
     def _recorded(self, folder: Callable[[str], str], since: float, until: float) -> list[RecordedRequest]:
         return recorded(self._store.path(folder(self._model_name)), since, until)
 
-    def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float) -> float:
+    def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float, now: float) -> float:
         """Count the grades of answers; returns until when those of both arms are complete."""
-        outcomes = list(self._grading.grade([_answer(row) for row in rows])) if rows else []
+        wait_s = self._grading.rated_within_s
+        said: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+        if wait_s is not None and rows:
+            said = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at)
+        answers = [_answer(row)._replace(feedback=said.get(row.trace_id, ())) for row in rows]
+        outcomes = list(self._grading.grade(answers)) if rows else []
         assert len(outcomes) == len(rows), "the grader grades every answer"
-        graded = [(row, each) for row, each in zip(rows, outcomes, strict=True) if each in (*GRADES, PENDING)]
-        complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)
+        if wait_s is None:
+            graded = [(row, each) for row, each in zip(rows, outcomes, strict=True) if each in (*GRADES, PENDING)]
+            complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)
+        else:  # nobody knows who will still say something
+            graded, complete = list(zip(rows, outcomes, strict=True)), min(until, now - wait_s)
         for row, outcome in graded:
             if row.at <= complete:
                 arms[_arm(row)].graded(row, outcome)
@@ -129,9 +141,9 @@ class _Arm:
 
     def graded(self, row: RecordedRequest, outcome: str) -> None:
         counts = self._of(row)
-        counts["graded"] += outcome != PENDING
+        counts["graded"] += outcome in GRADES
         counts["correct"] += outcome == "correct"
-        counts["ungraded"] += outcome == PENDING
+        counts["ungraded"] += outcome not in GRADES
 
     def look(self) -> ArmLook:
         units = {unit: UnitCounts(**counts) for unit, counts in self._counts.items()}
@@ -142,10 +154,10 @@ class _Arm:
         return self._counts.setdefault(unit, dict.fromkeys(UnitCounts.model_fields, 0))
 
 
-def _is_answered(row: RecordedRequest) -> bool:
+def _is_answered(row: RecordedRequest, with_text: bool) -> bool:
     """Whether an answer was recorded that its arm alone gave, in a conversation that it has to itself."""
     marks = row.marks
-    whole = "gen_ai.output.messages" in marks and "rollout.aborted" not in marks
+    whole = ("gen_ai.output.messages" in marks or not with_text) and "rollout.aborted" not in marks
     return whole and "rollout.switched" not in marks and not row.failed
 
 

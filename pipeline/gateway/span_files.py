@@ -40,6 +40,10 @@ class RecordedRequest(NamedTuple):
         return self.tries[-1]
 
     @property
+    def trace_id(self) -> str:
+        return str(self.spans[0].record["traceId"])
+
+    @property
     def failed(self) -> bool:
         """By intention to treat: a try that failed, or an answer that another arm gave."""
         arm = self.marks["rollout.arm"]

@@ -38,7 +38,8 @@ class GatewayTraffic(Section):
     slots: SlotUrls | None = None
     """Servers behind it that others keep; null: it starts one for each model that it serves, on this machine."""
     record: Literal["text", "operations"] = "text"
-    """Whether prompts and answers are recorded; without text, answers are counted and timed, never graded."""
+    """Whether prompts and answers are recorded; without text, answers are counted and timed, and only users grade
+    them."""
     trust_user_header: bool = True
     """Whether `x-user-id` is believed; a gateway that strangers reach must not."""
 
@@ -122,6 +123,9 @@ class Rollout(Section):
     """Percent of traffic on the canary, stage by stage."""
     dwell_s: tuple[float, ...] = (86_400.0, 604_800.0, 86_400.0)
     """Time observed at each weight before it may rise (seed: 24 h at 5%, 7 days at 25%)."""
+    rated_within_s: Annotated[NonNegativeFloat, Added] = 600.0
+    """Where what users say is all that grades: how long an answer may wait for it. What they say later is not counted,
+    and a stage's dwell ends so much later."""
     holdback: Percent = 5
     """Percent of traffic that stays with the champion at the last weight, to compare with until the promotion."""
     shadow_share: Share = 0.0

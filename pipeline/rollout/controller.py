@@ -230,7 +230,7 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
 
 def _shadowed(state: RolloutState, proposal: Proposal, look: LookResult) -> RolloutStep:
     """Copies are paired with the champion's answers to the same requests; nobody waits for a dwell."""
-    policy, evidence = proposal.policy, look.evidence
+    policy, evidence = proposal.policy.of_copies, look.evidence
     wanted = wanted_pairs(evidence, policy) if policy.gradable else 0
     if evidence.canary.graded < wanted or not evidence.canary.requests:
         lacks = f"{evidence.canary.graded:.0f} of {wanted} graded answers to copies"

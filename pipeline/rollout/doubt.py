@@ -99,7 +99,8 @@ def _coverage(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
     spread = max(apart, alike)  # `alike`: an arm of which nothing is missing yet is not that certain
     if not proven(abs(champion.share - canary.share), spread, SHARE_ALPHA / 2, COVERAGE_SCALE):
         return ""
-    return f"{canary.share:.1%} of the canary's answers are graded and {champion.share:.1%} of the champion's"
+    how = "rated by users" if policy.by_feedback else "graded"
+    return f"{canary.share:.1%} of the canary's answers are {how} and {champion.share:.1%} of the champion's"
 
 
 def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...]:
@@ -108,7 +109,19 @@ def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...
     seen = evidence.champion.requests + evidence.canary.requests > 0
     if not policy.gradable:
         spots.append("quality: nothing here can be graded. Give references, a judge, or collect feedback")
-    elif seen and policy.unit == "user" and (users := min(evidence.champion.users, evidence.canary.users)) < MIN_USERS:
+    if policy.by_feedback:
+        arms = (("champion", evidence.champion.coverage), ("canary", evidence.canary.coverage))
+        rates = " and ".join(f"{arm.share:.1%} of the {name}'s" for name, arm in arms if arm.trials)
+        spots.append(
+            f"quality: only users grade{f', {rates} answers' if rates else ''}; what those think who say nothing is "
+            "not seen. Give references, or a judge"
+        )
+    if (
+        policy.gradable
+        and seen
+        and policy.unit == "user"
+        and (users := min(evidence.champion.users, evidence.canary.users)) < MIN_USERS
+    ):
         spots.append(
             f"quality: {users:.0f} users in the smaller arm, {MIN_USERS} needed to prove harm. Give the stage a larger "
             "weight"

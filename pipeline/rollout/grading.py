@@ -7,9 +7,9 @@ What neither can decide is not graded. Refuses to say who may judge: the gate de
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.recipe import Recipe
 from pipeline.rewards.judge import Budget, Endpoint, Judgement, JudgeRequest, JudgeSession, open_judge
@@ -32,6 +32,8 @@ class ServedAnswer(NamedTuple):
     text: str
     finished: bool
     reference: str
+    feedback: Sequence[Mapping[str, Any]] = ()
+    """What was said of it: scores with name, value and source."""
 
 
 ASKED_AGAIN = (JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE, JudgeReason.TIMEOUT, JudgeReason.BUDGET)
@@ -46,6 +48,9 @@ class Grading(NamedTuple):
 
     grade: AnswerGrader
     digest: str = ""
+    rated_within_s: float | None = None
+    """Where only what users say grades: how long it is waited for, and what is ungraded then stays so. None: the
+    answers themselves are graded."""
 
 
 def _digest(recipe: Recipe) -> str:

@@ -48,6 +48,8 @@ def _advice(evidence: LiveEvidence, policy: RolloutPolicy, weight: int, covered_
     rate = at if seen else "None comes"
     if policy.gradable and graded < LEAST_GRADED:
         ways = f"{graded:.0%} of the canary's answers are graded: give references, a judge, or collect more feedback"
+        if policy.by_feedback:
+            ways += ", in a stage with a larger share of the requests or with a wider rollout.max_quality_drop"
     else:
         ways = "requests are few: give the stage a larger share of them" + (" (rollout.weights)" if weight else "")
     return f"{rate}, and {ways}; or {last}."

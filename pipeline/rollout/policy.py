@@ -37,6 +37,8 @@ class RolloutPolicy(Record):
     gradable: bool = True
     """Whether answers can be graded at all. If not, requests, errors and latencies alone decide, and the rollout says
     that it cannot see quality."""
+    by_feedback: bool = False
+    """Whether what users say is all that grades: of an answer that nobody rated, nothing is known."""
     shadow_share: float = 0.0
     needs_approval: bool = False
     look_every_s: float = 60.0
@@ -53,12 +55,20 @@ class RolloutPolicy(Record):
         """Percent on the canary: the last weight leaves the holdback with the champion."""
         return min(self.weights[stage], 100 - self.holdback)
 
+    @property
+    def of_copies(self) -> RolloutPolicy:
+        """The rule of a shadow: nobody sees a copy's answer, so no user rates one."""
+        return self.model_copy(update={"gradable": False, "by_feedback": False}) if self.by_feedback else self
 
-def policy_of(section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool = True) -> RolloutPolicy:
+
+def policy_of(
+    section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool = True, rated: bool = False
+) -> RolloutPolicy:
     """The policy that a recipe's section spells.
 
-    `gradable`: whether there are references, a judge or feedback to grade answers by; a gateway that records no text
-    can't be graded either. Raises ValueError when the stages do not lead to 100%, or leave nothing to compare with.
+    `gradable`: whether there are references or a judge to grade answers by; a gateway that records no text leaves them
+    nothing to read. `rated`: whether users rate answers, which grades where nothing else does. Raises ValueError when
+    the stages do not lead to 100%, or leave nothing to compare with.
     """
     weights, dwell = section.weights, section.dwell_s
     rising = all(a < b for a, b in pairwise(weights))
@@ -75,6 +85,7 @@ def policy_of(section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool
             f"and {99 - weights[-2]}."
         )
     silent = section.traffic.kind == "gateway" and section.traffic.record == "operations"
+    readable = gradable and not (silent and section.metrics.kind == "gateway")
     return RolloutPolicy(
         weights=weights,
         dwell_s=dwell,
@@ -86,7 +97,8 @@ def policy_of(section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool
         max_metrics_age_s=max_metrics_age_s,
         holdback=section.holdback,
         unit="user" if section.traffic.kind == "gateway" else "request",
-        gradable=gradable and not (silent and section.metrics.kind == "gateway"),
+        gradable=readable or rated,
+        by_feedback=rated and not readable,
         shadow_share=section.shadow_share,
         needs_approval=section.approval is not None,
         look_every_s=section.look_every_s,

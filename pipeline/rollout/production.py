@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from math import nextafter
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import msgspec
 
@@ -24,8 +25,9 @@ from pipeline.rewards.samples import samples
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.live_labels import NO_SIGNAL, Label, composed, label_digest_of, rated
 from pipeline.rollout.router import Arm, Split
+from pipeline.rollout.thumbs import thumbs
 from pipeline.serving.served_names import HEAD, digest_head
-from pipeline.storage import Record
+from pipeline.storage import Record, digest_json
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.gates import GateRules, check
@@ -68,9 +70,18 @@ class ProductionQuality:
     ) -> None:
         """`erased`: who is forgotten, asked at each look. `label`: grades in place of the recipe's composed
         reward."""
+        self._rated_within_s: float | None = None
         self._address, self._traces, self._rewards, self._model_name = address, traces, rewards, model_name
         self._erased, self._label = erased, label or composed(rewards)
         self._digest = label_digest_of(rewards)
+
+    def by_thumbs(self, rated_within_s: float) -> Self:
+        """The same, where what users say within that time is all that grades."""
+        own, feedback = copy(self), self._rewards.feedback.model_copy(update={"prior_strength": 0.0})
+        own._rewards = self._rewards.model_copy(update={"feedback": feedback})
+        own._label, own._rated_within_s = thumbs, rated_within_s
+        own._digest = digest_json(["thumbs", self._digest])
+        return own
 
     def look(self, split: Split, request: LookRequest) -> QualityLook | None:
         """Grades of answers after `graded_since` (or `since`); None without a canary.
@@ -87,7 +98,10 @@ class ProductionQuality:
         of = {trace.trace_id: arms.get(version_of(trace, self._model_name)) for trace in traces}
         seen: dict[Arm, list[Trace]] = {arm: [t for t in traces if of[t.trace_id] == arm] for arm in arms.values()}
         rows: dict[Arm, list[_RewardedAnswer]] = {arm: self._graded(seen[arm], request.now) for arm in seen}
-        until = min((*(_complete(graded, newest) for graded in rows.values()), request.now))
+        if self._rated_within_s is None:
+            until = min((*(_complete(graded, newest) for graded in rows.values()), request.now))
+        else:  # nobody knows who will still say something
+            until = min(newest, request.now - self._rated_within_s)
         counts = {arm: _counts([row for row in graded if row.at <= until]) for arm, graded in rows.items()}
         shares = [len(self._admitted(each, request.now)) / len(each) if each else 1.0 for each in seen.values()]
         return QualityLook(

@@ -62,7 +62,7 @@ class PrometheusLooks:
             if (errors := self._section.errors_query) and WINDOW not in errors:
                 asked.append((ERRORS, errors))
             counters = {kind: server.samples(query, request.since, request.now) for kind, query in asked}
-            arms = [_Arm(name, {kind: _of(name, series) for kind, series in counters.items()}) for name in names]
+            arms = [_ScrapedArm(name, {kind: _of(name, series) for kind, series in counters.items()}) for name in names]
             since, until = self._window(arms, request, end)
             rises = [arm.rises(since, until, every_s) for arm in arms]
             if WINDOW in errors:
@@ -87,7 +87,7 @@ class PrometheusLooks:
                     "targets, or set rollout.metrics.replicas."
                 )
 
-    def _window(self, arms: Sequence[_Arm], request: LookRequest, end: float) -> tuple[float, float]:
+    def _window(self, arms: Sequence[_ScrapedArm], request: LookRequest, end: float) -> tuple[float, float]:
         """Between which moments every server's counters are known at both ends. Raises ValueError where there are
         none: a later look sees them."""
         every_s = self._section.scrape_interval_s
@@ -121,7 +121,7 @@ class Rise(NamedTuple):
     value: float
 
 
-class _Arm(NamedTuple):
+class _ScrapedArm(NamedTuple):
     """Counters of one arm's servers, and of the router's errors where it has them, by kind."""
 
     name: str

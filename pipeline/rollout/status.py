@@ -163,7 +163,7 @@ def _wanted(state: RolloutState) -> int:
     assert state.proposal is not None, "without a rollout there is nothing to wait for"
     policy = state.proposal.policy
     if state.phase is Phase.SHADOWING:
-        return wanted_pairs(state.evidence, policy) if policy.gradable else 0
+        return wanted_pairs(state.evidence, policy) if policy.of_copies.gradable else 0
     return wanted_graded(state.evidence, policy, policy.weight_at(state.stage))
 
 

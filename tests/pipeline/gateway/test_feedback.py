@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import time
 from datetime import UTC, datetime
 
 import openai
@@ -11,7 +12,12 @@ from pipeline import layout
 from pipeline.erasure.identifiers import Identifiers
 from pipeline.erasure.raw import owned, raw_files, rewrite
 from pipeline.erasure.units import RecordTest
-from pipeline.recipe.traces import OtelSource
+from pipeline.gateway.metrics import SpanMetrics
+from pipeline.recipe import Rewards
+from pipeline.recipe.traces import DemoSource, OtelSource, Traces
+from pipeline.rollout.evidence import LiveMetrics, LookRequest
+from pipeline.rollout.router import route
+from pipeline.rollout.thumbs import by_thumbs
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
@@ -141,3 +147,26 @@ def test_the_governed_rows_have_what_users_said(tmp_path):
     theirs = RecordTest(test.identifiers.with_rows(own.rows), None)
     assert [change for path in files for change in rewrite(store, path, theirs, own.heads)]
     assert all(not path.read_text() for path in folder.rglob("*.jsonl")), "an erasure takes the thumbs along"
+
+
+def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:
+    split, since = gateway.split(50), time.time()
+    for number, score in enumerate(("up", "down", "")):
+        answered_as(gateway, f"chatcmpl-{number}")
+        if score:
+            assert send(gateway, id=f"chatcmpl-{number}", score=score).is_success
+    send(gateway, id="chatcmpl-1", score="up")  # they changed their mind
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    arm = route(split, "somebody")
+    metrics = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 0.0), Traces(source=DemoSource()))
+
+    def look() -> LiveMetrics | None:
+        seen = metrics.look(split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
+        assert seen is not None
+        return seen if getattr(seen, arm).sum().requests == 3 else None
+
+    counts = getattr(awaited(look), arm).sum()
+    assert (counts.graded, counts.correct, counts.ungraded) == (2, 2, 1)
+    waits = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 60.0), Traces(source=DemoSource()))
+    early = waits.look(split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
+    assert early is not None and getattr(early, arm).sum().graded == 0, "somebody may still say something"

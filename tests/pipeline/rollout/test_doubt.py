@@ -9,6 +9,7 @@ from pipeline.rollout.latency import Latencies
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evidence, look, sums
 
 NAN, SILENT = float("nan"), POLICY.model_copy(update={"gradable": False})
+RATED = POLICY.model_copy(update={"by_feedback": True})
 
 
 def spoilt(**counts):
@@ -154,6 +155,19 @@ def test_grades_that_the_canary_gets_less_often_hold():
     assert doubt(covered((1500, 400), (100, 0)), 5, POLICY)
     assert not doubt(less, 5, SILENT)
     assert not doubt(covered((1843, 57), (95, 5)), 5, POLICY)
+
+
+def test_users_who_rate_the_canary_less_often_hold():
+    assert "60.0% of the canary's answers are rated by users and 97" in doubt(covered((1843, 57), (60, 40)), 5, RATED)
+
+
+def test_who_says_nothing_is_not_seen():
+    spots = blind_spots(covered((95, 1805), (5, 95)), RATED)
+    assert spots[0] == (
+        "quality: only users grade, 5.0% of the champion's and 5.0% of the canary's answers; what those think who say "
+        "nothing is not seen. Give references, or a judge"
+    )
+    assert blind_spots(LiveEvidence(), RATED)[0].startswith("quality: only users grade; what those think")
 
 
 def test_grades_that_no_answer_lacks_are_no_difference():

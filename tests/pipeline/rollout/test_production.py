@@ -129,6 +129,23 @@ def test_feedback_alone_grades_an_answer(tmp_path: Path) -> None:
     assert (seen.canary.graded, seen.canary.correct) == (2, 0.5)
 
 
+def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> None:
+    rows = [*answers(4, A), *answers(4, B, wrong=4, first=10)]
+    write(tmp_path, "observations/2026-01-05.jsonl", rows)
+    thumbs = [score(n, n, float(n < 10)) for n in (0, 1, 10)]
+    write(tmp_path, "scores/2026-01-06.jsonl", [*thumbs, score(99, 11, 1.0, source="EVAL")])
+    port = quality(tmp_path)
+    seen = port.by_thumbs(60.0).look(SPLIT, request())
+    assert seen is not None
+    assert (seen.champion.graded, seen.champion.correct, seen.champion.ungraded) == (2, 2, 2)
+    assert (seen.canary.graded, seen.canary.correct, seen.canary.ungraded) == (1, 0, 3), "of references nothing"
+    early = port.by_thumbs(60.0).look(SPLIT, request(now=START + 61.5))
+    assert early is not None
+    assert (early.graded_until, early.champion.graded + early.champion.ungraded) == (START + 1.5, 2)
+    own = port.look(SPLIT, request())
+    assert own is not None and (own.canary.graded, own.label_digest != seen.label_digest) == (4, True)
+
+
 def test_another_reward_has_another_label_digest(tmp_path: Path) -> None:
     write(tmp_path, "observations/2026-01-05.jsonl", [*answers(5, A), *answers(5, B, first=10)])
     port = quality(tmp_path)
