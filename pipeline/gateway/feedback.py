@@ -11,6 +11,7 @@ import os
 import re
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ import msgspec
 
 from pipeline import layout
 from pipeline.gateway.asked import BadRequest
+from pipeline.gateway.counters import read_counts
 from pipeline.gateway.recorder import FLUSH_S
-from pipeline.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end
+from pipeline.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end, written_at
 from pipeline.gateway.spans import RECORDED_AT, otlp_attributes
 from pipeline.storage import Store
 from pipeline.traces.rows import Score
@@ -31,6 +33,10 @@ from pipeline.unfinished import append
 
 LOOK_BACK_BYTES = 64 << 20
 """Of each span file, from its end: how far back an answer may lie."""
+PAUSES = 16
+"""Quarters of a flush for which a line that is on its way is waited for."""
+CLOCK_S = 1.0
+"""Lines that are so much older than a search were in the one before."""
 MOST_CHARS = 4_000
 """Of a comment."""
 _TRACE = re.compile(rb'"trace_id":"([0-9a-f]{32})"')
@@ -52,35 +58,60 @@ class FeedbackRequest(msgspec.Struct, forbid_unknown_fields=True):
 class FeedbackRecorder:
     """Takes feedback on what one model's gateway answered. `with_text`: whether comments are kept."""
 
-    def __init__(self, store: Store, model_name: str, with_text: bool) -> None:
+    def __init__(
+        self, store: Store, model_name: str, with_text: bool, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        """`pause`: lets so many seconds pass, while an answer's line is on its way."""
         self._served, self._folder = store.path(layout.served(model_name)), store.path(layout.feedback(model_name))
-        self._with_text, self._lock = with_text, threading.Lock()
+        self._with_text, self._lock, self._pause = with_text, threading.Lock(), pause
+        self._store, self._model_name = store, model_name
 
     def take(self, body: bytes | bytearray) -> str:
         """Record it; returns the trace id. Blocks for files. Raises BadRequest for what is no feedback."""
         given = _read(body)
         value = _value(given.score)
-        with self._lock:  # one search at a time
-            trace_id = self._trace_of(given.id)
-            if not trace_id:  # the answer's line may be on its way
-                time.sleep(4 * FLUSH_S)
-                trace_id = self._trace_of(given.id)
-            if not trace_id:
-                raise BadRequest(404, f"No answer here has the id {given.id[:64]!r}. Send the `id` of a response.")
-            now = time.time()
+        trace_id = self._awaited_trace(given.id)
+        if not trace_id:
+            raise BadRequest(404, f"No answer here has the id {given.id[:64]!r}. Send the `id` of a response.")
+        now = time.time()
+        with self._lock:
             day = datetime.fromtimestamp(now, UTC).date().isoformat()
             self._folder.mkdir(parents=True, exist_ok=True)
             line = _line(given, value, trace_id, self._with_text, now)
             append(self._folder / f"{day}-{os.getpid()}.jsonl", line)
         return trace_id
 
-    def _trace_of(self, id: str) -> str:
-        """By the newest line that names it; "" for an id that nobody answered under."""
+    def _awaited_trace(self, id: str) -> str:
+        """By its line, which may be on its way; nobody else waits meanwhile."""
+        since, trace_id = time.time() - CLOCK_S, self._trace_of(id)
+        for _ in range(PAUSES):
+            if trace_id:
+                break
+            self._pause(FLUSH_S / 4)
+            is_writing = self._is_writing()  # asked before the search: what is written in between is seen by it
+            trace_id = self._trace_of(id, since)
+            if not is_writing:
+                break
+        return trace_id
+
+    def _is_writing(self) -> bool:
+        """Whether the line of an answer may be on its way."""
+        counts = read_counts(self._store, self._model_name)
+        return counts.served > counts.recorded or any(counts.in_flight)
+
+    def _trace_of(self, id: str, since: float = 0.0) -> str:
+        """By the newest line that names it, of those written since; "" for an id that nobody answered under."""
+        with self._lock:  # one search at a time
+            return self._search(id, since)
+
+    def _search(self, id: str, since: float) -> str:
         named = msgspec.json.encode(id)
         marks = (b'"trace_id":' + named, b'{"key":"gen_ai.response.id","value":{"stringValue":' + named + b"}}")
         for path in sorted(self._served.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True):
             left = LOOK_BACK_BYTES
-            for line in lines_from_the_end(path, 0.0):
+            for line in lines_from_the_end(path, since):
+                if since and (written_at(line) or since) < since:
+                    break
                 if named in line and any(mark in line for mark in marks) and (match := _TRACE.search(line)):
                     return match[1].decode()
                 left -= len(line)

@@ -62,7 +62,7 @@ def recorded(folder: Path, since: float, until: float) -> list[RecordedRequest]:
         if path.stat().st_mtime < since - LATE_S:
             continue
         for text in lines_from_the_end(path, since):
-            at = _written_at(text)
+            at = written_at(text)
             if at is not None and since < at <= until and (request := _request(text)) is not None:
                 requests.append(request)
     return sorted(requests, key=lambda request: request.at)
@@ -83,12 +83,13 @@ def lines_from_the_end(path: Path, since: float) -> Iterator[bytes]:
                 last = False
             rest, whole = (pieces[0], pieces[1:]) if left and pieces else (b"", pieces)
             yield from reversed(whole)
-            first = next((at for text in whole if (at := _written_at(text)) is not None), None)
+            first = next((at for text in whole if (at := written_at(text)) is not None), None)
             if first is not None and first < since - LATE_S:
                 return
 
 
-def _written_at(text: bytes) -> float | None:
+def written_at(text: bytes) -> float | None:
+    """When a line was written, in seconds since 1970; None for one that is none of the recorder's."""
     if not text.startswith(_KEY):
         return None
     try:

@@ -12,7 +12,12 @@ from pipeline import layout
 from pipeline.erasure.identifiers import Identifiers
 from pipeline.erasure.raw import owned, raw_files, rewrite
 from pipeline.erasure.units import RecordTest
+from pipeline.gateway.asked import BadRequest, CallerRequest
+from pipeline.gateway.counters import RECORDED, SERVED, Counters
+from pipeline.gateway.feedback import PAUSES, FeedbackRecorder
 from pipeline.gateway.metrics import SpanMetrics
+from pipeline.gateway.recorder import FLUSH_S
+from pipeline.gateway.spans import Served, Try, line
 from pipeline.recipe import Rewards
 from pipeline.recipe.traces import DemoSource, OtelSource, Traces
 from pipeline.rollout.evidence import LiveMetrics, LookRequest
@@ -27,6 +32,7 @@ from tests.pipeline.gateway.world import NAME, World, awaited, world
 from tests.pipeline.traces.conftest import govern
 
 METADATA = {"user_consent": "true", "region": "us"}
+ASKED = CallerRequest("chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}]}', {}, trusted=False)
 ANSWER = {"choices": [{"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}]}
 
 
@@ -68,6 +74,34 @@ def test_the_clients_request_id_names_the_answer(gateway):
         sent = {"id": raw.request_id, "score": "down", "comment": "wrong"}
         assert client.post("/feedback", body=sent, cast_to=dict[str, str])["trace_id"] == raw.request_id
     assert said_of(gateway, raw.request_id or "") == [("thumb", 0.0, "user")]
+
+
+def test_a_line_on_its_way_is_awaited_and_nothing_else(tmp_path):
+    """A quarter of a flush at a time, and only while an answer is being written; others are taken meanwhile."""
+    store, pauses, written = Store(tmp_path), [], Served(ASKED, "a" * 32, "champion", "u", "user")
+    counts, path = Counters(store, NAME), store.path(layout.served(NAME), "day.jsonl")
+    written.tries.append(Try("champion", "d", "m", 1, 2))
+    path.parent.mkdir(parents=True)
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            path.write_bytes(line(written, with_text=True, now=time.time()))
+            counts.places[RECORDED] += 1
+            assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up", "user": "bob"}') == "a" * 32
+
+    recorder = FeedbackRecorder(store, NAME, with_text=True, pause=pause)
+    with pytest.raises(BadRequest, match="No answer here"):
+        recorder.take(b'{"id": "unknown", "score": "up"}')
+    assert len(pauses) == 1, "nothing is on its way"
+    counts.places[SERVED] += 1
+    assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up"}') == "a" * 32
+    assert pauses == [FLUSH_S / 4] * 3
+    assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up"}') and len(pauses) == 3
+    counts.places[SERVED] += 1
+    with pytest.raises(BadRequest, match="No answer here"):
+        recorder.take(b'{"id": "unknown", "score": "up"}')
+    assert len(pauses) == 3 + PAUSES, "a line that never comes"
 
 
 def test_a_user_who_changes_their_mind_counts_once(gateway):
