@@ -54,6 +54,10 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
     """The router that the recipe names. Nothing is connected before it is asked."""
     recipe = deployment.recipe()
     name, traffic = recipe.base_model.name, recipe.rollout.traffic
+
+    def location(model: ModelRef) -> str:
+        return exported(model.digest, recipe.rollout.export_to, name)
+
     match traffic:
         case GatewayTraffic():
             store = deployment.store()
@@ -70,15 +74,12 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             from k8s.client import connect
             from k8s.route import HttpRoute
 
-            def location(model: ModelRef) -> str:
-                return exported(model.digest, recipe.rollout.export_to, name)
-
             client = connect(deployment.kubeconfig())
             return HttpRoute(client, traffic, name, SlotIdentity(deployment), location)
         case SagemakerTraffic():
             from pipeline.rollout.sagemaker import SagemakerEndpoint
 
-            return SagemakerEndpoint(deployment.store(), traffic, name)
+            return SagemakerEndpoint(deployment.store(), traffic, name, location)
         case _:
             assert_never(traffic)
 

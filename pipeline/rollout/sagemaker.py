@@ -1,30 +1,26 @@
 """The traffic split of a SageMaker endpoint: the weights of its two production variants.
 
 The endpoint draws a variant for each request, so the unit is the request. A variant holds the model whose digest is in
-its container's MODEL_DIGEST; putting another one there is a new endpoint configuration, which is not this port's to
-make. The service compares no epochs: they are tags of the endpoint, read and written under a lock of the store, which
-all controllers share.
+its container's MODEL_DIGEST; a canary without requests is loaded into the free one (sagemaker_models.py). The service
+compares no epochs: they are tags of the endpoint, read and written under a lock of the store, which all controllers
+share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from pipeline import layout
 from pipeline.recipe.rollout import SagemakerTraffic
 from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Readiness, Split, Unsettled
+from pipeline.rollout.sagemaker_models import DIGEST, asked, digest_of, load, uri_of
 from pipeline.storage import ModelRef, Store
 
 ROLLOUT, EPOCH, CHAMPION, CANARY = (f"preference-tuning:{word}" for word in ("rollout", "epoch", "champion", "canary"))
 """Tags of the endpoint: who asked for these weights, and the digests of the two models (canary: "" for none)."""
-DIGEST = "MODEL_DIGEST"
 TIMEOUT_S = 20.0
-LATER = frozenset({"ThrottlingException", "ServiceUnavailable", "InternalFailure", "RequestTimeout"})
-"""Codes of refusals that time may mend."""
-
-T = TypeVar("T")
 
 
 class _Variant(NamedTuple):
@@ -42,6 +38,8 @@ class _VariantPair(NamedTuple):
 
     arn: str
     status: str
+    failure: str
+    """Why its last update failed; "" when it did not."""
     variants: tuple[_Variant, ...]
     tags: dict[str, str]
 
@@ -59,10 +57,16 @@ class SagemakerEndpoint:
     unit: Unit = "request"
 
     def __init__(
-        self, store: Store, section: SagemakerTraffic, model_name: str, identify: Callable[[str], str] | None = None
+        self,
+        store: Store,
+        section: SagemakerTraffic,
+        model_name: str,
+        location: Callable[[ModelRef], str],
+        identify: Callable[[str], str] | None = None,
     ) -> None:
-        """`identify`: digest of the model that a variant really serves, by its fingerprint; raises ValueError for one
-        that is not known, OSError where it does not answer. None: the variant's container is taken at its word."""
+        """`location`: where a model's export lies; raises ValueError where it is not there yet. `identify`: digest of
+        the model that a variant really serves, by its fingerprint; raises ValueError for one that is not known, OSError
+        where it does not answer. None: the variant's container is taken at its word."""
         import boto3
         from botocore.config import Config
 
@@ -70,7 +74,7 @@ class SagemakerEndpoint:
         settings = Config(connect_timeout=TIMEOUT_S, read_timeout=TIMEOUT_S, retries=retries)
         # boto3's own types are made at run time.
         self._client: Any = boto3.client("sagemaker", region_name=section.region, config=settings)  # pyright: ignore[reportUnknownMemberType]
-        self._store, self._section, self._identify = store, section, identify
+        self._store, self._section, self._location, self._identify = store, section, location, identify
         self._lock = layout.rollout(model_name, "sagemaker.lock")
 
     def read(self) -> Split | Unsettled | None:
@@ -103,7 +107,8 @@ class SagemakerEndpoint:
         )
 
     def apply(self, split: Split) -> None:
-        """Ask for these weights. No effect when the endpoint carries a later epoch.
+        """Ask for these weights, then have the free variant load a canary that gets no requests yet: call it again
+        until `ready` and `read` agree. No effect when the endpoint carries a later epoch.
 
         Raises ValueError for a model that no variant holds or an endpoint with other variants, OSError when the service
         does not answer.
@@ -122,8 +127,8 @@ class SagemakerEndpoint:
                 if model.digest not in of:
                     holds = ", ".join(f"{v.name} holds {v.digest[:12] or 'nothing'}" for v in endpoint.variants)
                     raise ValueError(
-                        f"{weight}% is for {model.digest[:12]}, and no variant has it: {holds}. Put it into an "
-                        f"endpoint configuration, with {DIGEST} in its environment."
+                        f"{weight}% is for {model.digest[:12]}, and no variant has it: {holds}. Its container's "
+                        f"environment says so by {DIGEST}."
                     )
                 wanted[of[model.digest]] += weight
             canary = split.canary.digest if split.canary else ""
@@ -135,25 +140,36 @@ class SagemakerEndpoint:
             }
             if tags != {key: endpoint.tags.get(key) for key in tags}:
                 listed = [{"Key": key, "Value": value} for key, value in tags.items()]
-                _asked(lambda: self._client.add_tags(ResourceArn=endpoint.arn, Tags=listed))
+                asked(lambda: self._client.add_tags(ResourceArn=endpoint.arn, Tags=listed))
             if wanted != {variant.name: variant.weight for variant in endpoint.variants}:
                 weights = [
                     {"VariantName": v.name, "DesiredWeight": wanted[v.name], "DesiredInstanceCount": v.instances}
                     for v in endpoint.variants
                 ]
                 name = self._section.endpoint
-                _asked(
+                asked(
                     lambda: self._client.update_endpoint_weights_and_capacities(
                         EndpointName=name, DesiredWeightsAndCapacities=weights
                     )
                 )
+            elif split.canary is not None and split.canary.digest not in of and endpoint.status == "InService":
+                named = {model.digest for model in (split.champion, split.warm) if model is not None}
+                free = next((v for v in endpoint.variants if v.digest not in named and not v.weight), None)
+                if free is not None:
+                    model = ModelRef(uri=self._location(split.canary), digest=split.canary.digest)
+                    load(self._client, self._section.endpoint, free.name, split.champion, model)
 
     def ready(self, model: ModelRef) -> Readiness:
         """What the variant of a model really serves. Raises as `apply`."""
         endpoint = self._endpoint()
         variant = next((each for each in endpoint.variants if each.digest == model.digest), None)
+        if variant is not None and not variant.weight and endpoint.status != "InService":  # it may be loading
+            why = f"{variant.name} has no requests yet, and {self._section.endpoint} is {endpoint.status}"
+            return Readiness(served_digest="", replicas=0, reason=why)
         if variant is None or not variant.instances:
             why = "no variant has it" if variant is None else f"{variant.name} has no instances"
+            if variant is None and (state := endpoint.failure or endpoint.status.replace("InService", "")):
+                why += f", and {self._section.endpoint} says: {state}"
             return Readiness(served_digest="", replicas=0, reason=why)
         try:
             served = variant.digest if self._identify is None else self._identify(variant.name)
@@ -165,9 +181,9 @@ class SagemakerEndpoint:
     def _endpoint(self) -> _VariantPair:
         """Raises ValueError unless it has the two variants of the recipe, each with a model of its own."""
         name, slots = self._section.endpoint, (self._section.slot_a, self._section.slot_b)
-        row = _asked(lambda: self._client.describe_endpoint(EndpointName=name))
+        row = asked(lambda: self._client.describe_endpoint(EndpointName=name))
         config = row["EndpointConfigName"]
-        listed = _asked(lambda: self._client.describe_endpoint_config(EndpointConfigName=config))["ProductionVariants"]
+        listed = asked(lambda: self._client.describe_endpoint_config(EndpointConfigName=config))["ProductionVariants"]
         models = {variant["VariantName"]: variant["ModelName"] for variant in listed}
         if sorted(models) != sorted(slots):
             raise ValueError(f"{name} has the variants {', '.join(models)}. List {' and '.join(slots)} alone.")
@@ -175,35 +191,21 @@ class SagemakerEndpoint:
         digests = [variant.digest for variant in variants if variant.digest]
         if len(set(digests)) < len(digests):
             raise ValueError(f"Both variants of {name} hold model {digests[0][:12]}. Give one of them another.")
-        tags = _asked(lambda: self._client.list_tags(ResourceArn=row["EndpointArn"]))["Tags"]
-        return _VariantPair(row["EndpointArn"], row["EndpointStatus"], variants, {t["Key"]: t["Value"] for t in tags})
+        tags = asked(lambda: self._client.list_tags(ResourceArn=row["EndpointArn"]))["Tags"]
+        return _VariantPair(
+            arn=row["EndpointArn"],
+            status=row["EndpointStatus"],
+            failure=row.get("FailureReason", ""),
+            variants=variants,
+            tags={tag["Key"]: tag["Value"] for tag in tags},
+        )
 
     def _variant(self, row: dict[str, Any], model: str) -> _Variant:
-        container = _asked(lambda: self._client.describe_model(ModelName=model)).get("PrimaryContainer", {})
-        environment: dict[str, str] = container.get("Environment", {})
+        described: dict[str, Any] = asked(lambda: self._client.describe_model(ModelName=model))
         return _Variant(
             name=row["VariantName"],
-            digest=environment.get(DIGEST, ""),
-            uri=container.get("ModelDataUrl", ""),
+            digest=digest_of(described),
+            uri=uri_of(described),
             weight=float(row.get("CurrentWeight", 0.0)),
             instances=int(row.get("CurrentInstanceCount", 0)),
         )
-
-
-def _asked(call: Callable[[], T]) -> T:
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        return call()
-    except ClientError as error:
-        refusal: dict[str, Any] = error.response.get("Error", {})
-        if refusal.get("Code") in LATER:
-            raise ConnectionError(f"SageMaker answers {refusal.get('Code')}: {refusal.get('Message')}") from error
-        raise ValueError(
-            f"SageMaker refuses ({refusal.get('Code')}: {refusal.get('Message')}). Check rollout.traffic and the "
-            "rights."
-        ) from error
-    except BotoCoreError as error:
-        raise ConnectionError(
-            f"SageMaker cannot be reached ({error}). Check region, credentials and network."
-        ) from error

@@ -10,6 +10,7 @@ import pytest
 from pipeline.recipe.rollout import SagemakerTraffic
 from pipeline.rollout.router import Split, Unsettled
 from pipeline.rollout.sagemaker import SagemakerEndpoint
+from pipeline.rollout.sagemaker_models import load
 from pipeline.storage import ModelRef, Store
 from tests.servers import s3
 
@@ -29,7 +30,8 @@ class Service:
         import boto3
 
         self.name = f"model-{uuid.uuid4().hex[:8]}"
-        self.root = root
+        self.root, self.exported = root, [C]
+        self.updates: list[dict[str, str]] = []
         self.serves: dict[str, str | Exception] = {"slot-a": A.digest, "slot-b": B.digest}
         self.client: Any = boto3.client("sagemaker", region_name=REGION)
         self.put({"slot-a": A, "slot-b": B})
@@ -38,7 +40,8 @@ class Service:
         listed = []
         for slot, model in variants.items():
             name = f"{self.name}-{slot}"
-            container = {"Image": "vllm", "ModelDataUrl": model.uri, "Environment": {"MODEL_DIGEST": model.digest}}
+            served = {"MODEL_DIGEST": model.digest, "SERVED_NAMES": f"model@{model.digest[:12]} model"}
+            container = {"Image": "vllm", "ModelDataUrl": model.uri, "Environment": served}
             self.client.create_model(ModelName=name, PrimaryContainer=container, ExecutionRoleArn=ROLE)
             kind = {"InstanceType": "ml.t2.medium", "InitialInstanceCount": 2}
             weight = 1.0 if slot == "slot-a" else 0.0
@@ -48,7 +51,13 @@ class Service:
 
     def port(self) -> SagemakerEndpoint:
         section = SagemakerTraffic(endpoint=self.name, region=REGION)
-        return SagemakerEndpoint(Store(self.root), section, "model", self._identify)
+        return SagemakerEndpoint(Store(self.root), section, "model", self._location, self._identify)
+
+    def container(self, slot: str) -> dict[str, Any]:
+        config = self.client.describe_endpoint(EndpointName=self.name)["EndpointConfigName"]
+        rows = self.client.describe_endpoint_config(EndpointConfigName=config)["ProductionVariants"]
+        name = next(row["ModelName"] for row in rows if row["VariantName"] == slot)
+        return self.client.describe_model(ModelName=name)
 
     def weights(self) -> dict[str, float]:
         rows = self.client.describe_endpoint(EndpointName=self.name)["ProductionVariants"]
@@ -63,6 +72,11 @@ class Service:
         from moto.backends import get_backend
 
         get_backend("sagemaker")["123456789012"][REGION].endpoints[self.name].endpoint_status = status
+
+    def _location(self, model: ModelRef) -> str:
+        if model not in self.exported:
+            raise ValueError(f"Model {model.digest[:12]} is not exported to s3://models.")
+        return f"{model.uri}/{model.digest}"
 
     def _identify(self, variant: str) -> str:
         served = self.serves[variant]
@@ -123,6 +137,99 @@ def test_a_model_without_a_variant_gets_no_weight(service: Service) -> None:
     with pytest.raises(ValueError, match="no variant has it: slot-a holds aaaaaaaaaaaa"):
         service.port().apply(split(5, epoch=1, other=C))
     assert service.weights() == {"slot-a": 1.0, "slot-b": 0.0}
+
+
+@pytest.fixture
+def updating(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
+    """What moto's service lacks: an endpoint that takes another configuration, and keeps its weights meanwhile."""
+    from moto.core.responses import ActionResult
+    from moto.sagemaker.responses import SageMakerResponse
+
+    def update_endpoint(response: Any) -> ActionResult:
+        asked = {name: response._get_param(name) for name in ("EndpointName", "EndpointConfigName")}
+        assert response._get_param("RetainAllVariantProperties") is True
+        service.updates.append(asked)
+        endpoint = response.sagemaker_backend.endpoints[asked["EndpointName"]]
+        endpoint.endpoint_config_name, endpoint.endpoint_status = asked["EndpointConfigName"], "Updating"
+        return ActionResult({"EndpointArn": endpoint.arn})
+
+    monkeypatch.setattr(SageMakerResponse, "update_endpoint", update_endpoint, raising=False)
+    return service
+
+
+def test_a_canary_without_requests_is_loaded(updating: Service) -> None:
+    """The champion's container in all but its weights, into the variant that has no requests; then weights as ever."""
+    port, loading = updating.port(), split(0, epoch=1, other=C)
+    port.apply(loading)
+    assert updating.container("slot-a")["PrimaryContainer"]["Environment"]["MODEL_DIGEST"] == A.digest
+    port.apply(loading)
+    model = updating.container("slot-b")
+    assert model["PrimaryContainer"] == {
+        "Image": "vllm",
+        "Environment": {"MODEL_DIGEST": C.digest, "SERVED_NAMES": f"model@{C.digest[:12]} model"},
+        "ModelDataSource": {
+            "S3DataSource": {
+                "S3Uri": f"{C.uri}/{C.digest}/",
+                "S3DataType": "S3Prefix",
+                "CompressionType": "None",
+            }
+        },
+    }
+    assert model["ExecutionRoleArn"] == ROLE
+    port.apply(loading)
+    assert len(updating.updates) == 1, "it is being updated: nobody asks again"
+    assert "slot-b has no requests yet, and" in port.ready(C).reason
+    updating.become("InService")
+    port.apply(loading)
+    assert (port.ready(C).replicas, updating.weights()) == (2, {"slot-a": 100, "slot-b": 0})
+    updating.serves["slot-b"] = C.digest
+    assert port.ready(C).reason == ""
+    port.apply(split(5, epoch=2, other=C))
+    seen = port.read()
+    assert isinstance(seen, Split) and seen.routes_like(split(5, epoch=2, other=C))
+    assert seen.canary == ModelRef(uri=f"{C.uri}/{C.digest}", digest=C.digest)
+
+
+def test_a_load_that_was_cut_off_goes_on(updating: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    port, loading = updating.port(), split(0, epoch=1, other=C)
+    port.apply(loading)
+    real = port._client.update_endpoint
+
+    def cut(**asked: Any) -> None:
+        raise ConnectionError("the process ended")
+
+    monkeypatch.setattr(port._client, "update_endpoint", cut)
+    with pytest.raises(ConnectionError):
+        port.apply(loading)
+    assert port.ready(C).reason == "no variant has it"
+    monkeypatch.setattr(port._client, "update_endpoint", real)
+    port.apply(loading)
+    assert updating.container("slot-b")["PrimaryContainer"]["Environment"]["MODEL_DIGEST"] == C.digest
+
+
+def test_what_has_requests_is_not_replaced(updating: Service) -> None:
+    port = updating.port()
+    port.apply(split(5, epoch=1))
+    port.apply(split(0, epoch=2, other=C))
+    assert updating.weights() == {"slot-a": 100, "slot-b": 0}, "first its requests go"
+    assert updating.container("slot-b")["PrimaryContainer"]["Environment"]["MODEL_DIGEST"] == B.digest
+
+
+def test_what_cannot_be_loaded_is_refused(updating: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    from botocore.exceptions import ClientError
+
+    port, loading = updating.port(), split(0, epoch=1, other=C)
+    port.apply(loading)
+    denied = ClientError({"Error": {"Code": "AccessDeniedException", "Message": "no"}}, "CreateModel")
+    monkeypatch.setattr(port._client, "create_model", lambda **asked: (_ for _ in ()).throw(denied))
+    with pytest.raises(ValueError, match=r"refuses \(AccessDeniedException: no\). Loading a model takes .*PassRole"):
+        port.apply(loading)
+    updating.exported.clear()
+    with pytest.raises(ValueError, match="is not exported"):
+        port.apply(loading)
+    elsewhere = ModelRef(uri="/models/c", digest=C.digest)
+    with pytest.raises(ValueError, match=r"loads models from S3, and /models/c is elsewhere"):
+        load(port._client, updating.name, "slot-b", A, elsewhere)
 
 
 @pytest.mark.parametrize(
