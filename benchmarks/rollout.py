@@ -2,9 +2,10 @@
 
 Parts: `alarms` (a canary at all three limits at once, which is harmless, and sums that are looked at 168 times: how
 often it is rolled back, or held for its shares), `drops` (looks until a drop of quality is proven), `latency` (false
-alarms and detection of slow answers), `advance` (how often the test of a stage passes), and `machine`
-(rollout_machine.py: everybody who acts on a rollout at once). The rules are the real ones; `check` builds evidence
-through the controller's tallies too and compares. The last line is JSON, with the worst cell of each part.
+alarms and detection of slow answers), `advance` (how often the test of a stage passes), `rollback` (ticks until 0% is
+read back), and `machine` (rollout_machine.py: everybody who acts on a rollout at once). The rules are the real ones;
+`check` builds evidence through the controller's tallies too and compares. The last line is JSON, with the worst cell of
+each part.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.rollout_machine import machine
+from benchmarks.rollout_rollback import rollback
 from benchmarks.rollout_world import Model, World, draw, replayed, watched
 from pipeline.estimate import share
 from pipeline.recipe import Rollout
@@ -204,6 +206,7 @@ PARTS: dict[str, Callable[[bool, ProcessPoolExecutor], Figures]] = {
     "latency": latency,
     "advance": advances,
     "alarms": alarms,
+    "rollback": rollback,
     "machine": machine,
 }
 """Name to what it measures, given whether it is the small run; figures of all parts go into one line."""

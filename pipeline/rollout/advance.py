@@ -90,6 +90,7 @@ def awaited(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> str:
         ("graded canary answers", evidence.canary.graded, wanted_graded(evidence, policy, weight)),
         ("canary requests", evidence.canary.requests, wanted_requests(evidence, policy, weight)),
         ("graded champion answers", evidence.champion.graded, MIN_GRADED if policy.gradable else 0),
+        ("champion requests", evidence.champion.requests, 0 if policy.gradable else MIN_GRADED),
     ):
         if seen < wanted:
             return f"{seen:.0f} of {wanted} {what}"

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.rollout import LIMIT, POLICY, Trial, advance, check, drawn, prove, watch
+from benchmarks.rollout_rollback import rollback
 from benchmarks.rollout_world import Model, World, activity, watched
 from pipeline.rollout.harm import harm
 
@@ -16,6 +17,11 @@ STICKY = World(400, 0.3, heavy=True)
 def test_evidence_is_that_of_the_controllers_tallies():
     with ThreadPoolExecutor(1) as pool:
         assert check(True, pool)["tally_difference"] < 1e-6
+
+
+def test_a_rollback_is_read_back_by_the_next_tick():
+    with ThreadPoolExecutor(1) as pool:
+        assert rollback(True, pool) == {"rollback_ticks": 1}
 
 
 def test_no_user_has_more_than_2_percent_of_a_heavy_world():

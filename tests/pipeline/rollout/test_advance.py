@@ -85,6 +85,7 @@ def test_where_nothing_can_be_graded_requests_are_awaited():
     assert wanted_requests(calm, SILENT, 5) == 645  # twice 1% of errors
     assert awaited(calm, SILENT, 5) == "600 of 645 canary requests"
     assert awaited(evidence(arm(19_000, graded=0), arm(645, graded=0)), SILENT, 5) == ""
+    assert awaited(evidence(arm(29, graded=0), arm(645, graded=0)), SILENT, 5) == "29 of 30 champion requests"
     assert wanted_requests(calm, POLICY, 5) == 0
     assert wanted_requests(calm, SET.model_copy(update={"gradable": False}), 5) == 50
 
