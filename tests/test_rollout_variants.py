@@ -26,6 +26,7 @@ from pipeline.rollout.export import export_model, exported_uri
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, RolloutState
 from pipeline.storage import ModelRef
+from tests.endpoints import taking_configurations
 from tests.k8s.cluster.kinds import Refused
 from tests.k8s.cluster.server import api_server
 from tests.k8s.slotted import SPACE, SlottedCluster, route, slot
@@ -42,8 +43,8 @@ REGION = "us-east-1"
 class Production:
     """A deployment whose requests another's router splits, with a rollout that is open."""
 
-    def __init__(self, folder: Path, traffic: Mapping[str, Any], patch: pytest.MonkeyPatch) -> None:
-        self.folder, self.exported = folder, str(folder / "exported")
+    def __init__(self, folder: Path, traffic: Mapping[str, Any], patch: pytest.MonkeyPatch, exported: str = "") -> None:
+        self.folder, self.exported = folder, exported or str(folder / "exported")
         self._traffic, self._url = traffic, "http://127.0.0.1:9"
         self._met: list[int] = []
         self.servers: dict[str, ModelServer] = {}
@@ -58,10 +59,6 @@ class Production:
 
     def state(self) -> RolloutState:
         return read_state(self.settings.store(), NAME)
-
-    def route_by(self, traffic: Mapping[str, Any]) -> None:
-        self._traffic = traffic
-        self.settings = self._deployment()
 
     @contextmanager
     def served(
@@ -182,21 +179,24 @@ def http_route(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]
 
 @contextmanager
 def sagemaker(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
-    """An endpoint whose variants hold the two models, the champion's with all of the traffic."""
+    """An endpoint whose first variant holds the champion, with all of the traffic; the other holds nothing known."""
     import boto3
 
-    production = Production(folder, {"kind": "sagemaker", "endpoint": "model", "region": REGION}, patch)
     name = f"model-{uuid.uuid4().hex[:8]}"
     with s3() as endpoint:
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": endpoint}
         for key, value in keys.items():
             patch.setenv(key, value)
         client: Any = boto3.client("sagemaker", region_name=REGION)
-        production.route_by({"kind": "sagemaker", "endpoint": name, "region": REGION})
+        boto3.client("s3", region_name=REGION).create_bucket(Bucket=name)
+        taking_configurations(patch)
+        traffic = {"kind": "sagemaker", "endpoint": name, "region": REGION}
+        production = Production(folder, traffic, patch, exported=f"s3://{name}/models")
         of = {"slot-a": production.champion, "slot-b": production.candidate}
         listed: list[dict[str, Any]] = []
         for variant, model in of.items():
-            container = {"Image": "vllm", "ModelDataUrl": model.uri, "Environment": {"MODEL_DIGEST": model.digest}}
+            held = {"MODEL_DIGEST": model.digest} if variant == "slot-a" else {}
+            container = {"Image": "vllm", "ModelDataUrl": "s3://elsewhere/model", "Environment": held}
             role = "arn:aws:iam::123456789012:role/x"
             client.create_model(ModelName=f"{name}-{variant}", PrimaryContainer=container, ExecutionRoleArn=role)
             shape = {"InstanceType": "ml.t2.medium", "InitialInstanceCount": 1}

@@ -19,7 +19,7 @@ COVERAGE_SCALE = 0.05
 """Effects that the sequences are sharpest for."""
 GRADES_A_REQUEST = 1.5
 """Graded answers to a request above which they can't be of the same requests, where two systems count them: both count
-the same windows, but a trace may be of a request that is counted when it ends, in the next one."""
+the same windows, but a request is counted when it ends, and its trace from when it began."""
 
 
 def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: RolloutPolicy) -> str:
@@ -64,7 +64,10 @@ def judged_until(look: LiveMetrics, policy: RolloutPolicy) -> float:
 def doubt(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
     """Why the arms can't be compared, or "". Valid at every look. `weight`: percent on the canary in force."""
     for name, arm in (("champion", evidence.champion), ("canary", evidence.canary)):
-        if arm.graded > (arm.requests if policy.unit == "user" else GRADES_A_REQUEST * max(arm.requests, MIN_GRADED)):
+        most = arm.requests
+        if policy.unit == "request":
+            most = max(GRADES_A_REQUEST * max(arm.requests, MIN_GRADED), arm.requests + evidence.blurred)
+        if arm.graded > most:
             return f"{name} has {arm.graded:.0f} graded answers to {arm.requests:.0f} requests"
     if evidence.both > evidence.settled_both:
         return f"{evidence.both - evidence.settled_both:.0f} users were served by both arms: the router is not sticky"

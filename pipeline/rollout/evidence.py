@@ -78,6 +78,9 @@ class LiveMetrics(Record):
     """Of all that decides a grade: grades under another one are not comparable."""
     readable: tuple[float, float] | None = None
     """Share of champion's and canary's answers that may be read to be graded: grades hold for their users alone."""
+    blurred: float = 0.0
+    """Requests by which an arm's count may be off at the ends of the windows, all looks of a stage together: a scrape
+    takes its time, and has one moment."""
 
 
 class LookRequest(Record):
@@ -220,6 +223,8 @@ class LiveEvidence(Record):
     """Of what decided the grades."""
     readable: tuple[float, float] | None = None
     """As the newest look has it."""
+    blurred: float = 0.0
+    """The most that any look of the stage had."""
 
     def quality_variance(self, unit: Unit) -> float:
         """Of the difference of both arms' quality; infinite when unknown. Never below that of one pair in doubt."""
@@ -234,7 +239,8 @@ class LiveEvidence(Record):
 
     def graded_by(self, look: LiveMetrics) -> LiveEvidence:
         """With what its newest look says of the grades."""
-        return self.model_copy(update={"label_digest": look.label_digest, "readable": look.readable})
+        own = {"label_digest": look.label_digest, "readable": look.readable}
+        return self.model_copy(update={**own, "blurred": max(self.blurred, look.blurred)})
 
     def loaded_by(self, look: LiveMetrics) -> LiveEvidence:
         """With the requests a second of its newest look, where they are the most so far."""
@@ -268,6 +274,7 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
         graded_until=tally.graded_until,
         settled=before.settled,
         settled_both=before.settled_both,
+        blurred=before.blurred,
     )
     return evidence.model_copy(update={"basis": fixed_basis(evidence, policy)})
 

@@ -217,6 +217,15 @@ def test_two_systems_need_not_count_alike(requests, graded, holds):
     assert told == (f"canary has {holds} graded answers to {requests} requests" if holds else "")
 
 
+def test_scrapes_that_take_their_time_are_no_mismatch():
+    """A second of 96 requests at each end of a window of little more."""
+    seen = evidence(arm(24), arm(87, graded=135), blurred=150.0)
+    assert not doubt(seen, 80, BY_REQUEST)
+    twice = evidence(arm(240), arm(960, graded=1920), blurred=150.0)
+    assert "canary has 1920 graded answers to 960 requests" in doubt(twice, 80, BY_REQUEST), "not for long"
+    assert doubt(seen, 80, POLICY), "one system counts both"
+
+
 def test_no_evidence_is_no_doubt():
     assert doubt(LiveEvidence(), 5, POLICY) == ""
 

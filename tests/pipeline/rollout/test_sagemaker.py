@@ -12,6 +12,7 @@ from pipeline.rollout.router import Split, Unsettled
 from pipeline.rollout.sagemaker import SagemakerEndpoint
 from pipeline.rollout.sagemaker_models import load
 from pipeline.storage import ModelRef, Store
+from tests.endpoints import taking_configurations
 from tests.servers import s3
 
 REGION, ROLE = "us-east-1", "arn:aws:iam::123456789012:role/x"
@@ -31,7 +32,7 @@ class Service:
 
         self.name = f"model-{uuid.uuid4().hex[:8]}"
         self.root, self.exported = root, [C]
-        self.updates: list[dict[str, str]] = []
+        self.updates: list[str] = []
         self.serves: dict[str, str | Exception] = {"slot-a": A.digest, "slot-b": B.digest}
         self.client: Any = boto3.client("sagemaker", region_name=REGION)
         self.put({"slot-a": A, "slot-b": B})
@@ -141,19 +142,7 @@ def test_a_model_without_a_variant_gets_no_weight(service: Service) -> None:
 
 @pytest.fixture
 def updating(service: Service, monkeypatch: pytest.MonkeyPatch) -> Service:
-    """What moto's service lacks: an endpoint that takes another configuration, and keeps its weights meanwhile."""
-    from moto.core.responses import ActionResult
-    from moto.sagemaker.responses import SageMakerResponse
-
-    def update_endpoint(response: Any) -> ActionResult:
-        asked = {name: response._get_param(name) for name in ("EndpointName", "EndpointConfigName")}
-        assert response._get_param("RetainAllVariantProperties") is True
-        service.updates.append(asked)
-        endpoint = response.sagemaker_backend.endpoints[asked["EndpointName"]]
-        endpoint.endpoint_config_name, endpoint.endpoint_status = asked["EndpointConfigName"], "Updating"
-        return ActionResult({"EndpointArn": endpoint.arn})
-
-    monkeypatch.setattr(SageMakerResponse, "update_endpoint", update_endpoint, raising=False)
+    service.updates = taking_configurations(monkeypatch, "Updating")
     return service
 
 
