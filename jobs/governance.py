@@ -16,7 +16,7 @@ from typing import Any
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
-from jobs import reapplying, rekeying, verifying
+from jobs import accepting, reapplying, rekeying, verifying
 from jobs.anchoring import anchor
 from pipeline import erasure
 from pipeline.erasure import derived
@@ -69,6 +69,8 @@ def parser() -> argparse.ArgumentParser:
     user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
     log = add("verify", verifying.run, "check the audit log, line by line, and every proof against it")
     log.add_argument("--known", default="", help="a head that was noted earlier: it has to be in the log")
+    restored = add("accept", accepting.run, "sign that the log was restored from a backup, with what it lost")
+    accepting.arguments(restored)
     add("retain", _retain, "drop what is older than the recipe keeps it")
     add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")

@@ -20,6 +20,7 @@ import dagster as dg
 from assets.naming import LOOP
 from assets.records import RECORDS, VERSION
 from assets.resources import ITERATION_TAG, Deployment, deployment
+from jobs.anchoring import anchor
 from jobs.launcher import DetachedRunLauncher
 from jobs.workers import DATA_ROOT_TAG
 from pipeline import audit, layout
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str]) -> int:
     if names and not asked.yes and not _agreed():
         return 1
     remove(store, iteration, asked.stage, names)
+    anchor(settings)
     names = settings.names()
     command = ["dagster", "job", "launch", "-j", names.word(LOOP), "-o", f"{names.word(asked.stage)}*"]
     if asked.stage == "traces":
