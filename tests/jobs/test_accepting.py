@@ -47,7 +47,9 @@ def accepted(watched: Watched, keys: dict[str, Path], tmp_path_factory: pytest.T
 
 
 @pytest.fixture
-def restored(accepted: Path, watched: Watched, keys: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+def restored(
+    accepted: Path, watched: Watched, keys: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Store:
     for name in ("data", "home"):
         shutil.rmtree(watched.root.with_name(name))
         shutil.copytree(accepted / name, watched.root.with_name(name))
