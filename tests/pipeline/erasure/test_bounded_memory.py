@@ -63,9 +63,9 @@ def parquet(page: int, rows: int) -> Callable[[Path], Path]:
         users = [ANN if n % 1000 == 0 else f"user-{n}" for n in range(rows)]
         texts = ["q" * (SIZE * MEBIBYTE // rows)] * rows
         table = pa.table({"user_id": users, "id": [f"o-{n}" for n in range(rows)], "input": texts})
-        options = {"row_group_size": rows, "data_page_size": page, "use_dictionary": False}
-        pq.write_table(table, folder / "a.parquet", compression="zstd", **options)
-        return folder / "a.parquet"
+        file = folder / "a.parquet"
+        pq.write_table(table, file, rows, compression="zstd", data_page_size=page, use_dictionary=False)
+        return file
 
     return write
 
