@@ -1,4 +1,4 @@
-"""The audit log's head in Dagster's event storage, which the data root does not hold.
+"""The audit log's head in Dagster's event storage, which the data root does not hold, and in a bucket with object lock.
 
 Every step of a run leaves it there when it ends, and so does every command that decides or forgets.
 
@@ -7,11 +7,14 @@ compare anything: `pt governance verify` does. An instance that cannot be reache
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from datetime import UTC, datetime
+from typing import Any
 
 import dagster as dg
 
-from pipeline.audit_anchors import log_identity, note_anchored, to_anchor
+from assets.environment import environment
+from pipeline.anchor_bucket import AnchorBucket
+from pipeline.audit_anchors import Anchor, HeadToAnchor, log_identity, note_anchored, to_anchor
 from pipeline.storage import Store
 from pipeline.traces.erased import ErasedUser, ErasedUsers, erased_users, reach, recognising_keys
 
@@ -19,38 +22,43 @@ HEADS, USERS = dg.AssetKey("audit_log"), dg.AssetKey("forgotten_users")
 PAGE = 1000
 
 
-class Anchor(NamedTuple):
-    """A head as it was anchored. `at`: seconds since the epoch, by the instance's clock."""
-
-    at: float
-    root: str
-    log: str
-    n: int
-    digest: str
+def bucket() -> AnchorBucket | None:
+    """The bucket with object lock that the environment names. Raises ValueError where it names something else."""
+    uri = environment().anchors_address()
+    return AnchorBucket(uri) if uri else None
 
 
-def drop_anchor(instance: dg.DagsterInstance, store: Store) -> bool:
-    """Anchor the log's head and who was forgotten since the last anchor; whether there was anything new.
-
-    Raises what the instance's storage raises.
-    """
+def drop_anchor(instance: dg.DagsterInstance | None, store: Store) -> bool:
+    """Anchor the log's head and who was forgotten since the last anchor, in Dagster and in the bucket, where there is
+    one; whether there was anything new. Raises what either raises, after both were asked."""
     anchor = to_anchor(store)
     if anchor is None:
         return False
+    locked = bucket()
+    try:
+        if locked is not None:
+            locked.put(str(store.root), anchor, datetime.now(UTC))
+    finally:
+        if instance is not None:
+            _observe(instance, store, anchor)
+    if instance is not None or locked is not None:
+        note_anchored(store, anchor)
+    return True
+
+
+def _observe(instance: dg.DagsterInstance, store: Store, anchor: HeadToAnchor) -> None:
     where: dict[str, Any] = {"root": str(store.root), "log": anchor.log}
     if anchor.forgotten:  # first: a head that is anchored is not looked at again
         users = ErasedUsers(users=anchor.forgotten).model_dump(mode="json")
         instance.report_runless_asset_event(dg.AssetObservation(USERS, metadata={**where, "forgotten": users}))
     metadata = {**where, "n": anchor.head.n, "digest": anchor.head.digest}
     instance.report_runless_asset_event(dg.AssetObservation(HEADS, metadata=metadata))
-    note_anchored(store, anchor)
-    return True
 
 
 def anchors(instance: dg.DagsterInstance) -> Iterator[Anchor]:
     """Every anchor of every data root, newest first."""
     for at, values in _observed(instance, HEADS):
-        yield Anchor(at, values["root"], values["log"], int(values["n"]), values["digest"])
+        yield Anchor(at, values["root"], values["log"], int(values["n"]), values["digest"], "Dagster")
 
 
 def forgotten_elsewhere(instance: dg.DagsterInstance, store: Store) -> list[ErasedUser]:

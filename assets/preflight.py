@@ -1,5 +1,6 @@
 """A deployment before a run is made of it: what the environment lacks, and what `pipeline.preflight` finds."""
 
+from assets.anchors import bucket
 from assets.environment import address_faults
 from assets.resources import Deployment
 from k8s.client import connect
@@ -36,6 +37,11 @@ def launch_faults(deployment: Deployment) -> list[str]:
         lacks.append("rewards.judge: set JUDGE_URL to its endpoint (and JUDGE_API_KEY), or remove the section.")
     if recipe.rewards.rag is not None and endpoints.rag is None and endpoints.judge is None:
         lacks.append("rewards.rag: set RAG_URL or JUDGE_URL to its endpoint, or remove the section.")
+    try:
+        if (anchor_bucket := bucket()) is not None:
+            anchor_bucket.check()
+    except ValueError as error:
+        lacks.append(str(error))
     if recipe.compute.kubernetes is not None:
         try:
             connect(deployment.kubeconfig())

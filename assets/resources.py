@@ -1,11 +1,13 @@
 """What the assets are given: the deployment (recipe, store, endpoints), and the record of the asset before."""
 
 import subprocess
+from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from pydantic import PrivateAttr
 
 from assets.anchors import drop_anchor, refuse_restored
 from assets.card import IterationRecords
@@ -15,6 +17,7 @@ from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, T
 from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
 from pipeline import layout
+from pipeline.at_work import at_work
 from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
@@ -37,9 +40,15 @@ class Deployment(dg.ConfigurableResource):
 
     recipe_path: str
     overrides: list[str] = []  # noqa: RUF012 (a pydantic field: copied for each instance)
+    _work: ExitStack = PrivateAttr(default_factory=ExitStack)
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """A step begins. Raises ValueError where another host is at work on the data root unseen."""
+        self._work.enter_context(at_work(self.store()))
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """A step has ended, well or not: what it logged is anchored."""
+        self._work.close()
         try:
             if context.instance is not None:
                 drop_anchor(context.instance, self.store())

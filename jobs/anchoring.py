@@ -6,15 +6,16 @@ cannot be reached, is said and fails nobody.
 
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import dagster as dg
 
-from assets.anchors import drop_anchor
+from assets.anchors import anchors, bucket, drop_anchor
 from assets.environment import environment
 from assets.resources import Deployment
-from pipeline.audit_anchors import to_anchor
+from pipeline.anchor_bucket import UnlockedBucket
+from pipeline.audit_anchors import Anchor, to_anchor
 
 
 @contextmanager
@@ -28,15 +29,36 @@ def command_instance() -> Generator[dg.DagsterInstance]:
         yield instance
 
 
+def anchors_everywhere(settings: Deployment) -> tuple[list[Anchor], list[str]]:
+    """The anchors of every data root in Dagster and in the bucket, and why there are none of a place that cannot be
+    asked. Raises UnlockedBucket for a bucket that protects nothing."""
+    anchored: list[Anchor] = []
+    notes: list[str] = []
+    try:
+        with command_instance() as instance:
+            anchored += anchors(instance)
+    except Exception as error:  # boundary: an instance elsewhere, and whatever its database raises
+        notes.append(f"Compared with no anchor: Dagster's instance cannot be read ({error}).")
+    try:
+        if (locked := bucket()) is not None:
+            anchored += locked.anchors(str(settings.store().root))
+    except UnlockedBucket:
+        raise
+    except ValueError as error:
+        notes.append(f"Compared with no anchor of the bucket: {error}")
+    return anchored, notes
+
+
 def anchor(settings: Deployment) -> None:
     """Anchor what the command has logged, if anything."""
     try:
         store = settings.store()
         if to_anchor(store) is None:
             return
-        with command_instance() as instance:
+        with ExitStack() as stack:
+            instance = None
+            with suppress(FileNotFoundError):  # `verify` says that there is no anchor
+                instance = stack.enter_context(command_instance())
             drop_anchor(instance, store)
-    except FileNotFoundError:
-        return  # `verify` says that there is no anchor
     except Exception as error:  # boundary: whatever the instance's database raises
         print(f"The audit log's head is not anchored: {error} ({type(error).__name__})", file=sys.stderr)

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -16,9 +17,10 @@ from typing import Any
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
-from jobs import reapplying, rekeying, verifying
+from jobs import accepting, reapplying, rekeying, verifying
 from jobs.anchoring import anchor
 from pipeline import erasure
+from pipeline.at_work import at_work
 from pipeline.erasure import derived
 from pipeline.erasure.affected import Person
 from pipeline.erasure.proof import ErasureProof, proof_name
@@ -37,13 +39,16 @@ from pipeline.traces.retention import Retained, retain, retired
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]
+LOOKS = ("verify", "blocks", "forgotten")
+"""Commands that change nothing."""
 
 
 def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     settings = deployment()
     try:
-        return asked.run(settings, asked)
+        with nullcontext() if asked.command in LOOKS else at_work(settings.store()):
+            return asked.run(settings, asked)
     except AssertionError:  # a bug of ours keeps its traceback
         raise
     except Exception as error:  # boundary: a person at a terminal; MLflow, PyIceberg and S3 have errors of their own
@@ -69,6 +74,8 @@ def parser() -> argparse.ArgumentParser:
     user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
     log = add("verify", verifying.run, "check the audit log, line by line, and every proof against it")
     log.add_argument("--known", default="", help="a head that was noted earlier: it has to be in the log")
+    restored = add("accept", accepting.run, "sign that the log was restored from a backup, with what it lost")
+    accepting.arguments(restored)
     add("retain", _retain, "drop what is older than the recipe keeps it")
     add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")

@@ -1,18 +1,21 @@
 """Hashes beside the pins: `python -m jobs.pinned_hashes` writes hashes-*.txt anew from the constraints files.
 
 For `pip install --no-deps --require-hashes -r`: each file holds a whole set, so nothing is resolved, and a package
-whose content is another one than it was here is refused. pip asks PyPI alone, whatever else it is configured to ask,
-and for metadata alone: no wheel is downloaded. torch is in files of its own. Its CPU build is not on PyPI: that one pip
-looks for where it is configured to, and reads it whole. Writes versions and hashes, no address.
+whose content is another one than it was here is refused. pip's own finder asks PyPI alone, whatever else it is
+configured to ask, and takes the digests of its listing: no wheel is downloaded, and CUDA's are gigabytes. torch is in
+files of its own. Its CPU build is not on PyPI: that one is looked for where pip is configured to, and read where it
+lies. Writes versions and hashes, no address.
 """
 
-import json
+import os
 import re
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from pipeline.storage import digest_file
 
 ROOT = Path(__file__).parent.parent
 SETS = {"cpu": ("3.11",), "gpu": ("3.11", "3.12")}
@@ -21,7 +24,6 @@ GLIBC = range(39, 4, -1)
 """Minor versions of glibc whose wheels are taken, the newest first: those of the image's Debian and older ones."""
 APART = ("torch",)
 _PIN = re.compile(r"^([A-Za-z0-9._-]+)==([^\s;#]+)")
-_MISSING = re.compile(r"No matching distribution found for ([A-Za-z0-9._-]+)==")
 Hashes = dict[str, set[str]]
 
 
@@ -30,16 +32,13 @@ def pins(constraints: str) -> dict[str, str]:
     return {match[1]: match[2] for line in constraints.splitlines() if (match := _PIN.match(line))}
 
 
-def hashes_of(report: Mapping[str, object]) -> Hashes:
-    """`name==version` to sha256, of pip's installation report. Raises ValueError for an archive without one."""
-    result: Hashes = {}
-    for each in report["install"]:  # pyright: ignore[reportGeneralTypeIssues]
-        name = f"{each['metadata']['name']}=={each['metadata']['version']}"
-        digest = each["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
-        if not re.fullmatch("[0-9a-f]{64}", digest):
-            raise ValueError(f"The index gives no sha256 for {name}. Use one that does.")
-        result.setdefault(name, set()).add(digest)
-    return result
+def digest_of(link: Any) -> str:
+    """sha256 of a wheel, as the index lists it; of a file of this machine by reading it. Raises ValueError."""
+    if link.hash_name == "sha256" and re.fullmatch("[0-9a-f]{64}", link.hash or ""):
+        return str(link.hash)
+    if link.is_file:
+        return digest_file(Path(link.file_path))
+    raise ValueError(f"The index gives no sha256 for {link.filename}. Use one that does.")
 
 
 def text_of(hashes: Mapping[str, Iterable[str]], head: str) -> str:
@@ -50,34 +49,47 @@ def text_of(hashes: Mapping[str, Iterable[str]], head: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def asked(wanted: Mapping[str, str], python: str, isolated: bool = True) -> tuple[Hashes, list[str]]:
-    """The hashes of the wheels for that Python on Linux x86-64, and the packages that have none.
+@contextmanager
+def finder(python: str, isolated: bool) -> Generator[Any]:
+    """pip's finder of wheels for that Python on Linux x86-64. `isolated`: of PyPI alone."""
+    from pip._internal.cli.cmdoptions import make_target_python
+    from pip._internal.commands import create_command
 
-    `isolated`: of PyPI alone. Raises ValueError for what pip cannot do.
-    """
-    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
-    platforms += [f"--platform={name}_x86_64" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
-    left, without = dict(wanted), list[str]()
-    # Otherwise a configured index or folder could answer in PyPI's place, and a folder's wheels are read whole.
-    alone = (
-        ["env", "-u", "PIP_FIND_LINKS", "-u", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE=/dev/null"] if isolated else []
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        file, report = Path(folder, "wanted.txt"), Path(folder, "report.json")
-        command = [*alone, sys.executable, "-m", "pip", "install", "--dry-run", "--quiet"]
-        command += ["--no-deps", "--ignore-installed"]
-        command += ["--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
-        command += ["--target", folder, "--report", str(report), "-r", str(file)]
-        while left:
-            file.write_text("".join(f"{name}=={version}\n" for name, version in left.items()))
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                return hashes_of(json.loads(report.read_text())), without
-            missing = _MISSING.search(done.stderr)
-            if missing is None or missing[1] not in left:
-                raise ValueError(f"pip could not resolve the set: {done.stderr.strip()[-2000:]}")
-            without.append(f"{missing[1]}=={left.pop(missing[1])}")
-    return {}, without
+    before = dict(os.environ)
+    if isolated:  # otherwise a configured index or folder could answer in PyPI's place
+        for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_INDEX_URL"):
+            os.environ.pop(name, None)
+        os.environ["PIP_CONFIG_FILE"] = os.devnull
+    try:
+        command: Any = create_command("download")
+        platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
+        platforms += [f"--platform={name}_x86_64" for name in ("manylinux2014", "manylinux2010", "manylinux1", "linux")]
+        words = ["--no-deps", "--only-binary=:all:", f"--python-version={python}", "--implementation=cp", *platforms]
+        options, _ = command.parse_args(words)
+        with command.main_context():
+            yield command._build_package_finder(
+                options=options, session=command.get_default_session(options), target_python=make_target_python(options)
+            )
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def asked(wanted: Mapping[str, str], python: str, isolated: bool = True) -> tuple[Hashes, list[str]]:
+    """The hashes of the wheels for that Python, and the packages that have none. Raises ValueError for a wheel without
+    a sha256."""
+    from pip._vendor.packaging.specifiers import SpecifierSet
+
+    hashes: Hashes = {}
+    without: list[str] = []
+    with finder(python, isolated) as wheels:
+        for name, version in wanted.items():
+            best = wheels.find_best_candidate(name, SpecifierSet(f"=={version}")).best_candidate
+            if best is None:
+                without.append(f"{name}=={version}")
+            else:
+                hashes.setdefault(f"{name}=={version}", set()).add(digest_of(best.link))
+    return hashes, without
 
 
 def main(arguments: Sequence[str]) -> int:

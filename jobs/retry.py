@@ -20,9 +20,11 @@ import dagster as dg
 from assets.naming import LOOP
 from assets.records import RECORDS, VERSION
 from assets.resources import ITERATION_TAG, Deployment, deployment
+from jobs.anchoring import anchor
 from jobs.launcher import DetachedRunLauncher
 from jobs.workers import DATA_ROOT_TAG
 from pipeline import audit, layout
+from pipeline.at_work import at_work
 from pipeline.iteration import Iteration
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import RolloutState
@@ -60,7 +62,13 @@ def main(arguments: Sequence[str]) -> int:
     print("\n".join(_listed(store, iteration, names)), flush=True)
     if names and not asked.yes and not _agreed():
         return 1
-    remove(store, iteration, asked.stage, names)
+    try:
+        with at_work(store):
+            remove(store, iteration, asked.stage, names)
+    except ValueError as error:
+        print(f"retry: {error}", file=sys.stderr)
+        return 2
+    anchor(settings)
     names = settings.names()
     command = ["dagster", "job", "launch", "-j", names.word(LOOP), "-o", f"{names.word(asked.stage)}*"]
     if asked.stage == "traces":

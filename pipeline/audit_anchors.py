@@ -1,10 +1,12 @@
 """Anchors: the head of the log, and who was forgotten, for a place that the data root does not hold.
 
-Owns what there is to anchor since the last time. Refuses to know the place: `assets.anchors` has Dagster's.
+Owns what there is to anchor since the last time. Refuses to know the place: `assets.anchors` has Dagster's,
+`pipeline.anchor_bucket` that in S3.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from pipeline import layout
@@ -20,6 +22,21 @@ class AnchoredHead(Record):
     n: int = 0
     digest: str = ""
     offset: int = 0
+
+
+class Anchor(NamedTuple):
+    """A head as a place outside keeps it. `at`: seconds since the epoch, by the place's clock."""
+
+    at: float
+    root: str
+    log: str
+    n: int
+    digest: str
+    place: str
+
+    def noted(self) -> str:
+        """Where and when, for a person."""
+        return f"in {self.place} on {datetime.fromtimestamp(self.at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 class HeadToAnchor(NamedTuple):

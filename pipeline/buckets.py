@@ -35,7 +35,7 @@ def bucket_fault(uri: str, folders: Sequence[str] = ("",), *, may_be_empty: bool
             if client.list_objects_v2(Bucket=bucket, Prefix=begin, MaxKeys=1).get("KeyCount") or may_be_empty:
                 return ""
     except exceptions.ClientError as error:
-        return _refusal(uri, bucket, str(error.response.get("Error", {}).get("Code", "")), error)
+        return refusal(uri, bucket, str(error.response.get("Error", {}).get("Code", "")), error)
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
         return f"{uri}: there are no credentials for S3 ({error}). {KEYS}"
     except (exceptions.BotoCoreError, ValueError) as error:
@@ -44,7 +44,8 @@ def bucket_fault(uri: str, folders: Sequence[str] = ("",), *, may_be_empty: bool
     return f"{uri} has no {wanted}" if wanted else f"{uri} holds no object"
 
 
-def _refusal(uri: str, bucket: str, code: str, error: Exception) -> str:
+def refusal(uri: str, bucket: str, code: str, error: Exception) -> str:
+    """What S3's answer of that code means, with what to do."""
     if code in ("NoSuchBucket", "404"):
         return (
             f"{uri}: there is no bucket {bucket}. Check its name, the account of the credentials and AWS_ENDPOINT_URL."

@@ -1,5 +1,6 @@
 """Where everything lies below the data root: each name, said once. Names are relative to the root, with slashes.
 
+    at_work/            a file for each process that works here, with its host and its heartbeat
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
     evaluation/         answers that were paid for, and logs of evaluation libraries, by model and protocol;
@@ -33,9 +34,10 @@ EVALUATION_RESULTS = "evaluation_results"
 """A folder below the spans of an `otel` source whose files hold scores of the calls."""
 SAMPLES = "samples"
 TMP = "tmp"
+AT_WORK = "at_work"
 SUITES = "suites"
 OWN = frozenset(
-    (AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TMP, TRACES)
+    (AT_WORK, AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TMP, TRACES)
 )
 """What the loop keeps below the data root; `production` and `suites` are raw data, as a user's own would be."""
 

@@ -13,9 +13,10 @@ from jobs.preference_tuning import rollout_decision
 from jobs.rollout.__main__ import main
 from pipeline import layout
 from pipeline.gateway.span_files import recorded
-from pipeline.rollout.approval import approval_line, sign
+from pipeline.rollout.approval import approval_line
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, Proposal
+from pipeline.signatures import sign
 from tests.loop import EMBEDDED, SHORT, deployment, instance
 from tests.opened import open_rollout
 from tests.pipeline.rollout.signers import needs_ssh_keygen, new_key, signer_line, signers_file

@@ -11,10 +11,11 @@ from pathlib import Path
 from assets.resources import Deployment
 from jobs.rollout import COMMAND, REFUSED, AddCommand
 from jobs.rollout.decide import exit_code, outcome_lines, take
-from pipeline.rollout.approval import NAMESPACE, approval_line, sign, verified
+from pipeline.rollout.approval import approval_line, verified
 from pipeline.rollout.decision import RolloutDecision
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import ApprovalRecord, Proposal
+from pipeline.signatures import NAMESPACE, sign
 
 
 def add_to(add: AddCommand) -> None:

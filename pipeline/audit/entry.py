@@ -24,6 +24,7 @@ Kind = Literal[
     "healed",
     "rewritten",
     "keys",
+    "restored",
 ]
 
 

@@ -20,13 +20,13 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.erasure.units import OWNERS
 from pipeline.traces.records import Reason
 from pipeline.traces.sources import csv_rows, otlp_binary
 from pipeline.traces.sources.compression import Broken, decompressed
 from pipeline.traces.sources.files import CSV, bare_name
+from pipeline.traces.sources.parquet import bounded, opened
 from pipeline.traces.sources.protocol import MAX_LINE
 
 BLOCK = 1 << 20
@@ -224,11 +224,12 @@ def _requests(texts: Collection[bytes]) -> Iterator[bytes]:
 
 
 def _parquet(path: Path) -> Iterator[bytes]:
-    with pq.ParquetFile(path) as file:
+    with path.open("rb") as stream:
+        file = opened(stream)
         metadata = file.schema_arrow.metadata or {}
         yield from (value + b"\n" for pair in metadata.items() for value in pair)
         yield "\n".join(file.schema_arrow.names).encode() + b"\n"
-        for batch in file.iter_batches(batch_size=16_384):
+        for batch, _ in bounded(stream):
             yield from _columns(batch)
 
 
@@ -297,7 +298,12 @@ def _unpacked_avro(raw: mmap.mmap) -> Iterator[bytes]:
         size, at = _number(raw, at)
         if size < 0 or raw[at + size : at + size + 16] != mark:
             raise Unsearchable("Avro that breaks off")
-        yield zlib.decompress(raw[at : at + size], -15)
+        inflater, rest = zlib.decompressobj(-15), raw[at : at + size]
+        while rest:
+            yield inflater.decompress(rest, BLOCK)
+            rest = inflater.unconsumed_tail
+        if not inflater.eof:
+            raise Unsearchable("Avro that breaks off")
         at += size + 16
 
 

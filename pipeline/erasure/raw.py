@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -29,11 +30,17 @@ from pipeline.traces.sources import csv_rows, otlp_binary
 from pipeline.traces.sources.compression import Broken
 from pipeline.traces.sources.elements import elements, is_array, may_be_array
 from pipeline.traces.sources.files import WHOLE
+from pipeline.traces.sources.parquet import bounded
+from pipeline.traces.sources.protocol import MAX_LINE
 from pipeline.unfinished import held, replacing
 
 _HEAD = 256
 """Bytes of each of the person's lines that are kept, so that a line which breaks off is known again."""
-_ANY = 1 << 62
+LONGEST = MAX_LINE
+"""Bytes of a record that is looked at by itself. No source reads a longer one: its file is searched in blocks, and
+keeps it."""
+_GROUP = 64 << 20
+"""Bytes of a row group that is written anew, at the most; a smaller one stays one."""
 _WORD = re.compile(rb"\w")
 
 
@@ -141,39 +148,69 @@ def _values(path: Path) -> Iterator[tuple[Any, bytes]]:
     kind = kind_of(path)
     with suppress(Unsearchable), readable(kind):
         if kind is FileKind.PARQUET:
-            yield from ((row, b"") for batch in pq.ParquetFile(path).iter_batches() for row in rows_of(batch))
+            with path.open("rb") as stream:
+                yield from ((row, b"") for batch, _ in bounded(stream) for row in rows_of(batch))
         elif kind is FileKind.CSV:
-            yield from ((row, b"") for batch in csv_rows.records(content(path), _ANY) for _, row in batch.records)
+            yield from ((row, b"") for batch in csv_rows.records(content(path), LONGEST) for _, row in batch.records)
         elif kind is FileKind.OTLP:
-            for batch in otlp_binary.requests(content(path), _ANY):
+            for batch in otlp_binary.requests(content(path), LONGEST):
                 yield from ((otlp_binary.as_json(text), b"") for text in batch.texts)
         else:
-            yield from ((value, text) for text in _texts(path)[1] if (value := parsed(text)) is not None)
+            _, texts = _texts(path)
+            yield from ((v, text) for text, is_whole in texts if is_whole and (v := parsed(text)) is not None)
 
 
-def _texts(path: Path) -> tuple[bool, Iterator[bytes]]:
-    """Whether a text file is one array, and its elements, or lines with their ends; a file of one value is one."""
+class Text(NamedTuple):
+    """An element or a line with its end; or a piece of a line that is longer than LONGEST."""
+
+    text: bytes
+    is_whole: bool = True
+
+
+def _texts(path: Path) -> tuple[bool, Iterator[Text]]:
+    """Whether a text file is one array, and its elements, or its lines; a file of one value is one. The elements raise
+    Broken at one that is too long."""
     array, chunks = is_array(content(path)) if may_be_array(path.name) else (False, content(path))
     if array:
-        return True, (each for each in elements(chunks, _ANY) if each is not None)
-    if may_be_array(path.name) and path.stat().st_size <= WHOLE:
-        whole = b"".join(chunks)
-        if parsed(whole) is not None:
-            return False, iter([whole])
-        chunks = iter([whole])
+        return True, map(_element, elements(chunks, LONGEST))
+    if may_be_array(path.name):
+        head = _begun(chunks, WHOLE)
+        if sum(map(len, head)) <= WHOLE and parsed(whole := b"".join(head)) is not None:
+            return False, iter([Text(whole)])
+        chunks = chain(head, chunks)
     return False, _lines(chunks)
 
 
-def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+def _element(text: bytes | None) -> Text:
+    if text is None:
+        raise Broken(f"an element of over {LONGEST} bytes")
+    return Text(text)
+
+
+def _begun(chunks: Iterator[bytes], size: int) -> list[bytes]:
+    """The first chunks, up to the one that goes beyond `size` bytes."""
+    head: list[bytes] = []
+    while size >= 0 and (chunk := next(chunks, None)) is not None:
+        head.append(chunk)
+        size -= len(chunk)
+    return head
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[Text]:
     begun: list[bytes] = []
+    length, is_whole = 0, True
     for chunk in chunks:
         first, *rest = chunk.split(b"\n")
-        begun.append(first)
         for text in rest:
-            yield b"".join(begun) + b"\n"
-            begun = [text]
+            yield Text(b"".join([*begun, first, b"\n"]), is_whole)
+            begun, length, is_whole, first = [], 0, True, text
+        begun.append(first)
+        length += len(first)
+        if length > LONGEST:
+            yield Text(b"".join(begun), False)
+            begun, length, is_whole = [], 0, False
     if last := b"".join(begun):
-        yield last
+        yield Text(last, is_whole)
 
 
 class _Rewriter:
@@ -202,8 +239,8 @@ class _Rewriter:
     def _of_text(self) -> Iterator[bytes]:
         array, texts = _texts(self._path)
         first = True
-        for text in texts:
-            kept = self._line(text)
+        for text, is_whole in texts:
+            kept = self._line(text) if is_whole else text
             if kept is None:
                 continue
             self.left += 1
@@ -236,8 +273,9 @@ class _Rewriter:
 
     def _of_csv(self) -> Iterator[bytes]:
         header: list[str] | None = None
-        for raw in csv_rows.raw_rows(content(self._path), _ANY):
-            assert raw is not None, "no row is too long here"
+        for raw in csv_rows.raw_rows(content(self._path), LONGEST):
+            if raw is None:
+                raise Broken(f"a row of over {LONGEST} bytes")
             if header is None:
                 header = csv_rows.header_of(raw)
                 yield raw + b"\n"
@@ -260,7 +298,7 @@ class _Rewriter:
 
     def _of_protobuf(self) -> Iterator[bytes]:
         framed = otlp_binary.is_framed(content(self._path))
-        for batch in otlp_binary.requests(content(self._path), _ANY):
+        for batch in otlp_binary.requests(content(self._path), LONGEST):
             if batch.rejected:
                 raise Broken(batch.rejected[0].detail)
             for text in batch.texts:
@@ -272,35 +310,45 @@ class _Rewriter:
 
 
 class _ParquetRewriter:
-    """The same of Parquet, row group by row group."""
+    """The same of Parquet, batch by batch: a row group may be larger than the memory."""
 
     def __init__(self, path: Path, test: RecordTest) -> None:
         self._path, self._test = path, test
-        self._verdicts: list[list[Whose]] = []
         self.records = self.names = self.left = 0
 
     def changes(self) -> bool:
         if not _has(self._path, FileKind.PARQUET, self._test):
             return False
-        with pq.ParquetFile(self._path) as file:
-            for group in range(file.num_row_groups):
-                self._verdicts.append([self._test.whose(row) for row in rows_of(file.read_row_group(group))])
-        verdicts = [whose for group in self._verdicts for whose in group]
-        self.records, self.names = verdicts.count(Whose.THEIRS), verdicts.count(Whose.NAMES_THEM)
-        self.left = len(verdicts) - self.records
+        for _, verdicts in self._judged(None):
+            self.records += verdicts.count(Whose.THEIRS)
+            self.names += verdicts.count(Whose.NAMES_THEM)
+            self.left += len(verdicts) - verdicts.count(Whose.THEIRS)
         return bool(self.records or self.names)
 
     def write(self, stream: IO[bytes]) -> None:
         with pq.ParquetFile(self._path) as file:
-            schema = file.schema_arrow
-            with pq.ParquetWriter(stream, schema, compression=_codec(file)) as writer:
-                for group, verdicts in enumerate(self._verdicts):
-                    table = file.read_row_group(group)
-                    rest = table.filter(pa.array([whose is not Whose.THEIRS for whose in verdicts], pa.bool_()))
-                    if Whose.NAMES_THEM in verdicts:
-                        batches = [redacted_batch(each, self._test.identifiers) for each in rest.to_batches()]
-                        rest = pa.Table.from_batches(batches, schema)
-                    writer.write_table(rest)
+            schema, groups, codec = file.schema_arrow, range(file.num_row_groups), _codec(file)
+        with pq.ParquetWriter(stream, schema, compression=codec) as writer:
+            for group in groups:
+                pending: list[pa.Table] = [schema.empty_table()]
+                for batch, verdicts in self._judged([group]):
+                    pending.append(self._kept(batch, verdicts).cast(schema))
+                    if sum(table.nbytes for table in pending) >= _GROUP:
+                        writer.write_table(pa.concat_tables(pending))
+                        pending = []
+                if pending:
+                    writer.write_table(pa.concat_tables(pending))
+
+    def _judged(self, groups: list[int] | None) -> Iterator[tuple[Any, list[Whose]]]:
+        with self._path.open("rb") as stream:
+            for batch, _ in bounded(stream, groups):
+                yield batch, [self._test.whose(row) for row in rows_of(batch)]
+
+    def _kept(self, batch: Any, verdicts: list[Whose]) -> pa.Table:
+        rest = batch.filter(pa.array([whose is not Whose.THEIRS for whose in verdicts], pa.bool_()))
+        if Whose.NAMES_THEM in verdicts:
+            rest = redacted_batch(rest, self._test.identifiers)
+        return pa.Table.from_batches([rest])
 
 
 def _codec(file: pq.ParquetFile) -> str:

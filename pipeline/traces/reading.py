@@ -7,8 +7,6 @@ so that each affected day is whole. Refuses to judge rows and to write the table
 from __future__ import annotations
 
 import shutil
-import time
-import uuid
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -28,9 +26,7 @@ from pipeline.traces.govern import GovernedPart, GovernTask, annotations_file, g
 from pipeline.traces.lake import Lake
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import Changes, ReadPart, Watermark, sealed, touched_by
-
-LEFTOVER_S = 24 * 3600.0
-"""A staging folder this old was left by a run that was killed."""
+from pipeline.unfinished import claimed_folder, sweep_unfinished, unfinished_name
 
 
 class Session(NamedTuple):
@@ -48,13 +44,12 @@ class Session(NamedTuple):
     def staging(self) -> Generator[Path]:
         """A private folder for staged rows, removed at the end; what killed runs left is removed first."""
         root = self.store.path(layout.STAGING)
-        for old in root.glob("*"):
-            if time.time() - old.stat().st_mtime > LEFTOVER_S:
-                shutil.rmtree(old, ignore_errors=True)
-        folder = root / uuid.uuid4().hex
-        folder.mkdir(parents=True, mode=0o700)
+        sweep_unfinished(root)  # by their locks: no clock tells a living run's folder from a dead one's
+        folder = unfinished_name(root / "rows")
         try:
-            yield folder
+            with claimed_folder(folder):
+                folder.chmod(0o700)
+                yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

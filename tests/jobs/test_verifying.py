@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import boto3
 import pytest
 from mlflow import MlflowClient
 
@@ -261,7 +262,25 @@ def test_an_instance_out_of_reach_is_said_and_no_failure(
     assert "Compared with no anchor: Dagster's instance cannot be read (no Dagster instance" in capsys.readouterr().out
     (tmp_path / "dagster.yaml").write_text(INSTANCE)
     assert main(["verify"]) == 0
-    assert "No anchor in Dagster is of this log" in capsys.readouterr().out
+    assert "No anchor is of this log" in capsys.readouterr().out
+
+
+def test_a_locked_bucket_knows_what_dagster_lost(
+    place: Watched, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))  # no instance is there, nor is one of before
+    monkeypatch.setenv("AUDIT_ANCHORS_URI", f"s3://{bucket}")
+    assert main(["verify"]) == 2
+    assert "has no object lock" in capsys.readouterr().err
+    boto3.client("s3").create_bucket(Bucket=f"{bucket}-locked", ObjectLockEnabledForBucket=True)
+    monkeypatch.setenv("AUDIT_ANCHORS_URI", f"s3://{bucket}-locked/here")
+    place.store.path("audit/anchored.json").unlink()
+    assert main(["blocks"]) == 0
+    capsys.readouterr()
+    assert main(["verify"]) == 0
+    assert f"1 anchors in s3://{bucket}-locked/here agree" in capsys.readouterr().out
+    restore(place, audit.LOG, audit.HEAD)
+    assert any(f"when it was noted in s3://{bucket}-locked/here on" in flaw for flaw in said(capsys)["flaws"])
 
 
 def test_a_moved_root_is_told_by_its_log(

@@ -14,7 +14,7 @@ from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken
 MARK = b"\xef\xbb\xbf"
 """Some programs begin a file of UTF-8 with it."""
 # A whole text, the beginning of one that goes on in the next chunk, or a bracket.
-_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|"|[\[\]{}]', re.DOTALL)
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|"|[\[\]{}]', re.DOTALL)
 
 
 def may_be_array(name: str) -> bool:
@@ -75,7 +75,7 @@ def elements(chunks: Iterator[bytes], max_size: int) -> Iterator[bytes | None]:
                 begin, ended = at, True
         else:
             at = len(held)
-        if depth > 1 and len(held) - begin > max_size:
+        if depth > 1 and (over or len(held) - begin > max_size):
             # Of an element that is too long only the text that it stands in is held, and of that only how it goes on.
             tail = held[at:]
             escaped = (len(tail) - len(tail.rstrip(b"\\"))) % 2

@@ -7,14 +7,15 @@ know what a column means: a file with other columns gives records that lack them
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.compression import Broken, PartLimits
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart
+from pipeline.traces.sources.parquet_pages import reading
+from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
 
 
 class RecordBatch(NamedTuple):
@@ -31,37 +32,57 @@ def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[st
         try:
             for chunk in files.stored(part, digest):
                 copy.write(chunk)
-            for batch in _batches(copy, columns, files.limits, part.size):
-                yield _batch(batch, line)
+            for batch, length in _batches(copy, columns, files.limits, part.size):
+                if length > MAX_LINE and batch.num_rows == 1:
+                    detail = f"a row of over {MAX_LINE} bytes"
+                    yield RecordBatch([], [Rejection(line + 1, Reason.TOO_LONG, detail=detail)])
+                else:
+                    yield _batch(batch, line)
                 line += batch.num_rows
         except Broken as error:
             yield RecordBatch([], [Rejection(line + 1, error.reason, detail=str(error))])
 
 
-def _batches(stream: Any, columns: Sequence[str], limits: PartLimits, stored: int) -> Iterator[Any]:
-    """Batches whose texts are at most BLOCK bytes together, or one row.
+def _batches(stream: Any, columns: Sequence[str], limits: PartLimits, stored: int) -> Iterator[tuple[Any, int]]:
+    """Pieces as `bounded` gives them, within the limits of a part."""
+    metadata = opened(stream).metadata
+    limits.check(sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups)), stored)
+    size = 0
+    for piece, length in bounded(stream, columns=columns):
+        size += length
+        limits.check(size, stored)
+        yield piece, length
 
-    A text that many rows share is stored once, in a dictionary: 100 MB of it in a million rows would be 100 TB of
-    rows. So columns of texts stay as dictionaries here, and a batch is cut by the lengths that its rows come to.
-    """
+
+def opened(stream: Any, dictionaries: Collection[str] = ()) -> Any:
+    """A Parquet file, without holding what it has stored. Raises Broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        schema = pq.ParquetFile(stream).schema_arrow
-        texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_binary(f.type)]
-        file = pq.ParquetFile(stream, buffer_size=1 << 20, pre_buffer=False, read_dictionary=texts)
-        groups = [file.metadata.row_group(n) for n in range(file.metadata.num_row_groups)]
-        # Its figure leaves out what dictionaries save, hence the factor.
-        width = max((4 * g.total_byte_size // max(g.num_rows, 1) for g in groups), default=0)
-        wanted = [name for name in file.schema_arrow.names if name in columns]
-        limits.check(sum(g.total_byte_size for g in groups), stored)
-        size = 0
-        for batch in file.iter_batches(batch_size=max(1, min(65_536, BLOCK // max(width, 1))), columns=wanted):
-            for piece, length in _cut(batch):
-                size += length
-                limits.check(size, stored)
-                yield piece
+        return pq.ParquetFile(stream, buffer_size=1 << 20, pre_buffer=False, read_dictionary=list(dictionaries))
+    except (pa.ArrowException, OSError) as error:
+        raise Broken("the Parquet file is damaged") from error
+
+
+def bounded(
+    stream: Any, groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
+) -> Iterator[tuple[Any, int]]:
+    """Batches of at most BLOCK bytes, or one row, each with its bytes, however large a row group is.
+
+    A text that many rows share is stored once, in a dictionary: 100 MB of it in a million rows would be 100 TB of
+    rows. So such columns stay dictionaries here, and a batch is cut by the lengths that its rows come to. Raises
+    TooLarge for a page that is too large to hold, Broken for a damaged file.
+    """
+    import pyarrow as pa
+
+    try:
+        metadata, names = (file := opened(stream)).metadata, file.schema_arrow.names
+        how = reading(stream, metadata, columns)
+        file = opened(stream, how.dictionaries)
+        wanted = None if columns is None else [name for name in names if name in columns]
+        for batch in file.iter_batches(how.rows, row_groups=groups, columns=wanted):
+            yield from _cut(batch)
     except (pa.ArrowException, OSError) as error:
         raise Broken("the Parquet file is damaged") from error
 
@@ -72,10 +93,16 @@ def _cut(batch: Any) -> Iterator[tuple[Any, int]]:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    lengths = np.full(batch.num_rows, max(batch.nbytes // max(batch.num_rows, 1), 1), np.int64)
+    lengths = np.ones(batch.num_rows, np.int64)
     for column in batch.columns:
+        each: Any = None
         if pa.types.is_dictionary(column.type):
             each = pc.take(pc.call_function("binary_length", [column.dictionary]), column.indices)
+        elif pa.types.is_string(column.type) or pa.types.is_binary(column.type):
+            each = pc.call_function("binary_length", [column])
+        if each is None:
+            lengths += column.nbytes // max(batch.num_rows, 1)
+        else:
             lengths += pc.fill_null(each, 0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends, first = np.cumsum(lengths), 0
     while first < batch.num_rows:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.rollout.approval import NAMESPACE, approval_line, proposer, sign, verified
+from pipeline.rollout.approval import approval_line, proposer, verified
 from pipeline.rollout.record import ApprovalRecord, fits
+from pipeline.signatures import NAMESPACE, sign
 from tests.pipeline.rollout.reports import proposal
 from tests.pipeline.rollout.signers import needs_ssh_keygen, new_key, signer_line, signers_file
 
@@ -119,7 +120,7 @@ def test_a_key_that_is_not_there_signs_nothing(tmp_path: Path) -> None:
 
 
 def test_without_a_file_of_signers_nobody_approves(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"There is no file .*Name the people who may approve"):
+    with pytest.raises(ValueError, match=r"There is no file .*Name the people who may sign"):
         asked("signature", tmp_path / "allowed_signers")
 
 
