@@ -18,7 +18,6 @@ from k8s.task import Task, delete, run
 from pipeline import layout
 from pipeline.storage import Store
 
-from .cluster.kubelet import Kubelet
 from .conftest import Cluster, ender
 from .evaluations import keys, noisy, published, task
 
@@ -66,9 +65,8 @@ def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_
 
     store = Store(tmp_path / "data")
     assert published(store, candidate).digest() == plan.digest()
-    with Kubelet(cluster.api, tmp_path / "logs") as kubelet:
+    with cluster.kubelet(tmp_path / "logs") as kubelet:
         cluster.driver.patience_s = STEPS_S
-        cluster.ours.logs = kubelet.logs
         given = task(store, plan, cluster.settings(tmp_path, backend=backend))
         launched = Evaluating(cluster, given)
 
@@ -105,8 +103,7 @@ def test_evaluation_that_is_refused_is_not_tried_again(cluster: Cluster, tmp_pat
     store = Store(tmp_path / "data")
     plan = published(store, noisy(tmp_path / "candidate"))
     store.path(plan.path(layout.EVAL_PLAN)).write_text("{}")
-    with Kubelet(cluster.api, tmp_path / "logs") as kubelet, ender(cluster):
-        cluster.ours.logs = kubelet.logs
+    with cluster.kubelet(tmp_path / "logs"), ender(cluster):
         launched = Evaluating(cluster, task(store, plan, cluster.settings(tmp_path)))
         error = launched.ended()
     assert isinstance(error, EvaluationRefused), launched.lines
