@@ -31,6 +31,7 @@ from .cluster.objects import ended
 from .cluster.pod_driver import POOL, PodDriver
 from .cluster.server import Server, api_server
 from .policies import launcher_account
+from .run_job import platform_python
 
 REAL = os.environ.get("KUBECONFIG", "")
 IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
@@ -113,6 +114,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if REAL and item.get_closest_marker("pods"):
             item.add_marker(pytest.mark.skip(reason=LOGS))
+
+
+@pytest.fixture
+def platform() -> str:
+    """The Python that has what the platform's pods run."""
+    if python := platform_python():
+        return python
+    pytest.skip("dagster-k8s and dagster-aws are not installed (extra platform), and DAGSTER_K8S_PYTHON is not set")
 
 
 @pytest.fixture
