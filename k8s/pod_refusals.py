@@ -22,6 +22,7 @@ _ADVICE = {
     "exceeded quota": "Ask for less, or raise that ResourceQuota",
     "failed quota": "Name what that ResourceQuota counts, or take it away",
     "violates PodSecurity": "Change the pod, or what the namespace enforces (pod-security.kubernetes.io/enforce)",
+    "minimum ": "Ask for more, or lower that LimitRange",
     "per Container": "Ask for less, or raise that LimitRange",
     "per Pod": "Ask for less, or raise that LimitRange",
     "serviceaccount": "Create it (k8s/manifests/bases/rbac), or correct compute.kubernetes.service_account",

@@ -87,6 +87,7 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/fresh_scores.py": "a trainer has no Dagster: the judge's address, torchrun's RANK",
     "pipeline/training/gang.py": "threads and network of the ranks that it starts",
     "pipeline/training/nemo/follow.py": "hands its own on",
+    "pipeline/node_cache.py": "a trainer and an evaluation have no Dagster: where their pod has its cache",
     "pipeline/serving/server_process.py": "hands its own on",
     "pipeline/redaction.py": "hides the values of its secrets, in whatever process",
     "pipeline/registry/runs.py": "silences MLflow before it is imported",

@@ -17,6 +17,7 @@ from k8s.lint import (
     kueue,
     marks,
     names,
+    policies,
     pools,
     rayjob,
     refusals,
@@ -36,7 +37,7 @@ __all__ = ["GANG_RULES", "RULES", "Rule", "Violation", "lint_admission", "lint_g
 
 THEMES = (
     restarts, _volcano, rayjob, kueue, karpenter, pools, resources, refusals, security, marks, script, names, routing,
-    rights, _gang,
+    rights, policies, _gang,
 )  # fmt: skip
 """Importing a theme registers its rules."""
 

@@ -14,6 +14,12 @@ from k8s.lint.tree import Node, labels, quantity, rows, sub, text, texts, whole
 
 HANDLERS = {"exec", "grpc", "httpGet", "tcpSocket"}
 LABEL = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+FIELD = re.compile(
+    r"metadata\.(?:name|namespace|uid|(?:annotations|labels)\['[^']+'\])"
+    r"|spec\.(?:nodeName|serviceAccountName)|status\.(?:hostIPs?|podIPs?)"
+)
+"""Of a pod, for its environment."""
+MAP_KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 STRATEGIES = {"Deployment": {"", "Recreate", "RollingUpdate"}, "StatefulSet": {"", "OnDelete", "RollingUpdate"}}
 
 
@@ -30,6 +36,9 @@ def _pod(pods: Pods) -> Hits:
     volumes = [text(row, "name") for row in rows(pods.spec, "volumes")]
     for name in sorted({name for name in volumes if volumes.count(name) > 1}):
         yield f"{pods.where}.volumes", f"two of the name {name!r}"
+    for i, row in enumerate(rows(pods.spec, "volumes")):
+        if len(kinds := sorted(map(str, row.keys() - {"name"}))) > 1:
+            yield f"{pods.where}.volumes[{i}]", f"of {len(kinds)} kinds: {', '.join(kinds)}"
     for i, row in enumerate(rows(pods.spec, "tolerations")):
         if text(row, "operator") == "Exists" and text(row, "value"):
             yield f"{pods.where}.tolerations[{i}]", f"Exists with the value {text(row, 'value')!r}"
@@ -40,10 +49,23 @@ def _pod(pods: Pods) -> Hits:
         for row in rows(container.node, "ports"):
             if not 0 < (port := whole(row, "containerPort")) < 2**16:
                 yield f"{container.where}.ports", str(port)
+        for i, row in enumerate(rows(container.node, "env")):
+            yield from ((f"{container.where}.env[{i}]", problem) for problem in _variable(row))
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             chosen = sorted(HANDLERS & sub(container.node, probe).keys())
             if sub(container.node, probe) and len(chosen) != 1:
                 yield f"{container.where}.{probe}", f"asks by {', '.join(chosen) or 'nothing'}"
+
+
+def _variable(row: Node) -> Iterator[str]:
+    source = sub(row, "valueFrom")
+    if text(row, "value") and source:
+        yield f"{text(row, 'name')} has a value and a source"
+    for kind in ("secretKeyRef", "configMapKeyRef"):
+        if kind in source and not (text(source, kind, "name") and text(source, kind, "key")):
+            yield f"{kind} without a name or a key"
+    if "fieldRef" in source and not FIELD.fullmatch(text(source, "fieldRef", "fieldPath")):
+        yield f"{text(source, 'fieldRef', 'fieldPath')!r} is no field that a variable can have"
 
 
 @rule("error", fix="Name indexes below completions and exit codes above 0, and leave the selector to the Job.")
@@ -145,7 +167,7 @@ def storage_refused(seen: Manifests) -> Hits:
                 yield where(volume, "spec.claimRef"), f"{kept[1]!r} of {kept[0]!r}, {key[1]!r} of {key[0]!r} wants it"
 
 
-@rule("error", fix="Set minAvailable or maxUnavailable, addresses with a mask, one integer for Gt, no dots in names.")
+@rule("error", fix="Set minAvailable or maxUnavailable, addresses with a mask, one integer for Gt, plain keys.")
 def object_refused(seen: Manifests) -> Hits:
     """The API server refuses it, whatever its schema says."""
     for budget in seen.of("PodDisruptionBudget"):
@@ -163,6 +185,11 @@ def object_refused(seen: Manifests) -> Hits:
                     where(pool, "spec.template.spec.requirements"),
                     f"{text(row, 'key')} {text(row, 'operator')} {values}",
                 )
+    for kind in ("ConfigMap", "Secret"):
+        for held in seen.of(kind, "v1"):
+            for key in sorted({*sub(held, "data"), *sub(held, "binaryData")}, key=str):
+                if not MAP_KEY.fullmatch(str(key)):
+                    yield where(held, "data"), f"the key {str(key)[:80]!r}"
     for space in seen.of("Namespace", "v1"):
         if "." in text(space, "metadata", "name"):
             yield where(space, "metadata.name"), "a dot"

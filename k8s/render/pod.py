@@ -11,6 +11,8 @@ from typing import Any
 
 from k8s.gang import Gang, label_value
 from k8s.render.placement import PLAN, affinity, networks, placement, plan_label
+from pipeline.node_cache import CACHE, SIZE, SOURCE
+from pipeline.recipe.compute import WeightsCache
 
 Object = dict[str, Any]
 
@@ -25,6 +27,8 @@ START = "/var/run/preference-tuning"
 """Where a trainer's pod has the token that tells when it began (`pipeline.training.checkpoints.starts`)."""
 START_AUDIENCE = "preference-tuning-start"
 """Of that token. The API server takes tokens of its own audience alone, so this one opens nothing."""
+WEIGHTS = "/weights"
+"""Where a pod has its node's cache of models."""
 COMPONENTS = {"training": "trainer", "evaluation": "evaluation"}
 KEYS = ("JUDGE_API_KEY", "SERVING_API_KEY")
 """Of a gang's Secret; one that it does not have is not set."""
@@ -102,6 +106,7 @@ def pod_template(gang: Gang, main: Object, apart: Object) -> Object:
                 {"name": "data", "persistentVolumeClaim": {"claimName": gang.settings.claim}},
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_mib(gang)}Mi"}},
                 *([_start()] if gang.task == "training" else []),
+                *([_weights(cache)] if (cache := weights(gang)) else []),
             ],
         },
     }
@@ -126,8 +131,20 @@ def container(gang: Gang, run: Sequence[str] = (), env: Sequence[Object] = ()) -
             {"name": "data", "mountPath": gang.settings.mount},
             {"name": "shm", "mountPath": "/dev/shm"},
             *([{"name": "start", "mountPath": START, "readOnly": True}] if gang.task == "training" else []),
+            *([{"name": "weights", "mountPath": WEIGHTS}] if weights(gang) else []),
         ],
     }
+
+
+def weights(gang: Gang) -> WeightsCache | None:
+    """The cache of its nodes. NeMo RL's processes are Ray's, on nodes where nobody would copy first."""
+    return gang.settings.weights if gang.engine == "trl" else None
+
+
+def _weights(cache: WeightsCache) -> Object:
+    if cache.claim:
+        return {"name": "weights", "persistentVolumeClaim": {"claimName": cache.claim}}
+    return {"name": "weights", "emptyDir": {"sizeLimit": f"{cache.size_gb + 1}G"}}  # locks and folders take some too
 
 
 def _start() -> Object:
@@ -139,6 +156,8 @@ def environment(gang: Gang) -> dict[str, str]:
     """The recipe's `env` goes before our defaults, Pipes before both."""
     defaults = {"PYTHONUNBUFFERED": "1", "HF_HUB_OFFLINE": "1", "NCCL_DEBUG": "WARN"}
     fabric = EFA if adapters(gang) else {}
+    if cache := weights(gang):
+        defaults |= {CACHE: WEIGHTS, SIZE: str(cache.size_gb)} | ({SOURCE: cache.source} if cache.source else {})
     return {**defaults, **fabric, **gang.settings.env, **gang.pipes}
 
 

@@ -38,6 +38,9 @@ Variable = Annotated[str, _text(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 253, "letters, di
 """The name of an environment variable, as the API server takes it."""
 
 
+ModelsByDigest = _text(r"[a-z0-9]+://[A-Za-z0-9._/-]+|(?:/[A-Za-z0-9._-]+)+", 1024, "s3://bucket/prefix, or a path")
+
+
 class Accelerator(Section):
     """The device of a training process, for the estimate of hours and cost and for MFU. The default is an H200."""
 
@@ -49,6 +52,20 @@ class Accelerator(Section):
     """Of the peak while training; generation counts at a tenth of it, for it waits on memory."""
     usd_per_hour: float = Field(default=5.0, ge=0, le=1e6)
     """Of one device, at the capacity that the recipe asks for first: put your own contract's price."""
+
+
+class WeightsCache(Section):
+    """A folder of the node's disk with the models that its pods load, by digest: copied once for all processes of a
+    node, verified on the way, gone on with after a kill. NeMo RL reads the volume instead."""
+
+    size_gb: PositiveInt = Field(default=500, le=1_000_000)
+    """What may lie there; what was used longest ago is evicted."""
+    claim: DnsName | None = None
+    """PersistentVolumeClaim of the folder, which outlives the pods, such as one of a class of local disks; null: an
+    empty folder, which ends with its pod."""
+    source: Annotated[str, ModelsByDigest] | None = None
+    """Where models lie in folders that are called by their digests, as an export leaves them; null: where the plan
+    says."""
 
 
 class Kubernetes(Section):
@@ -94,6 +111,8 @@ class Kubernetes(Section):
     secret: Annotated[DnsName | None, Added] = None
     """Secret of that namespace whose JUDGE_API_KEY the trainer gets, where a judge scores completions of a training;
     null: no key."""
+    weights: Annotated[WeightsCache | None, Added] = None
+    """A cache of models on each node; null: the pods load them from the volume."""
 
 
 class EvaluationPod(Section):

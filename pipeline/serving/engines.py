@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.node_cache import NodeCache, on_this_node, pod_cache
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
 from pipeline.serving.endpoint import Endpoint, ServingAddresses, check_endpoint
-from pipeline.serving.inference import InferenceEngine
+from pipeline.serving.inference import InferenceEngine, InferenceSession
 from pipeline.serving.transformers_engine import TransformersEngine
+from pipeline.storage import ModelRef
 
 if TYPE_CHECKING:
     from pipeline.serving.vllm_engine import ServedAdapter
@@ -39,17 +41,37 @@ def open_engine(
 
             yield EndpointEngine(section, Endpoint(addresses.url, addresses.api_key), log)
         case VllmServing():
-            from pipeline.serving.vllm_engine import VllmEngine
+            from pipeline.serving.vllm_engine import ServedAdapter, VllmEngine
 
             if section.adapters and adapter is None:
                 raise ValueError(
                     f"{where}.adapters is true, and the candidate is no adapter of the champion. Set it to false."
                 )
             shared = adapter if section.adapters else None
-            with VllmEngine(section, Path(addresses.vllm_python), folder, log, shared) as engine:
-                yield engine
+            with ExitStack() as kept:
+                if shared is not None:
+                    shared = ServedAdapter(*(kept.enter_context(on_this_node(each, log)) for each in shared))
+                engine = VllmEngine(section, Path(addresses.vllm_python), folder, log, shared)
+                yield _local(kept.enter_context(engine), log)
         case _:
-            yield TransformersEngine(section, log)
+            yield _local(TransformersEngine(section, log), log)
+
+
+def _local(engine: InferenceEngine, log: Callable[[str], None]) -> InferenceEngine:
+    cache = pod_cache()
+    return LocalWeights(engine, cache, log) if cache else engine
+
+
+class LocalWeights:
+    """An engine of this machine that loads what its node's cache has."""
+
+    def __init__(self, engine: InferenceEngine, cache: NodeCache, log: Callable[[str], None]) -> None:
+        self._engine, self._cache, self._log = engine, cache, log
+
+    @contextmanager
+    def open(self, arm: str, model: ModelRef) -> Generator[InferenceSession]:
+        with self._cache.hold(model, self._log) as local, self._engine.open(arm, local) as session:
+            yield session
 
 
 def check_addresses(section: AnyServing, addresses: ServingAddresses, where: str = "evaluation.serving") -> None:

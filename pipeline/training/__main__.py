@@ -13,10 +13,12 @@ import os
 import signal
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from pipeline import layout
 from pipeline.locations import Document, record_of_iteration
+from pipeline.node_cache import on_this_node
 from pipeline.processes import die_with_parent
 from pipeline.redaction import guard_output
 from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
@@ -49,6 +51,7 @@ def main(
     file that tells generations of one restart apart (`checkpoints.starts`). Raises RuntimeError where it tells nothing.
     """
     started_at, path = time.time(), Path(plan_path).absolute()
+    kept = ExitStack()  # let go of with the process: until then its base is not evicted
     signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet
     os.environ.update(TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
     os.environ["DISABLE_MLFLOW_INTEGRATION"] = "TRUE"  # TRL would import all of MLflow, to report nothing to it
@@ -57,6 +60,8 @@ def main(
         return BLOCKED
     try:
         plan = TrainingPlan.model_validate_json(path.read_bytes(), context=Document(path))
+        if plan.training.engine != "nemo_rl":  # whose processes run on other nodes too
+            plan = plan.model_copy(update={"base": kept.enter_context(on_this_node(plan.base, emit))})
         verify_inputs(plan)
         turn = parse(attempt, start)  # the file once: the kubelet renews it
     except (FileNotFoundError, ValueError) as error:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from pipeline.locations import record_of_iteration
+from pipeline.node_cache import origin
 from pipeline.storage import Store
 
 NEEDLESS = ("README.md", "training_args.bin")
@@ -25,8 +26,8 @@ def without_places(folder: Path) -> None:
     if not path.is_file():
         return
     config = json.loads(path.read_text())
-    base, root = config.get(BASE), record_of_iteration(path).root
+    base, root = origin(str(config.get(BASE))), record_of_iteration(path).root
     assert root is not None, "a record of an iteration always has a root"
     relative = Store(root).within(base)
-    if relative != base:
+    if relative != config.get(BASE):
         path.write_text(json.dumps({**config, BASE: relative}, indent=2, sort_keys=True))

@@ -26,15 +26,18 @@ from tests.pipeline.training.plans import make_plan
 
 from .cluster.api import Api
 from .cluster.controllers import controllers
+from .cluster.kubelet import Kubelet
 from .cluster.objects import ended
-from .cluster.pod_driver import PodDriver
+from .cluster.pod_driver import POOL, PodDriver
 from .cluster.server import Server, api_server
 from .policies import launcher_account
+from .run_job import platform_python
 
 REAL = os.environ.get("KUBECONFIG", "")
 IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
 ROOM = {"cpu": "64", "memory": "256Gi"}
 NODES = 3
+LOGS = "a real API server asks the node's kubelet for a pod's log, and the played one does not answer it"
 
 
 @dataclass
@@ -52,7 +55,7 @@ class Cluster:
     driver: PodDriver = field(init=False)
 
     def __post_init__(self) -> None:
-        self.driver = PodDriver(self.api, home=f"{self.namespace}-0")
+        self.driver = PodDriver(self.api, home=f"{self.namespace}-0", pool=self.namespace)
 
     def connect(self, as_owner: bool = False) -> KubernetesClient:
         """A client that does not wait long before it tries again. `as_owner`: in other namespaces too."""
@@ -64,8 +67,21 @@ class Cluster:
     def ours(self) -> Server:
         """The tests' own server, for what only it can do."""
         if self.server is None:
-            pytest.skip("needs the tests' own API server")
+            pytest.skip("counts the requests of the tests' own API server, breaks it, or gives it accounts")
         return self.server
+
+    def asked(self, verb: str, kind: str) -> list[str] | None:
+        """The paths of what the server was asked; None: of a real one nobody knows."""
+        if self.server is None:
+            return None
+        return [each.path for each in self.server.requests if (each.verb, each.call.kind) == (verb, kind)]
+
+    def kubelet(self, folder: Path, **options: Any) -> Kubelet:
+        """Of this cluster's nodes alone. Of a real one nobody can read the logs of what it runs."""
+        kubelet = Kubelet(self.api, folder, nodes=[f"{self.namespace}-{number}" for number in range(NODES)], **options)
+        if self.server is not None:
+            self.server.logs = kubelet.logs
+        return kubelet
 
     def settings(self, root: Path, **changes: Any) -> Kubernetes:
         """Of gangs that any node takes."""
@@ -97,7 +113,15 @@ class Cluster:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if REAL and item.get_closest_marker("pods"):
-            item.add_marker(pytest.mark.skip(reason="KUBECONFIG names a cluster whose pods this machine does not run"))
+            item.add_marker(pytest.mark.skip(reason=LOGS))
+
+
+@pytest.fixture
+def platform() -> str:
+    """The Python that has what the platform's pods run."""
+    if python := platform_python():
+        return python
+    pytest.skip("dagster-k8s and dagster-aws are not installed (extra platform), and DAGSTER_K8S_PYTHON is not set")
 
 
 @pytest.fixture
@@ -127,18 +151,22 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def claim(cluster: Cluster) -> None:
-    """The bound claim `checkpoints`, as a provisioner and the volume controller would leave it."""
-    name, size, modes = cluster.namespace, {"storage": "1Gi"}, ["ReadWriteMany"]
-    core, of = {"apiVersion": "v1"}, {"storageClassName": "", "accessModes": modes}
+    """The claim `checkpoints`, which the volume controller binds to a volume of its uid."""
+    name, size, core = cluster.namespace, {"storage": "1Gi"}, {"apiVersion": "v1"}
+    of = {"storageClassName": "", "accessModes": ["ReadWriteMany"]}
     reference = {"kind": "PersistentVolumeClaim", "namespace": name, "name": "checkpoints"}
-    volume = {**of, "capacity": size, "claimRef": {**core, **reference}, "nfs": {"server": "127.0.0.1", "path": "/"}}
-    cluster.api.create({**core, "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
-    bound = {"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"}
-    metadata = {"name": "checkpoints", "namespace": name, "annotations": bound}
+    metadata = {"name": "checkpoints", "namespace": name}
     wanted = {**of, "volumeName": name, "resources": {"requests": size}}
-    cluster.api.create({**core, "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": wanted})
-    status = {"phase": "Bound", "accessModes": modes, "capacity": size}
-    cluster.api.patch("PersistentVolumeClaim", name, "checkpoints", {"status": status}, "status")
+    made = cluster.api.create({**core, "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": wanted})
+    reference |= core | {"uid": made["metadata"]["uid"]}
+    volume = {**of, "capacity": size, "claimRef": reference, "nfs": {"server": "127.0.0.1", "path": "/"}}
+    cluster.api.create({**core, "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+
+    def phase() -> str:
+        result = cluster.api.find("PersistentVolumeClaim", name, "checkpoints") or {}
+        return (result.get("status") or {}).get("phase", "")
+
+    cluster.driver.wait_until(lambda: phase() == "Bound", "the claim's volume")
 
 
 def queue(cluster: Cluster, quota: dict[str, str], strategy: str = "BestEffortFIFO") -> None:
@@ -154,7 +182,8 @@ def queue(cluster: Cluster, quota: dict[str, str], strategy: str = "BestEffortFI
     if cluster.api.find("ClusterQueue", "", name):
         cluster.api.patch("ClusterQueue", "", name, {"spec": spec})
         return
-    cluster.api.create({**kueue, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": {}})
+    pool = {"nodeLabels": {POOL: name}}
+    cluster.api.create({**kueue, "kind": "ResourceFlavor", "metadata": {"name": name}, "spec": pool})
     cluster.api.create({**kueue, "kind": "ClusterQueue", "metadata": {"name": name}, "spec": spec})
     local = {"metadata": {"name": "training", "namespace": name}, "spec": {"clusterQueue": name}}
     cluster.api.create({**kueue, "kind": "LocalQueue", **local})

@@ -1,15 +1,27 @@
-"""A run's Job as dagster_k8s makes it of the platform's configuration. `python -m tests.k8s.run_job` writes it anew."""
+"""A run's Job as dagster_k8s makes it of the platform's configuration.
+
+`python -m tests.k8s.run_job` writes it anew as YAML; `python -m tests.k8s.run_job TAGS` prints the one of a run with
+these tags, both in JSON. The extra `platform` may have an environment of its own, which DAGSTER_K8S_PYTHON names: this
+file imports nothing of the project.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from .manifests import MANIFESTS, Object
-
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "k8s" / "manifests" / "bases" / "platform" / "dagster.yaml"
+Object = dict[str, Any]
 GOLDEN = Path(__file__).with_name("run_job.yaml")
 RUN = "7b0f4c1e-3f0d-4a52-8d0a-2a5d8f3a9c11"
 KUBECONFIG = """
@@ -27,6 +39,22 @@ def kept() -> Object:
     return yaml.safe_load(GOLDEN.read_text())
 
 
+def platform_python() -> str:
+    """The Python that has dagster_k8s and dagster_aws; "" where there is none."""
+    if all(importlib.util.find_spec(name) for name in ("dagster_k8s", "dagster_aws")):
+        return sys.executable
+    return os.environ.get("DAGSTER_K8S_PYTHON", "")
+
+
+def made(python: str, tags: Mapping[str, str] | None = None) -> Object:
+    """The Job, by that Python. Raises RuntimeError with what it says of tags that it does not allow."""
+    command = [python, "-m", "tests.k8s.run_job", json.dumps(tags or {})]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return json.loads(done.stdout)
+
+
 def launched(folder: Path, tags: Mapping[str, str] | None = None) -> Object:
     """By dagster_k8s itself (extra `platform`). Raises what it raises for tags that it does not allow."""
     import kubernetes.client
@@ -37,7 +65,7 @@ def launched(folder: Path, tags: Mapping[str, str] | None = None) -> Object:
     from dagster_k8s.job import construct_dagster_k8s_job
     from dagster_k8s.launcher import K8sRunLauncher
 
-    section = yaml.safe_load((MANIFESTS / "bases" / "platform" / "dagster.yaml").read_text())["run_launcher"]["config"]
+    section = yaml.safe_load(CONFIGURATION.read_text())["run_launcher"]["config"]
     config: Mapping[str, Any] = process_config(K8sRunLauncher.config_type(), section).value or {}
     kubeconfig = folder / "kubeconfig"
     kubeconfig.write_text(KUBECONFIG)
@@ -66,7 +94,9 @@ def launched(folder: Path, tags: Mapping[str, str] | None = None) -> Object:
 
 
 if __name__ == "__main__":
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
-        GOLDEN.write_text(yaml.safe_dump(launched(Path(folder)), sort_keys=False, width=120))
+        job = launched(Path(folder), json.loads(sys.argv[1]) if sys.argv[1:] else None)
+    if sys.argv[1:]:
+        print(json.dumps(job))
+    else:
+        GOLDEN.write_text(yaml.safe_dump(job, sort_keys=False, width=120))

@@ -27,7 +27,6 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Goodput, Health, TrainingResult
 from tests.pipeline.training.plans import make_plan
 
-from .cluster.kubelet import Kubelet
 from .conftest import ROOM, Cluster, Launch, Robot, ender, queue
 from .evaluations import SECTION, noisy, published
 
@@ -58,8 +57,7 @@ def test_training_asset_runs_on_the_recipes_cluster(
     assert isinstance(suite, ArithmeticSuite)
     ensure_suite(store, suite, settings.recipe().evaluation.seed)
     resources = {"deployment": settings, "io_manager": records}
-    with Kubelet(cluster.api, tmp_path / "logs") as kubelet, dg.instance_for_test() as instance:
-        cluster.ours.logs = kubelet.logs
+    with cluster.kubelet(tmp_path / "logs"), dg.instance_for_test() as instance:
         result = dg.materialize(ASSETS, selection=["policy_checkpoint"], resources=resources, instance=instance)
         logged = [entry.user_message for entry in instance.all_logs(result.run_id)]
     assert result.success
@@ -102,8 +100,7 @@ def test_the_evaluation_asset_runs_on_the_recipes_cluster(
     pin(store, iteration, settings.recipe())
     evaluation_pin(store, iteration.path(), suites(store, SECTION))
     resources = {"deployment": settings, "io_manager": records}
-    with Kubelet(cluster.api, tmp_path / "logs") as kubelet, dg.instance_for_test() as instance:
-        cluster.ours.logs = kubelet.logs
+    with cluster.kubelet(tmp_path / "logs"), dg.instance_for_test() as instance:
         result = dg.materialize(ASSETS, selection=["eval_report"], resources=resources, instance=instance)
         logged = [entry.user_message for entry in instance.all_logs(result.run_id)]
         run = instance.get_run_by_id(result.run_id)

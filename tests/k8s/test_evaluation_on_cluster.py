@@ -16,9 +16,9 @@ from k8s.evaluation import EvaluationRefused
 from k8s.follow import Hooks
 from k8s.task import Task, delete, run
 from pipeline import layout
+from pipeline.node_cache import CACHE, SIZE
 from pipeline.storage import Store
 
-from .cluster.kubelet import Kubelet
 from .conftest import Cluster, ender
 from .evaluations import keys, noisy, published, task
 
@@ -66,10 +66,10 @@ def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_
 
     store = Store(tmp_path / "data")
     assert published(store, candidate).digest() == plan.digest()
-    with Kubelet(cluster.api, tmp_path / "logs") as kubelet:
+    with cluster.kubelet(tmp_path / "logs") as kubelet:
         cluster.driver.patience_s = STEPS_S
-        cluster.ours.logs = kubelet.logs
-        given = task(store, plan, cluster.settings(tmp_path, backend=backend))
+        cache = {CACHE: str(tmp_path / "cache"), SIZE: "1"}
+        given = task(store, plan, cluster.settings(tmp_path, backend=backend, env=cache))
         launched = Evaluating(cluster, given)
 
         def answered(more_than: int) -> None:
@@ -92,6 +92,8 @@ def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_
 
     assert launched.report is not None
     assert launched.report.bundle.digest == undisturbed.bundle.digest
+    models = {plan.iteration.champion.digest, plan.candidate.model.digest}
+    assert {path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()} == models, "read by digest"
     assert len(keys(store)) == len(set(keys(store))) == len(keys(here))
     outcomes = [attempt.outcome for attempt in GangAttempts(store, plan.iteration.id, layout.EVAL_ATTEMPTS).all()]
     assert outcomes == (["succeeded"] if backend == "jobset" else ["preempted", "crashed", "succeeded"])
@@ -105,8 +107,7 @@ def test_evaluation_that_is_refused_is_not_tried_again(cluster: Cluster, tmp_pat
     store = Store(tmp_path / "data")
     plan = published(store, noisy(tmp_path / "candidate"))
     store.path(plan.path(layout.EVAL_PLAN)).write_text("{}")
-    with Kubelet(cluster.api, tmp_path / "logs") as kubelet, ender(cluster):
-        cluster.ours.logs = kubelet.logs
+    with cluster.kubelet(tmp_path / "logs"), ender(cluster):
         launched = Evaluating(cluster, task(store, plan, cluster.settings(tmp_path)))
         error = launched.ended()
     assert isinstance(error, EvaluationRefused), launched.lines

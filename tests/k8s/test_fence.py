@@ -4,14 +4,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from k8s.gang import example
 from k8s.render import render
 from pipeline.recipe import Compute, Training
 from pipeline.training.checkpoints.writer import holder
 
-from .cluster.kubelet import Kubelet
 from .conftest import Cluster
 
 TRAINER = """
@@ -36,7 +33,6 @@ except InvalidPlan:
 """
 
 
-@pytest.mark.pods
 def test_a_generation_that_was_cut_off_cannot_write_again(cluster: Cluster, tmp_path: Path) -> None:
     gang = example(
         "fence", str(tmp_path), Compute(kubernetes=cluster.settings(tmp_path)), Training(grace_s=5, timeout_s=600)
@@ -54,7 +50,7 @@ def test_a_generation_that_was_cut_off_cannot_write_again(cluster: Cluster, tmp_
             lambda: next((path.stem for path in folder.glob("*.up") if path.stem != but), ""), "a trainer"
         )
 
-    with Kubelet(cluster.api, tmp_path / "logs") as kubelet:
+    with cluster.kubelet(tmp_path / "logs") as kubelet:
         cluster.api.create(jobset)
         first = started()
         (pod,) = cluster.pods(1)

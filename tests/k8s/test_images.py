@@ -1,4 +1,4 @@
-"""The images, as far as they can be judged without building them, and what fetches a server's weights."""
+"""The images, as far as they can be judged without building them."""
 
 import json
 import re
@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s.images.fetch_weights import fetch
 from k8s.render.pod import USER
-from pipeline.storage import digest_dir
 from pipeline.training.__main__ import NEMO_RL
 
 ROOT = Path(__file__).parents[2]
@@ -211,48 +209,3 @@ def test_the_extras_of_the_dagster_image_exist() -> None:
     pinned = pins("constraints-cpu.txt").keys()
     assert {"dagster-k8s", "dagster-postgres", "dagster-aws", "gcsfs", "google-cloud-storage"} <= pinned
     assert "psycopg2-binary" in pinned
-
-
-def model(folder: Path) -> Path:
-    (folder / "nested").mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    (folder / "nested" / "weights.safetensors").write_bytes(bytes(range(256)) * 100)
-    return folder
-
-
-def test_server_gets_the_weights_of_its_digest(tmp_path: Path) -> None:
-    exported, folder = model(tmp_path / "exported"), tmp_path / "models" / "current"
-    fetch(str(exported), digest_dir(exported), folder)
-    assert digest_dir(folder) == digest_dir(exported)
-    (exported / "config.json").unlink()
-    fetch(str(exported), digest_dir(folder), folder)  # it is there: nothing is fetched again
-
-
-def test_what_an_earlier_try_left_does_not_stay(tmp_path: Path) -> None:
-    exported, folder = model(tmp_path / "exported"), tmp_path / "current"
-    (folder / "of another model").mkdir(parents=True)
-    (folder / "of another model" / "weights").write_text("half")
-    fetch(str(exported), digest_dir(exported), folder)
-    assert digest_dir(folder) == digest_dir(exported)
-
-
-def test_other_weights_are_refused(tmp_path: Path) -> None:
-    exported = model(tmp_path / "exported")
-    passed = digest_dir(exported)
-    (exported / "config.json").write_text("{ }")
-    with pytest.raises(ValueError, match="Name the digest"):
-        fetch(str(exported), passed, tmp_path / "current")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="There is nothing"):
-        fetch(str(tmp_path / "empty"), passed, tmp_path / "current")
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_weights_come_from_a_bucket(bucket: str, tmp_path: Path) -> None:
-    import boto3
-
-    exported = model(tmp_path / "exported")
-    for file in (path for path in exported.rglob("*") if path.is_file()):
-        boto3.client("s3").upload_file(str(file), bucket, f"champion/{file.relative_to(exported)}")
-    fetch(f"s3://{bucket}/champion", digest_dir(exported), tmp_path / "current")
-    assert digest_dir(tmp_path / "current") == digest_dir(exported)

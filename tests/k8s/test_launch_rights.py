@@ -56,6 +56,7 @@ def test_another_backends_component_is_no_help(cluster: Cluster, planned: Planne
 
 
 def test_a_recipe_that_a_policy_refuses_is_told_why(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+    assert cluster.ours
     settings = cluster.settings(tmp_path, image="docker.io/library/python@sha256:" + "1" * 64)
     error = Launch(cluster, planned, settings).ended()
     assert isinstance(error, TrainingRefused)

@@ -20,6 +20,7 @@ REFUSALS = {
         POD + "failed quota: compute: must specify limits.cpu for: trainer", True, "Name what",
     ),
     "range": (POD + "maximum memory usage per Container is 1Gi, but limit is 1600Gi", True, "LimitRange"),
+    "range's least": (POD + "minimum memory usage per Container is 4Gi, but request is 1Gi", True, "Ask for more"),
     "pod security": (
         POD + 'violates PodSecurity "restricted:v1.33": allowPrivilegeEscalation != false (container "trainer" must '
         "set securityContext.allowPrivilegeEscalation=false)", True, "pod-security.kubernetes.io/enforce",

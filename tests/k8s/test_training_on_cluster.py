@@ -9,7 +9,6 @@ from pipeline.training.journal import read_journal
 from tests.fork_server import adapter_of, result_of
 from tests.pipeline.training.plans import adapter, folder, two_ranks
 
-from .cluster.kubelet import Kubelet
 from .conftest import Cluster, Launch
 
 STEPS_S = 900
@@ -30,9 +29,8 @@ def test_evicted_and_killed_gang_ends_with_the_same_weights(
     store.write(f"iterations/{plan.iteration}/training/plan.json", plan)
     journal, checkpoints = folder(store, plan) / "journal.jsonl", folder(store, plan) / "checkpoints"
 
-    with Kubelet(cluster.api, tmp_path / "logs", environment={"GLOO_SOCKET_IFNAME": "lo"}) as kubelet:
+    with cluster.kubelet(tmp_path / "logs", environment={"GLOO_SOCKET_IFNAME": "lo"}) as kubelet:
         cluster.driver.patience_s = STEPS_S
-        cluster.ours.logs = kubelet.logs
         launched = Launch(cluster, (store, plan), cluster.settings(tmp_path))
         cluster.driver.wait_until(lambda: any(checkpoints.glob("step-*")) or not launched.is_alive(), "a checkpoint")
         victim = cluster.pods()[1]

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
-from . import garbage, jobsets, rayjobs, scheduler
+from . import garbage, jobsets, rayjobs, scheduler, volumes
 from .jobs import Jobs
 from .kinds import Refused
 from .kueue import Kueue
@@ -40,7 +40,12 @@ def controllers(
     """
     kueue = Kueue(pods_ready_timeout_s, requeue_s, requeues)
     reconciles: list[Reconcile] = [kueue.reconcile, jobsets.reconcile, Jobs(backoff_s).reconcile, Volcano().reconcile]
-    reconciles += [rayjobs.reconcile, *([scheduler.reconcile] if scheduling else []), garbage.reconcile]
+    reconciles += [
+        rayjobs.reconcile,
+        *([scheduler.reconcile] if scheduling else []),
+        volumes.reconcile,
+        garbage.reconcile,
+    ]
     stop, failures = threading.Event(), list[Exception]()
     thread = threading.Thread(target=_run, args=(storage, reconciles, stop, failures), daemon=True, name="controllers")
     thread.start()

@@ -8,16 +8,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from .api import Api
 from .controllers import controllers
-from .kinds import Object
-from .pod_driver import PodDriver
+from .kinds import KINDS, Object
+from .pod_driver import POOL, PodDriver
 from .server import api_server
 
 KUBECONFIG = os.environ.get("KUBECONFIG")
-ours = pytest.mark.skipif(bool(KUBECONFIG), reason="needs a scheduler, an operator or a clock that is ours")
+ours = pytest.mark.skipif(bool(KUBECONFIG), reason="about the tests' own controllers, or a setting of theirs")
+PATIENCE_S = 180
+"""On a cluster that KUBECONFIG names: a Job's back-off is 10 s there, a lost node's pods go after 40 s and more."""
 TARGET = {"onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
 
@@ -36,7 +39,7 @@ RULES = [
 def cluster(**options: Any) -> Generator[PodDriver]:
     """The driver in the tests' cluster, or in the one that KUBECONFIG names."""
     if KUBECONFIG:
-        yield PodDriver(Api.from_kubeconfig(Path(KUBECONFIG)), patience_s=60)
+        yield PodDriver(Api.from_kubeconfig(Path(KUBECONFIG)), patience_s=PATIENCE_S)
         return
     with api_server() as server, controllers(server.storage, **options):
         yield PodDriver(Api(server.url, server.token))
@@ -49,9 +52,25 @@ def pod_template(grace_s: int = 5, **spec: Any) -> Object:
     }
 
 
+def selecting(template: Object, pool: str) -> Object:
+    """A template whose pods go to nodes of that pool alone."""
+    spec = template["spec"]
+    return template | {"spec": spec | {"nodeSelector": spec.get("nodeSelector", {}) | {POOL: pool}}}
+
+
+def requires(driver: PodDriver, kind: str) -> None:
+    """Skip a test of an operator that the cluster does not have."""
+    try:
+        driver.api.list(kind)
+    except httpx2.HTTPStatusError as error:
+        if error.response.status_code != 404:
+            raise
+        pytest.skip(f"the cluster that KUBECONFIG names serves no {KINDS[kind].api_version} {KINDS[kind].kind}")
+
+
 def job(name: str, ns: str, pods: int = 3, template: Object | None = None, **spec: Any) -> Object:
     inner = {"completionMode": "Indexed", "completions": pods, "parallelism": pods, "backoffLimit": 0}
-    inner |= {"template": template or pod_template()} | spec
+    inner |= {"template": selecting(template or pod_template(), ns)} | spec
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": ns}, "spec": inner}
 
 

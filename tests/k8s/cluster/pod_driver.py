@@ -19,6 +19,8 @@ from .objects import ended, now, place
 
 T = TypeVar("T")
 LOOK_S = 0.02
+POOL = "tests.example.com/pool"
+"""The label of a test's nodes: what its pods select, so that none of a cluster's other nodes takes them."""
 
 
 @dataclass
@@ -26,6 +28,8 @@ class PodDriver:
     api: Api
     home: str = "node-0"
     """The node that pods are bound to which no scheduler has bound."""
+    pool: str = ""
+    """Of the nodes that it makes."""
     patience_s: float = 120.0
     """How long `wait_until` waits: only what hangs should fail, however slow the machine."""
 
@@ -68,6 +72,7 @@ class PodDriver:
              taints: list[Object] | None = None) -> Object:  # fmt: skip
         """A machine that joins the cluster, ready."""
         metadata = {"name": name, "labels": {"kubernetes.io/hostname": name} | dict(labels or {})}
+        metadata["labels"] |= {POOL: self.pool} if self.pool else {}
         self.api.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": {"taints": taints or []}})
         ready = {
             "type": "Ready",

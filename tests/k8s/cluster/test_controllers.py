@@ -12,6 +12,7 @@ from . import jobs as job_controller
 from .gangs import GANG, TARGET, cluster, job, jobset, ours, pod_template, running, status
 from .objects import labels, notes, phase, place
 from .pod_driver import PodDriver
+from .volumes import COMPLETED
 
 
 @pytest.mark.parametrize("mode", ["Indexed", "NonIndexed"])
@@ -197,7 +198,6 @@ def test_a_suspended_jobset_has_no_pods_until_it_is_resumed(driver: PodDriver, n
     assert not status(driver, "Job", ns, "waits-trainer-0").get("failed")
 
 
-@ours
 def test_failed_pods_are_replaced_up_to_the_limit(driver: PodDriver, ns: str) -> None:
     driver.api.create(job("again", ns, 1, backoffLimit=1))
     driver.finish(running(driver, ns, 1)[0], 1)
@@ -206,7 +206,6 @@ def test_failed_pods_are_replaced_up_to_the_limit(driver: PodDriver, ns: str) ->
     assert status(driver, "Job", ns, "again")["failed"] == 2
 
 
-@ours
 def test_a_job_has_a_deadline_and_a_time_to_live(driver: PodDriver, ns: str) -> None:
     driver.api.create(job("late", ns, 1, ttlSecondsAfterFinished=1))
     [pod] = running(driver, ns, 1)
@@ -224,6 +223,28 @@ def test_what_a_controller_raises_reaches_the_test() -> None:
         driver.api.create(jobset("odd", "n", pods=1, rules=[{"name": "odd", "action": "RestartJob"}]))
         driver.finish(running(driver, "n", 1)[0], 64)
         driver.wait_for("Job", "n", "odd-trainer-0", "Failed")
+
+
+@pytest.mark.parametrize(("reference", "annotated", "end"), [
+    ("none", False, "Bound"), ("by name", False, "Bound"), ("by uid", False, "Bound"), ("by uid", True, "Bound"),
+    ("by name", True, "Lost"), ("another's", False, "Pending"),
+])  # fmt: skip
+def test_a_claim_is_bound_to_the_volume_of_its_uid(
+    driver: PodDriver, ns: str, reference: str, annotated: bool, end: str
+) -> None:
+    """By hand with the controller's annotation it takes the uid too: a name is not enough then."""
+    core, of = {"apiVersion": "v1"}, {"storageClassName": "", "accessModes": ["ReadWriteMany"]}
+    metadata = {"name": "claim", "namespace": ns, "annotations": {COMPLETED: "yes"} if annotated else {}}
+    spec = of | {"volumeName": ns, "resources": {"requests": {"storage": "1Gi"}}}
+    made = driver.api.create({**core, "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+    known = {"kind": "PersistentVolumeClaim", "namespace": ns, "name": "claim"}
+    references = {"none": None, "by name": known, "by uid": known | {"uid": made["metadata"]["uid"]},
+                  "another's": known | {"uid": "1"}}  # fmt: skip
+    spec = of | {"capacity": {"storage": "1Gi"}, "nfs": {"server": "127.0.0.1", "path": "/"}}
+    spec |= {"claimRef": references[reference]} if references[reference] else {}
+    driver.api.create({**core, "kind": "PersistentVolume", "metadata": {"name": ns}, "spec": spec})
+    driver.wait_until(lambda: status(driver, "PersistentVolumeClaim", ns, "claim").get("phase") == end)
+    driver.api.delete("PersistentVolume", "", ns)
 
 
 @given(st.sets(st.integers(0, 40)))

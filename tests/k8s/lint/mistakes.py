@@ -25,6 +25,7 @@ from tests.k8s.lint.edits import (
     volcano,
     without,
 )
+from tests.k8s.lint.policy_mistakes import POLICIES
 from tests.k8s.lint.refusal_mistakes import REFUSALS
 
 SUBMITTER = "spec.submitterPodTemplate.spec"
@@ -229,6 +230,7 @@ ROUTES = [
 
 MISTAKES = [
     *REFUSALS,
+    *POLICIES,
     *RESTARTS,
     *OPERATORS,
     *NODE_POOLS,

@@ -75,6 +75,18 @@ kind: NetworkPolicy
 metadata: {name: out, namespace: serving}
 spec: {podSelector: {}, egress: [{to: [{ipBlock: {cidr: 10.0.0.1}}]}]}
 """),
+    pod("a volume of two kinds", "pod-refused", "volumes.1.persistentVolumeClaim", {"claimName": "checkpoints"}),
+    box("a value and a source", "pod-refused", "env.0",
+        {"name": "A", "value": "b", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
+    box("a key of no Secret", "pod-refused", "env.0", {"name": "A", "valueFrom": {"secretKeyRef": {"key": "b"}}}),
+    box("a field of no pod", "pod-refused", "env.0",
+        {"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.label"}}}),
+    more("a key with a space", "object-refused", """
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: more, namespace: preference-tuning}
+data: {"A B": x}
+"""),
     more("a namespace with a dot", "object-refused", "{apiVersion: v1, kind: Namespace, metadata: {name: a.b}}"),
     static("RoleBinding", "a role that is not there", "binding-dangling", "roleRef.name", "launchers"),
     static("RoleBinding", "an account of no namespace", "binding-dangling", "subjects.0.namespace", GONE),

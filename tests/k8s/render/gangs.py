@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from k8s.gang import Gang, object_name
 from k8s.instances import INSTANCES
 from pipeline.recipe import Kubernetes
+from pipeline.recipe.compute import WeightsCache
 
 NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True)
 VALUES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=30) | st.just(
@@ -38,6 +39,7 @@ def gangs(draw: st.DrawFn) -> Gang:
             image="r.example.com/t@sha256:" + digest,
             instance_type=machine.name,
             capacity=draw(st.sampled_from(["spot", "spot_first", "on_demand"])),
+            weights=draw(st.none() | st.builds(WeightsCache, claim=st.none() | st.just("disk"))),
             shm_gb=draw(st.integers(1, 4096)),
             start_timeout_s=draw(st.floats(0.1, 1e6)),
             env=draw(

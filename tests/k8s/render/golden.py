@@ -43,6 +43,7 @@ CASES = {
     "jobset-pipes": gang(env={"OMP_PROC_BIND": "true"}).model_copy(
         update={"pipes": {"DAGSTER_PIPES_CONTEXT": "eJyr", "DAGSTER_PIPES_MESSAGES": "eJwr"}}
     ),
+    "jobset-weights": gang(weights={"size_gb": 400, "source": "s3://models/tuned"}),
     "volcano-p5en": gang(backend="volcano"),
     "indexed-job": gang(nodes=2, backend="indexed_job", instance_type="p4d.24xlarge", capacity="on_demand"),
     "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),

@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given, settings
 
 from k8s.render import render
-from k8s.render.pod import START_AUDIENCE, labels
+from k8s.render.pod import START_AUDIENCE, WEIGHTS, labels
+from pipeline.node_cache import CACHE
 
 from .gangs import gangs
 from .golden import CASES
@@ -48,6 +49,21 @@ def test_requests_are_limits_and_fit_the_node(gang):
         assert int(requests.get("vpc.amazonaws.com/efa", 0)) == (gang.instance.efa if gang.nodes > 1 else 0)
         (shm,) = (volume["emptyDir"] for volume in result.template["spec"]["volumes"] if volume["name"] == "shm")
         assert _mib(shm["sizeLimit"]) <= _mib(requests["memory"])
+
+
+@some
+@given(gangs())
+def test_a_cache_of_weights_is_mounted_where_the_pod_is_told(gang):
+    cache = gang.settings.weights if gang.engine == "trl" else None
+    for result in pods(render(gang)):
+        spec = result.template["spec"]
+        (container,) = spec["containers"]
+        told = {each["name"]: each.get("value") for each in container["env"]}.get(CACHE)
+        mounted = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "weights"]
+        assert (told, mounted) == ((WEIGHTS, [WEIGHTS]) if cache else (None, []))
+        (volume,) = [each for each in spec["volumes"] if each["name"] == "weights"] or [{}]
+        kinds = {"persistentVolumeClaim" if cache.claim else "emptyDir"} if cache else set()
+        assert volume.keys() - {"name"} == kinds
 
 
 @some

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from k8s.images.fetch_weights import fetch
+from pipeline.model_places import copy_model
 from pipeline.rollout.export import export_model, exported, exported_uri
 from pipeline.storage import ModelRef, digest_dir, model_ref
 from tests.servers import s3
@@ -56,7 +56,7 @@ def test_a_slot_loads_what_was_exported(root: str, model: ModelRef, tmp_path: Pa
     result = export_model(model, root, "model")
     assert result == ModelRef(uri=f"{root}/model/{model.digest}", digest=model.digest)
     assert exported(model.digest, root, "model") == result.uri
-    fetch(result.uri, result.digest, tmp_path / "slot")
+    copy_model(result.uri, result.digest, tmp_path / "slot")
     assert digest_dir(tmp_path / "slot") == model.digest
 
 
@@ -128,7 +128,7 @@ def test_a_foreign_manifest_is_refused(root: str, model: ModelRef) -> None:
 
 
 def test_a_bucket_that_is_away_is_an_os_error(monkeypatch: pytest.MonkeyPatch, model: ModelRef) -> None:
-    monkeypatch.setattr("pipeline.rollout.export.S3_ATTEMPTS", 1)
+    monkeypatch.setattr("pipeline.model_places.S3_ATTEMPTS", 1)
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
     for name, value in {**keys, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
         monkeypatch.setenv(name, value)
