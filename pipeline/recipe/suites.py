@@ -73,8 +73,9 @@ class ArithmeticSuite(SuiteSection):
 
 
 class DeskSuite(SuiteSection):
-    """Questions at the embedded support desk about facts that no training shows; an answer is right that names the
-    fact. Whether it is a good answer, a judged suite over this one says."""
+    """Turns of conversations at the embedded support desk about facts that no training shows; an answer is right that
+    names the fact, or calls `lookup_order` for it where the conversation does not show it. Whether it is a good answer,
+    a judged suite over this one says."""
 
     kind: Literal["desk"] = "desk"
     """Which kind of suite this is."""
