@@ -59,8 +59,9 @@ def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
     it has to be looked up the one call that does. The fact is the cluster, of a call the question: whoever can answer
     it answers each item that asks for it.
 
-    No item shows an earlier answer with a filler, which traffic says word for word: it would be taken for an item that
-    is no longer unseen.
+    An item that shows words which traffic repeats would be taken for one that is no longer unseen. So none shows an
+    earlier answer with a filler, and those with a tool leave the system prompt to the suite: with it, the few words of
+    a question are mostly words of every request.
     """
     rng = random.Random(f"desk/{seed}")
     asked: set[str] = set()
@@ -74,7 +75,7 @@ def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
         yield {
             "id": f"desk-{seed}-{len(asked) - 1:05d}",
             "cluster": "/".join((request.order, request.attribute, LOOKUP) if calls else request.fact),
-            "messages": turn.conversation,
+            "messages": [m for m in turn.conversation if not (turn.tool and m["role"] == "system")],
             "reference": call_json(request.order) if calls else request.fact.value,
             "slice": request.attribute if turn.kind == "facts" else turn.kind,
             "check": "calls" if calls else "contains",

@@ -81,6 +81,8 @@ class DeskSuite(SuiteSection):
     """Which kind of suite this is."""
     name: Name = "desk"
     """Unique among the suites."""
+    system: str = "You answer for the shop Bluefin. Keep a calm tone. No voucher."
+    """System prompt before each item that has none of its own: those with a tool."""
     items: PositiveInt = 400
     """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
     seed: int | None = Field(default=None, exclude_if=lambda seed: seed is None)

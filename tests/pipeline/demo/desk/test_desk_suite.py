@@ -57,7 +57,7 @@ def test_an_item_may_give_the_result_of_its_call() -> None:
     assert 60 < len(results) < 100
     for row in results:
         roles = [message["role"] for message in row["messages"]]
-        assert roles == [TOOLS, "system", "user", "assistant", "tool"]
+        assert roles == [TOOLS, "user", "assistant", "tool"]
         assert row["reference"] in row["messages"][-1]["content"]
 
 
