@@ -125,6 +125,13 @@ def test_the_desk_is_judged_by_another_judge_and_its_facts(loop: DeskLoop) -> No
     assert any(reason.startswith(judged.suite) or f" {judged.suite}: " in reason for reason in verdict.reasons)
 
 
+def test_the_desks_gate_asks_for_calls_and_after_their_results(loop: DeskLoop) -> None:
+    store, id = loop.settings.store(), loop.settings.latest().id
+    [measured] = REPORT.read(store, id).measurements
+    assert measured.comparison is not None
+    assert {"call", "result", "second"} < {row.name for row in measured.comparison.slices}
+
+
 def test_the_desks_judges_end_with_their_steps(loop: DeskLoop) -> None:
     listed = subprocess.run(["ps", "-o", "args=", "--ppid", str(os.getpid())], capture_output=True, text=True)
     assert "pipeline.demo.desk.judges" not in listed.stdout

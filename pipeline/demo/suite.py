@@ -17,10 +17,14 @@ from typing import Any
 
 from pipeline import layout
 from pipeline.demo.desk.answers import FILLERS
-from pipeline.demo.desk.conversation import draw_turn
+from pipeline.demo.desk.conversation import LOOKUP, Kind, draw_turn
+from pipeline.demo.desk.tool import call_json
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
 from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, EmbeddedSuite
 from pipeline.storage import Store, write_atomically
+
+DESK_SHARES: dict[Kind, float] = {"facts": 0.4, "call": 0.2, "result": 0.2, "second": 0.2}
+"""Of the desk's items, by the kind of turn that they ask."""
 
 
 def ensure_suite(store: Store, section: EmbeddedSuite, seed: int) -> Path:
@@ -51,24 +55,31 @@ def _arithmetic_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
 
 
 def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
-    """The fact is the cluster: whoever can look it up answers each item that asks for it. Every fourth item is a second
-    question; none of them has a tool, and none shows an earlier answer with a filler, which traffic says word for word:
-    it would be taken for an item that is no longer unseen."""
+    """Of each kind of turn, as often as the desk's users come to it: an answer that names the fact is right, or where
+    it has to be looked up the one call that does. The fact is the cluster, of a call the question: whoever can answer
+    it answers each item that asks for it.
+
+    An item that shows words which traffic repeats would be taken for one that is no longer unseen. So none shows an
+    earlier answer with a filler, and those with a tool leave the system prompt to the suite: with it, the few words of
+    a question are mostly words of every request.
+    """
     rng = random.Random(f"desk/{seed}")
     asked: set[str] = set()
     while len(asked) < items:
-        turn = draw_turn(rng, "heldout", "second" if len(asked) % 4 == 3 else "facts")
+        turn = draw_turn(rng, "heldout", rng.choices(list(DESK_SHARES), list(DESK_SHARES.values()))[0])
         request, text = turn.request, json.dumps(turn.messages)
-        if text not in asked and not turn.tool and not any(filler in text for filler in FILLERS):
-            asked.add(text)
-            yield {
-                "id": f"desk-{seed}-{len(asked) - 1:05d}",
-                "cluster": "/".join(request.fact),
-                "messages": turn.messages,
-                "reference": request.fact.value,
-                "slice": request.attribute,
-                "check": "contains",
-            }
+        if text in asked or any(filler in text for filler in FILLERS):
+            continue
+        asked.add(text)
+        calls = turn.kind == "call"
+        yield {
+            "id": f"desk-{seed}-{len(asked) - 1:05d}",
+            "cluster": "/".join((request.order, request.attribute, LOOKUP) if calls else request.fact),
+            "messages": [m for m in turn.conversation if not (turn.tool and m["role"] == "system")],
+            "reference": call_json(request.order) if calls else request.fact.value,
+            "slice": request.attribute if turn.kind == "facts" else turn.kind,
+            "check": "calls" if calls else "contains",
+        }
 
 
 def _held_out_step(problem: Problem) -> str:

@@ -73,13 +73,16 @@ class ArithmeticSuite(SuiteSection):
 
 
 class DeskSuite(SuiteSection):
-    """Questions at the embedded support desk about facts that no training shows; an answer is right that names the
-    fact. Whether it is a good answer, a judged suite over this one says."""
+    """Turns of conversations at the embedded support desk about facts that no training shows; an answer is right that
+    names the fact, or calls `lookup_order` for it where the conversation does not show it. Whether it is a good answer,
+    a judged suite over this one says."""
 
     kind: Literal["desk"] = "desk"
     """Which kind of suite this is."""
     name: Name = "desk"
     """Unique among the suites."""
+    system: str = "You answer for the shop Bluefin. Keep a calm tone. No voucher."
+    """System prompt before each item that has none of its own: those with a tool."""
     items: PositiveInt = 400
     """Questions; champion and candidate answer the same ones. Under 30 the verdict is INCONCLUSIVE."""
     seed: int | None = Field(default=None, exclude_if=lambda seed: seed is None)

@@ -79,12 +79,18 @@ def another(rng: random.Random, request: Request) -> Request:
     return request._replace(attribute=attribute, wording=rng.randrange(len(QUESTIONS[attribute])))
 
 
+def is_reserved(request: Request) -> bool:
+    """Whether the suite alone asks this question, whose facts have to be looked up: it is short, and no other than any
+    user's who asks it."""
+    return is_held_out(request.order, request.attribute, LOOKUP)
+
+
 def begin(rng: random.Random, split: Split, tool: bool) -> Turn:
     """The first turn of a conversation. `heldout`: what is asked for is a held-out fact, and where it has to be looked
     up also a held-out question."""
     while True:
         request = draw(rng, split)
-        if not tool or is_held_out(request.order, request.attribute, LOOKUP) == (split == "heldout"):
+        if not tool or is_reserved(request) == (split == "heldout"):
             return first(request, tool)
 
 

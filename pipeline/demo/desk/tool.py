@@ -60,6 +60,11 @@ def call_text(order: str) -> str:
     return f'<tool_call>\n{{"name": "{NAME}", "arguments": {{"order": "{order}"}}}}\n</tool_call>'
 
 
+def call_json(order: str) -> str:
+    """The right call as the check of calls reads it."""
+    return json.dumps([{"name": NAME, "arguments": {"order": order}}])
+
+
 def assistant_message(text: str, id: str) -> dict[str, str]:
     """The turn that an application reads from an answer: its calls as JSON text, where the tool takes all of them."""
     words, orders = read_answer(text)

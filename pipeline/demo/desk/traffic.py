@@ -2,7 +2,8 @@
 
 Owns who asks what, that the simulated client runs the model's calls, and what a user thinks of an answer: its utility
 and the user's own bias, seen through noise. A call is seen by no user. A row is one answer of the model: it holds the
-prompt, the facts, the tool's definition, the answer and the thumb; utility is in none. Prompts show no held-out fact.
+prompt, the facts, the tool's definition, the answer and the thumb; utility is in none. Prompts show no held-out fact,
+and ask no question that the suite reserves.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from datetime import date, datetime, time, timedelta
 
 from pipeline.demo import export
 from pipeline.demo.desk.answers import features
-from pipeline.demo.desk.conversation import SECOND, WITH_TOOL, Turn, after_call, another, begin, second
-from pipeline.demo.desk.requests import Request
+from pipeline.demo.desk.conversation import SECOND, WITH_TOOL, Turn, after_call, another, begin, is_reserved, second
+from pipeline.demo.desk.requests import ATTRIBUTES, Request
 from pipeline.demo.desk.tool import assistant_message
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
@@ -77,7 +78,7 @@ class _Conversation:
         if answer.finished:
             self.turn = after_call(turn, answer.text)
         if self.turn is None and turn.request.shown and self._asks_again:
-            self.turn, self._asks_again = second(turn, answer.text, another(rng, turn.request)), False
+            self.turn, self._asks_again = second(turn, answer.text, _asked(rng, turn.request)), False
 
     @property
     def to_come(self) -> int:
@@ -105,8 +106,22 @@ def _held(rng: random.Random, key: str, calls: int, champion: ModelRef, sample: 
 
 def _begun(rng: random.Random, tool: bool, asks_again: bool) -> _Conversation:
     turn = begin(rng, "train", tool)
+    while is_reserved(turn.request) or not _other_questions(turn.request):
+        turn = begin(rng, "train", tool)
     turn.messages[-1]["content"] += export.personal_sentence(rng)
     return _Conversation(turn, asks_again)
+
+
+def _other_questions(request: Request) -> list[Request]:
+    """Questions about the order's other facts that users ask."""
+    others = [request._replace(attribute=each) for each in ATTRIBUTES if each != request.attribute]
+    return [each for each in others if not is_reserved(each)]
+
+
+def _asked(rng: random.Random, request: Request) -> Request:
+    while is_reserved(following := another(rng, request)):
+        pass
+    return following
 
 
 def biases(seed: int) -> dict[str, float]:

@@ -20,6 +20,9 @@ _FUNCTION = re.compile(r"llm\.request\.functions\.(\d+)\.(name|description|param
 _TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
 _EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 
+_KEPT_BY_PROVIDER = ("resp_", "conv_")
+"""Beginnings of OpenAI's ids: the request continues what the provider has, and holds its end alone."""
+
 Json = dict[str, Any]
 
 
@@ -39,7 +42,10 @@ def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     rules = _decoded(span_attributes.get("gen_ai.system_instructions"))
     if rules:
         parts = cast(list[Any], rules) if isinstance(rules, list) else [rules]
-        parsed = chat.joined(chat.parse({"role": "system", "parts": parts}, "system"), parsed)
+        instructions = chat.parse({"role": "system", "parts": parts}, "system")
+        parsed = parsed if _begins_with(parsed, instructions) else chat.joined(instructions, parsed)
+    if str(span_attributes.get("gen_ai.conversation.id", "")).startswith(_KEPT_BY_PROVIDER):
+        parsed = chat.Chat([], unreadable="input: a conversation that the provider keeps")
     if chat.torn(parsed):
         parsed = chat.Chat([], unreadable="input: a tool's result without its call")
     parsed.tools += _tools(span_attributes)
@@ -56,6 +62,21 @@ def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     if not value:
         return openinference.answered(span_attributes)
     return choices.served(cast(list[Any], value)) if isinstance(value, list) else chat.parse(value, "assistant")
+
+
+def lacks_tools(span_attributes: Json) -> bool:
+    """Whether tools are called and not all of them are defined: a record of a log or an agent's span may do that."""
+    texts = (str(span_attributes.get(key, "")) for key in ("gen_ai.input.messages", "gen_ai.output.messages"))
+    if not any("tool_call" in text for text in texts):
+        return False
+    functions = [tool["function"] for tool in _tools(span_attributes) if isinstance(tool.get("function"), dict)]
+    return not functions or any("parameters" not in function for function in functions)
+
+
+def _begins_with(parsed: chat.Chat, instructions: chat.Chat) -> bool:
+    """Whether the instructions are among the messages too: openlit writes them twice."""
+    texts = [message["content"] for message in parsed.messages if message["role"] == "system"]
+    return bool(texts) and "".join(texts) == "".join(message["content"] for message in instructions.messages)
 
 
 def _conversation(events: list[tuple[str, Json]]) -> tuple[list[Json], list[Json]]:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pipeline.traces.sources import chat, choices
 from pipeline.traces.sources.calls import normal_tools
-from pipeline.traces.sources.shapes import decoded
+from pipeline.traces.sources.shapes import Unreadable, decoded, literal
 
 _CALL = re.compile(r"tool_calls\.(\d+)\.tool_call\.(?:function\.)?(.+)")
 _PART = re.compile(r"contents\.(\d+)\.message_content\.(.+)")
@@ -97,10 +97,25 @@ def _lacks_a_message(span_attributes: Mapping[str, Any]) -> bool:
 
 
 def _tools(span_attributes: Mapping[str, Any]) -> list[Json]:
-    """`llm.tools.0.tool.json_schema` and the like; `ai.prompt.tools`."""
+    """`llm.tools.0.tool.json_schema` and the like, or the list of them; `ai.prompt.tools`."""
     numbered = [(key, value) for key, value in span_attributes.items() if key.startswith("llm.tools.")]
     schemas = [value for key, value in sorted(numbered) if key.endswith(".tool.json_schema")]
-    return normal_tools([*schemas, *_listed(span_attributes.get("ai.prompt.tools"))])
+    whole = [_unquoted(tool) for tool in _listed(span_attributes.get("llm.tools"))]
+    return normal_tools([*schemas, *whole, *_listed(span_attributes.get("ai.prompt.tools"))])
+
+
+def _unquoted(value: Any) -> Any:
+    """Texts as they were before Python printed them: OpenInference's `crewai` writes names and schemas so."""
+    if isinstance(value, dict):
+        return {key: _unquoted(inner) for key, inner in cast(Json, value).items()}
+    if isinstance(value, list):
+        return [_unquoted(inner) for inner in cast(list[Any], value)]
+    if not isinstance(value, str) or (value[:1], value[-1:]) not in (("'", "'"), ("{", "}"), ("[", "]")):
+        return value
+    try:
+        return literal(value)
+    except Unreadable:
+        return value
 
 
 def _listed(value: Any) -> list[Any]:
@@ -116,7 +131,7 @@ def _message(fields: Json, role: str) -> Json:
     for key, value in fields.items():
         field = key.removeprefix("message.")
         if call := _CALL.fullmatch(field):
-            calls.setdefault(int(call[1]), {})[call[2]] = value
+            calls.setdefault(int(call[1]), {})[call[2]] = _unquoted(value) if call[2] == "name" else value
         elif part := _PART.fullmatch(field):
             parts.setdefault(int(part[1]), {})[part[2]] = value
         elif field.startswith("function."):  # AutoGen's results of tools, of one message several

@@ -23,9 +23,10 @@ from pipeline.traces.sources.files import JSON, WHOLE, Files
 from pipeline.traces.sources.langfuse import count, metadata_text, put
 from pipeline.traces.sources.lines import LineBatch, blocks, refusal
 from pipeline.traces.sources.moments import EPOCH
-from pipeline.traces.sources.otel_calls import DETAILS, CallJoiner, CallRecord
+from pipeline.traces.sources.otel_calls import DETAILS, RESPONSE_ID, CallJoiner, CallRecord
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
+TOOLS = "gen_ai.tool.definitions"
 ENDED_IN_CALL = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
 """Why an answer ended that holds a call: without one, an instrumentation has lost it."""
 LOST_CALL = "output: a text that ended in a call, which is not there"
@@ -110,9 +111,15 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int, of_
             return
         span = msgspec.convert(received.record, otlp.Span)
         trace_id, day = span.trace_id, _moment(otlp.nanoseconds(span.start_time_unix_nano)).date().isoformat()
-        span_attributes = _attributes(span)
-        complete = not conventions.is_call(span_attributes) or _has_text(span, span_attributes)
-        _put(rows, calls.add_span(place, span, received.resource, complete))
+        span_attributes, row = _attributes(span), CallRecord(place, span, received.resource)
+        if not conventions.is_call(span_attributes):
+            calls.add_agent(place, span)
+            _put(rows, [row])
+            return
+        response_id = str(span_attributes.get(RESPONSE_ID) or span.span_id)
+        has_text = _has_text(span, span_attributes)
+        lacks = not has_text or response_id.startswith("resp_") or genai.lacks_tools(span_attributes)
+        _put(rows, calls.add_span(row, span.failed or not lacks, has_text, response_id))
     except Exception as error:  # the boundary of one span: whatever it holds, it must not stop the spans beside it
         rows.rejected.append(refusal(place, error, trace_id, day))
 
@@ -128,11 +135,16 @@ def _has_text(span: otlp.Span, span_attributes: dict[str, Any]) -> bool:
 
 
 def _attributes(span: otlp.Span) -> dict[str, Any]:
-    """The span's own, and those of an event that holds what may also be on the span."""
+    """The span's own, and those of an event that holds what may also be on the span.
+
+    Definitions of tools are whole in the event: on a span they may lack their parameters, as Google's ADK writes them.
+    """
     span_attributes = otlp.attributes(span.attributes)
     for event in span.events:
         if event.name in DETAILS:
-            span_attributes = {**otlp.attributes(event.attributes), **span_attributes}
+            of_event = otlp.attributes(event.attributes)
+            defined = of_event.get(TOOLS) or span_attributes.get(TOOLS)
+            span_attributes = {**of_event, **span_attributes, **({TOOLS: defined} if defined else {})}
     return span_attributes
 
 

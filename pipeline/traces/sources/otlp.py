@@ -58,6 +58,7 @@ class Span(msgspec.Struct, rename="camel"):
     trace_id: str
     span_id: str
     start_time_unix_nano: int | str
+    parent_span_id: str = ""
     end_time_unix_nano: int | str = 0
     attributes: list[Any] = []
     events: list[SpanEvent] = []

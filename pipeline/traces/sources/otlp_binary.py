@@ -263,6 +263,7 @@ def _span(span: Any) -> dict[str, Any]:
     return {
         "traceId": span.trace_id.hex(),
         "spanId": span.span_id.hex(),
+        "parentSpanId": span.parent_span_id.hex(),
         "startTimeUnixNano": span.start_time_unix_nano,
         "endTimeUnixNano": span.end_time_unix_nano,
         "attributes": _pairs(span.attributes),

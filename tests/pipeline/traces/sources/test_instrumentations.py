@@ -65,6 +65,26 @@ def test_several_answers_without_an_end_are_unreadable() -> None:
     assert served([answer(text("Soon.")), answer(text("Never."))]).unreadable == "output: several answers"
 
 
+def test_chunks_of_a_stream_are_one_answer() -> None:
+    def chunks(*texts: str) -> list[dict[str, Any]]:
+        *before, last = texts
+        return [*(answer(text(t), finish_reason="") for t in before), answer(text(last), finish_reason="stop")]
+
+    assert completion(served(chunks("So", "on", "."))) == "Soon."
+    assert completion(served(chunks("So", "on.", "Soon."))) == "Soon."  # the last one repeats the others
+    part = {**CALL_PART, "arguments": None}
+    calls = [answer(part, finish_reason=""), answer(CALL_PART, finish_reason="stop")]
+    [call] = json.loads(tool_calls(served(calls)) or "[]")
+    assert json.loads(call["function"]["arguments"]) == {"id": "K92"}
+
+
+def test_instructions_that_are_a_message_too_are_written_once(tmp_path: Path) -> None:
+    messages = [{"role": "system", "parts": [text("Be brief.")]}, *ASKED]
+    fields = {"gen_ai.system_instructions": [text("Be brief.")], "gen_ai.input.messages": messages}
+    trace = one(tmp_path, request(span({**fields, "gen_ai.output.messages": [answer(text("Soon."))]})))
+    assert trace.messages == [{"role": "system", "content": "Be brief."}, USER]
+
+
 def test_the_response_decides_between_several_output_messages(tmp_path: Path) -> None:
     choices = [{"index": n, "message": {"role": "assistant", "content": t}} for n, t in enumerate(("Soon.", "Never."))]
     trace = one(

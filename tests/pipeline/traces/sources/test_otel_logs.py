@@ -108,3 +108,49 @@ def test_what_waits_is_bounded_and_every_row_counted(tmp_path: Path, monkeypatch
 def test_a_span_that_was_exported_twice_is_two_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, request(span({}), span({})), logs(*messages()))
     assert (len(rows.traces), len(rows.rejected)) == (1, 1)
+
+
+RESPONSE = {"gen_ai.response.id": "r1"}
+TEXTS = {"gen_ai.input.messages": ASKED, "gen_ai.output.messages": ANSWERED}
+
+
+@pytest.mark.parametrize("order", permutations(range(3)))
+def test_a_record_that_names_the_response_alone_is_the_spans(tmp_path: Path, order: tuple[int, ...]) -> None:
+    def unplaced(response: str) -> dict[str, Any]:
+        attributes = {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": "m",
+            "gen_ai.response.id": response,
+            **TEXTS,
+        }
+        whole = record("gen_ai.client.inference.operation.details", **attributes)
+        return logs({key: value for key, value in whole.items() if key not in IDS})
+
+    received = [request(span({**RESPONSE, **TEXTS})), unplaced("r1"), unplaced("r2")]
+    rows = rows_of(tmp_path, *(received[n] for n in order))
+    assert sorted(row.observation_id == IDS["spanId"] for row in rows.traces) == [False, True]
+    assert [row.completion for row in rows.traces] == ["2", "2"]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_record_defines_the_tools_that_a_span_calls(tmp_path: Path, late: bool) -> None:
+    part = {"type": "tool_call", "id": "c", "name": "search", "arguments": {}}
+    texts = {**TEXTS, "gen_ai.output.messages": [{"role": "assistant", "parts": [part]}]}
+    named = [{"type": "function", "name": "search", "parameters": None}]
+    whole = [{"type": "function", "name": "search", "parameters": {"type": "object"}}]
+    of_span = request(span({**texts, "gen_ai.tool.definitions": named}))
+    of_log = logs(record("gen_ai.client.inference.operation.details", **{"gen_ai.tool.definitions": whole}))
+    trace = one(tmp_path, *((of_span, of_log) if late else (of_log, of_span)))
+    assert json.loads(trace.tools or "")[0]["function"]["parameters"] == {"type": "object"}
+
+
+@pytest.mark.parametrize("conversation", [None, "resp_0"])
+def test_an_agents_span_says_what_a_call_had(tmp_path: Path, conversation: str | None) -> None:
+    call = span({**RESPONSE, "gen_ai.response.id": "resp_1", **TEXTS}, parentSpanId="00f067aa0ba902b7")
+    own = {"gen_ai.operation.name": "invoke_agent", "gen_ai.tool.definitions": '[{"name": "search", "parameters": {}}]'}
+    kept = {"gen_ai.conversation.id": conversation} if conversation else {}
+    rows = rows_of(tmp_path, request(call, span({**own, **kept}, spanId="00f067aa0ba902b7")))
+    [trace] = rows.traces
+    assert reasons(rows) == ["not_generation:2:2026-01-05"]
+    assert json.loads(trace.tools or "")[0]["function"]["name"] == "search"
+    assert trace.unreadable == ("input: a conversation that the provider keeps" if conversation else None)
