@@ -23,18 +23,22 @@ if TYPE_CHECKING:
 # An observation's newest export wins; the last model call stands for its trace; the same answer to the same prompt for
 # the same user at the same moment is one row (at another moment it is a second sample of the model, and signal).
 # Ties are broken by what the rows say of themselves, then by their place in the source.
-# Most rows share nothing with another one: only the contested ones are ranked.
+# Most rows share nothing with another one: only the contested ones are ranked. They are looked for by 64-bit hashes,
+# which are grouped faster than texts; two that are alike by chance add a row that wins its ranks and changes nothing.
+HASHED = """
+create temp table hashed as select part, line, reason is null as passed, hash(observation_id) as observation,
+    hash(trace_id) as trace, hash(user_id, timestamp, content_key) as content
+from keys where observation_id is not null
+"""
 CONTESTED = """
 create temp table contested as
-with traces as (select * from keys where observation_id is not null),
-exports as (select observation_id from traces group by all having count(*) > 1),
-calls as (select trace_id from traces group by all having count(*) > 1),
-copies as (select user_id, timestamp, content_key from traces where reason is null group by all having count(*) > 1)
-select * from traces t
-where observation_id in (select observation_id from exports) or trace_id in (select trace_id from calls) or exists (
-    from copies c
-    where c.content_key = t.content_key and c.timestamp = t.timestamp and c.user_id is not distinct from t.user_id
+with shared as (
+    select part, line from hashed
+    where observation in (select observation from hashed group by all having count(*) > 1)
+    or trace in (select trace from hashed group by all having count(*) > 1)
+    or content in (select content from hashed where passed group by all having count(*) > 1)
 )
+select * exclude (bands) from keys semi join shared using (part, line)
 """
 REJECTED = """
 create temp table rejected as
@@ -134,7 +138,9 @@ def deduplicate(case: DayInput) -> DayOutcome:
     admitted, feedback, ledger = (folder / n for n in ("admitted.parquet", "feedback.parquet", "rejected.jsonl"))
     with connect(folder, memory_mb=case.memory_mb) as db:
         db.execute(f"create temp view keys as select * from read_parquet({quoted(case.keys)})")
+        db.execute(HASHED)
         db.execute(CONTESTED)
+        db.execute("drop table hashed")
         db.execute(REJECTED)
         db.execute(ADMITTED)
         near = _near_duplicates(db, case)
