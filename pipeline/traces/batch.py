@@ -90,7 +90,7 @@ class BatchBuilder:
         texts = _joined(metadata) if isinstance(metadata[0], msgspec.Raw) else pa.array(metadata, pa.string())
         columns: dict[str, Any] = {name: _column(values[name], BATCH.field(name).type) for name in _PLAIN}
         decoded_metadata = list(map(self._decode, metadata))
-        said = {field: list(map(pick, decoded_metadata)) for field, pick in self._pick.items()}
+        picked = {field: list(map(pick, decoded_metadata)) for field, pick in self._pick.items()}
         feedback = values["feedback"]
         said_mean = [mean_of(scores) for scores in feedback] if any(feedback) else [(None, 0)] * len(traces)
         columns |= {
@@ -101,15 +101,15 @@ class BatchBuilder:
             "feedback": feedback_array(feedback),
             "feedback_mean": pa.array([mean for mean, _ in said_mean], pa.float64()),
             "feedback_count": pa.array([count for _, count in said_mean], pa.int64()),
-            "reference": _text(said["reference"]),
+            "reference": _text(picked["reference"]),
             "recognised": pa.nulls(len(traces), pa.string()),
             "source_file": pa.repeat(self._file, len(traces)),
             "content_key": pa.array(_content_keys(values), pa.binary(16)),
-            "finish_reason": pc.coalesce(_text(said["finish"]), _column(values["finish_reason"], pa.string())),
+            "finish_reason": pc.coalesce(_text(picked["finish"]), _column(values["finish_reason"], pa.string())),
             # A prompt set has no users: the recipe declares once what they would have said of each row.
-            "consent_said": _text([self._declared] * len(traces) if self._declared else said["consent"]),
-            "region_said": _name(said["region"]),
-            "confidential_said": _text(said["confidential"]),
+            "consent_said": _text([self._declared] * len(traces) if self._declared else picked["consent"]),
+            "region_said": _name(picked["region"]),
+            "confidential_said": _text(picked["confidential"]),
         }
         return _batch_of(columns)
 

@@ -16,6 +16,7 @@ from pipeline.traces.database import MEMORY_MB, connect, quoted
 from pipeline.traces.feedback import FEEDBACK
 from pipeline.traces.near_duplicates import clusters
 from pipeline.traces.records import Reason
+from pipeline.traces.sketches import write_sketches
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -38,7 +39,7 @@ with shared as (
     or trace in (select trace from hashed group by all having count(*) > 1)
     or content in (select content from hashed where passed group by all having count(*) > 1)
 )
-select * exclude (bands) from keys semi join shared using (part, line)
+select * exclude (text, bands) from keys semi join shared using (part, line)
 """
 REJECTED = """
 create temp table rejected as
@@ -94,6 +95,8 @@ insert into rejected select part, row, line, trace_id, 'near_duplicate', null, n
 """
 
 
+SKETCHES = "sketches.bin"
+
 COUNTS = """
 select part, reason, count(*) from rejected group by all
 union all select part, null, count(*) from admitted group by all
@@ -129,6 +132,8 @@ class DayOutcome(NamedTuple):
     admitted: Path
     feedback: Path | None
     ledger: Path
+    sketches: Path | None = None
+    """Of the admitted rows and their near duplicates, where those were looked for."""
 
 
 def deduplicate(case: DayInput) -> DayOutcome:
@@ -163,6 +168,7 @@ def deduplicate(case: DayInput) -> DayOutcome:
         admitted=admitted,
         feedback=feedback if scored else None,
         ledger=ledger,
+        sketches=None if case.near == "off" else folder / SKETCHES,
     )
 
 
@@ -170,8 +176,9 @@ def _near_duplicates(db: DuckDBPyConnection, case: DayInput) -> int:
     if case.near == "off":
         return 0
     bands = case.folder / "bands.parquet"
-    _copy(db, "select part, row, bands from keys semi join admitted using (part, row)", bands, "parquet")
+    _copy(db, "select part, row, text, bands from keys semi join admitted using (part, row)", bands, "parquet")
     duplicates = clusters([bands], case.similarity, case.memory_mb, case.folder)
+    write_sketches(bands, case.folder / SKETCHES)
     bands.unlink()
     extra = duplicates.num_rows - len(duplicates["cluster"].unique())
     if case.near == "report" or not extra:

@@ -178,8 +178,8 @@ class PlainCalls(ColumnarTraces):
     def __getitem__(self, index: int | slice) -> Trace | list[Trace]:
         if self._traces is None:
             plain = self._plain
-            made = map(_trace, plain.calls, plain.messages, plain.answers, plain.lines)
-            self._traces = self._ordered([*made, *self._others])
+            usual = map(_trace, plain.calls, plain.messages, plain.answers, plain.lines)
+            self._traces = self._ordered([*usual, *self._others])
         return self._traces[index]
 
     def columns(self) -> dict[str, list[Any]] | None:
