@@ -38,7 +38,7 @@ from pipeline.rollout.decision import abort
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
 from pipeline.storage import Store, names_nobody
-from pipeline.traces import erased
+from pipeline.traces import erased, sketches
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import Lake, Redact, SweepResult, open_lake
@@ -220,7 +220,8 @@ def _block(context: StageContext, affected: Affected, id: str, registry_uri: str
 
 
 def _erase(store: Store, lake: Lake, person: Person, pending: Pending, id: str, identifiers: Identifiers) -> None:
-    """One commit, and the accounts that follow from it."""
+    """One commit, and the accounts that follow from it. Sketches go first: whose text one is of, nothing tells."""
+    sketches.forget(store.path(layout.SKETCHES))
     rows = lake.rows_of(person.ids, person.since)
     redact = _redact(identifiers) if person.since is None else None
     if rows or (redact is not None and lake.changed_by(redact)):

@@ -19,7 +19,18 @@ import xxhash
 from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import FEEDBACK, MESSAGE, SCHEMA, SEEN, Rejection, Score, Trace
+from pipeline.traces.rows import (
+    FEEDBACK,
+    MESSAGE,
+    SCHEMA,
+    SEEN,
+    ColumnarTraces,
+    Message,
+    PlainMessage,
+    Rejection,
+    Score,
+    Trace,
+)
 from pipeline.traces.sources.shapes import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])
@@ -33,7 +44,7 @@ UNREADABLE = "\0"
 # Columns that are a trace's attributes as they stand.
 _PLAIN = (
     *("trace_id", "observation_id", "timestamp", "model", "user_id", "session_id", "completion", "input_tokens"),
-    *("output_tokens", "latency_s", "level", "error", "metadata", "line", "updated_at", "has_payload"),
+    *("output_tokens", "latency_s", "level", "error", "line", "updated_at", "has_payload"),
     *("tool_calls", "tools", "unreadable"),
 )
 
@@ -74,31 +85,51 @@ class BatchBuilder:
     def _batch(self, traces: Sequence[Trace]) -> pa.RecordBatch:
         if not traces:
             return _batch_of({})
-        columns: dict[str, Any] = {
-            name: pa.array(list(map(attrgetter(name), traces)), BATCH.field(name).type) for name in _PLAIN
-        }
-        decoded_metadata = [self._decode(trace.metadata) for trace in traces]
-        finish = list(map(self._pick["finish"], decoded_metadata))
-        feedback = [trace.feedback for trace in traces]
+        values = _values(traces)
+        metadata = values.pop("metadata")
+        texts = _joined(metadata) if isinstance(metadata[0], msgspec.Raw) else pa.array(metadata, pa.string())
+        columns: dict[str, Any] = {name: _column(values[name], BATCH.field(name).type) for name in _PLAIN}
+        decoded_metadata = list(map(self._decode, metadata))
+        picked = {field: list(map(pick, decoded_metadata)) for field, pick in self._pick.items()}
+        feedback = values["feedback"]
         said_mean = [mean_of(scores) for scores in feedback] if any(feedback) else [(None, 0)] * len(traces)
         columns |= {
+            "metadata": texts,
             "day": columns["timestamp"].cast(pa.date32()),
             "consent": pa.repeat(False, len(traces)),
-            "messages": _messages(traces),
+            "messages": _messages(values["messages"]),
             "feedback": feedback_array(feedback),
             "feedback_mean": pa.array([mean for mean, _ in said_mean], pa.float64()),
             "feedback_count": pa.array([count for _, count in said_mean], pa.int64()),
-            "reference": _text(list(map(self._pick["reference"], decoded_metadata))),
+            "reference": _text(picked["reference"]),
             "recognised": pa.nulls(len(traces), pa.string()),
             "source_file": pa.repeat(self._file, len(traces)),
-            "content_key": pa.array(_content_keys(traces), pa.binary(16)),
-            "finish_reason": pc.coalesce(_text(finish), pa.array([t.finish_reason for t in traces], pa.string())),
+            "content_key": pa.array(_content_keys(values), pa.binary(16)),
+            "finish_reason": pc.coalesce(_text(picked["finish"]), _column(values["finish_reason"], pa.string())),
             # A prompt set has no users: the recipe declares once what they would have said of each row.
-            "consent_said": _text([self._declared or self._pick["consent"](each) for each in decoded_metadata]),
-            "region_said": _name(list(map(self._pick["region"], decoded_metadata))),
-            "confidential_said": _text(list(map(self._pick["confidential"], decoded_metadata))),
+            "consent_said": _text([self._declared] * len(traces) if self._declared else picked["consent"]),
+            "region_said": _name(picked["region"]),
+            "confidential_said": _text(picked["confidential"]),
         }
         return _batch_of(columns)
+
+
+def _values(traces: Sequence[Trace]) -> dict[str, list[Any]]:
+    """Each field of the traces as a list."""
+    columns = traces.columns() if isinstance(traces, ColumnarTraces) else None
+    return columns or {name: list(map(attrgetter(name), traces)) for name in Trace.__struct_fields__}
+
+
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    return pa.nulls(len(values), kind) if values.count(None) == len(values) else pa.array(values, kind)
+
+
+def _joined(texts: Sequence[msgspec.Raw]) -> pa.Array:
+    """A string column of UTF-8 that is copied once. Raises ArrowInvalid for what is none."""
+    data, offsets = pa.py_buffer(b"".join(texts)), _offsets(texts).buffers()[1]
+    column = pa.StringArray.from_buffers(len(texts), offsets, data)
+    column.validate(full=True)
+    return column
 
 
 def mean_of(feedback: Sequence[Score]) -> tuple[float | None, int]:
@@ -117,14 +148,17 @@ def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([columns.get(f.name, pa.array([], f.type)) for f in BATCH], schema=BATCH)
 
 
-def _messages(traces: Sequence[Trace]) -> pa.ListArray:
-    nested = [trace.messages for trace in traces]
+def _messages(nested: Sequence[Sequence[Message | PlainMessage]]) -> pa.ListArray:
     flat = list(chain.from_iterable(nested))
-    parts = [pa.array([m["role"] for m in flat], pa.string()), pa.array([m["content"] for m in flat], pa.string())]
-    if max(map(len, flat), default=0) <= len(parts):  # role and content alone: the usual case
-        parts += [pa.nulls(len(flat), pa.string())] * (len(MESSAGE) - len(parts))
+    if set(map(type, flat)) <= {PlainMessage}:
+        texts = [list(map(attrgetter(name), flat)) for name in PlainMessage.__struct_fields__]
     else:
-        parts += [pa.array([m.get(field.name) for m in flat], pa.string()) for field in list(MESSAGE)[len(parts) :]]
+        whole = [m if isinstance(m, dict) else msgspec.structs.asdict(m) for m in flat]
+        names = [field.name for field in MESSAGE] if max(map(len, whole)) > len(PlainMessage.__struct_fields__) else []
+        texts = [[m["role"] for m in whole], [m["content"] for m in whole]]
+        texts += [[m.get(name) for m in whole] for name in names[len(texts) :]]
+    parts = [pa.array(each, pa.string()) for each in texts]
+    parts += [pa.nulls(len(flat), pa.string())] * (len(MESSAGE) - len(parts))  # role and content alone: the usual case
     return pa.ListArray.from_arrays(_offsets(nested), pa.StructArray.from_arrays(parts, fields=list(MESSAGE)))
 
 
@@ -133,16 +167,19 @@ def _offsets(nested: Sequence[Sequence[Any]]) -> pa.Array:
     return pa.array(ends, pa.int32())
 
 
-def _content_keys(traces: Sequence[Trace]) -> list[bytes]:
+def _content_keys(values: dict[str, list[Any]]) -> list[bytes]:
     """128 bits of what was asked and answered, compared only among rows of one user and one moment.
 
     So a fast hash is enough: who could make two of them collide would only lose a row of their own.
     """
-    encode, digest = msgspec.msgpack.encode, xxhash.xxh3_128_digest
-    return [
-        digest(encode((t.messages, t.completion, t.tool_calls if t.unreadable is None else t.observation_id)))
-        for t in traces
-    ]
+    calls, strange = values["tool_calls"], values["unreadable"]
+    if strange.count(None) < len(strange):
+        rows = zip(calls, strange, values["observation_id"], strict=True)
+        calls = [call if shape is None else own for call, shape, own in rows]
+    encode = msgspec.msgpack.Encoder().encode
+    return list(
+        map(xxhash.xxh3_128_digest, map(encode, zip(values["messages"], values["completion"], calls, strict=True)))
+    )
 
 
 def _text(values: Sequence[Any]) -> pa.Array:

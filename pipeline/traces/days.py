@@ -24,6 +24,7 @@ from pipeline import audit, layout
 from pipeline.engine import Engine
 from pipeline.recipe.traces import PromptsSource, Traces
 from pipeline.storage import digest_json, write_atomically
+from pipeline.traces import sketches
 from pipeline.traces.deduplicate import DayInput, DayOutcome, deduplicate
 from pipeline.traces.gates import VERSION
 from pipeline.traces.lake import LakeConfig
@@ -133,6 +134,8 @@ class DayWriter:
         counts = {"seen": report.seen, "admitted": report.admitted, "digest": report.digest, "snapshot": lake.snapshot}
         audit.record(store, "admission", day, counts, self._session.now)
         write_atomically(store.path(layout.rejected_rows(day)), verdict.ledger.read_bytes())
+        if verdict.sketches is not None and day != UNKNOWN_DAY:
+            sketches.keep(store.path(layout.SKETCHES), day, verdict.sketches)
         store.write(layout.day_report(day), report)  # last: a day without its report is made again
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.rejected.items())
         self._session.log(

@@ -16,6 +16,7 @@ from pipeline.traces.database import MEMORY_MB, connect, quoted
 from pipeline.traces.feedback import FEEDBACK
 from pipeline.traces.near_duplicates import clusters
 from pipeline.traces.records import Reason
+from pipeline.traces.sketches import write_sketches
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -23,18 +24,22 @@ if TYPE_CHECKING:
 # An observation's newest export wins; the last model call stands for its trace; the same answer to the same prompt for
 # the same user at the same moment is one row (at another moment it is a second sample of the model, and signal).
 # Ties are broken by what the rows say of themselves, then by their place in the source.
-# Most rows share nothing with another one: only the contested ones are ranked.
+# Most rows share nothing with another one: only the contested ones are ranked. They are looked for by 64-bit hashes,
+# which are grouped faster than texts; two that are alike by chance add a row that wins its ranks and changes nothing.
+HASHED = """
+create temp table hashed as select part, line, reason is null as passed, hash(observation_id) as observation,
+    hash(trace_id) as trace, hash(user_id, timestamp, content_key) as content
+from keys where observation_id is not null
+"""
 CONTESTED = """
 create temp table contested as
-with traces as (select * from keys where observation_id is not null),
-exports as (select observation_id from traces group by all having count(*) > 1),
-calls as (select trace_id from traces group by all having count(*) > 1),
-copies as (select user_id, timestamp, content_key from traces where reason is null group by all having count(*) > 1)
-select * from traces t
-where observation_id in (select observation_id from exports) or trace_id in (select trace_id from calls) or exists (
-    from copies c
-    where c.content_key = t.content_key and c.timestamp = t.timestamp and c.user_id is not distinct from t.user_id
+with shared as (
+    select part, line from hashed
+    where observation in (select observation from hashed group by all having count(*) > 1)
+    or trace in (select trace from hashed group by all having count(*) > 1)
+    or content in (select content from hashed where passed group by all having count(*) > 1)
 )
+select * exclude (text, bands) from keys semi join shared using (part, line)
 """
 REJECTED = """
 create temp table rejected as
@@ -90,6 +95,8 @@ insert into rejected select part, row, line, trace_id, 'near_duplicate', null, n
 """
 
 
+SKETCHES = "sketches.bin"
+
 COUNTS = """
 select part, reason, count(*) from rejected group by all
 union all select part, null, count(*) from admitted group by all
@@ -125,6 +132,8 @@ class DayOutcome(NamedTuple):
     admitted: Path
     feedback: Path | None
     ledger: Path
+    sketches: Path | None = None
+    """Of the admitted rows and their near duplicates, where those were looked for."""
 
 
 def deduplicate(case: DayInput) -> DayOutcome:
@@ -134,7 +143,9 @@ def deduplicate(case: DayInput) -> DayOutcome:
     admitted, feedback, ledger = (folder / n for n in ("admitted.parquet", "feedback.parquet", "rejected.jsonl"))
     with connect(folder, memory_mb=case.memory_mb) as db:
         db.execute(f"create temp view keys as select * from read_parquet({quoted(case.keys)})")
+        db.execute(HASHED)
         db.execute(CONTESTED)
+        db.execute("drop table hashed")
         db.execute(REJECTED)
         db.execute(ADMITTED)
         near = _near_duplicates(db, case)
@@ -157,6 +168,7 @@ def deduplicate(case: DayInput) -> DayOutcome:
         admitted=admitted,
         feedback=feedback if scored else None,
         ledger=ledger,
+        sketches=None if case.near == "off" else folder / SKETCHES,
     )
 
 
@@ -164,8 +176,9 @@ def _near_duplicates(db: DuckDBPyConnection, case: DayInput) -> int:
     if case.near == "off":
         return 0
     bands = case.folder / "bands.parquet"
-    _copy(db, "select part, row, bands from keys semi join admitted using (part, row)", bands, "parquet")
+    _copy(db, "select part, row, text, bands from keys semi join admitted using (part, row)", bands, "parquet")
     duplicates = clusters([bands], case.similarity, case.memory_mb, case.folder)
+    write_sketches(bands, case.folder / SKETCHES)
     bands.unlink()
     extra = duplicates.num_rows - len(duplicates["cluster"].unique())
     if case.near == "report" or not extra:

@@ -26,9 +26,9 @@ from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.memory import reused
-from pipeline.traces.near_duplicates import band_keys
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
+from pipeline.traces.sketches import KeptSketches, Sketched
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart
 from pipeline.traces.staging import BANDS, StagedDays
@@ -59,6 +59,8 @@ class GovernTask(NamedTuple):
     erased: Forgotten
     named_day: str | None
     attributes: str = ""
+    sketches: str = ""
+    """The folder of those that are kept; "" where no near duplicates are looked for."""
     only: frozenset[str] | None = None
 
 
@@ -71,6 +73,8 @@ class GovernedPart(NamedTuple):
     rows: int
     passed: int
     whole: bool
+    sketched: int = 0
+    """Sketches of texts that had to be computed."""
 
 
 def govern_part(task: GovernTask) -> GovernedPart:
@@ -82,6 +86,7 @@ def govern_part(task: GovernTask) -> GovernedPart:
     rules = GateRules(task.settings, task.now, task.erased)
     explain = partial(_seen, task.settings)
     rows, passed, whole = 0, 0, True
+    sketches = KeptSketches(Path(task.sketches)) if task.sketches else None
     staged = StagedDays(Path(task.folder), task.place, task.named_day, task.only)
     with reused(), staged as days, _without_collector():
         for block in source.rows(task.part, digest):
@@ -89,29 +94,30 @@ def govern_part(task: GovernTask) -> GovernedPart:
                 attached.join(block.traces)
             batch, unfit = batcher.batch(block.traces)
             checked, reasons = check(batch, rules)
-            bands = _bands(checked, reasons) if task.settings.near_duplicates != "off" else None
-            days.write(checked, reasons, explain, bands)
+            days.write(checked, reasons, explain, None if sketches is None else _sketched(checked, reasons, sketches))
             days.reject([*block.rejected, *unfit])
             rows += batch.num_rows + len(block.rejected) + len(unfit)
             passed += reasons.count(None)
             whole = whole and _whole(block)
         days.prove_empty()
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole)
+    sketched = 0 if sketches is None else sketches.computed
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole, sketched)
 
 
-def _bands(batch: pa.RecordBatch, reasons: Sequence[Reason | None]) -> pa.Array:
-    """Near-duplicate keys of the last question and its answer, for the rows that passed; null for the others."""
+def _sketched(batch: pa.RecordBatch, reasons: Sequence[Reason | None], sketches: KeptSketches) -> Sketched:
+    """Sketches of the last question and its answer, for the rows that passed; null for the others."""
     passed = np.array([reason is None for reason in reasons], bool)
     if not passed.any():
-        return pa.nulls(batch.num_rows, BANDS)
+        return Sketched(pa.nulls(batch.num_rows, pa.binary(16)), pa.nulls(batch.num_rows, BANDS))
     messages = batch["messages"].flatten()
     asked = np.flatnonzero(pc.equal(messages.field("role"), "user").to_numpy(zero_copy_only=False))
     last = np.zeros(batch.num_rows, np.int64)
     last[pc.list_parent_indices(batch["messages"]).to_numpy()[asked]] = asked  # the later one overwrites
     prompts = messages.field("content").take(pa.array(last[passed]))
-    keys = band_keys(pc.binary_join_element_wise(prompts, batch["completion"].filter(pa.array(passed)), "\n"))
-    places = np.cumsum(passed) - 1
-    return keys.take(pa.array(places, mask=~passed))
+    texts = pc.binary_join_element_wise(prompts, batch["completion"].filter(pa.array(passed)), "\n")
+    days: list[str] = batch["day"].filter(pa.array(passed)).cast(pa.string()).to_pylist()
+    places = pa.array(np.cumsum(passed) - 1, mask=~passed)
+    return Sketched(*(column.take(places) for column in sketches.sketch(days, texts)))
 
 
 @contextmanager

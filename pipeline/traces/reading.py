@@ -67,6 +67,7 @@ class Reading:
         self.scores: tuple[Path, ...] = ()
         self.attributes: tuple[Path, ...] = ()
         self._index = ""
+        self._looks_for_near = session.settings.near_duplicates != "off"
 
     @property
     def sealed(self) -> set[str]:
@@ -151,7 +152,9 @@ class Reading:
         for done in self._engine.map(function, tasks, self._session.log):
             self.governed[done.place] = done
             name = self.parts[done.place].name
-            self._session.log(f"traces: read {name}: {done.rows:,} rows{'' if done.whole else ', and it broke off'}")
+            sketched = f", {done.sketched:,} sketched anew" if self._looks_for_near and done.rows else ""
+            cut = "" if done.whole else ", and it broke off"
+            self._session.log(f"traces: read {name}: {done.rows:,} rows{sketched}{cut}")
 
     def _task(self, index: int, only: frozenset[str] | None) -> GovernTask:
         part = self.parts[index]
@@ -166,4 +169,5 @@ class Reading:
             named_day=named_day(part.name),
             attributes=self._index if part.holds == "calls" else "",
             only=only,
+            sketches=str(self._session.store.path(layout.SKETCHES)) if self._looks_for_near else "",
         )

@@ -5,7 +5,10 @@ Owns the columns and the way from decoded rows to a batch of them. Refuses to kn
 
 from __future__ import annotations
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -76,6 +79,25 @@ class Trace(msgspec.Struct):
     """The source logged something other than text (an image, audio, a file) that no mask can look into."""
 
 
+class PlainMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """A message of a role and a text alone, without the dictionary that a `Message` is."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+
+
+class ColumnarTraces(Sequence[Trace]):
+    """Traces that a source has read as columns, and makes one by one only for who asks for them so."""
+
+    @abstractmethod
+    def columns(self) -> dict[str, list[Any]] | None:
+        """For each field of `Trace` a list of the rows' values, as `Trace` would have them but for two: `metadata` is
+        UTF-8 (`msgspec.Raw`), and a message may be a PlainMessage.
+
+        None once a trace was handed out: it may have been changed since.
+        """
+
+
 class Rejection(msgspec.Struct, frozen=True):
     """A row that stays out, and where it stands. `detail` tells a person why, never with a word of its text."""
 
@@ -90,7 +112,7 @@ class Rejection(msgspec.Struct, frozen=True):
 class Rows(msgspec.Struct):
     """Some megabytes of one part of a source, decoded. Every row of the part ends in exactly one of the lists."""
 
-    traces: list[Trace] = []
+    traces: Sequence[Trace] = []
     rejected: list[Rejection] = []
     scores: list[Score] = []
     attributes: list[Attributes] = []

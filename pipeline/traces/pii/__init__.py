@@ -72,7 +72,7 @@ def mask(text: str) -> str:
         raise Unmaskable(f"{len(text)} characters; at most {MAX_CHARS} are searched. Split or drop the text.")
     try:
         plain = current = normalised(text)
-        if _blob.search(current):
+        if _blob.search(current.encode()):
             raise Unmaskable("The text holds encoded binary. Log such content by reference.")
     except UnicodeEncodeError:
         raise Unmaskable("The text is not Unicode: it holds lone surrogates. Repair or drop the text.") from None
@@ -204,9 +204,9 @@ def _is_clean(text: str) -> bool:
 
 def is_clean_json(text: str) -> bool:
     """Whether raw JSON shows, undecoded, that `mask_tree` would leave its value alone."""
-    if len(text) > MAX_CHARS or _hides.search(text):
+    if len(text) > MAX_CHARS or _hides.search(text.encode()):
         return False
-    seen = normalised(text)
+    seen = normalised(text).encode()
     return not (_candidate.search(seen) or _blob.search(seen)) or (not _label.search(seen) and _is_clean(text))
 
 
@@ -248,10 +248,11 @@ def _ascii(match: Any) -> str:
 
 def _masked_once(text: str) -> str:
     """A round of masking, normalised. The set comes first: most texts that come here match it, and it is fastest."""
-    which = _which.Match(text)  # empty also when the set runs out of memory: a search does not, and says so
-    if not which and not _candidate.search(text):
+    data = text.encode()  # searched so, RE2 need not count the characters up to a match
+    which = _which.Match(data)  # empty also when the set runs out of memory: a search does not, and says so
+    if not which and not _candidate.search(data):
         return text
-    if not which and not _any.search(text):
+    if not which and not _any.search(data):
         return normalised(text)
     for kind, pattern in [_compiled[n] for n in sorted(which)] if which else _compiled:
         text = _masked_kind(text, kind, pattern)
@@ -270,9 +271,10 @@ def _masked_kind(text: str, kind: Kind, pattern: Any) -> str:
 def _spans(text: str, kind: Kind, pattern: Any) -> Iterator[tuple[int, int]]:
     """Where a kind stands in a text, outside of identifiers."""
     identifiers: list[tuple[int, int]] | None = None
-    for match in pattern.finditer(text):
-        offset = match.start(1)
-        for start, end in kind.confirm(str(match.group(1))):
+    # In ASCII a byte is a character; what is not has its characters counted by RE2's own wrapper.
+    for match in pattern.finditer(text.encode() if text.isascii() else text):
+        offset, last = match.span(1)
+        for start, end in kind.confirm(text[offset:last]):
             if identifiers is None:
                 hyphened = text.count("-") >= UUID_HYPHENS  # far faster than the search that it spares
                 identifiers = [uuid_match.span() for uuid_match in _uuid.finditer(text)] if hyphened else []

@@ -3,25 +3,23 @@
 Owns the meaning of the fields, in the snake_case of the blob-storage export. Refuses to open files: `langfuse_export`
 and `langfuse_ui` do, and bring their rows to this one shape.
 
-The usual row of an export (a plain question or chat messages, a plain answer, times in UTC) is read fast, to the same
-trace as `trace_of` makes of it (a test draws rows for both); what the fast way does not know it leaves to that.
+`trace_of` reads every row; `langfuse_plain` reads the usual ones faster, to the same.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import datetime
-from typing import Annotated, Any, Literal, cast
+from typing import Any, cast
 
 import msgspec
 
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Attributes, Message, Rejection, Rows, Score, Trace
+from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat, choices, openinference
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
-from pipeline.traces.sources.shapes import ODD, decoded
+from pipeline.traces.sources.shapes import decoded
 
 UP = frozenset({"true", "1", "up", "thumbs_up", "positive", "good", "yes", "correct"})
 DOWN = frozenset({"false", "0", "down", "thumbs_down", "negative", "bad", "no", "incorrect"})
@@ -102,6 +100,7 @@ def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | Tra
 
 
 def put(rows: Rows, row: Trace | Rejection) -> None:
+    assert isinstance(rows.traces, list), "rows that are being read"
     if isinstance(row, Trace):
         rows.traces.append(row)
     else:
@@ -149,7 +148,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
     )
 
 
-def _marks(row: Observation | UsualRow) -> dict[str, Any]:
+def _marks(row: Observation) -> dict[str, Any]:
     return {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
 
 
@@ -244,107 +243,3 @@ def _unit(row: ScoreRow) -> float | None:
     except ValueError:
         number = {"true": 1.0, "false": 0.0}.get(str(row.value).lower(), -1.0)
     return number if 0.0 <= number <= 1.0 else None
-
-
-Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)] | None
-
-
-class UsageDetails(msgspec.Struct, gc=False):
-    input: Count = None
-    output: Count = None
-
-
-class UsualRow(msgspec.Struct, gc=False):
-    id: str
-    trace_id: str
-    type: str
-    start_time: datetime
-    end_time: datetime | None = None
-    updated_at: datetime | None = None
-    user_id: str | None = None
-    session_id: str | None = None
-    provided_model_name: str | None = None
-    level: str | None = None
-    status_message: str | None = None
-    input: str | None = None
-    output: str | None = None
-    metadata: msgspec.Raw = msgspec.Raw(b"{}")
-    usage_details: UsageDetails | None = None
-    version: Any = None
-    release: Any = None
-    environment: Any = None
-    tags: Any = None
-    latency: float | None = None
-
-
-class PlainMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    """A message without anything else; decoded in half the time that a dictionary takes."""
-
-    role: Literal["system", "user", "assistant", "tool"]
-    content: str
-
-
-class PlainAnswer(msgspec.Struct, gc=False, forbid_unknown_fields=True):
-    role: Literal["assistant"]
-    content: str
-
-
-_row = msgspec.json.Decoder(UsualRow).decode
-_messages = msgspec.json.Decoder(list[PlainMessage]).decode
-_answer = msgspec.json.Decoder(PlainAnswer).decode
-_NO_USAGE = UsageDetails()
-
-
-def usual_call(text: bytes, line: int) -> Trace | Rejection | None:
-    """A row of observations; None when it is not the usual one. Raises ValueError or RecursionError likewise."""
-    row = _row(text)
-    moment, updated = row.start_time, row.updated_at
-    end = row.end_time
-    if (
-        moment.tzinfo is not None
-        or (updated is not None and updated.tzinfo is not None)
-        or (end is not None and end.tzinfo is not None)
-    ):
-        return None
-    if row.type != MODEL_CALL:
-        return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
-    asked, answered, metadata = row.input, row.output, str(row.metadata, "utf-8")
-    if not asked or not answered or metadata[0] != "{":
-        return None
-    if asked[0] == "[":
-        messages: list[Message] = []
-        for message in _messages(asked):
-            content = message.content
-            if ODD(content):
-                return None
-            messages.append({"role": message.role, "content": content})
-    elif ODD(asked):
-        return None
-    else:
-        messages = [{"role": "user", "content": asked}]
-    if answered[0] == "{":
-        answered = _answer(answered).content
-    if ODD(answered):
-        return None
-    usage = row.usage_details or _NO_USAGE
-    return Trace(
-        row.trace_id,
-        row.id,
-        moment,
-        row.provided_model_name or "",
-        row.user_id or None,
-        row.session_id or None,
-        messages,
-        answered,
-        line,
-        updated,
-        usage.input,
-        usage.output,
-        row.latency if end is None else (end - moment).total_seconds(),
-        row.level or "DEFAULT",
-        row.status_message or None,
-        None,
-        marked(metadata, version=row.version, release=row.release, environment=row.environment, tags=row.tags)
-        if row.version or row.release or row.tags
-        else metadata,
-    )

@@ -12,12 +12,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from pipeline.traces.rows import Rows, Trace
+from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import csv_rows
 from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import CSV, JSON, PARQUET, Files, bare_name
-from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add, usual_call
+from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add
+from pipeline.traces.sources.langfuse_plain import plain_calls
 from pipeline.traces.sources.lines import LineBatch, blocks
 from pipeline.traces.sources.parquet import RecordBatch, records
 from pipeline.traces.sources.protocol import Digest, SourcePart
@@ -71,27 +72,19 @@ class LangfuseExport:
 
 
 def _calls(block: LineBatch) -> Rows:
-    """The hot loop of the stage."""
-    rows = Rows()
-    traces, rejected = rows.traces.append, rows.rejected.append
+    """The hot part of the stage."""
     collects = gc.isenabled()
     gc.disable()  # nothing here is garbage, and looking for some costs a quarter of the time
     try:
-        for line, text in enumerate(block.texts, block.first):
-            if not text or text.isspace():
-                continue
-            try:
-                row = usual_call(text, line)
-            except (ValueError, RecursionError):
-                row = None
-            if isinstance(row, Trace):
-                traces(row)
-            elif row is not None:
-                rejected(row)
-            else:
-                add(rows, line, lambda text=text: _observation.decode(text))
+        traces, rejected = plain_calls(block.texts, block.first, _any_call)
     finally:
         if collects:
             gc.enable()
-    rows.rejected += block.rejected
-    return rows
+    return Rows(traces=traces, rejected=[*rejected, *block.rejected])
+
+
+def _any_call(line: int, text: bytes) -> Trace | Rejection:
+    rows = Rows()
+    add(rows, line, lambda: _observation.decode(text))
+    (row,) = (*rows.traces, *rows.rejected)
+    return row

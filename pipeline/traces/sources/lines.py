@@ -53,7 +53,8 @@ def blocks(
     broken: Broken | None = None
     try:
         for chunk in chunks:
-            if not length and chunk.isspace():  # a megabyte of empty lines is not a million of them to look at
+            # A megabyte of empty lines is not a million of them to look at.
+            if not length and chunk.endswith(b"\n") and chunk.isspace():
                 if texts:
                     yield _block(first, texts)
                 first, texts, held = first + len(texts) + chunk.count(b"\n"), [], 0

@@ -62,7 +62,8 @@ class Prompts:
             raise ValueError(
                 f"{shown_path(self._path)} cannot be read ({type(error).__name__}: {error}). Copy the prompt set anew."
             ) from error
-        block, held, line, why = Rows(), 0, 0, ""
+        traces: list[Trace] = []
+        block, held, line, why = Rows(traces), 0, 0, ""
         day = self._section.day.isoformat()
         while True:
             try:
@@ -77,11 +78,12 @@ class Prompts:
             if row is None:
                 break
             line += 1
-            block.traces.append(self._trace(row, line))
+            traces.append(self._trace(row, line))
             held += sum(len(message["content"]) for message in row.messages) + len(row.reference)
             if held >= BLOCK:
                 yield block
-                block, held = Rows(), 0
+                traces = []
+                block, held = Rows(traces), 0
         if why:
             block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, None, day, f"the set breaks off ({why})"))
         yield block

@@ -4,10 +4,15 @@ import json
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.traces.sources.langfuse import Observation, trace_of, usual_call
+from pipeline.recipe.traces import LangfuseExportSource, Traces
+from pipeline.traces.batch import BatchBuilder
+from pipeline.traces.rows import Rejection, Rows, Trace
+from pipeline.traces.sources.langfuse import Observation, add
+from pipeline.traces.sources.langfuse_plain import plain_calls
 
 from .conftest import observation
 
@@ -59,18 +64,41 @@ CHANGES = st.sets(st.sampled_from(sorted(FIELDS)), max_size=3).flatmap(
 ROW = CHANGES.map(lambda changes: observation(1, **{"usage_details": {"input": 7}, **changes}))
 
 
-@settings(max_examples=120)
-@given(ROW)
-def test_the_fast_way_reads_what_the_slow_way_reads(row: dict[str, Any]) -> None:
-    text = json.dumps(row).encode()
-    try:
-        fast = usual_call(text, 1)
-    except (ValueError, RecursionError):
-        fast = None
-    if fast is None:
-        return
-    slow = trace_of(msgspec.json.decode(text, type=Observation), 1)
-    for result in (fast, slow):
-        if hasattr(result, "metadata"):
-            result.metadata = json.loads(result.metadata)
-    assert fast == slow
+SETTINGS = Traces(source=LangfuseExportSource(uri="x"))
+
+
+@settings(max_examples=40)
+@given(st.lists(ROW, min_size=1, max_size=6))
+def test_the_fast_way_reads_what_the_slow_way_reads(rows: list[dict[str, Any]]) -> None:
+    texts = [json.dumps(row).encode() for row in rows]
+    slow = [every(line, text) for line, text in enumerate(texts, 1)]
+    fast, rejected = plain_calls(texts, 1, every)
+    builder = BatchBuilder(SETTINGS, "f")
+    columns, unfit = builder.batch(fast)
+    assert rejected == [row for row in slow if isinstance(row, Rejection)]
+    assert (plain(columns), unfit) == (plain(builder.batch(list(fast))[0]), [])
+    assert list(map(whole, fast)) == [whole(row) for row in slow if isinstance(row, Trace)]
+    assert fast.columns() is None, "traces that were handed out may have changed"
+
+
+def test_text_that_is_no_utf8_is_refused_alone() -> None:
+    rows = [json.dumps(observation(n, metadata={"a": "b\u00e9"}), ensure_ascii=False) for n in (1, 2)]
+    texts = [rows[0].encode("latin-1"), rows[1].encode()]
+    fast, rejected = plain_calls(texts, 1, every)
+    assert ([row.line for row in rejected], [trace.line for trace in fast]) == ([1], [2])
+
+
+def every(line: int, text: bytes) -> Trace | Rejection:
+    rows = Rows()
+    add(rows, line, lambda: msgspec.json.decode(text, type=Observation))
+    (row,) = (*rows.traces, *rows.rejected)
+    return row
+
+
+def plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows of a batch; metadata is compared by what it says, for objects are written in several ways."""
+    return [row | {"metadata": json.loads(row["metadata"])} for row in batch.to_pylist()]
+
+
+def whole(trace: Trace) -> Trace:
+    return msgspec.structs.replace(trace, metadata=json.loads(trace.metadata))
