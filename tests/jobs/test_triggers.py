@@ -11,8 +11,8 @@ import pytest
 
 from assets.outcome import Ending, conclude
 from jobs.definitions import definitions
-from jobs.sensors import champion_changed, new_labels_came
-from jobs.triggers import lately, new_labels
+from jobs.sensors import champion_changed, feedback_drift, new_labels_came
+from jobs.triggers import champion_quality, lately, new_labels
 from pipeline.iteration import Iteration
 from pipeline.rollout.propose import ChampionState
 from pipeline.storage import ModelRef
@@ -93,6 +93,70 @@ def test_what_is_waited_for_doubles_while_nothing_comes_of_it(
     assert (came.new, came.wanted) == (1, wanted)
     if wanted > 10:
         assert f"The last {len(came.fruitless)} ended without a candidate (" in came.line()
+
+
+GOOD, BAD = {"feedback": 0.75, "judge": 1.0}, {"feedback": 0.25, "judge": 0.25}
+DRIFT = ("automation.min_drift_labels=40",)
+
+
+def drift(
+    root: Path, instance: dg.DagsterInstance, cursor: str | None = None
+) -> tuple[list[dg.RunRequest], str | None]:
+    told(instance)
+    return tick(feedback_drift, root, cursor, instance, DRIFT)
+
+
+def test_worse_answers_ask_for_one_iteration(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Of answers that no ended iteration had: those of the iteration before do not count again as bad ones."""
+    store = deployment(tmp_path).store()
+    assert tick(feedback_drift, tmp_path, None, instance, DRIFT) == ([], None), "there are no labels"
+    first = label(store, "one", traces(0, 200), scores=GOOD)
+    assert drift(tmp_path, instance)[0] == [], "nothing has ended"
+    end(tmp_path, first, "rollout", 1)
+    label(store, "two", traces(0, 239), scores=BAD)
+    assert drift(tmp_path, instance)[0] == [], "39 are new"
+    label(store, "three", traces(160, 240), scores=BAD)
+    (request,), cursor = drift(tmp_path, instance)
+    assert (request.run_key, request.tags["feedback_drift"]) == ("three", "thumbs, judge")
+    assert tick(feedback_drift, tmp_path, cursor, instance, DRIFT) == ([], cursor)
+
+
+@pytest.mark.parametrize(
+    ("scores", "champion", "fell"),
+    [
+        ({"feedback": 0.25}, "m", "thumbs"),
+        ({"judge": 0.5}, "m", "judge"),
+        ({"judge": 0.75}, "m", ""),
+        ({"judge": 0.0, "judge_id": "another"}, "m", ""),
+        (BAD, "promoted since", ""),
+    ],
+)
+def test_only_what_can_be_compared_falls(scores: dict[str, Any], champion: str, fell: str, tmp_path: Path) -> None:
+    settings = deployment(tmp_path, DRIFT)
+    end(tmp_path, label(settings.store(), "one", traces(0, 200), scores=GOOD), "rollout", 1)
+    newest = label(settings.store(), "two", traces(200, 300), scores=scores, champion=champion)
+    quality = champion_quality(settings, newest, settings.recipe().automation)
+    assert ", ".join(each.signal for each in quality.signals if each.fell) == fell
+    assert ("proven to have fallen" in quality.line()) == quality.fell == bool(fell)
+
+
+def test_a_fall_waits_for_more_while_nothing_comes_of_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    store = deployment(tmp_path).store()
+    for at in range(4):
+        end(tmp_path, label(store, f"i{at}", traces(0, 200), scores=GOOD), "refused", at)
+    label(store, "new", traces(200, 300), scores=BAD)
+    assert drift(tmp_path, instance)[0] == []
+    label(store, "newer", traces(200, 400), scores=BAD)
+    assert len(drift(tmp_path, instance)[0]) == 1
+
+
+def test_answers_of_days_that_left_the_window_count(tmp_path: Path) -> None:
+    settings = deployment(tmp_path, DRIFT)
+    end(tmp_path, label(settings.store(), "one", traces(0, 200), scores=GOOD), "rollout", 1)
+    label(settings.store(), "two", traces(200, 300), scores={**BAD, "day": "2026-01-06"})
+    newest = label(settings.store(), "three", traces(300, 310), scores={**BAD, "day": "2026-01-07"})
+    (thumbs, _) = champion_quality(settings, newest, settings.recipe().automation).signals
+    assert (thumbs.since.trials, thumbs.since.hits, thumbs.fell) == (110, 0, True)
 
 
 def test_two_triggers_in_an_hour_make_one_iteration(
