@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from assets.kpi.ledgers import iteration_ids
 from assets.naming import LOOP, DefinitionNames
-from assets.outcome import IterationOutcome
+from assets.outcome import IterationOutcome, placed
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
 from jobs.preference_tuning import UNFINISHED
@@ -39,8 +39,9 @@ FRUITLESS = ("refused", "stopped", "not trained")
 
 
 class EndedIteration(NamedTuple):
-    """`at`: when its outcome was written, in nanoseconds since 1970."""
+    """`place`: among the endings; `at`: when its outcome was written, in nanoseconds since 1970."""
 
+    place: int
     at: int
     id: str
     outcome: IterationOutcome
@@ -73,7 +74,7 @@ def lately(instance: dg.DagsterInstance, names: DefinitionNames, quiet_s: float)
 
 def ended_iterations(store: Store) -> list[EndedIteration]:
     """Every iteration that has ended, in the order of their ends."""
-    return sorted(_ended(store), key=lambda each: each.at)
+    return sorted(_ended(store), key=lambda each: (each.place, each.at))
 
 
 class ChampionQuality(NamedTuple):
@@ -195,5 +196,7 @@ def _backed_off(fruitless: Sequence[str]) -> str:
 def _ended(store: Store) -> Iterator[EndedIteration]:
     for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}"):
         id = path.parent.name
-        if (ended := store.read(layout.iteration(id, layout.OUTCOME), IterationOutcome)) is not None:
-            yield EndedIteration(path.stat().st_mtime_ns, id, ended)
+        name = layout.iteration(id, layout.OUTCOME)
+        ended, where = store.read(name, IterationOutcome), placed(store, name, IterationOutcome)
+        if ended is not None and where is not None:
+            yield EndedIteration(where.place, round(where.at * 1e9), id, ended)
