@@ -151,7 +151,7 @@ def _recipe(start: str) -> str:
 def _pyproject(folder: Path) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "tuning"
     return (
-        f'[project]\nname = "{name}"\nversion = "0"\nrequires-python = ">=3.11,<3.13"\n'
+        f'[project]\nname = "{name}"\nversion = "0"\nrequires-python = ">=3.11,<3.14"\n'
         f'dependencies = ["preference-tuning[train]=={version("preference-tuning")}"]\n\n'
         '[tool.dagster]\nmodule_name = "jobs.definitions"\ncode_location_name = "preference_tuning"\n\n'
         '[tool.dg]\ndirectory_type = "project"\n\n'
