@@ -55,8 +55,8 @@ clean:
 
 # torch comes first and alone: anything else that wants it must find it there, not fetch another build.
 .venv/installed: pyproject.toml constraints-cpu.txt
-	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.11, or name yours: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' || { echo "$(PYTHON) is not Python 3.11 or 3.12. Name one that is: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.11, or name yours: make PYTHON=python3.13 $(MAKECMDGOALS)"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13. Name one that is: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "$(PYTHON) has no venv module. On Debian: apt-get install python3-venv"; exit 1; }
 	@test $$(df -Pk . | awk 'NR==2 {print $$4}') -gt 6000000 || { echo "Less than 6 GB are free here. The environment needs about 4: make room."; exit 1; }
 	@echo "Setting up .venv (a few minutes, once)"

@@ -18,6 +18,8 @@ from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 
 ITERATION_TAG = "iteration"
 """On a run: the id of the iteration that it makes or goes on with."""
+LATEST_ITERATION = "latest"
+"""In a run's config: the iteration that is the newest when the run is made."""
 PROJECT = Path("recipe.yaml")
 EMBEDDED = Path(__file__).parent.parent / "jobs" / "recipes" / "embedded.yaml"
 

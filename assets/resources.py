@@ -11,7 +11,7 @@ from pydantic import PrivateAttr
 
 from assets.anchors import drop_anchor, refuse_restored
 from assets.card import IterationRecords
-from assets.environment import ITERATION_TAG, chosen, environment
+from assets.environment import ITERATION_TAG, LATEST_ITERATION, chosen, environment
 from assets.naming import DEPLOYMENT, LOOP, PLAIN, DefinitionNames, names_of
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, TRACES
 from evals.libraries.environment import LibraryEnvironments
@@ -197,13 +197,13 @@ def deployment() -> Deployment:
 class Records(dg.IOManager):
     """Hands each asset the record of the one before, read from where its stage published it.
 
-    A run works on one iteration: the one that its `traces` step names (a tag on the run, inherited by re-executions),
-    else the newest.
+    A run works on one iteration: the one that its config names; else that of its tag, which its `traces` step or its
+    launch put there, and re-executions inherit; else the newest, which becomes its tag.
     """
 
-    def __init__(self, deployment: str = DEPLOYMENT) -> None:
-        self._deployment = deployment
-        """Name of the resource: of the model whose records these are."""
+    def __init__(self, deployment: str = DEPLOYMENT, iteration: str = LATEST_ITERATION) -> None:
+        self._deployment, self._iteration = deployment, iteration
+        """Name of the resource of the model whose records these are, and the iteration by the run's config."""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         if isinstance(obj, GovernedTraces):
@@ -214,20 +214,40 @@ class Records(dg.IOManager):
     def load_input(self, context: dg.InputContext) -> Any:
         assert context.upstream_output is not None, "every input is an upstream asset"
         deployment: Deployment = getattr(context.resources, self._deployment)
-        run = context.step_context.instance.get_run_by_id(context.step_context.run_id)
-        tagged = run.tags.get(ITERATION_TAG) if run else None
         try:
             refuse_restored(context.step_context.instance, deployment.store())
-            iteration = tagged or deployment.latest().id
+            iteration = self._iteration_of(context.step_context, deployment)
             return RECORDS[context.upstream_output.asset_key.path[-1]].read(deployment.store(), iteration)
         except ValueError as error:  # a record that is not there is not there a second later either
             raise dg.Failure(str(error), allow_retries=False) from error
+
+    def _iteration_of(self, step: Any, deployment: Deployment) -> str:
+        """Its id."""
+        if self._iteration != LATEST_ITERATION:
+            return self._iteration
+        run = step.instance.get_run_by_id(step.run_id)
+        tagged = run.tags.get(ITERATION_TAG) if run else None
+        if tagged is None:
+            tagged = deployment.latest().id
+            step.instance.add_run_tags(step.run_id, {ITERATION_TAG: tagged})
+        return tagged
 
 
 def records_of(names: DefinitionNames) -> dg.IOManagerDefinition:
     """The I/O manager of one model's assets."""
     deployment = names.word(DEPLOYMENT)
-    return dg.IOManagerDefinition(lambda _: Records(deployment), required_resource_keys={deployment})
+    iteration = dg.Field(
+        str,
+        default_value=LATEST_ITERATION,
+        is_required=False,
+        description="Id of the iteration that the run goes on with; latest: the newest when the run is made. A run "
+        "that makes traces names its own.",
+    )
+    return dg.IOManagerDefinition(
+        lambda context: Records(deployment, context.resource_config["iteration"]),
+        required_resource_keys={deployment},
+        config_schema={"iteration": iteration},
+    )
 
 
 records = records_of(PLAIN)

@@ -15,11 +15,13 @@ from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
 from pipeline.recipe.traces import DemoSource
 from pipeline.registry.versions import project
+from pipeline.rollout import grading_account
 from pipeline.rollout.aa import AACheck, ServedRequest, aa
 from pipeline.rollout.drive import Pace, drive
 from pipeline.rollout.fingerprint import fingerprint_of_files
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader
+from pipeline.rollout.grading_account import GradesPaid
 from pipeline.rollout.last_week import CALL_COLUMNS, LABEL_COLUMNS, LOOKS, WEEK_S, last_week
 from pipeline.rollout.notices import tell
 from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
@@ -137,14 +139,19 @@ def follow_rollout(
     Of an embedded world the servers run for as long as this does, unless `make serve` keeps them.
     """
     store, name, given = deployment.store(), deployment.recipe().base_model.name, deployment.endpoints().judge
-    proposal = read_state(store, name).proposal
-    if not read_state(store, name).active or proposal is None:
+    state = read_state(store, name)
+    if not state.active or state.proposal is None:
         return drive(rollout_ports(deployment, log=log), Pace(0.0), log)
-    recipe = _judged_by(deployment, log)
-    thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if proposal.policy.by_feedback else None
+    recipe, rollout = _judged_by(deployment, log), state.rollout
+    by_feedback = state.proposal.policy.by_feedback
+    thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if by_feedback else None
+
+    def pay(tokens: int, usd: float) -> None:
+        grading_account.pay(store, name, GradesPaid(rollout, tokens, usd))
+
     with (
         judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER), log) as judge,
-        answer_grader(recipe, judge, log) as answers,
+        answer_grader(recipe, judge, log, pay) as answers,
         live_traffic(deployment, recipe, thumbs or answers, log) as traffic,
     ):
 

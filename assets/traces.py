@@ -9,7 +9,7 @@ from assets.anchors import refuse_restored
 from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
-from assets.outcome import outcome
+from assets.outcome import begin, outcome
 from assets.resources import Deployment
 from evals.libraries.tasks import ensure_listed
 from pipeline import layout
@@ -98,6 +98,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         return
     refuse_unrendered_rows(deployment.stage(context.log.info), result.iteration)
     pin(store, result.iteration, recipe)
+    begin(store, result.iteration)
     governed = store.once(result.iteration.path(layout.GOVERNED), GovernedTraces, lambda: result)
     context.log.info(f"iteration {governed.iteration.id}: {governed.admitted} of {governed.seen} rows admitted")
     yield output(governed, governed.iteration.dataset.digest, _shown(store, governed))

@@ -114,7 +114,9 @@ def _live(
     """Metrics in MLflow as they come; of a training that is over, nothing more comes."""
     if deployment.store().read(iteration.path(layout.RESULT), TrainingResult) is not None:
         return nullcontext()
-    training = TrainingRun(deployment.mlflow, deployment.store(), iteration, launch_tags(deployment, context.run))
+    is_here = deployment.recipe().compute.kubernetes is None
+    tags = launch_tags(deployment, context.run)
+    training = TrainingRun(deployment.mlflow, deployment.store(), iteration, tags, is_here)
     return live_metrics(training, context.log.warning)
 
 

@@ -8,7 +8,8 @@ import shlex
 import signal
 import sys
 import time
-from typing import TypeGuard
+from pathlib import Path
+from typing import Any, TypeGuard
 
 import click
 import dagster as dg
@@ -40,7 +41,7 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
                 instance.launch_run(run.run_id, context.workspace)
         command = click.get_current_context(silent=True)
         if is_launch_command(command):
-            follower = RunFollower(self, instance, context, run)
+            follower = RunFollower(self, instance, context.workspace, run)
             follower.follow()
             # Not here: to the instance, whatever is raised in this method is a failure of the run.
             command.call_on_close(lambda: sys.exit(follower.conclude()))
@@ -57,6 +58,16 @@ def is_launch_command(command: click.Context | None) -> TypeGuard[click.Context]
     return command is not None and command.command_path.endswith("job launch")
 
 
+def is_execute_command(command: click.Context | None) -> TypeGuard[click.Context]:
+    """Whether this process is a command that executes its run itself."""
+    return command is not None and command.command_path.endswith(("dg launch", "job execute", "asset materialize"))
+
+
+def typed_command() -> list[str]:
+    """What was typed, to type again."""
+    return ["dg" if Path(sys.argv[0]).name == "dg" else "dagster", *sys.argv[1:]]
+
+
 def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
     heartbeat = instance.get_daemon_heartbeats().get(queue_daemon_type())
     # One from the future was written before the clock was set back; a living daemon writes another.
@@ -64,16 +75,20 @@ def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
 
 
 class RunFollower:
-    """Stays with a run until it has ended; SIGINT or SIGTERM cancels it, a second one kills it."""
+    """Stays with a run until it has ended; SIGINT or SIGTERM cancels it, a second one kills it.
+
+    `workspace`: where a run is launched from that was left in a queue without a daemon; this project's launcher, which
+    starts a worker of its own, needs none.
+    """
 
     def __init__(
         self,
         coordinator: FollowingRunCoordinator,
         instance: dg.DagsterInstance,
-        context: SubmitRunContext,
+        workspace: Any,
         run: dg.DagsterRun,
     ):
-        self.coordinator, self.instance, self.workspace, self.run = coordinator, instance, context.workspace, run
+        self.coordinator, self.instance, self.workspace, self.run = coordinator, instance, workspace, run
         self.launcher = launcher_of(instance)
         self.lines = RunLines(run)
         self.cursor: str | None = None
@@ -96,7 +111,7 @@ class RunFollower:
     def conclude(self) -> int:
         """Says how the run ended, and returns the exit status: 0 for success, 1 for failure, 130 for a Ctrl-C. 2 is
         Dagster's own, where there was no run to follow."""
-        run, again = self.run, ["dagster", *sys.argv[1:]]
+        run, again = self.run, typed_command()
         took = f"{self.ended - self.began:.0f} s (run {run.run_id})"
         if run.is_success:
             self.lines.write("run", f"SUCCESS in {took}")
@@ -112,7 +127,8 @@ class RunFollower:
         # A stage reads what the stages before it published, so a run can begin at the one that failed.
         failed = [step for step in self.lines.failed if step in (run.step_keys_to_execute or [])]
         if failed and not {"-o", "--op-selection"} & {*again}:
-            again += ["-o", f"{failed[0]}*"]
+            launch = ["dagster", "job", "launch", "-j", run.job_name]
+            again = [*(launch if again[0] == "dg" else again), "-o", f"{failed[0]}*"]
         self.lines.write("run", f"to try again: {shlex.join(again)}")
         return 1
 

@@ -17,11 +17,11 @@ from assets.kpi.observation import kpi_asset
 from assets.naming import DEPLOYMENT, IO_MANAGER
 from assets.resources import Deployment, records_of
 from jobs.gangs import delete_orphaned_gang
-from jobs.instance import MODEL_TAG
 from jobs.models import BrokenRecipe, OperatedModel, models
 from jobs.notices import tell
 from jobs.preference_tuning import canary_rollout, executor, loop_jobs, rollout_decision
 from jobs.reviews import review_sample
+from jobs.run_contents import MODEL_TAG
 from jobs.schedules import schedules_of
 from jobs.sensors import sensors_of
 from jobs.upkeep import forget, lake_upkeep

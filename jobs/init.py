@@ -1,10 +1,10 @@
 """`pt init [FOLDER]`: makes a project that needs this package alone, and no copy of its repository.
 
 Owns what a project is made of: `recipe.yaml`, which every command typed there takes by default, Dagster's
-`dagster.yaml` and `.env`, a `pyproject.toml` that names the jobs and pins this version, and for the embedded worlds the
-small model that they begin with; with `--compose` a `compose.yaml` besides, the secrets and keys that it needs, and
-PostgreSQL for the instance. Refuses to write over a file. Exit codes: 0 made; 2 a file is in the way, or the
-folder cannot be written.
+`dagster.yaml` and `.env`, a `pyproject.toml` that names the jobs and pins this version, the package `tuning` where `dg`
+looks for them, and for the embedded worlds the small model that they begin with; with `--compose` a `compose.yaml`
+besides, the secrets and keys that it needs, and PostgreSQL for the instance. Refuses to write over a file. Exit codes:
+0 made; 2 a file is in the way, or the folder cannot be written.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from jobs.models import PROJECT_DEFINITIONS, PROJECT_MODULE
 from pipeline import demo
 from pipeline.demo import desk
 
@@ -28,6 +29,12 @@ MODELS = {"embedded": demo.MODEL_DIR, "desk": desk.MODEL_DIR}
 """Recipes whose model comes with this package."""
 STARTS = (*MODELS, "own")
 MODEL = "model"
+DEFINITIONS = '''"""Jobs, assets, schedules and sensors of recipe.yaml, and of this project where it adds its own."""
+
+from jobs.definitions import definitions
+
+__all__ = ["definitions"]
+'''
 MARK_KEYS, KEY_FILE = "mark-keys", "PREFERENCE_TUNING_MARK_KEY_FILE"
 SECRET = frozenset({".env", MARK_KEYS})
 IGNORED = "/.dagster/\n/data/\n/logs/\n/kept-*/\n/.venv/\n"
@@ -69,6 +76,7 @@ def write(folder: Path, start: str, compose: bool = False) -> None:
     for name, text in files.items():
         if name in SECRET and compose:
             (folder / name).touch(mode=0o600)
+        (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
     if model:
         shutil.copytree(model, folder / MODEL)
@@ -82,6 +90,8 @@ def contents(folder: Path, start: str) -> dict[str, str]:
         ".env": (PROJECT / "env").read_text(encoding="utf-8"),
         ".gitignore": IGNORED,
         "pyproject.toml": _pyproject(folder),
+        f"{PROJECT_MODULE}/__init__.py": '"""This project, as Dagster\'s dg looks for it."""\n',
+        f"{PROJECT_MODULE}/definitions.py": DEFINITIONS,
     }
 
 
@@ -141,9 +151,12 @@ def _recipe(start: str) -> str:
 def _pyproject(folder: Path) -> str:
     name = re.sub(r"[^a-z0-9]+", "-", folder.absolute().name.lower()).strip("-") or "tuning"
     return (
-        f'[project]\nname = "{name}"\nversion = "0"\nrequires-python = ">=3.11,<3.13"\n'
+        f'[project]\nname = "{name}"\nversion = "0"\nrequires-python = ">=3.11,<3.14"\n'
         f'dependencies = ["preference-tuning[train]=={version("preference-tuning")}"]\n\n'
-        '[tool.dagster]\nmodule_name = "jobs.definitions"\ncode_location_name = "preference_tuning"\n'
+        '[tool.dagster]\nmodule_name = "jobs.definitions"\ncode_location_name = "preference_tuning"\n\n'
+        '[tool.dg]\ndirectory_type = "project"\n\n'
+        f'[tool.dg.project]\nroot_module = "{PROJECT_MODULE}"\n'
+        f'code_location_target_module = "{PROJECT_DEFINITIONS}"\ncode_location_name = "preference_tuning"\n'
     )
 
 

@@ -77,6 +77,13 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
             )
         self.workers.remember(run_id, worker.pid)
 
+    def adopt(self, run: dg.DagsterRun, pid: int, command: str) -> None:
+        """Take a process that somebody else started for the run's worker, so that other launches find it."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.workers.note(RunNote(run=run.run_id, job=run.job_name, data_root=run.tags.get(DATA_ROOT_TAG, "")))
+        self.output(run.run_id).write_text(f"The run was executed by its command, whose terminal had it: {command}\n")
+        self.workers.remember(run.run_id, pid)
+
     def terminate(self, run_id: str) -> bool:
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:

@@ -16,6 +16,9 @@ from pipeline.recipe import Recipe, load
 from pipeline.storage import shown_path
 
 FOLDER = "PREFERENCE_TUNING_RECIPES"
+PROJECT_MODULE = "tuning"
+"""The package of a project of `pt init`, which dg wants to find in the project's folder."""
+PROJECT_DEFINITIONS = f"{PROJECT_MODULE}.definitions"
 
 
 class OperatedModel(NamedTuple):

@@ -15,7 +15,8 @@ from assets.resources import Deployment
 from jobs.gangs import gang_held, gang_orphaned
 from jobs.notices import is_due
 from jobs.preference_tuning import UNFINISHED
-from jobs.triggers import Target, lately, new_labels
+from jobs.triggers import Target, champion_quality, lately, new_labels
+from pipeline.recipe import Automation
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.notices import due
 
@@ -57,15 +58,9 @@ def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment)
     Labels come by `label_traces`. A day that is governed again brings the same ones, which do not count twice. After
     several iterations without a candidate it waits for twice as many labels, and twice again after each further one.
     """
-    names, section = deployment.names(), deployment.recipe().automation
-    newest = context.instance.fetch_materializations(names.key("reward_labels"), limit=1).records
-    if not newest:
-        return dg.SkipReason("There are no labels yet: launch label_traces, or start the schedule hourly_labels.")
-    cursor = str(newest[0].storage_id)
-    if context.cursor == cursor:
-        return dg.SkipReason("No labels were made since the last count.")
-    if reason := lately(context.instance, names, section.quiet_s):
-        return dg.SkipReason(reason)
+    section = deployment.recipe().automation
+    if isinstance(cursor := _labelled_since(context, deployment, section), dg.SkipReason):
+        return cursor
     iteration = deployment.latest()
     came = new_labels(deployment, iteration, section)
     context.update_cursor(cursor)
@@ -73,6 +68,27 @@ def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment)
         return dg.SkipReason(came.line())
     context.log.info(came.line())
     return dg.RunRequest(run_key=iteration.id, tags={"new_labels": str(came.new)})
+
+
+def feedback_drift(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
+    """Asks for an iteration when the champion's answers became worse: of the labels that no ended iteration had, fewer
+    are liked by users, or are good to the judge, than of the last iteration of this champion that ended, proven.
+
+    The proof is that of the rollout's harm test, so looking often finds no fall that is not there more often than
+    `rollout.alpha` says. After several iterations without a candidate it takes twice as many answers to it, and twice
+    again after each further one, as `new_labels` does.
+    """
+    section = deployment.recipe().automation
+    if isinstance(cursor := _labelled_since(context, deployment, section), dg.SkipReason):
+        return cursor
+    iteration = deployment.latest()
+    quality = champion_quality(deployment, iteration, section)
+    context.update_cursor(cursor)
+    if not quality.fell:
+        return dg.SkipReason(quality.line())
+    context.log.info(quality.line())
+    fell = ", ".join(each.signal for each in quality.signals if each.fell)
+    return dg.RunRequest(run_key=iteration.id, tags={"feedback_drift": fell})
 
 
 def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
@@ -117,11 +133,26 @@ def sensors_of(names: DefinitionNames, settings: Deployment, jobs: dict[str, Tar
     return [
         sensor("champion_changed", LOOP, 300, champion_changed),
         sensor("new_labels", LOOP, 300, new_labels_came),
+        sensor("feedback_drift", LOOP, 300, feedback_drift),
         sensor("rollout_due", ROLLOUT, 60, rollout_due),
         sensor("notices_due", "tell", 60, notices_due),
         orphaned(lambda context: gang_orphaned(context, settings)),
         sensor("gang_held", "delete_orphaned_gang", 300, gang_held),
     ]
+
+
+def _labelled_since(
+    context: dg.SensorEvaluationContext, deployment: Deployment, section: Automation
+) -> str | dg.SkipReason:
+    """The cursor after the newest labels, or why they are not looked at now."""
+    newest = context.instance.fetch_materializations(deployment.names().key("reward_labels"), limit=1).records
+    if not newest:
+        return dg.SkipReason("There are no labels yet: launch label_traces, or start the schedule hourly_labels.")
+    if context.cursor == str(newest[0].storage_id):
+        return dg.SkipReason("No labels were made since the last count.")
+    if reason := lately(context.instance, deployment.names(), section.quiet_s):
+        return dg.SkipReason(reason)
+    return str(newest[0].storage_id)
 
 
 def _is_under_way(context: dg.SensorEvaluationContext, job: str) -> bool:

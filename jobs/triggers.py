@@ -1,10 +1,12 @@
-"""Whether an iteration is worth beginning: enough labels that none had before, and none that has just begun.
+"""Whether an iteration is worth beginning: labels that none had before, enough of them or of worse answers, and no
+iteration that has just begun.
 
 Owns the count, the back-off and the quiet time after a start. Refuses to ask for a run: sensors and schedules do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,17 +14,23 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from assets.kpi.ledgers import iteration_ids
 from assets.naming import LOOP, DefinitionNames
-from assets.outcome import IterationOutcome
-from assets.records import LABELS
+from assets.outcome import IterationOutcome, placed
+from assets.records import LABELS, TRACES
 from assets.resources import Deployment
 from jobs.preference_tuning import UNFINISHED
 from pipeline import layout
 from pipeline.iteration import Iteration
-from pipeline.recipe import Automation
+from pipeline.recipe import Automation, Recipe
+from pipeline.rewards.records import LABELS as LABEL_TABLE
+from pipeline.rollout.live_labels import label_digest_of
+from pipeline.rollout.quality_fall import COLUMNS, SignalChange, changes
 from pipeline.storage import DatasetRef, Store
 from pipeline.traces.arrow import pc
 
+ANSWER = ("trace_id", "observation_id")
+SCORED = [*ANSWER, "day", *COLUMNS]
 NO_LABELS = pa.array([], pa.string())
 Target = Any
 """A job, or one of assets that is not resolved yet."""
@@ -31,8 +39,9 @@ FRUITLESS = ("refused", "stopped", "not trained")
 
 
 class EndedIteration(NamedTuple):
-    """`at`: when its outcome was written, in nanoseconds since 1970."""
+    """`place`: among the endings; `at`: when its outcome was written, in nanoseconds since 1970."""
 
+    place: int
     at: int
     id: str
     outcome: IterationOutcome
@@ -48,10 +57,7 @@ class NewLabels(NamedTuple):
 
     def line(self) -> str:
         """For a person: what is waited for, and where it backs off, why."""
-        text = f"{self.new:,} new labels; {self.wanted:,} begin an iteration."
-        if self.fruitless:
-            text += f" The last {len(self.fruitless)} ended without a candidate ({', '.join(self.fruitless)})."
-        return text
+        return f"{self.new:,} new labels; {self.wanted:,} begin an iteration.{_backed_off(self.fruitless)}"
 
 
 def lately(instance: dg.DagsterInstance, names: DefinitionNames, quiet_s: float) -> str:
@@ -68,7 +74,30 @@ def lately(instance: dg.DagsterInstance, names: DefinitionNames, quiet_s: float)
 
 def ended_iterations(store: Store) -> list[EndedIteration]:
     """Every iteration that has ended, in the order of their ends."""
-    return sorted(_ended(store), key=lambda each: each.at)
+    return sorted(_ended(store), key=lambda each: (each.place, each.at))
+
+
+class ChampionQuality(NamedTuple):
+    """How the champion's answers are scored since the last iteration of it that ended."""
+
+    against: str
+    """Id of that iteration; "" where there is none."""
+    signals: tuple[SignalChange, ...]
+    least: int
+    """Scored answers below which nothing is tested."""
+    fruitless: tuple[str, ...]
+
+    @property
+    def fell(self) -> bool:
+        return any(each.fell for each in self.signals)
+
+    def line(self) -> str:
+        """For a person."""
+        if not self.against:
+            return "No iteration of this champion and these rewards has ended: there is nothing to compare with."
+        what = "; ".join(each.line() for each in self.signals)
+        verdict = "proven to have fallen" if self.fell else f"no fall is proven ({self.least:,} answers at least)"
+        return f"Against iteration {self.against}, {what}: {verdict}.{_backed_off(self.fruitless)}"
 
 
 def new_labels(deployment: Deployment, newest: Iteration, section: Automation) -> NewLabels:
@@ -79,13 +108,29 @@ def new_labels(deployment: Deployment, newest: Iteration, section: Automation) -
     seen = pa.concat_arrays([NO_LABELS, *(label_ids(each.dataset) for each in before if each is not None)])
     labels = label_ids(LABELS.read(store, newest.id).dataset)
     count = len(labels) - (pc.sum(pc.is_in(labels, value_set=seen)).as_py() or 0)
-    fruitless: list[str] = []
-    for each in reversed(ended):
-        if each.outcome.ending not in FRUITLESS:
-            break
-        fruitless.append(each.outcome.ending)
-    doublings = max(0, len(fruitless) - section.patience + 1)
-    return NewLabels(count, section.min_new_labels * 2**doublings, tuple(fruitless))
+    fruitless = _fruitless(ended)
+    return NewLabels(count, section.min_new_labels * _back_off(fruitless, section), fruitless)
+
+
+def champion_quality(deployment: Deployment, newest: Iteration, section: Automation) -> ChampionQuality:
+    """Scores of the labels that no ended iteration had, against those of the last ended iteration of the same champion
+    and the same rewards. Labels of days that have left the newest table count by the table that had them last."""
+    store, rule = deployment.store(), deployment.recipe().rollout
+    ended = ended_iterations(store)
+    ids = {each.id for each in ended}
+    fruitless = _fruitless(ended)
+    least = section.min_drift_labels * _back_off(fruitless, section)
+    alike = [each for each in _labelled(store) if _is_alike(store, each, newest)]
+    last = next((each for end in reversed(ended) for each in alike if each.id == end.id), None)
+    if last is None:
+        return ChampionQuality("", (), least, fruitless)
+    since = [newest, *(each for each in reversed(alike) if each.id not in ids and each.id != newest.id)]
+    before = _scores([LABELS.read(store, last.id).dataset])
+    seen = [LABELS.read(store, each.id).dataset for each in alike if each.id in ids]
+    later = _scores([LABELS.read(store, each.id).dataset for each in since])
+    unseen = pc.invert(pc.is_in(_ids(later), value_set=pa.concat_arrays([NO_LABELS, _ids(_scores(seen))])))
+    signals = changes(before, later.filter(unseen), rule, least)
+    return ChampionQuality(last.id, tuple(signals), least, fruitless)
 
 
 def label_ids(labels: DatasetRef) -> pa.StringArray:
@@ -93,14 +138,65 @@ def label_ids(labels: DatasetRef) -> pa.StringArray:
     took the table."""
     if not Path(labels.uri).is_dir():
         return NO_LABELS
-    table = pq.read_table(labels.uri, columns=["trace_id", "observation_id", "consent", "final_reward"])
-    usable = table.filter(pc.and_(pc.fill_null(table["consent"], False), pc.is_valid(table["final_reward"])))
-    observations = pc.fill_null(usable["observation_id"], "")
-    return pc.unique(pc.binary_join_element_wise(usable["trace_id"], observations, "\n"))
+    table = pq.read_table(labels.uri, columns=[*ANSWER, "consent", "final_reward"])
+    return pc.unique(
+        _ids(table.filter(pc.and_(pc.fill_null(table["consent"], False), pc.is_valid(table["final_reward"]))))
+    )
+
+
+def _ids(labels: pa.Table) -> pa.Array:
+    """Of each row's answer."""
+    joined = pc.binary_join_element_wise(labels["trace_id"], pc.fill_null(labels["observation_id"], ""), "\n")
+    return joined.combine_chunks()
+
+
+def _scores(tables: Sequence[DatasetRef]) -> pa.Table:
+    """One row an answer: of a day that several tables have, those of the first. What an erasure or retention took is
+    absent."""
+    taken: set[str] = set()
+    parts = [LABEL_TABLE.empty_table().select(SCORED)]
+    for each in tables:
+        if not Path(each.uri).is_dir():
+            continue
+        labels = pq.read_table(each.uri, columns=SCORED)
+        parts.append(labels.filter(pc.invert(pc.is_in(labels["day"], value_set=pa.array(sorted(taken), pa.string())))))
+        taken.update(labels["day"].unique().to_pylist())
+    return pa.concat_tables(parts)
+
+
+def _labelled(store: Store) -> list[Iteration]:
+    """Every iteration that has labels, the oldest first."""
+    ids = [id for id in iteration_ids(store) if store.path(layout.iteration(id, layout.LABELS)).is_file()]
+    return [governed.iteration for id in ids if (governed := TRACES.find(store, id)) is not None]
+
+
+def _is_alike(store: Store, one: Iteration, other: Iteration) -> bool:
+    """Whether the labels of both are of one champion's answers, and made by the same rules."""
+    first, second = (store.read(each.path(layout.RECIPE), Recipe) for each in (one, other))
+    rules = [None if recipe is None else label_digest_of(recipe.rewards) for recipe in (first, second)]
+    return one.champion.digest == other.champion.digest and rules[0] == rules[1]
+
+
+def _fruitless(ended: Sequence[EndedIteration]) -> tuple[str, ...]:
+    """Endings of the newest iterations, back to the last one that left a candidate; the newest first."""
+    return tuple(each.outcome.ending for each in takewhile(lambda e: e.outcome.ending in FRUITLESS, reversed(ended)))
+
+
+def _back_off(fruitless: Sequence[str], section: Automation) -> int:
+    """By how much more is waited for."""
+    return 2 ** max(0, len(fruitless) - section.patience + 1)
+
+
+def _backed_off(fruitless: Sequence[str]) -> str:
+    if not fruitless:
+        return ""
+    return f" The last {len(fruitless)} ended without a candidate ({', '.join(fruitless)})."
 
 
 def _ended(store: Store) -> Iterator[EndedIteration]:
     for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}"):
         id = path.parent.name
-        if (ended := store.read(layout.iteration(id, layout.OUTCOME), IterationOutcome)) is not None:
-            yield EndedIteration(path.stat().st_mtime_ns, id, ended)
+        name = layout.iteration(id, layout.OUTCOME)
+        ended, where = store.read(name, IterationOutcome), placed(store, name, IterationOutcome)
+        if ended is not None and where is not None:
+            yield EndedIteration(where.place, round(where.at * 1e9), id, ended)

@@ -97,7 +97,7 @@ CHECKPOINTS, ATTEMPTS = f"{TRAINING}/checkpoints", f"{TRAINING}/attempts"
 SUITE_PINS, EVAL_PLAN, EVAL_ATTEMPTS = "suites.json", "eval_plan.json", "eval_attempts"
 EVAL_REPORT, EVIDENCE, GATE_VERDICT = "eval_report.json", "evidence", "gate_verdict.json"
 MODEL_VERSION = "model_version.json"
-OUTCOME = "outcome.json"
+BEGUN, OUTCOME = "begun.json", "outcome.json"
 PAGE = "report.html"
 """For people, made from the records beside it; anew at any time."""
 HISTORY_PAGE = f"{ITERATIONS}/{PAGE}"
@@ -182,6 +182,11 @@ def rollout(model_name: str, *parts: str) -> str:
 def split_file(model_name: str) -> str:
     """The split that the gateway routes by."""
     return rollout(model_name, "router.json")
+
+
+def grades_paid(model_name: str) -> str:
+    """What judges were paid for grades of live answers: a JSON line for each time."""
+    return rollout(model_name, "grades_paid.jsonl")
 
 
 def slot_file(model_name: str) -> str:

@@ -1,31 +1,40 @@
 """Iterations that were labelled, for who counts, reviews or shows labels."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.estimate import UNKNOWN
 from pipeline.iteration import Iteration
-from pipeline.layout import LATEST
+from pipeline.layout import GOVERNED, LATEST
 from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
 from pipeline.storage import DatasetRef, ModelRef, Store
+from pipeline.traces.records import GovernedTraces
 
 
 def label(
-    store: Store, id: str, rewards: Mapping[str, float | None], without_consent: tuple[str, ...] = ()
+    store: Store,
+    id: str,
+    rewards: Mapping[str, float | None],
+    without_consent: tuple[str, ...] = (),
+    scores: Mapping[str, Any] = MappingProxyType({}),
+    champion: str = "m",
 ) -> Iteration:
-    """The newest iteration, with these labels by trace."""
+    """The newest iteration, with these labels by trace. `scores`: `feedback` and `judge` of each of them."""
     rows = len(rewards)
     nowhere = DatasetRef(uri="d", rows=rows, digest="d")
     iteration = Iteration(
-        id=id, number=0, model_name="m", champion=ModelRef(uri="m", digest="m"), dataset=nowhere, recipe_digest="r"
+        id=id, number=0, model_name="m", champion=ModelRef(uri="m", digest=champion), dataset=nowhere, recipe_digest="r"
     )
     folder = store.path(iteration.path("reward_labels"))
     folder.mkdir(parents=True, exist_ok=True)
     table = [
         {"trace_id": trace, "observation_id": "o", "prompt": "[]", "completion": f"{at}", "final_reward": reward,
-         "missing": "{}", "user_id": f"u{at}", "day": "2026-01-05", "consent": trace not in without_consent}
+         "missing": "{}", "user_id": f"u{at}", "day": "2026-01-05", "consent": trace not in without_consent,
+         "judge_id": "j", **scores}
         for at, (trace, reward) in enumerate(rewards.items())
     ]  # fmt: skip
     pq.write_table(pa.Table.from_pylist(table, schema=LABELS), folder / "part.parquet")
@@ -36,5 +45,7 @@ def label(
         checked=0, remembered=0, tokens=0, usd=0.0,
     )  # fmt: skip
     store.write(iteration.path("reward_labels.json"), record)
+    governed = GovernedTraces(iteration=iteration, source="s", days=(), seen=0, admitted=0, rejected={})
+    store.write(iteration.path(GOVERNED), governed)
     store.write(LATEST, iteration)
     return iteration

@@ -10,7 +10,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from jobs.instance import MODEL_TAG
+from jobs.run_contents import MODEL_TAG
 from tests.loop import ROOT, environment
 from tests.several_models import environment_of, write_recipe
 

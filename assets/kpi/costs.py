@@ -2,8 +2,9 @@
 
 The rule: money is what a record says was spent, or hours that a record has times a price that the recipe names. A
 price that is a default of ours is nobody's contract, so what rests on it is unknown, and a price of 0 that the recipe
-names is 0. What took no tokens and no time of ours cost nothing. Of serving nobody keeps an account: production is paid
-for anyway, and the second slot of a rollout is in the bill of who runs it.
+names is 0. What took no tokens and no time of ours cost nothing. Of serving, the canary's slot is counted, for the
+champion's is paid for anyway: at most from the proposal to the rollout's end, at least for the time that looks cover,
+for a gateway need not have run in between.
 """
 
 from collections.abc import Iterator
@@ -15,12 +16,17 @@ from evals.measurements import EvalReport
 from k8s.estimate import Range, prices
 from pipeline.recipe import Judge, Recipe
 from pipeline.recipe.rewards import Rag
+from pipeline.recipe.serving import EndpointServing, VllmServing
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.training.goodput import device_hours
 
 NOTHING = Range(low=0.0, high=0.0)
 DEVICE_PRICE = "compute.accelerator.usd_per_hour is not in the recipe"
 JUDGE_PRICE = "usd_per_million_prompt_tokens and usd_per_million_completion_tokens are not in the recipe"
 ANSWER_PRICE = "evaluation.price is not in the recipe"
+SLOT_PRICE = "rollout.slot_usd_per_hour is not in the recipe"
+OTHERS_DEVICES = "no record says how many devices the servers of others have"
+NO_GRADES = "no look has a judge's grade on its account; looks of before it was kept are not counted"
 NO_ACCOUNT = "the stage keeps no account of its devices' time"
 
 
@@ -37,6 +43,20 @@ class PriceList(NamedTuple):
     gate_judge: bool
     grades_by_judge: bool
     """Whether a judge grades what a rollout serves."""
+    slot: Range | None
+    """USD an hour of the canary's slot."""
+    own_slots: bool
+    """Whether the gateway starts its slots by itself, on one device each."""
+    sampling_devices: int | None
+    """That fresh samples are drawn on; None of a server that others keep."""
+
+
+class RolloutCost(NamedTuple):
+    """What the log of a rollout, and the account of its grades, say of its cost. Hours of the canary's slot."""
+
+    held_h: float
+    watched_h: float
+    grades: JudgeSpending
 
 
 def price_list(recipe: Recipe) -> PriceList:
@@ -53,29 +73,76 @@ def price_list(recipe: Recipe) -> PriceList:
         label_judges=all(_is_priced(each) for each in (recipe.rewards.judge, recipe.rewards.rag)),
         gate_judge=_is_priced(gate_judge),
         grades_by_judge=gate_judge is not None,
+        slot=_slot_price(recipe, device),
+        own_slots=_has_own_slots(recipe),
+        sampling_devices=_sampling_devices(recipe),
     )
 
 
-def cost_lines(ledgers: IterationLedgers, price: PriceList, is_rolled_out: bool) -> tuple[CostLine, ...]:
-    """Every item that this iteration has cost so far, in the order of a run."""
-    return tuple(_lines(ledgers, price, is_rolled_out))
+def _slot_price(recipe: Recipe, device: Range | None) -> Range | None:
+    usd = recipe.rollout.slot_usd_per_hour
+    if usd is not None:
+        return Range(low=usd, high=usd)
+    return device if _has_own_slots(recipe) else None
 
 
-def _lines(of: IterationLedgers, price: PriceList, is_rolled_out: bool) -> Iterator[CostLine]:
+def _has_own_slots(recipe: Recipe) -> bool:
+    traffic = recipe.rollout.traffic
+    return traffic.kind == "gateway" and traffic.slots is None
+
+
+def _sampling_devices(recipe: Recipe) -> int | None:
+    serving = recipe.samples.serving if recipe.samples is not None else None
+    match serving:
+        case VllmServing():
+            return serving.tensor_parallel
+        case EndpointServing():
+            return None
+        case _:
+            return 1
+
+
+def cost_lines(ledgers: IterationLedgers, price: PriceList, rollout: RolloutCost | None) -> tuple[CostLine, ...]:
+    """Every item that this iteration has cost so far, in the order of a run. `rollout`: None where there was none."""
+    return tuple(_lines(ledgers, price, rollout))
+
+
+def _lines(of: IterationLedgers, price: PriceList, rollout: RolloutCost | None) -> Iterator[CostLine]:
     if of.labels is not None:
         yield _judge("judges of labels", of.labels.tokens, of.labels.usd, price.label_judges)
     if of.reward_model is not None and of.reward_model.model is not None:
         yield _devices("training of the reward model", of.reward_model.seconds / 3600, price.device)
     if of.samples is not None and of.samples.dataset is not None:
-        yield CostLine(name="fresh samples", usd=None, why=NO_ACCOUNT, device_hours=None, why_hours=NO_ACCOUNT)
+        yield _fresh(of.samples.seconds, price)
         yield _judge("judges of fresh samples", of.samples.judge_tokens, of.samples.usd, price.label_judges)
     yield from _training(of, price)
     yield from _evaluation(of, price)
-    if is_rolled_out:
-        if price.grades_by_judge:
-            yield CostLine(name="judge of live answers", usd=None, why="grades of live answers have no account")
-        why = "no record says which devices serve, nor what they cost"
-        yield CostLine(name="serving of the canary", usd=None, why=why, device_hours=None, why_hours=why)
+    if rollout is not None:
+        if rollout.grades.tokens:
+            yield _judge("judge of live answers", rollout.grades.tokens, rollout.grades.usd, price.gate_judge)
+        elif price.grades_by_judge:
+            yield CostLine(name="judge of live answers", usd=None, why=NO_GRADES)
+        yield _serving(rollout, price)
+
+
+def _fresh(seconds: float | None, price: PriceList) -> CostLine:
+    name, devices = "fresh samples", price.sampling_devices
+    why = NO_ACCOUNT if seconds is None else OTHERS_DEVICES if devices is None else ""
+    if seconds is None or devices is None:
+        return CostLine(name=name, usd=None, why=why, device_hours=None, why_hours=why)
+    return _devices(name, devices * seconds / 3600, price.device)
+
+
+def _serving(rollout: RolloutCost, price: PriceList) -> CostLine:
+    hours = Range(low=min(rollout.watched_h, rollout.held_h), high=rollout.held_h)
+    sure = "" if hours.low == hours.high else "of the looks' time at least; a gateway need not have run in between"
+    return CostLine(
+        name="serving of the canary",
+        usd=None if price.slot is None else hours.times(price.slot),
+        why=SLOT_PRICE if price.slot is None else sure,
+        device_hours=hours.high if price.own_slots else None,
+        why_hours="" if price.own_slots else OTHERS_DEVICES,
+    )
 
 
 def _training(of: IterationLedgers, price: PriceList) -> Iterator[CostLine]:

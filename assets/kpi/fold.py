@@ -7,17 +7,20 @@ all iterations, refused ones included, over that gain.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from statistics import median
+from types import MappingProxyType
 from typing import NamedTuple
 
-from assets.kpi.costs import PriceList, cost_lines, price_list
+from assets.kpi.costs import PriceList, RolloutCost, cost_lines, price_list
 from assets.kpi.ledgers import IterationLedgers, iteration_ids, read_ledgers
 from assets.kpi.records import DataFigures, IterationKpi, Kpi, State, SuiteQuality, TrainingFigures
 from evals.measurements import ConfidenceInterval, Difference, EvalReport
 from pipeline.recipe import Recipe
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.rollout.fold import fold
+from pipeline.rollout.grading_account import paid
 from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, read_events
 from pipeline.storage import Store
 from pipeline.traces.records import UNKNOWN_DAY
@@ -37,6 +40,14 @@ class RolloutFigures(NamedTuple):
     reason: str
     version: int
     promoted_at: float | None
+    cost: RolloutCost
+
+
+class RolloutLog(NamedTuple):
+    """All rollouts of a model, and by rollout what its judges were paid for grades of live answers."""
+
+    events: Sequence[RolloutEvent]
+    grades: Mapping[str, JudgeSpending] = MappingProxyType({})
 
 
 def read_kpi(store: Store, recipe: Recipe, newest: int | None = None) -> Kpi:
@@ -50,21 +61,26 @@ def read_kpi(store: Store, recipe: Recipe, newest: int | None = None) -> Kpi:
     except (ValueError, OSError) as error:
         events = []
         problems.append(f"rollout: {str(error).splitlines()[0]}")
+    try:
+        grades = paid(store, name)
+    except OSError as error:
+        grades = dict[str, JudgeSpending]()
+        problems.append(f"rollout: {error}")
     ids = iteration_ids(store)
     all_ledgers = (read_ledgers(store, id) for id in (ids if newest is None else ids[-newest:]))
     ledgers = [each for each in all_ledgers if each.traces is None or each.traces.iteration.model_name == name]
-    return kpi(name, ledgers, events, price_list(recipe), problems)
+    return kpi(name, ledgers, RolloutLog(events, grades), price_list(recipe), problems)
 
 
 def kpi(
     model: str,
     ledgers: Iterable[IterationLedgers],
-    events: Sequence[RolloutEvent],
+    log: RolloutLog,
     price: PriceList,
     problems: Sequence[str] = (),
 ) -> Kpi:
-    """The fold. `ledgers`: of the model's iterations, the oldest first; `events`: the whole log of its rollouts."""
-    state, rollouts = fold(events), dict(rollout_figures(events))
+    """The fold. `ledgers`: of the model's iterations, the oldest first."""
+    state, rollouts = fold(log.events), dict(rollout_figures(log))
     iterations = tuple(iteration_kpi(each, rollouts.get(each.id), price) for each in ledgers)
     promoted = [each for each in iterations if each.state == "promoted"]
     gains = [each.gain for each in promoted if each.gain is not None]
@@ -90,11 +106,11 @@ def kpi(
     )
 
 
-def rollout_figures(events: Sequence[RolloutEvent]) -> Iterator[tuple[str, RolloutFigures]]:
+def rollout_figures(log: RolloutLog) -> Iterator[tuple[str, RolloutFigures]]:
     """By the iteration that the candidate came out of; of several rollouts of one, the last."""
-    final = fold(events)
+    final = fold(log.events)
     by_rollout: dict[str, list[RolloutEvent]] = {}
-    for event in events:
+    for event in log.events:
         by_rollout.setdefault(event.rollout, []).append(event)
     for rollout, of_one in by_rollout.items():
         proposal = of_one[0].proposal
@@ -104,9 +120,21 @@ def rollout_figures(events: Sequence[RolloutEvent]) -> Iterator[tuple[str, Rollo
         state = ENDED.get(final.finished.get(rollout, Phase.IDLE), "in rollout")
         reasons = [event.reason for event in of_one if event.reason]
         figures = RolloutFigures(
-            state, reasons[-1] if reasons else "", proposal.version.version, promoted[0] if promoted else None
+            state,
+            reasons[-1] if reasons else "",
+            proposal.version.version,
+            promoted[0] if promoted else None,
+            _cost(of_one, log.grades.get(rollout, JudgeSpending())),
         )
         yield proposal.version.iteration, figures
+
+
+def _cost(of_one: Sequence[RolloutEvent], grades: JudgeSpending) -> RolloutCost:
+    """`of_one`: the events of one rollout, in order."""
+    ended = [event.at for event in of_one if event.phase in ENDED]
+    held_s = max(0.0, (ended[0] if ended else of_one[-1].at) - of_one[0].at)
+    watched_s = sum(event.look.window_end - event.look.window_start for event in of_one if event.look is not None)
+    return RolloutCost(held_s / 3600, watched_s / 3600, grades)
 
 
 def iteration_kpi(of: IterationLedgers, rollout: RolloutFigures | None, price: PriceList) -> IterationKpi:
@@ -130,7 +158,7 @@ def iteration_kpi(of: IterationLedgers, rollout: RolloutFigures | None, price: P
         version=of.version.version if of.version else rollout.version if rollout else None,
         promoted_at=promoted_at,
         trace_to_promotion_s=_waited(data.last_day, promoted_at),
-        costs=cost_lines(of, price, rollout is not None),
+        costs=cost_lines(of, price, rollout.cost if rollout else None),
         problems=of.problems,
     )
 

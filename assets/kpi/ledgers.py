@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from assets.outcome import IterationOutcome
+from assets.outcome import IterationBeginning, IterationOutcome, placed
 from assets.records import (
     CHECKPOINT,
     LABELS,
@@ -52,7 +52,7 @@ class IterationLedgers:
 
     id: str
     begun_at: float
-    """When the oldest of its files was written."""
+    """When its first stage published it; of a root without such a record, when the oldest of its files was written."""
     traces: GovernedTraces | None
     labels: RewardLabels | None
     reward_model: RewardModelReport | None
@@ -86,7 +86,7 @@ class IterationLedgers:
 def iteration_ids(store: Store) -> list[str]:
     """Ids of the iterations under the root, the oldest first."""
     folders = [path for path in store.path(layout.ITERATIONS).glob("[!.]*") if path.is_dir()]
-    return [path.name for path in sorted(folders, key=lambda path: (_begun_at(path), path.name))]
+    return [path.name for path in sorted(folders, key=lambda path: (*_begun(store, path), path.name))]
 
 
 def read_ledgers(store: Store, id: str) -> IterationLedgers:
@@ -111,7 +111,7 @@ def read_ledgers(store: Store, id: str) -> IterationLedgers:
     nothing: tuple[LaunchAttempt, ...] = ()
     return IterationLedgers(
         id=id,
-        begun_at=_begun_at(store.path(layout.iteration(id))),
+        begun_at=_begun(store, store.path(layout.iteration(id)))[1],
         traces=stage(TRACES),
         labels=stage(LABELS),
         reward_model=stage(REWARD_MODEL),
@@ -136,9 +136,12 @@ def read_ledgers(store: Store, id: str) -> IterationLedgers:
     )
 
 
-def _begun_at(folder: Path) -> float:
-    """An erasure writes some records anew, so the oldest file counts; 0 for a folder that is gone or empty."""
+def _begun(store: Store, folder: Path) -> tuple[int, float]:
+    """Its place and time. Without a record: an erasure writes some records anew, so the oldest file counts; 0 for a
+    folder that is gone or empty."""
     try:
-        return min((path.stat().st_mtime for path in folder.glob("*.json")), default=folder.stat().st_mtime)
-    except OSError:  # removed meanwhile
-        return 0.0
+        if (begun := placed(store, layout.iteration(folder.name, layout.BEGUN), IterationBeginning)) is not None:
+            return begun.place, begun.at
+        return -1, min((path.stat().st_mtime for path in folder.glob("*.json")), default=folder.stat().st_mtime)
+    except (OSError, ValueError):  # removed meanwhile, or damaged
+        return -1, 0.0

@@ -120,7 +120,7 @@ class IterationKpi(Record):
     number: int | None = None
     """Champions before it; None where its `traces` record is gone."""
     begun_at: float = 0.0
-    """When its oldest record was written, by the file system's word."""
+    """When its first stage published it."""
     state: State
     stage: str = ""
     """The first stage without a record, of an iteration in progress."""

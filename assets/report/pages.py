@@ -14,7 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from assets.kpi.costs import price_list
-from assets.kpi.fold import iteration_kpi, read_kpi, rollout_figures
+from assets.kpi.fold import RolloutLog, iteration_kpi, read_kpi, rollout_figures
 from assets.kpi.ledgers import IterationLedgers, read_ledgers
 from assets.kpi.records import Kpi
 from assets.naming import LOOP, names_of
@@ -23,6 +23,7 @@ from assets.report.figures import PageLink
 from assets.report.history import history_sections
 from pipeline import layout
 from pipeline.recipe import Recipe
+from pipeline.rollout.grading_account import paid
 from pipeline.rollout.record import RolloutEvent, read_events
 from pipeline.storage import Store, write_atomically
 
@@ -70,8 +71,9 @@ def write_history(store: Store, recipe: Recipe, now: float, out: Path | None = N
 
 def iteration_page(recipe: Recipe, of: IterationLedgers, place: PageFolder, now: float) -> str:
     """The whole file of one iteration."""
-    events = read_events(place.store, recipe.base_model.name)
-    kpi = iteration_kpi(of, dict(rollout_figures(events)).get(of.id), price_list(recipe))
+    name = recipe.base_model.name
+    log = RolloutLog(read_events(place.store, name), paid(place.store, name))
+    kpi = iteration_kpi(of, dict(rollout_figures(log)).get(of.id), price_list(recipe))
     return _render(
         "iteration.jinja",
         now,
@@ -86,9 +88,9 @@ def iteration_page(recipe: Recipe, of: IterationLedgers, place: PageFolder, now:
         decision=content.decision_section(of),
         training=content.training_section(of),
         evaluation=content.evaluation_section(of),
-        rollout=content.rollout_section(_of_iteration(events, of.id)),
+        rollout=content.rollout_section(_of_iteration(log.events, of.id)),
         costs=figures.cost_table(kpi) if kpi.costs else None,
-        lineage=_lineage(of, place, events),
+        lineage=_lineage(of, place, log.events),
         history=place.link("history", "all iterations", layout.HISTORY_PAGE),
     )
 

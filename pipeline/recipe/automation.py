@@ -47,12 +47,15 @@ class Automation(Section):
     """Schedule `weekly_review`: a sheet of labels for people."""
     min_new_labels: PositiveInt = 1000
     """Sensor `new_labels`: distinct consented labels that no ended iteration had, before it asks for an iteration."""
+    min_drift_labels: PositiveInt = 100
+    """Sensor `feedback_drift`: answers that users rated, or that the judge scored, of the iteration before and since,
+    before it tests whether the champion's became worse by more than `rollout.max_quality_drop`."""
     quiet_s: NonNegativeFloat = 3600.0
-    """The sensors `new_labels` and `champion_changed` ask for no iteration within so long of the start of another: what
-    triggers twice in an hour makes one iteration."""
+    """The sensors `new_labels`, `feedback_drift` and `champion_changed` ask for no iteration within so long of the
+    start of another: what triggers twice in an hour makes one iteration."""
     patience: PositiveInt = 3
-    """Iterations in a row that end without a candidate before `new_labels` backs off: the labels that it waits for
-    double with this one and with each after it."""
+    """Iterations in a row that end without a candidate before `new_labels` and `feedback_drift` back off: the labels
+    that they wait for double with this one and with each after it."""
     champion_max_age_days: PositiveFloat | None = 30.0
     """Dagster marks the asset `champion` as overdue when no other model was promoted for so long; null: never."""
 

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from pipeline.locations import Uri
 from pipeline.recipe.compute import DnsLabel, DnsName
-from pipeline.section import Added, Section, Share
+from pipeline.section import Added, Operational, Section, Share
 
 Percent = Annotated[int, Field(ge=0, le=50)]
 
@@ -155,6 +155,9 @@ class Rollout(Section):
     requests_per_server: Annotated[PositiveFloat | None, Added] = None
     """Requests a second that one server of a slot carries: a weight that takes more servers than the canary's slot has
     is not given, and `plan` says how many each weight takes. null: the champion's servers in proportion."""
+    slot_usd_per_hour: Annotated[float | None, Operational, Field(ge=0, le=1e6)] = None
+    """Price of an hour of the canary's slot, all its servers, for the bill of a rollout. null: of a slot that the
+    gateway starts by itself, one device at `compute.accelerator.usd_per_hour`; of others it is not known."""
     lease_s: PositiveFloat = 3_600.0
     """How long a split with a canary is in force at the gateway without a look: then the champion serves alone."""
     keep_warm_s: NonNegativeFloat = 86_400.0

@@ -3,14 +3,15 @@
 Owns the thread that sends what the trainer's metrics file has gained, each point with its step and the time at which it
 was measured. The file is the buffer: a tracking server that is away neither fails nor delays a training, what it missed
 is sent once it answers, and a process that goes on after a kill sends the file from its beginning, of which MLflow
-keeps each point once. Refuses to be the last word: the record of the iteration sends the file once more.
+keeps each point once. How busy the machine is goes along, while MLflow answers. Refuses to be the last word: the record
+of the iteration sends the file once more.
 """
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -18,8 +19,9 @@ from urllib.parse import urlsplit
 from pipeline.iteration import Iteration
 from pipeline.registry import runs
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
+from pipeline.registry.system_metrics import SystemSampler
 from pipeline.storage import Store
-from pipeline.training.metrics_log import read_rows
+from pipeline.training.metrics_log import LoggedRow, read_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -42,6 +44,8 @@ class TrainingRun(NamedTuple):
     store: Store
     iteration: Iteration
     tags: Mapping[str, str]
+    is_here: bool = True
+    """Whether it runs on this machine, so that this machine's load is its own."""
 
 
 @contextmanager
@@ -73,6 +77,7 @@ class MetricsSender(threading.Thread):
         self._addresses: MlflowAddresses | None = None
         self._at = 0
         self._missed = False
+        self._system: SystemSampler | None = None
         self.failed = False
 
     @property
@@ -101,7 +106,8 @@ class MetricsSender(threading.Thread):
         if not runs.training_started(store, iteration):
             return
         read = read_rows(runs.metrics_file(store, iteration), self._at)
-        if self._run is not None and not read.rows:
+        load = self._load()
+        if self._run is not None and not read.rows and not load:
             return
         self._addresses = addresses = self._addresses or self._training.addresses()
         if addresses.remote:
@@ -112,6 +118,17 @@ class MetricsSender(threading.Thread):
             self._run = self._begin(self._client, addresses)
         runs.log_points(self._client, self._run, runs.points(read.rows))
         self._at = read.end
+        runs.log_points(self._client, self._run, runs.points(load))
+        if self._system is not None:
+            self._system.sent()
+
+    def _load(self) -> Sequence[LoggedRow]:
+        """How busy the machine is, as far as it was not sent."""
+        if not self._training.is_here:
+            return ()
+        if self._system is None:
+            self._system = SystemSampler(runs.training_started(self._training.store, self._training.iteration))
+        return self._system.sample()
 
     def _begin(self, client: MlflowClient, addresses: MlflowAddresses) -> Run:
         run = runs.open_run(client, addresses, self._training.store, self._training.iteration)

@@ -60,8 +60,14 @@ def _digest(recipe: Recipe) -> str:
 
 
 @contextmanager
-def answer_grader(recipe: Recipe, judge: Endpoint | None, log: Callable[[str], None] = print) -> Generator[Grading]:
-    """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens."""
+def answer_grader(
+    recipe: Recipe,
+    judge: Endpoint | None,
+    log: Callable[[str], None] = print,
+    pay: Callable[[int, float], None] = lambda tokens, usd: None,
+) -> Generator[Grading]:
+    """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens; `pay`: is told
+    the tokens and the dollars of each time that it was asked."""
     judging, digest = recipe.gate_judge, _digest(recipe)
     with closing(grader_of(recipe.rewards.verifier)) as check:
 
@@ -72,8 +78,18 @@ def answer_grader(recipe: Recipe, judge: Endpoint | None, log: Callable[[str], N
             yield Grading(lambda answers: _by_kind(answers, verified, _ungraded), digest)
             return
         prices = judging.usd_per_million_prompt_tokens, judging.usd_per_million_completion_tokens
-        with open_judge(judge, judging, Budget(judging.max_tokens, judging.max_usd, *prices), log) as session:
-            yield Grading(lambda answers: _by_kind(answers, verified, lambda rest: _judged(session, rest)), digest)
+        budget = Budget(judging.max_tokens, judging.max_usd, *prices)
+        with open_judge(judge, judging, budget, log) as session:
+
+            def judged(answers: Sequence[ServedAnswer]) -> list[str]:
+                tokens, usd = budget.spent_tokens, budget.spent_usd
+                try:
+                    return _judged(session, answers)
+                finally:
+                    if budget.spent_tokens > tokens:
+                        pay(budget.spent_tokens - tokens, budget.spent_usd - usd)
+
+            yield Grading(lambda answers: _by_kind(answers, verified, judged), digest)
 
 
 def _by_kind(answers: Sequence[ServedAnswer], verified: AnswerGrader, unreferenced: AnswerGrader) -> list[str]:

@@ -55,5 +55,7 @@ class FreshSamples(Record):
     rag_id: str = ""
     reward_model: str = ""
     """Digest of the reward model that scored; "" without one."""
+    seconds: float | None = None
+    """That its model was loaded and asked, by the attempt that made the record; None of a record of before."""
     judge_tokens: int = 0
     usd: float = 0.0

@@ -9,6 +9,7 @@ would learn never to end.
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -87,15 +88,17 @@ def sample(
         selection = context.recipe.selection
         rows = trainable(read_askable(labels), apart(), governed, selection.max_contamination).rows
         prompts = _governed(context, sampled_prompts(rows, section, selection.max_principal_share))
+        began = time.monotonic()
         with engine(section) as opened, opened.open("champion", iteration.champion) as session:
             drawn = draw(AskedModel(iteration.champion, session, store, context.log), prompts, section)
+        seconds = time.monotonic() - began
         table, panel = _scored(context, prompts, drawn, scorers)
         path = store.path(iteration.path(layout.SAMPLE_TABLE))
         shutil.rmtree(path, ignore_errors=True)  # of an attempt that was killed before its record
         with store.staged(iteration.path(layout.SAMPLE_TABLE)) as staging:
             pq.write_table(table, staging / TABLE)
         dataset = DatasetRef(uri=str(path), rows=table.num_rows, digest=digest_file(path / TABLE))
-        return _record(context, dataset, drawn, panel, scorers.reward_model)
+        return _record(context, dataset, drawn, panel, scorers.reward_model).model_copy(update={"seconds": seconds})
 
     with shared_lock(store):
         return store.once(iteration.path(layout.FRESH), FreshSamples, make)

@@ -67,6 +67,7 @@ def test_what_starts_work_is_off_until_somebody_turns_it_on() -> None:
         assert each.description, each.name
     assert {s.name: s.default_status.value for s in repository.sensor_defs} == {
         "champion_changed": "STOPPED",
+        "feedback_drift": "STOPPED",
         "new_labels": "STOPPED",
         "notices_due": "STOPPED",
         "rollout_due": "STOPPED",

@@ -1,14 +1,17 @@
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from assets.environment import environment
 from assets.outcome import IterationOutcome
 from assets.records import RECORDS, REPORT
-from assets.resources import Deployment, deployment
+from assets.resources import Deployment, deployment, records
 from pipeline.layout import OUTCOME
+from pipeline.rewards.records import RewardLabels
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
+from tests.labels import label
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 
@@ -61,6 +64,32 @@ def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
         REPORT.read(store, "abc")
     with pytest.raises(ValueError, match="no iteration yet"):
         Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]).latest()
+
+
+def test_a_run_keeps_to_one_iteration(tmp_path: Path) -> None:
+    """By its config, else its tag; without both the newest is its tag from the first look on."""
+    settings, seen = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]), list[str]()
+    for id in ("one", "two"):
+        label(settings.store(), id, {"t": 0.5})
+
+    @dg.asset(io_manager_key="io_manager")
+    def reward_model(reward_labels: RewardLabels):
+        label(settings.store(), "three", {})  # another run begins the next one
+        seen.append(reward_labels.iteration)
+
+    @dg.asset(deps=[reward_model], io_manager_key="io_manager")
+    def samples(reward_labels: RewardLabels):
+        seen.append(reward_labels.iteration)
+
+    resources = {"deployment": settings, "io_manager": records}
+    above = dg.SourceAsset("reward_labels", io_manager_key="io_manager")
+    for config, tags, wanted in (({}, {}, "two"), ({"iteration": "one"}, {"iteration": "two"}, "one")):
+        done = dg.materialize(
+            [above, reward_model, samples], selection=[reward_model, samples], resources=resources, tags=tags,
+            run_config={"resources": {"io_manager": {"config": config}}},
+        )  # fmt: skip
+        assert done.success
+        assert seen[-2:] == [wanted, wanted]
 
 
 def test_the_lake_is_embedded_unless_the_recipe_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

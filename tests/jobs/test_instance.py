@@ -12,7 +12,8 @@ import dagster as dg
 import psutil
 import pytest
 
-from jobs.instance import RECIPE_TAG, RecipeInstance
+from jobs.instance import RecipeInstance
+from jobs.run_contents import RECIPE_TAG
 from jobs.workers import DATA_ROOT_TAG
 from pipeline.recipe import load
 from pipeline.storage import digest_json

@@ -14,8 +14,9 @@ from assets.environment import UnnamedRecipe, chosen
 from assets.resources import Deployment
 from jobs import pt
 from jobs.definitions import LEFT_OUT, definitions_for, left_out
-from jobs.instance import IMPLICIT, MODEL_TAG, RecipeInstance
+from jobs.instance import RecipeInstance
 from jobs.models import models
+from jobs.run_contents import IMPLICIT, MODEL_TAG
 from jobs.workers import DATA_ROOT_TAG
 from tests.loop import EMBEDDED
 from tests.several_models import environment_of, write_recipe
@@ -192,8 +193,10 @@ def test_a_run_carries_the_recipe_of_its_model(write: Write, instance: RecipeIns
         (IMPLICIT, "other__deployment", (dg.AssetKey(["other", "traces"]),)),
     ):
         run = create(instance, job, *assets)
-        (given,) = run.run_config["resources"].items()
-        assert given == (resource, {"config": {"recipe_path": str(tmp_path / "recipes/other.yaml"), "overrides": []}})
+        given = run.run_config["resources"]
+        chosen_here = {"recipe_path": str(tmp_path / "recipes/other.yaml"), "overrides": []}
+        assert given.pop(resource) == {"config": chosen_here}
+        assert given == ({} if job == "other__forget" else {"other__io_manager": {"config": {"iteration": "latest"}}})
         assert run.tags[MODEL_TAG] == "other"
         assert run.tags[DATA_ROOT_TAG] == str(tmp_path / "other")
 

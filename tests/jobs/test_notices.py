@@ -1,6 +1,5 @@
 """What people are told of iterations and runs, by a real web server; once, and never not at all."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,11 +32,10 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def end(root: Path, id: str, ending: Ending, at: int) -> None:
+def end(root: Path, id: str, ending: Ending) -> None:
     store = deployment(root).store()
     iteration = label(store, id, {})
     conclude(store, iteration, ending, WHY)
-    os.utime(store.path(iteration.path("outcome.json")), (at, at))
 
 
 def send(root: Path, instance: dg.DagsterInstance) -> None:
@@ -56,14 +54,14 @@ def fail(instance: dg.DagsterInstance, job: str) -> str:
 
 def test_endings_that_want_a_person_are_told(tmp_path: Path, hook: Webhook, instance: dg.DagsterInstance) -> None:
     assert not is_due(tmp_path, instance)
-    end(tmp_path, "long ago", "refused", 1)
-    end(tmp_path, "first", "held", 2)
+    end(tmp_path, "long ago", "refused")
+    end(tmp_path, "first", "held")
     assert is_due(tmp_path, instance)
     send(tmp_path, instance)
     assert hook.messages[0].startswith("arithmetic, iteration first: HELD"), "the newest alone, where nothing was told"
     assert not is_due(tmp_path, instance)
-    for at, ending in enumerate(("rollout", "not trained", "refused", "stopped"), 3):
-        end(tmp_path, ending, ending, at)
+    for ending in ("rollout", "not trained", "refused", "stopped"):
+        end(tmp_path, ending, ending)
     send(tmp_path, instance)
     send(tmp_path, instance)
     lines = hook.messages[1].splitlines()
@@ -74,7 +72,7 @@ def test_endings_that_want_a_person_are_told(tmp_path: Path, hook: Webhook, inst
 
 @pytest.mark.slow
 def test_a_failed_run_is_told(tmp_path: Path, hook: Webhook, instance: dg.DagsterInstance) -> None:
-    end(tmp_path, "first", "held", 2)
+    end(tmp_path, "first", "held")
     send(tmp_path, instance)
     run = fail(instance, "preference_tuning")
     fail(instance, "tell")  # would tell of itself for ever
@@ -88,7 +86,7 @@ def test_a_failed_run_is_told(tmp_path: Path, hook: Webhook, instance: dg.Dagste
 def test_a_receiver_that_is_away_fails_nobody_and_gets_it_later(
     tmp_path: Path, hook: Webhook, instance: dg.DagsterInstance
 ) -> None:
-    end(tmp_path, "first", "held", 2)
+    end(tmp_path, "first", "held")
     hook.status = 500
     send(tmp_path, instance)
     assert not is_due(tmp_path, instance), "it is given a pause"
@@ -102,5 +100,5 @@ def test_a_receiver_that_is_away_fails_nobody_and_gets_it_later(
 
 
 def test_without_an_address_nobody_is_told(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    end(tmp_path, "first", "held", 2)
+    end(tmp_path, "first", "held")
     assert not is_due(tmp_path, instance)

@@ -11,8 +11,8 @@ import pytest
 
 from assets.outcome import Ending, conclude
 from jobs.definitions import definitions
-from jobs.sensors import champion_changed, new_labels_came
-from jobs.triggers import lately, new_labels
+from jobs.sensors import champion_changed, feedback_drift, new_labels_came
+from jobs.triggers import champion_quality, lately, new_labels
 from pipeline.iteration import Iteration
 from pipeline.rollout.propose import ChampionState
 from pipeline.storage import ModelRef
@@ -34,11 +34,11 @@ def traces(first: int, last: int) -> dict[str, float | None]:
     return {f"t{at}": 0.5 for at in range(first, last)}
 
 
-def end(root: Path, iteration: Iteration, ending: Ending, at: int) -> None:
-    """`at`: which of the endings it is, in time."""
+def end(root: Path, iteration: Iteration, ending: Ending) -> None:
+    """After those that have ended, also for who restores all files with one time."""
     store = deployment(root).store()
     conclude(store, iteration, ending, "why")
-    os.utime(store.path(iteration.path("outcome.json")), (at, at))
+    os.utime(store.path(iteration.path("outcome.json")), (1, 1))
 
 
 def told(instance: dg.DagsterInstance) -> None:
@@ -49,7 +49,7 @@ def told(instance: dg.DagsterInstance) -> None:
 def test_only_labels_that_may_be_trained_on_count_once(tmp_path: Path) -> None:
     settings = deployment(tmp_path)
     store, section = settings.store(), settings.recipe().automation
-    end(tmp_path, label(store, "one", traces(0, 10)), "refused", 1)
+    end(tmp_path, label(store, "one", traces(0, 10)), "refused")
     newest = label(store, "two", {**traces(5, 25), "none": None, "no": 0.5}, without_consent=("no",))
     assert new_labels(settings, newest, section).new == 15
 
@@ -57,7 +57,7 @@ def test_only_labels_that_may_be_trained_on_count_once(tmp_path: Path) -> None:
 def test_an_iteration_is_asked_for_once_for_enough_labels(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     store = deployment(tmp_path).store()
     assert tick(new_labels_came, tmp_path, None, instance, THRESHOLD) == ([], None), "there are none"
-    end(tmp_path, label(store, "one", traces(0, 20)), "rollout", 1)
+    end(tmp_path, label(store, "one", traces(0, 20)), "rollout")
     label(store, "two", traces(0, 29))
     told(instance)
     requests, cursor = tick(new_labels_came, tmp_path, None, instance, THRESHOLD)
@@ -88,11 +88,75 @@ def test_what_is_waited_for_doubles_while_nothing_comes_of_it(
 ) -> None:
     settings = deployment(tmp_path, THRESHOLD)
     for at, ending in enumerate(endings):
-        end(tmp_path, label(settings.store(), f"i{at}", traces(0, 5)), ending, at)
+        end(tmp_path, label(settings.store(), f"i{at}", traces(0, 5)), ending)
     came = new_labels(settings, label(settings.store(), "new", traces(0, 6)), settings.recipe().automation)
     assert (came.new, came.wanted) == (1, wanted)
     if wanted > 10:
         assert f"The last {len(came.fruitless)} ended without a candidate (" in came.line()
+
+
+GOOD, BAD = {"feedback": 0.75, "judge": 1.0}, {"feedback": 0.25, "judge": 0.25}
+DRIFT = ("automation.min_drift_labels=40",)
+
+
+def drift(
+    root: Path, instance: dg.DagsterInstance, cursor: str | None = None
+) -> tuple[list[dg.RunRequest], str | None]:
+    told(instance)
+    return tick(feedback_drift, root, cursor, instance, DRIFT)
+
+
+def test_worse_answers_ask_for_one_iteration(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    """Of answers that no ended iteration had: those of the iteration before do not count again as bad ones."""
+    store = deployment(tmp_path).store()
+    assert tick(feedback_drift, tmp_path, None, instance, DRIFT) == ([], None), "there are no labels"
+    first = label(store, "one", traces(0, 200), scores=GOOD)
+    assert drift(tmp_path, instance)[0] == [], "nothing has ended"
+    end(tmp_path, first, "rollout")
+    label(store, "two", traces(0, 239), scores=BAD)
+    assert drift(tmp_path, instance)[0] == [], "39 are new"
+    label(store, "three", traces(160, 240), scores=BAD)
+    (request,), cursor = drift(tmp_path, instance)
+    assert (request.run_key, request.tags["feedback_drift"]) == ("three", "thumbs, judge")
+    assert tick(feedback_drift, tmp_path, cursor, instance, DRIFT) == ([], cursor)
+
+
+@pytest.mark.parametrize(
+    ("scores", "champion", "fell"),
+    [
+        ({"feedback": 0.25}, "m", "thumbs"),
+        ({"judge": 0.5}, "m", "judge"),
+        ({"judge": 0.75}, "m", ""),
+        ({"judge": 0.0, "judge_id": "another"}, "m", ""),
+        (BAD, "promoted since", ""),
+    ],
+)
+def test_only_what_can_be_compared_falls(scores: dict[str, Any], champion: str, fell: str, tmp_path: Path) -> None:
+    settings = deployment(tmp_path, DRIFT)
+    end(tmp_path, label(settings.store(), "one", traces(0, 200), scores=GOOD), "rollout")
+    newest = label(settings.store(), "two", traces(200, 300), scores=scores, champion=champion)
+    quality = champion_quality(settings, newest, settings.recipe().automation)
+    assert ", ".join(each.signal for each in quality.signals if each.fell) == fell
+    assert ("proven to have fallen" in quality.line()) == quality.fell == bool(fell)
+
+
+def test_a_fall_waits_for_more_while_nothing_comes_of_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
+    store = deployment(tmp_path).store()
+    for at in range(4):
+        end(tmp_path, label(store, f"i{at}", traces(0, 200), scores=GOOD), "refused")
+    label(store, "new", traces(200, 300), scores=BAD)
+    assert drift(tmp_path, instance)[0] == []
+    label(store, "newer", traces(200, 400), scores=BAD)
+    assert len(drift(tmp_path, instance)[0]) == 1
+
+
+def test_answers_of_days_that_left_the_window_count(tmp_path: Path) -> None:
+    settings = deployment(tmp_path, DRIFT)
+    end(tmp_path, label(settings.store(), "one", traces(0, 200), scores=GOOD), "rollout")
+    label(settings.store(), "two", traces(200, 300), scores={**BAD, "day": "2026-01-06"})
+    newest = label(settings.store(), "three", traces(300, 310), scores={**BAD, "day": "2026-01-07"})
+    (thumbs, _) = champion_quality(settings, newest, settings.recipe().automation).signals
+    assert (thumbs.since.trials, thumbs.since.hits, thumbs.fell) == (110, 0, True)
 
 
 def test_two_triggers_in_an_hour_make_one_iteration(

@@ -4,16 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from assets.kpi.costs import ANSWER_PRICE, DEVICE_PRICE, price_list
-from assets.kpi.fold import read_kpi
+from assets.kpi.costs import ANSWER_PRICE, DEVICE_PRICE, NO_ACCOUNT, NO_GRADES, SLOT_PRICE, price_list
+from assets.kpi.fold import RolloutLog, kpi, read_kpi
+from assets.kpi.ledgers import read_ledgers
 from assets.kpi.records import CostLine, CostTotal, IterationKpi
 from evals.judgements import JudgementLine, open_judgements, spent_on
 from k8s.estimate import Range
 from k8s.ledger import LaunchAttempt, ledger
 from pipeline import layout
 from pipeline.recipe import load
+from pipeline.rollout.grading_account import GradesPaid, pay
+from pipeline.rollout.record import read_events
+from pipeline.samples.records import FreshSamples
 from pipeline.training.result import TrainingResult
-from tests.assets.laid import DEVICES, EMBEDDED, HOURS, Laid, recipe_of, report_of
+from tests.assets.laid import DEVICES, EMBEDDED, HOURS, NOWHERE, Laid, recipe_of, report_of
+from tests.pipeline.rollout.conftest import NAME
 
 JUDGE = "rewards.judge={model: m, digest: d, rubric: r}"
 PRICED = "rewards.judge={model: m, digest: d, rubric: r, usd_per_million_prompt_tokens: 0, " \
@@ -116,11 +121,42 @@ def test_the_gates_judge_is_booked_to_its_iteration(laid: Laid) -> None:
 
 
 def test_a_rollout_is_served_by_somebody(laid: Laid) -> None:
+    """Its slot is held from the proposal to the promotion; whose devices others serve from, and for how much, is for
+    the recipe to say."""
     laid.roll_out()
-    one = only(laid)
-    serving = line(one, "serving of the canary")
-    assert serving.usd is None and serving.device_hours is None and serving.why
-    assert any(each.startswith("serving of the canary: ") for each in (*one.cost.unknown, *one.cost.unknown_hours))
+    events = read_events(laid.store, NAME)
+    hours = (next(each.at for each in events if each.phase == "promoted") - events[0].at) / 3600
+    own = line(only(laid, "compute.accelerator.usd_per_hour=3"), "serving of the canary")
+    assert own.usd is not None and 0 < own.usd.low <= own.usd.high == pytest.approx(3 * hours)
+    assert own.device_hours == pytest.approx(hours)
+    slots = "rollout.traffic.slots={a: 'http://a/v1', b: 'http://b/v1'}"
+    one = only(laid, slots)
+    assert f"serving of the canary: {SLOT_PRICE}" in one.cost.unknown
+    assert any(each.startswith("serving of the canary: ") for each in one.cost.unknown_hours)
+    priced = line(only(laid, slots, "rollout.slot_usd_per_hour=8"), "serving of the canary")
+    assert priced.usd is not None and priced.usd.high == pytest.approx(8 * hours)
+
+
+def test_grades_of_live_answers_are_on_account(laid: Laid) -> None:
+    ledgers, log = read_ledgers(laid.store, laid.roll_out().id), RolloutLog(read_events(laid.store, NAME))
+    price, rollout = price_list(recipe_of(laid.store.root))._replace(grades_by_judge=True), log.events[0].rollout
+    assert f"judge of live answers: {NO_GRADES}" in kpi(NAME, [ledgers], log, price).cost.unknown
+    for paid_for, usd in ((rollout, 0.5), (rollout, 0.25), ("another", 9.0)):
+        pay(laid.store, NAME, GradesPaid(paid_for, 10, usd))
+    with laid.store.path(layout.grades_paid(NAME)).open("a") as torn:
+        torn.write('{"rollout": "')
+    assert line(only(laid), "judge of live answers").usd == Range(low=0.75, high=0.75)
+
+
+def test_fresh_samples_cost_their_devices_time(laid: Laid) -> None:
+    iteration = laid.until_verdict()
+    fresh = FreshSamples(iteration=iteration.id, dataset=NOWHERE, prompts=1, seconds=1800.0)
+    laid.store.write(iteration.path(layout.FRESH), fresh)
+    section = "samples={prompts: 512, per_prompt: 8}"
+    samples = line(only(laid, section, "compute.accelerator.usd_per_hour=4"), "fresh samples")
+    assert samples.device_hours == 0.5 and samples.usd == Range(low=2.0, high=2.0)
+    laid.store.write(iteration.path(layout.FRESH), fresh.model_copy(update={"seconds": None}))
+    assert line(only(laid, section), "fresh samples").why_hours == NO_ACCOUNT
 
 
 def test_a_hundredth_costs_its_part_of_the_bill() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assets.kpi.costs import price_list
-from assets.kpi.fold import kpi, read_kpi
+from assets.kpi.fold import RolloutLog, kpi, read_kpi
 from assets.kpi.ledgers import iteration_ids, read_ledgers
 from assets.kpi.records import Kpi
 from assets.outcome import Ending
@@ -131,6 +131,6 @@ def test_the_fold_is_pure_and_newest_reads_the_last(laid: Laid) -> None:
     laid.roll_out("a", 1)
     laid.end(laid.begin("newer"), "refused")
     ids, price = iteration_ids(laid.store), price_list(recipe_of(laid.store.root))
-    ledgers, events = [read_ledgers(laid.store, id) for id in ids], read_events(laid.store, NAME)
-    assert kpi(NAME, ledgers, events, price) == kpi(NAME, ledgers, events, price) == figures(laid)
+    ledgers, log = [read_ledgers(laid.store, id) for id in ids], RolloutLog(read_events(laid.store, NAME))
+    assert kpi(NAME, ledgers, log, price) == kpi(NAME, ledgers, log, price) == figures(laid)
     assert [each.iteration for each in figures(laid, newest=1).iterations] == ids[-1:]

@@ -39,8 +39,10 @@ def right_and_refused(number: int) -> list[ServedAnswer]:
 
 
 def test_answers_without_references_are_the_judges() -> None:
-    with judges() as endpoint, answer_grader(DESK, endpoint) as grading:
+    paid: list[tuple[int, float]] = []
+    with judges() as endpoint, answer_grader(DESK, endpoint, pay=lambda *each: paid.append(each)) as grading:
         verdicts = grading.grade(right_and_refused(40))
+    assert len(paid) == 1 and paid[0][0] > 0, "what the judge took is told once for each time that it is asked"
     assert set(verdicts) == {"correct", "wrong"}
     assert verdicts[:40].count("correct") > 20  # it errs at its planted rates
     assert verdicts[40:].count("correct") < 8
