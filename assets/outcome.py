@@ -19,7 +19,7 @@ Ending = Literal["not trained", "stopped", "refused", "held", "rollout"]
 ORDER_LOCK = f"{layout.ITERATIONS}/order.lock"
 
 
-class Placed(Record):
+class OrderedRecord(Record):
     """`place`: how many records of this kind were there when it came; None of one that was written without."""
 
     place: int | None = Field(default=None, exclude_if=lambda place: place is None)
@@ -27,11 +27,11 @@ class Placed(Record):
     """When it came, in seconds since 1970."""
 
 
-class IterationBeginning(Placed):
+class IterationBeginning(OrderedRecord):
     """That an iteration was begun."""
 
 
-class IterationOutcome(Placed):
+class IterationOutcome(OrderedRecord):
     """`detail` says why, in a sentence or two."""
 
     ending: Ending
@@ -73,7 +73,7 @@ def outcome(store: Store, iteration: Iteration) -> IterationOutcome | None:
     return store.read(iteration.path(layout.OUTCOME), IterationOutcome)
 
 
-def placed(store: Store, name: str, kind: type[Placed]) -> PlacedFile | None:
+def placed(store: Store, name: str, kind: type[OrderedRecord]) -> PlacedFile | None:
     """Where a record stands, by its own word, else by the file's time; None where it is not there.
 
     Raises ValueError where it cannot be read.
@@ -85,6 +85,6 @@ def placed(store: Store, name: str, kind: type[Placed]) -> PlacedFile | None:
     return PlacedFile(place=-1 if record.place is None else record.place, at=at)
 
 
-def _next_place(store: Store, file: str, kind: type[Placed]) -> int:
+def _next_place(store: Store, file: str, kind: type[OrderedRecord]) -> int:
     names = (layout.iteration(path.parent.name, file) for path in store.path(layout.ITERATIONS).glob(f"*/{file}"))
     return 1 + max((place.place for name in names if (place := placed(store, name, kind)) is not None), default=-1)

@@ -28,7 +28,7 @@ DEAD_AFTER_S = 20.0
 POLL_S = 0.2
 
 
-class Worker(Record):
+class HostProcess(Record):
     """A process at work. Its heartbeat is the time of its file, which the file system's own clock gives."""
 
     host: str
@@ -39,13 +39,13 @@ class Worker(Record):
     pid: int
     start: int
 
-    def is_here(self, here: Worker) -> bool:
+    def is_here(self, here: HostProcess) -> bool:
         """Whether its pid can be looked up."""
         return (self.boot, self.space) == (here.boot, here.space)
 
 
-def this_process() -> Worker:
-    return Worker(
+def this_process() -> HostProcess:
+    return HostProcess(
         host=socket.gethostname(),
         boot=Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         space=str(Path("/proc/self/ns/pid").readlink()),
@@ -55,7 +55,7 @@ def this_process() -> Worker:
 
 
 @contextmanager
-def at_work(store: Store, here: Worker | None = None) -> Generator[None]:
+def at_work(store: Store, here: HostProcess | None = None) -> Generator[None]:
     """Be at work on the root until the block ends.
 
     Raises ValueError where locks cannot be had at all, or another host is at work and its locks are not seen. One that
@@ -100,7 +100,7 @@ def _lock_own(descriptor: int, store: Store) -> None:
         ) from error
 
 
-def _refuse_unseen(folder: Path, own: Path, here: Worker, store: Store) -> None:
+def _refuse_unseen(folder: Path, own: Path, here: HostProcess, store: Store) -> None:
     """Take away what dead workers left. Raises ValueError for a living one whose lock is not seen."""
     suspects = {path: unseen for path in folder.glob("*.json") if path != own and (unseen := _unseen(path, here))}
     waited_since = time.monotonic()  # no file's time is compared with a clock, which may be set
@@ -122,14 +122,14 @@ def _refuse_unseen(folder: Path, own: Path, here: Worker, store: Store) -> None:
         path.unlink(missing_ok=True)
 
 
-def _unseen(path: Path, here: Worker) -> tuple[Worker, int] | None:
+def _unseen(path: Path, here: HostProcess) -> tuple[HostProcess, int] | None:
     """A worker whose lock is free from here, with its last heartbeat; None where it is held, and where the process is
     known to be dead: its file goes."""
     try:
         beat = path.stat().st_mtime_ns
         if not _is_free(path):
             return None
-        worker = Worker.model_validate_json(path.read_bytes())
+        worker = HostProcess.model_validate_json(path.read_bytes())
     except (FileNotFoundError, ValueError):  # it ended meanwhile, or has just begun
         return None
     if worker.is_here(here) and process_start(worker.pid) != worker.start:

@@ -160,14 +160,14 @@ def _values(path: Path) -> Iterator[tuple[Any, bytes]]:
             yield from ((v, text) for text, is_whole in texts if is_whole and (v := parsed(text)) is not None)
 
 
-class Text(NamedTuple):
+class RawText(NamedTuple):
     """An element or a line with its end; or a piece of a line that is longer than LONGEST."""
 
     text: bytes
     is_whole: bool = True
 
 
-def _texts(path: Path) -> tuple[bool, Iterator[Text]]:
+def _texts(path: Path) -> tuple[bool, Iterator[RawText]]:
     """Whether a text file is one array, and its elements, or its lines; a file of one value is one. The elements raise
     Broken at one that is too long."""
     array, chunks = is_array(content(path)) if may_be_array(path.name) else (False, content(path))
@@ -176,15 +176,15 @@ def _texts(path: Path) -> tuple[bool, Iterator[Text]]:
     if may_be_array(path.name):
         head = _begun(chunks, WHOLE)
         if sum(map(len, head)) <= WHOLE and parsed(whole := b"".join(head)) is not None:
-            return False, iter([Text(whole)])
+            return False, iter([RawText(whole)])
         chunks = chain(head, chunks)
     return False, _lines(chunks)
 
 
-def _element(text: bytes | None) -> Text:
+def _element(text: bytes | None) -> RawText:
     if text is None:
         raise Broken(f"an element of over {LONGEST} bytes")
-    return Text(text)
+    return RawText(text)
 
 
 def _begun(chunks: Iterator[bytes], size: int) -> list[bytes]:
@@ -196,21 +196,21 @@ def _begun(chunks: Iterator[bytes], size: int) -> list[bytes]:
     return head
 
 
-def _lines(chunks: Iterator[bytes]) -> Iterator[Text]:
+def _lines(chunks: Iterator[bytes]) -> Iterator[RawText]:
     begun: list[bytes] = []
     length, is_whole = 0, True
     for chunk in chunks:
         first, *rest = chunk.split(b"\n")
         for text in rest:
-            yield Text(b"".join([*begun, first, b"\n"]), is_whole)
+            yield RawText(b"".join([*begun, first, b"\n"]), is_whole)
             begun, length, is_whole, first = [], 0, True, text
         begun.append(first)
         length += len(first)
         if length > LONGEST:
-            yield Text(b"".join(begun), False)
+            yield RawText(b"".join(begun), False)
             begun, length, is_whole = [], 0, False
     if last := b"".join(begun):
-        yield Text(last, is_whole)
+        yield RawText(last, is_whole)
 
 
 class _Rewriter:

@@ -49,7 +49,7 @@ class KeptSketches:
 
     def __init__(self, root: Path) -> None:
         self._folder = root / folder_name()
-        self._days: dict[str, _Day | None] = {}  # the least recently used first
+        self._days: dict[str, _SketchedDay | None] = {}  # the least recently used first
         self.computed = 0
         """Sketches that were not kept."""
 
@@ -74,7 +74,7 @@ class KeptSketches:
         column = pa.FixedSizeBinaryArray.from_buffers(pa.binary(16), len(days), [None, pa.py_buffer(data)])
         return Sketched(column, bands)
 
-    def _day(self, day: str) -> _Day | None:
+    def _day(self, day: str) -> _SketchedDay | None:
         if day not in self._days and len(self._days) >= OPEN_DAYS:
             self._days.pop(next(iter(self._days)))
         kept = self._days.pop(day) if day in self._days else _opened(_path(self._folder, day))
@@ -82,7 +82,7 @@ class KeptSketches:
         return kept
 
 
-class _Day:
+class _SketchedDay:
     """A day's file. Sketches are mapped only while some are copied: mapped pages would count as memory held."""
 
     def __init__(self, path: Path, rows: int) -> None:
@@ -140,10 +140,10 @@ def _path(folder: Path, day: str) -> Path:
     return folder / f"{day}.bin"
 
 
-def _opened(path: Path) -> _Day | None:
+def _opened(path: Path) -> _SketchedDay | None:
     try:
         rows = int(np.fromfile(path, WORD, 1)[0])
         whole = path.stat().st_size == WORD.itemsize * (1 + rows * (DIGEST + KEYS))
-        return _Day(path, rows) if rows and whole else None
+        return _SketchedDay(path, rows) if rows and whole else None
     except (OSError, IndexError, ValueError):
         return None

@@ -21,7 +21,10 @@ DOCKERFILES = sorted(IMAGES.glob("*.Dockerfile"))
 PACKAGES = ("pipeline", "evals", "k8s", "assets", "jobs")
 DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 # What is imported under another name than the one that it is installed by.
-DISTRIBUTIONS = {"dagster_pipes": "dagster-pipes", "re2": "google-re2", "yaml": "pyyaml", "math_verify": "math-verify"}
+DISTRIBUTIONS = {
+    "dagster_pipes": "dagster-pipes", "re2": "google-re2", "yaml": "pyyaml", "math_verify": "math-verify",
+    "pydantic_core": "pydantic",
+}  # fmt: skip
 # Of jsonschema, which brings them.
 BROUGHT = {"referencing", "jsonschema_specifications"}
 images = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)

@@ -30,7 +30,7 @@ _VALUES = 1
 Fields = dict[int, "int | Fields"]
 
 
-class Reading(NamedTuple):
+class ParquetBatches(NamedTuple):
     """How a file is to be read."""
 
     rows: int
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
     """Columns whose texts are stored once for many rows: they are to stay so."""
 
 
-def reading(stream: Any, metadata: Any, columns: Collection[str] | None = None) -> Reading:
+def reading(stream: Any, metadata: Any, columns: Collection[str] | None = None) -> ParquetBatches:
     """Raises TooLarge for a page over MAX_PAGE in one of these top-level columns, Broken for what is no page."""
     width = 1
     dictionaries: set[str] = set()
@@ -57,7 +57,7 @@ def reading(stream: Any, metadata: Any, columns: Collection[str] | None = None) 
             else:
                 together += max(pages.width, pages.dictionary)
         width = max(width, together)
-    return Reading(max(1, min(MAX_ROWS, MAX_BATCH // width)), frozenset(dictionaries))
+    return ParquetBatches(max(1, min(MAX_ROWS, MAX_BATCH // width)), frozenset(dictionaries))
 
 
 class _Pages(NamedTuple):
@@ -71,8 +71,8 @@ class _Pages(NamedTuple):
 def _pages(stream: Any, chunk: Any, repeats: bool) -> _Pages:
     """`repeats`: a page does not say how many rows its values are; it is counted as one."""
     offset = chunk.dictionary_page_offset if chunk.has_dictionary_page else None
-    at = min(chunk.data_page_offset, offset or chunk.data_page_offset)
-    end = at + chunk.total_compressed_size
+    at = min(filter(None, (chunk.data_page_offset, offset)), default=0)  # 0: it has no such page, for want of rows
+    end = at + (chunk.total_compressed_size if at else 0)
     dictionary = data = width = 0
     while at < end:
         fields, length = _header_at(stream, at)
