@@ -11,13 +11,14 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-all test-vllm lint serve ui clean help
+.PHONY: run test test-fast test-all test-vllm lint serve ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
 	@echo "make serve  the embedded gateway, until Ctrl-C; chat with champion and canary on http://127.0.0.1:8400"
 	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000, by links that it prints"
 	@echo "make test   the checks and the tests"
+	@echo "make test-fast  the tests of under half a second each: four of five"
 	@echo "make test-all  the same with every variant of every promise: an hour and more"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make lint   ruff, import-linter and pyright"
@@ -34,6 +35,9 @@ PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: .venv/installed lint
 	@$(PYTEST) -m "not variant"
+
+test-fast: .venv/installed
+	@$(PYTEST) -m "not slow"
 
 test-all: .venv/installed lint
 	@$(PYTEST)

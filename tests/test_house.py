@@ -12,6 +12,8 @@ import pytest
 
 from pipeline.recipe import load
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("pipeline", "assets", "jobs", "evals", "k8s", "benchmarks", "tests")
 BANNED = {"utils", "helpers", "common", "base", "manager", "core", "misc"}
@@ -70,7 +72,6 @@ def test_every_recipe_resolves(recipe: Path) -> None:
     assert load(recipe).name == recipe.stem
 
 
-@pytest.mark.slow
 def test_loading_the_definitions_leaves_heavy_libraries_out() -> None:
     heavy = ["torch", "transformers", "trl", "peft", "vllm", "mlflow", "kubernetes", "lightkube", "matplotlib"]
     code = f"import sys, jobs.definitions; print([m for m in {heavy} if m in sys.modules])"

@@ -5,10 +5,12 @@ import subprocess
 import sys
 
 import dagster as dg
+import pytest
 
 from assets.cluster import PodLines
 
 
+@pytest.mark.slow
 def test_progress_lines_of_a_pod_reach_the_run_once() -> None:
     code = "from pipeline.training.progress import emit; print('noise'); emit('step 3 of 6'); print('{\"a\": 1}')"
     others: list[str] = []

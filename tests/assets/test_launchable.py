@@ -21,6 +21,8 @@ from pipeline.storage import ModelRef, model_ref
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
 
+pytestmark = pytest.mark.slow
+
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 SPOT = RECIPES / "spot_h200_dpo.yaml"
 PLAN_PATH = Path("/checkpoints/preference-tuning/iterations/x/training/plan.json")

@@ -1,4 +1,5 @@
 import dagster as dg
+import pytest
 
 from assets.rollout_observation import markdown, rollout_metadata, rollout_observation
 from pipeline.rollout.record import Phase
@@ -39,6 +40,7 @@ def test_an_observation_is_of_the_canary_and_names_its_rollout() -> None:
     assert seen.tags["phase"] == "observing"
 
 
+@pytest.mark.slow
 def test_dagster_keeps_an_observation_of_each_look(tmp_path) -> None:
     """As a run logs it: Dagster takes the metadata and the tags as they are."""
 

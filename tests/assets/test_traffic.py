@@ -22,6 +22,8 @@ from pipeline.serving.served_names import served_name
 from tests.loop import deployment
 from tests.opened import open_rollout
 
+pytestmark = pytest.mark.slow
+
 
 class ModelServer(ThreadingHTTPServer):
     """Lists the models that it is given."""

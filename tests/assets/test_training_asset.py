@@ -35,6 +35,8 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding, Preemption, TrainingResult
 from tests.pipeline.selection.test_choose import decide
 
+pytestmark = pytest.mark.slow
+
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 KL = HealthFinding(verdict="HOLD", rule="kl", step=7, reason="KL of 0.13 per token to the base is above 0.1")
 DEAD = HealthFinding(verdict="STOP", rule="dead", step=9, reason="loss and gradient are exactly 0")
@@ -167,7 +169,6 @@ def test_health_passes_where_nothing_was_trained(lay: Lay) -> None:
     assert (ended and ended.ending, ended and ended.detail) == ("not trained", "because")
 
 
-@pytest.mark.slow  # MLflow makes its database
 def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
     settings = lay(STOP)
     for _ in range(2):  # the second time changes nothing
@@ -198,7 +199,6 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
     assert client.search_model_versions("name='arithmetic'") == []
 
 
-@pytest.mark.slow  # MLflow makes its database
 def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     settings, edited = lay(STOP), lay(STOP, "training.seed=9")
     with pytest.raises(dg.Failure, match=r"begun with another recipe .training.seed: 1, now 9.*a stage cannot mix"):
@@ -210,7 +210,6 @@ def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     assert client.get_run(logged.run.run_id).data.params["training.seed"] == "1"
 
 
-@pytest.mark.slow
 def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "fingerprints", lambda *asked: Fingerprints())  # its files are no model's
     settings = lay(HOLD)

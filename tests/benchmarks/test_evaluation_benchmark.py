@@ -14,6 +14,8 @@ from evals.gate import Verdict
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
 
+pytestmark = pytest.mark.slow
+
 
 def test_simulated_models_are_as_they_were_asked_for() -> None:
     counts = drawn(np.random.default_rng(1), 50, 400, 4, (0.5, 0.6), size=2)
@@ -77,7 +79,6 @@ def test_the_last_line_has_the_figures(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.variant
-@pytest.mark.slow
 def test_the_gate_keeps_its_promises_in_small() -> None:
     figures = evaluation.main(["--small", "margin", "luck", "power", "futility"])
     assert figures["gate_decisions_equal"] == 1

@@ -51,6 +51,7 @@ def test_where_the_rule_flips(world: World, method: str) -> None:
     assert run(world, seed=1).decision.method == method
 
 
+@pytest.mark.slow
 def test_more_noise_and_less_data_never_bring_dpo_back() -> None:
     world = World(prompts=1200, verifiable=0.3)
     taken = [run(world._replace(noise=noise), seed=3).decision.method for noise in (0.0, 0.1, 0.2, 0.3, 0.4)]
@@ -66,6 +67,7 @@ def test_a_table_has_a_line_for_each_value() -> None:
     assert all(sum(counts.values()) == 2 for counts in taken.values())
 
 
+@pytest.mark.slow
 def test_intervals_cover_the_truth_in_most_sets() -> None:
     for name, result in coverage(runs=1, seed=5, sizes=(300,)).items():
         assert result["covers"] >= 0.85, name

@@ -13,6 +13,8 @@ from benchmarks.measure import measure
 from benchmarks.traces import run
 from benchmarks.traces_data import Truth, export_of, generate
 
+pytestmark = pytest.mark.slow
+
 ROWS = 4000
 
 
@@ -62,7 +64,6 @@ def test_the_same_seed_gives_the_same_bytes(tmp_path: Path, folder: Path, truth:
 
 
 @pytest.mark.variant
-@pytest.mark.slow
 @pytest.mark.parametrize("way", ["floor", "duckdb", "ours1", "ours2"])
 def test_a_way_finds_the_truth(way: str, folder: Path, truth: Truth) -> None:
     took = run(way, folder, ROWS, truth)  # raises when a count differs

@@ -23,6 +23,8 @@ from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.storage import ModelRef, Store
 from tests.evals.conftest import DECODING
 
+pytestmark = pytest.mark.slow
+
 ENGLISH = "How many apples has Anna left after she has eaten three of them?"
 GERMAN = "Wie viele Äpfel hat Anna noch, nachdem sie drei davon gegessen hat?"
 

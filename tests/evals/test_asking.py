@@ -30,6 +30,8 @@ from tests.suites import embedded_suite
 from .conftest import Kit
 from .test_evaluate import NEW, SECTION, StandIn, StandInSession, context, evaluated
 
+pytestmark = pytest.mark.slow
+
 EVIDENCE = "iterations/it/evidence"
 
 

@@ -20,6 +20,8 @@ from pipeline.storage import ModelRef, Store
 from .conftest import Kit
 from .test_evaluate import SECTION, StandIn, context, evaluated, plan_of
 
+pytestmark = pytest.mark.slow
+
 
 def model(name: str) -> ModelRef:
     return ModelRef(uri=f"models/{name}", digest=name)

@@ -15,6 +15,8 @@ from evals.statistics import Array, Paired
 from pipeline.recipe import Evaluation
 from pipeline.storage import ModelRef
 
+pytestmark = pytest.mark.slow
+
 GATES, K = 3000, 4
 NOBODY = ModelRef(uri="", digest="")
 

@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,6 +12,8 @@ from evals.comparison import compare
 from evals.measurements import Comparison
 from evals.results import EvalArm
 from pipeline.rewards.verifiers import Outcome
+
+pytestmark = pytest.mark.slow
 
 
 def test_items_that_agree_within_their_cluster_count_once(kit: Any) -> None:

@@ -21,6 +21,8 @@ from pipeline.storage import ModelRef, Store
 from .test_asking import Killed
 from .test_evaluate import StandIn, context, evaluated
 
+pytestmark = pytest.mark.slow
+
 FIRST = ArithmeticSuite(items=240, margin=0.2)
 AGAIN = ArithmeticSuite(name="again", items=240, seed=77, role="confirm", confirms="arithmetic")
 SECTION = Evaluation(suites=(FIRST, AGAIN), max_standard_error=0.05, guard_margin=0.08, futility=False)

@@ -39,6 +39,8 @@ from tests.suites import embedded_suite
 
 from .conftest import DECODING
 
+pytestmark = pytest.mark.slow
+
 SUITE = ArithmeticSuite(items=240)
 SECTION = Evaluation(suites=(SUITE,), max_standard_error=0.05, guard_margin=0.05)
 OLD, NEW = ModelRef(uri="models/old", digest="old"), ModelRef(uri="models/new", digest="new")

@@ -31,6 +31,8 @@ from tests.evals.people import DAYS, USERS, People, asked, later, section_of
 from tests.pipeline.erasure.conftest import NAME, NOW, secret
 from tests.pipeline.erasure.looking import holding
 
+pytestmark = pytest.mark.slow
+
 SECTION = section_of()
 
 
@@ -212,7 +214,6 @@ def test_a_crash_between_any_two_rewrites_is_healed(
     assert bundle.verify(gated.bundle, gated.verdict.bundle_digest) == gated.verdict
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("writes", range(6))
 def test_a_kill_between_the_rewrites_is_healed(gated: Gated, writes: int) -> None:
     code = f"""

@@ -37,6 +37,8 @@ from pipeline.storage import ModelRef, Store, digest_json
 from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later, prompts_in, question, section_of
 from tests.pipeline.erasure.conftest import BASE, NAME, NOW
 
+pytestmark = pytest.mark.slow
+
 SECTION = section_of()
 GOLDEN = GoldenSuite(role="target", max_principal_share=1.0)
 

@@ -17,6 +17,7 @@ def passes(sums: np.ndarray, alpha: float) -> np.ndarray:
     return mean - reach(mean, error, sums.shape[-1], alpha)[0] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.05, 0.0025])
 @pytest.mark.parametrize("share", [0.2, 0.6])
 def test_conditional_power_is_the_share_that_will_pass(alpha: float, share: float) -> None:

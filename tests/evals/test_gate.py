@@ -23,6 +23,7 @@ def test_a_better_candidate_passes(kit: Any, good: tuple[Any, ...]) -> None:
     assert (verdict.champion, verdict.candidate) == (good[2].model, good[3].model)
 
 
+@pytest.mark.slow
 def test_a_worse_an_equal_and_the_same_candidate_fail(kit: Any, good: tuple[Any, ...]) -> None:
     section, suite, old, new = good
     for champion, candidate in ((new, old), (old, kit.arm("twin", section, suite, 0.4)), (old, old)):

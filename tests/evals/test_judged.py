@@ -37,6 +37,8 @@ from .judging import (
     section,
 )
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -137,7 +139,6 @@ def killing(honest: Answer, child: list[subprocess.Popen[bytes]], at: int | None
     return answer
 
 
-@pytest.mark.slow
 def test_a_kill_asks_nothing_twice_but_what_was_in_flight(tmp_path: Path) -> None:
     whole, server = judged(tmp_path / "whole", judge(0.6), section())
     everything = Counter(comparisons(server))

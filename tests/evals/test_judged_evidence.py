@@ -42,6 +42,8 @@ from .judging import (
 )
 from .test_evaluate import SECTION, SUITE, StandIn, StandInSession, check, context
 
+pytestmark = pytest.mark.slow
+
 FILES = ("judged-0/pairs.jsonl", "judged-0/judge.json", "judged-0/measurement.json")
 
 

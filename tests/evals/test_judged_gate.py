@@ -23,6 +23,8 @@ from .judging import (
     section,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -> None:
     settings = section(role="target")

@@ -19,6 +19,8 @@ from pipeline.rewards.verifiers import Outcome
 from pipeline.storage import Store
 from tests.evals.judging import MARK, evidence, judge, judged, section
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

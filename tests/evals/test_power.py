@@ -179,6 +179,7 @@ def test_one_sample_of_each_item_says_nothing_of_more() -> None:
     assert found.within == 0 and found.between == pytest.approx(gains.var(ddof=1))
 
 
+@pytest.mark.slow
 def test_two_finished_runs_have_variances(kit: Any) -> None:
     section = kit.section()
     items = kit.suite(section)

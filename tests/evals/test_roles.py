@@ -13,6 +13,8 @@ from evals.gate import Verdict
 from evals.results import EvalArm
 from pipeline.recipe import Evaluation
 
+pytestmark = pytest.mark.slow
+
 
 def section(kit: Any, *suites: dict[str, Any], **changes: Any) -> Evaluation:
     named = [{"kind": "arithmetic", "name": f"suite-{n}", "items": 400, **each} for n, each in enumerate(suites)]

@@ -30,6 +30,8 @@ from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResp
 
 from .judging import ADAPTER, JUDGE, NEW, OLD, judge
 
+pytestmark = pytest.mark.slow
+
 CRASHED, NEVER_RETRY = 1, 64
 SUITE = ArithmeticSuite(items=40)
 IN_FLIGHT = 8
@@ -132,7 +134,6 @@ def test_a_judge_that_is_away_is_asked_at_the_next_run(
     assert len(server.asked) - asked == 2 * 3 * 8, "the probes of both arms, and no question"
 
 
-@pytest.mark.slow
 def test_a_killed_run_asks_again_what_was_in_flight_alone(tmp_path: Path) -> None:
     """Counted where it is asked; the probes of each start are no questions of the suite."""
     plan, child = planned(tmp_path / "killed"), list[subprocess.Popen[bytes]]()

@@ -120,6 +120,7 @@ def test_a_log_ratio_is_bounded_by_the_delta_method() -> None:
 alike = st.tuples(st.integers(2, 100), st.integers(1, 1000).flatmap(lambda k: st.tuples(st.integers(0, k), st.just(k))))
 
 
+@pytest.mark.slow
 @given(alike)
 @example((30, (15, 22)))  # 22 * (15 / 22) is not 15
 @example((30, (1, 1)))

@@ -34,6 +34,7 @@ def test_a_suite_is_the_file_that_the_recipe_names(tmp_path: Path) -> None:
     assert suites(store, SECTION)[0].digest() != read.digest()
 
 
+@pytest.mark.slow
 def test_a_suite_that_is_gone_is_refused_with_its_cure(tmp_path: Path) -> None:
     store = Store(tmp_path / "a root")
     path = ensure_suite(store, SUITE, SECTION.seed)

@@ -9,6 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from evals.win_rate import JudgedPair, fit, problems, tanh_lengths, win_rate
 from tests.evals.judged import simulated_pairs
 
+pytestmark = pytest.mark.slow
+
 
 def pair(number: int, first: float | None = 1.0, second: float | None = 1.0, longer: int = 0) -> JudgedPair:
     return JudgedPair(

@@ -14,6 +14,7 @@ from jobs.bill_of_materials import bill
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_bill_is_cyclonedx_of_this_environment() -> None:
     command = [sys.executable, "-m", "jobs.bill_of_materials"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

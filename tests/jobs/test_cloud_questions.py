@@ -28,6 +28,8 @@ from tests.cloud_questions import QUESTIONS
 from tests.pipeline.rewards.conftest import call
 from tests.pipeline.traces.conftest import govern, score, write
 
+pytestmark = pytest.mark.slow
+
 RECIPES = Path(__file__).parents[2] / "jobs" / "recipes"
 PARAMETERS = 32_500_000_000
 

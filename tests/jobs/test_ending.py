@@ -20,6 +20,8 @@ from pipeline.training.result import Health, HealthFinding, TrainingResult
 from tests.evals.conftest import Kit
 from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over, model, version_of
 
+pytestmark = pytest.mark.slow
+
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 
 

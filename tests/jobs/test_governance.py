@@ -34,6 +34,8 @@ from tests.pipeline.erasure.conftest import ANN, World, _made, world
 from tests.pipeline.rollout.local_router import LocalRouter
 from tests.pipeline.traces.conftest import observation, write
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["_made", "world"]  # the small world of the erasure's own tests
 USER = "user-ann-0001"
 
@@ -186,7 +188,6 @@ def test_retain_upkeep_and_blocks(settings: Deployment, monkeypatch: pytest.Monk
     assert rows_of(settings, "bob") == 0
 
 
-@pytest.mark.slow
 def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     place = world.place
     settings = Deployment(
@@ -208,7 +209,6 @@ def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys
     assert ANN not in capsys.readouterr().out
 
 
-@pytest.mark.slow
 def test_forget_job_keeps_the_users_name_out_of_dagster(
     settings: Deployment, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -228,7 +228,6 @@ def test_forget_job_keeps_the_users_name_out_of_dagster(
     assert not [p for p in kept if USER.encode() in p.read_bytes()]
 
 
-@pytest.mark.slow
 def test_the_job_fails_where_a_file_still_holds_the_user(settings: Deployment, tmp_path: Path) -> None:
     settings.store().path("notes.csv").write_text(f"{USER},angry\n")
     config = {"ops": {"forget_one": {"config": {"user_id": USER}}}}
@@ -237,7 +236,6 @@ def test_the_job_fails_where_a_file_still_holds_the_user(settings: Deployment, t
     assert rows_of(settings, USER) == 0
 
 
-@pytest.mark.slow
 def test_the_upkeep_job_retains_and_tidies(settings: Deployment, tmp_path: Path) -> None:
     settings = Deployment(
         recipe_path=settings.recipe_path, overrides=[*settings.overrides, "traces.retention={governed_days: 1}"]

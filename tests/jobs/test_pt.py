@@ -11,6 +11,8 @@ import pytest
 from jobs.pt import WORDS, main
 from tests.loop import ROOT
 
+pytestmark = pytest.mark.slow
+
 PT = Path(sys.executable).with_name("pt")
 
 
@@ -59,7 +61,6 @@ def test_a_pipe_that_is_closed_ends_it_quietly() -> None:
     assert done.returncode == 141 and done.stderr == "" and done.stdout.startswith("name: text")
 
 
-@pytest.mark.slow
 def test_results_for_a_machine_are_one_json_object(tmp_path: Path) -> None:
     root = {"PREFERENCE_TUNING_OVERRIDES": f"data_root={tmp_path}/data"}
     assert json.loads(pt("governance", "blocks", "--json", **root).stdout) == {"blocks": []}
@@ -91,7 +92,6 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "completed"),
     [("pt roll", "rollout"), ("pt governance ver", "verify"), ("pt retry pol", "policy_checkpoint")],

@@ -14,6 +14,8 @@ from pipeline.storage import Store
 from tests.jobs.test_governance import rows_of
 from tests.jobs.test_verifying import USERS, Watched, watched
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["watched"]
 
 

@@ -16,6 +16,8 @@ from pipeline.rollout.record import Phase, RolloutState
 from pipeline.storage import ModelRef, Store
 from tests.loop import deployment
 
+pytestmark = pytest.mark.slow
+
 CLUSTER = "compute.kubernetes={image: 'trainer@sha256:0', instance_type: cpu}"
 
 
@@ -69,7 +71,6 @@ def test_a_held_rollout_gets_its_looks_like_any_other(
         assert tick(rollout_due, tmp_path, instance=instance)[0] == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("tags", "overrides", "asks"),
     [
@@ -104,7 +105,6 @@ def test_a_cancelled_run_of_a_gang_asks_for_the_gangs_end(
     assert config == {"iteration": "0001-abc", "held_only": False}
 
 
-@pytest.mark.slow
 def test_a_new_champion_asks_for_one_iteration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     requests, cursor = tick(champion_changed, tmp_path)
     assert requests == []  # the first tick only records

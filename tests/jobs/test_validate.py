@@ -13,6 +13,8 @@ import pytest
 from jobs import validate
 from tests.own import make_model, write_langfuse_export, write_openai_logs, write_suite
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 OWN = ROOT / "jobs" / "recipes" / "own.yaml"
 
@@ -129,7 +131,6 @@ def test_a_suite_that_is_not_there_is_a_line(places: dict[str, Path], capsys: py
     assert [line for line in wrong if line.startswith("suite own-questions: ") and "Give its path" in line]
 
 
-@pytest.mark.slow
 def test_a_typo_is_a_line_and_no_traceback(tmp_path: Path) -> None:
     env = {**os.environ, "PREFERENCE_TUNING_RECIPE": str(OWN), "PREFERENCE_TUNING_OVERRIDES": "training.sed=3"}
     command = [sys.executable, "-m", "jobs.validate", "--quick"]

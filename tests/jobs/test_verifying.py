@@ -29,6 +29,8 @@ from tests.loop import EMBEDDED
 from tests.opened import open_rollout
 from tests.pipeline.traces.conftest import observation, write
 
+pytestmark = pytest.mark.slow
+
 INSTANCE = "telemetry:\n  enabled: false\n"
 USERS = ("user-ann-0001", "user-bob-0002", "user-cyd-0003")
 

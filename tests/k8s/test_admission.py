@@ -26,6 +26,7 @@ CAPACITIES = {
 }
 
 
+@pytest.mark.slow
 @every_overlay
 @pytest.mark.parametrize("backend", ["jobset", "indexed_job", "rayjob"])
 @pytest.mark.parametrize("capacity", CAPACITIES)
@@ -112,6 +113,7 @@ def test_a_flavour_without_the_capacity_takes_every_gang() -> None:
     assert ours["flavour-takes-others"] == "training takes what selects spot: no karpenter.sh/capacity-type"
 
 
+@pytest.mark.slow
 def test_lint_charges_what_kueue_charges() -> None:
     for name, capacity in itertools.product([EKS, A100, GKE], CAPACITIES):
         for objects in (overlay(name), split(overlay(name), "spot"), split(overlay(name), "spot", "on-demand")):

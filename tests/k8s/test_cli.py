@@ -62,6 +62,7 @@ def test_every_recipe_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert output.count("no cluster") == len(files) - len(ON_CLUSTERS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_recipes_and_their_overlay_lack_nothing_but_images(
     overlay: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -200,6 +201,7 @@ def test_a_name_that_would_be_another_object_stays_on_its_line(
     assert not [line for line in output.splitlines() if line in ("---", "kind: Pod")]
 
 
+@pytest.mark.slow
 def test_a_reader_that_goes_away_is_no_error() -> None:
     """As in `pt k8s render RECIPE | head -1`."""
     command = [sys.executable, "-m", "k8s", "render", recipe("spot_h200_dpo")]
@@ -229,6 +231,7 @@ def test_a_time_out_that_no_field_holds(command: str, tmp_path: Path, capsys: py
     assert "training.timeout_s: Input should be less than" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_runs_as_a_module_without_heavy_libraries() -> None:
     code = (
         "import sys, k8s.__main__; "

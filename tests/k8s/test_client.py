@@ -120,6 +120,7 @@ def test_a_right_that_is_missing_is_not_asked_for_twice(
     assert server.count("patch") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fault",
     [Fault(status=500, times=2), Fault(status=503, times=2), Fault(drop="before"), Fault(drop="after", times=3)],

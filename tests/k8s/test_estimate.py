@@ -117,6 +117,7 @@ def test_estimate_allows_for_a_factor_and_ends_at_the_timeout() -> None:
 amounts = st.floats(0, 1e4)
 
 
+@pytest.mark.slow
 @given(amounts, amounts, st.floats(0, 48), st.floats(0, 48), amounts, amounts, st.sampled_from(["spot", "spot_first"]))
 def test_estimate_parts_sum_up_and_money_follows_the_price(
     first: float, fallback: float, a: float, b: float, gb: float, kept: float, capacity: str

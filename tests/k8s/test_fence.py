@@ -4,6 +4,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from k8s.gang import example
 from k8s.render import render
 from pipeline.recipe import Compute, Training
@@ -33,6 +35,7 @@ except InvalidPlan:
 """
 
 
+@pytest.mark.slow
 def test_a_generation_that_was_cut_off_cannot_write_again(cluster: Cluster, tmp_path: Path) -> None:
     gang = example(
         "fence", str(tmp_path), Compute(kubernetes=cluster.settings(tmp_path)), Training(grace_s=5, timeout_s=600)

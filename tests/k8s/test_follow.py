@@ -84,6 +84,7 @@ def test_the_last_lines_are_kept_for_a_report(gang: Gang) -> None:
 Planned = tuple[Store, TrainingPlan]
 
 
+@pytest.mark.slow
 def test_an_image_that_cannot_be_pulled_is_given_up(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_an_image_that_cannot_be_pulled_is_given_up(
     assert "Push it, or correct compute.kubernetes.image" in str(error)
 
 
+@pytest.mark.slow
 def test_one_bad_pull_after_a_long_wait_for_quota_is_borne(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     queue(cluster, {"cpu": "1", "memory": "1Gi"})
     hour = [0.0]
@@ -127,6 +129,7 @@ def test_training_over_its_timeout_is_ended_for_good(cluster: Cluster, planned: 
     assert "longer than its time-out" in str(error)
 
 
+@pytest.mark.slow
 def test_missing_claim_is_not_taken_for_a_lack_of_nodes(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +201,7 @@ FORBIDDEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_pods_that_are_forbidden_end_the_launch(
     cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -17,6 +17,8 @@ from pipeline.training.plan import TrainingPlan
 
 from .conftest import Cluster, Launch, Robot, ender
 
+pytestmark = pytest.mark.slow
+
 Planned = tuple[Store, TrainingPlan]
 COUNTS, COUNTED, APPLIES = ("GET", "/pods", 1), ("GET", "/pods", 2), ("PATCH", "/jobsets/", 1)
 """A launcher's requests, by method and words of the path: the first and the second that list pods, and the one that

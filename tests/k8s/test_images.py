@@ -182,6 +182,7 @@ def test_a_trainer_has_what_it_imports_and_no_dagster(image: str, entry: str) ->
     assert "dagster" not in requirements(image) | external
 
 
+@pytest.mark.slow
 def test_the_trainers_image_has_what_an_evaluation_loads() -> None:
     """By what is loaded once `python -m evals run` has begun: data stages that it imports load their libraries late."""
     assert {"pipeline", "evals"} <= set(copied(IMAGES / "trainer.Dockerfile"))

@@ -15,6 +15,8 @@ from pipeline.training.plan import TrainingPlan
 
 from .conftest import Cluster, Launch, Robot, ender, leave_result
 
+pytestmark = pytest.mark.slow
+
 Planned = tuple[Store, TrainingPlan]
 RANK = "batch.kubernetes.io/job-completion-index"
 

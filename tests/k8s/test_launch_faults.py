@@ -19,6 +19,8 @@ from .cluster.faults import Fault
 from .cluster.gangs import requires as required
 from .conftest import Cluster, Launch, Robot, ender
 
+pytestmark = pytest.mark.slow
+
 Planned = tuple[Store, TrainingPlan]
 
 
@@ -180,7 +182,6 @@ def test_an_api_server_that_is_away_for_long_loses_nothing(cluster: Cluster, pla
     assert len(cluster.jobsets()) == 1
 
 
-@pytest.mark.slow
 def test_api_server_that_stays_away_ends_the_step_alone(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     passed = [0.0]
 

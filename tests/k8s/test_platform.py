@@ -152,6 +152,7 @@ def code_location(objects: Sequence[Object]) -> Object:
     return named(objects, "Deployment", "dagster-code")["spec"]["template"]["spec"]["containers"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [MANIFESTS / "bases" / "platform", *OVERLAYS], ids=lambda path: path.name)
 def test_runs_get_the_image_of_the_code_location(folder: Path) -> None:
     container = code_location(objects_of(folder))

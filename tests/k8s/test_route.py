@@ -58,6 +58,7 @@ def test_an_earlier_epoch_has_no_effect(slotted: SlottedCluster) -> None:
     assert slotted.route() == before, "what is in force already is not written again"
 
 
+@pytest.mark.slow
 def test_the_newest_of_racing_epochs_is_in_force(slotted: SlottedCluster) -> None:
     failures: list[BaseException] = []
     ports = {epoch: slotted.port() for epoch in range(1, 21)}
@@ -332,6 +333,7 @@ def test_a_candidate_is_loaded_into_the_free_slot(slotted: SlottedCluster) -> No
     assert slotted.weights() == {"slot-a": 100, "slot-b": 0}
 
 
+@pytest.mark.slow
 def test_a_slot_with_traffic_is_not_taken(slotted: SlottedCluster) -> None:
     slotted.port().apply(split(5, epoch=1))
     slotted.set_weights(95, 5)

@@ -173,6 +173,7 @@ def test_schedules_are_poisson_by_node() -> None:
     assert sum(gap > mean for gap in gaps) / len(gaps) == pytest.approx(math.exp(-1), abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("nodes", "per_node_h", "save_s"), [(3, 5.0, 8.0), (3, 5.0, 60.0), (300, 100.0, 2.0)])
 def test_young_and_daly_are_within_a_tenth_of_the_best(nodes: int, per_node_h: float, save_s: float) -> None:
     profile = Profile(save_s=save_s, step_s=5.0, wait_s=0, start_s=0)
@@ -185,6 +186,7 @@ def test_young_and_daly_are_within_a_tenth_of_the_best(nodes: int, per_node_h: f
     assert 0.4 < plan.best_s / plan.young_daly_s < 2.5
 
 
+@pytest.mark.slow
 def test_more_nodes_save_more_often_for_less() -> None:
     few, many = (plan_interval(Profile(), nodes, 20 * 3600, schedules=1) for nodes in (3, 300))
     assert many.best_s < few.best_s

@@ -4,7 +4,11 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from pipeline import layout
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [path for folder in ("pipeline", "assets", "evals", "jobs", "k8s") for path in (ROOT / folder).rglob("*.py")]

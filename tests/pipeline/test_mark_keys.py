@@ -35,6 +35,7 @@ def test_a_part_of_the_keys_recognises_nobody(keys: tuple[bytes, ...]) -> None:
     assert KeyChain((OLD, NEW)).mark(ANN) not in KeyChain(keys).marks(ANN)
 
 
+@pytest.mark.slow
 def test_a_key_file_is_made_once_and_for_its_owner_alone(tmp_path: Path) -> None:
     file, root = tmp_path / "config" / "mark-keys", tmp_path / "data"
     with pytest.raises(ValueError, match=r"There is no .*mark-keys"):

@@ -64,6 +64,7 @@ def test_what_only_runs_it_is_of_now(override: str) -> None:
     refuse_to_mix(then, now, ITERATION)
 
 
+@pytest.mark.slow
 @given(st.sets(st.sampled_from([*DECIDING, *RUNNING])), st.sets(st.sampled_from([*DECIDING, *RUNNING])))
 def test_the_digest_and_the_differences_agree(first: set[str], second: set[str]) -> None:
     then, now = load(EMBEDDED, sorted(first)), load(EMBEDDED, sorted(second))

@@ -40,6 +40,7 @@ def compute(**changes: object) -> Compute:
     return Compute(engine=PluginEngine.model_validate({"name": "threads", **changes}), workers=2)
 
 
+@pytest.mark.slow
 def test_a_stage_runs_on_a_plug_ins_engine(install: Install, tmp_path: Path) -> None:
     install("engines", "threads", ENGINE)
     write(tmp_path / "export", "observations_v2/2026-01-05.jsonl", [observation(n) for n in range(3)])

@@ -160,6 +160,7 @@ def test_an_endpoint_where_nothing_answers_is_named(bucket: str, monkeypatch: py
     assert "AWS_ENDPOINT_URL" in fault
 
 
+@pytest.mark.slow
 def test_a_database_is_reached_and_its_table_read(postgres_url: str) -> None:
     import psycopg
 

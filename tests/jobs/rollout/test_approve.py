@@ -15,7 +15,7 @@ from tests.jobs.rollout.decided import decided, look, state
 from tests.opened import open_rollout
 from tests.pipeline.rollout.signers import needs_ssh_keygen, new_key, signer_line, signers_file
 
-pytestmark = needs_ssh_keygen
+pytestmark = [pytest.mark.slow, needs_ssh_keygen]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ def told(capsys) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_history_has_each_decision_and_who_took_it(settings: Deployment, held: str, capsys) -> None:
     main(["resume", "--reason", "metrics are back", "--by", "ada"])
     main(["pause", "--reason", "a holiday", "--by", "bob"])

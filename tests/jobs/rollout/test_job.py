@@ -11,6 +11,8 @@ from pipeline.rollout.record import Phase
 from tests.jobs.rollout.decided import decided, hold_again, state, weight
 from tests.loop import instance
 
+pytestmark = pytest.mark.slow
+
 
 def run(settings: Deployment, folder: Path, **config: str) -> dg.ExecuteInProcessResult:
     with instance(folder) as home:
@@ -28,7 +30,6 @@ def digest(settings: Deployment) -> str:
     return proposal.version.model.digest
 
 
-@pytest.mark.slow
 def test_the_job_decides_like_the_command(settings: Deployment, held: str, tmp_path: Path) -> None:
     meant = {"rollout": held, "digest": digest(settings), "by": "operator"}
     assert run(settings, tmp_path / "a", action="resume", reason="metrics are back", **meant).success

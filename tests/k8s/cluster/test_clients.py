@@ -103,6 +103,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return files
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not KUBECTL, reason="kubectl is not installed")
 def test_kubectl_applies_gets_and_deletes(tmp_path: Path) -> None:
     with api_server(tls=certificate(tmp_path)) as server:

@@ -206,6 +206,7 @@ def test_failed_pods_are_replaced_up_to_the_limit(driver: PodDriver, ns: str) ->
     assert status(driver, "Job", ns, "again")["failed"] == 2
 
 
+@pytest.mark.slow
 def test_a_job_has_a_deadline_and_a_time_to_live(driver: PodDriver, ns: str) -> None:
     driver.api.create(job("late", ns, 1, ttlSecondsAfterFinished=1))
     [pod] = running(driver, ns, 1)

@@ -144,6 +144,7 @@ def test_eviction_is_a_sigterm_whose_end_is_on_record(here: Here, code: int, end
     assert terminated(last)["exitCode"] == code and condition(last, "DisruptionTarget")
 
 
+@pytest.mark.slow
 def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(here: Here) -> None:
     program = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
@@ -226,6 +227,7 @@ def met(here: Here, restart: int) -> str:
     return here.driver.wait_until(heard, "the rendezvous")
 
 
+@pytest.mark.slow
 def test_spot_interruption_evicts_and_removes_the_node(here: Here) -> None:
     for i in range(2):
         here.driver.node(f"spot-{i}", {"cpu": "8"})

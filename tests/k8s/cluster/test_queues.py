@@ -177,6 +177,7 @@ def test_a_gang_that_asks_for_more_than_there_is_never_comes(driver: PodDriver, 
     assert driver.pods(ns) == []
 
 
+@pytest.mark.slow
 @ours  # with waitForPodsReady of half a second
 def test_gang_that_is_not_ready_in_time_is_evicted_and_returns() -> None:
     with cluster(pods_ready_timeout_s=0.5, requeue_s=0.1) as driver:

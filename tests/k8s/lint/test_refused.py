@@ -44,6 +44,7 @@ def before(backend: str) -> frozenset[Violation]:
     return frozenset(lint_objects(objects_of(backend)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
 def test_nothing_is_refused_of_what_is_right(backend: str, shared_data: object) -> None:
     assert not [finding for finding in before(backend) if finding.severity == "error"]

@@ -207,6 +207,7 @@ JUNK = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(data=st.data(), backend=st.sampled_from(BACKENDS))
 def test_no_manifest_brings_it_down(data: st.DataObject, backend: str) -> None:

@@ -81,6 +81,7 @@ def test_names_and_labels_are_legal(gang):
     assert all(re.fullmatch(LABEL_VALUE, value) for value in labels(gang).values())
 
 
+@pytest.mark.slow
 @some
 @given(gangs())
 def test_pure(gang):

@@ -21,6 +21,8 @@ from pipeline.demo.task import Problem, problems
 from pipeline.demo.tiny import END, SPECIAL_TOKENS, UNK
 from pipeline.storage import digest_file
 
+pytestmark = pytest.mark.slow
+
 ASCII = st.text(alphabet=sorted({*string.printable} - {"\x0b", "\x0c"})).filter(
     lambda text: not any(token in text for token in SPECIAL_TOKENS)
 )
@@ -117,7 +119,6 @@ def test_completions_follow_the_random_state(model: Qwen3ForCausalLM, tokenizer:
     assert completions(model, tokenizer, prompts, greedy=True) == completions(model, tokenizer, prompts, greedy=True)
 
 
-@pytest.mark.slow
 def test_the_same_seed_makes_the_same_model():
     first, second, other = (make(steps=4, seed=seed)[0].state_dict() for seed in (0, 0, 1))
     assert all(torch.equal(first[name], second[name]) for name in first)
@@ -125,14 +126,12 @@ def test_the_same_seed_makes_the_same_model():
 
 
 @pytest.mark.variant
-@pytest.mark.slow
 def test_the_kept_model_is_as_wrong_as_designed(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast):
     torch.manual_seed(0)
     assert 0.395 < accuracy(model, tokenizer, problems(99, "heldout", 2000)) < 0.475
 
 
 @pytest.mark.variant
-@pytest.mark.slow
 def test_the_script_still_makes_a_model_that_learns():
     model, tokenizer = make(steps=120)
     asked = problems(99, "heldout", 300)

@@ -16,6 +16,8 @@ from pipeline.demo.task import (
     solution_steps,
 )
 
+pytestmark = pytest.mark.slow
+
 SPLITS: tuple[Split, ...] = ("pretrain", "train", "heldout")
 STEP = re.compile(r"(\d+)([-+*])(\d+)=(\d+)\.")
 seeds = st.integers(0, 2**32)

@@ -99,6 +99,7 @@ def test_a_day_without_one_of_its_files_is_made_whole(tmp_path: Path) -> None:
     assert content(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     serve(tmp_path / "export", size=2000)
     governed = govern(tmp_path / "export", tmp_path / "store")

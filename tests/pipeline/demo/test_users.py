@@ -8,6 +8,8 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import pytest
+
 from pipeline.demo.export import users
 from pipeline.demo.users import PEOPLE, ask, requests_of
 from pipeline.recipe.traces import DemoSource
@@ -67,6 +69,7 @@ def test_desk_users_send_the_facts_with_the_question() -> None:
     assert all("expected_answer" not in request.metadata for request in asked)
 
 
+@pytest.mark.slow
 def test_users_wait_for_every_answer_and_count_those_that_fail() -> None:
     requests = requests_of(DemoSource(kind="demo"), "a", 60)
     with _Seen() as server:

@@ -31,8 +31,9 @@ from tests.contexts import KEYS, mark_of, stage_context
 from tests.pipeline.erasure.conftest import ANN, BOB, CYD, DAYS, NAME, NOW, Place, World, row, secret
 from tests.pipeline.erasure.looking import erase, holding, words_of
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 def test_no_byte_of_the_user_is_left_and_the_others_stay(world: World) -> None:
     root = world.place.root
     before = holding(root, *words_of(ANN))
@@ -277,7 +278,6 @@ def objects(bucket: str) -> bytes:
     return result
 
 
-@pytest.mark.slow
 def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Path) -> None:
     boto3.client("s3").put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
     endpoint = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"]}

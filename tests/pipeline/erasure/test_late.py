@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pipeline import audit
 from pipeline.erasure.late import blocked_iteration
 from pipeline.erasure.proof import ErasureProof, proof_name
@@ -10,6 +12,8 @@ from pipeline.rollout.blocks import blocks
 from pipeline.storage import digest_json
 from tests.pipeline.erasure.conftest import NAME, NOW, World
 from tests.pipeline.erasure.looking import erase
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_version_that_is_born_late_is_tagged_and_in_the_proof(world: World) -> None:

@@ -33,6 +33,7 @@ def test_an_erasure_in_a_copy_leaves_the_original_alone(world: World, tmp_path: 
     assert "blocked" not in versions.mlflow_client(world.place.tracking_uri).get_model_version(NAME, "1").tags
 
 
+@pytest.mark.slow
 def test_a_proof_still_agrees_with_the_log_after_a_move(world: World, tmp_path: Path) -> None:
     shutil.copytree(world.place.root, tmp_path / "first")
     proof = erase(Place(tmp_path / "first"))

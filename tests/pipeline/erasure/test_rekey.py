@@ -77,6 +77,7 @@ def check_rekeyed(place: Place, old: ErasureProof) -> None:
     assert tags["blocked"] == f"erasure {proof.id}"
 
 
+@pytest.mark.slow
 def test_a_store_without_keys_recognises_and_is_rewritten(world: World) -> None:
     old = unkeyed(world)
     place = world.place

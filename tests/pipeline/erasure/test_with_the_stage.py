@@ -17,6 +17,8 @@ from tests.contexts import stage_context
 from tests.pipeline.erasure.looking import holding
 from tests.pipeline.traces.conftest import NOW, Run, export, observation, run, score, store, write
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["export", "run", "store"]  # the stage's own fixtures
 FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
 MAIL = "ann@example.com"

@@ -12,6 +12,8 @@ from websockets.sync.server import ServerConnection, serve
 
 from .conftest import RunningProxy
 
+pytestmark = pytest.mark.slow
+
 
 def test_nobody_gets_in_without_a_link(proxy: RunningProxy) -> None:
     assert proxy.ask("GET", "/")[0] == 401

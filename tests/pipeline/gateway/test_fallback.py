@@ -34,6 +34,7 @@ def fails_with(raw: bytes):
     return lambda server, body: raw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("kind", FAILURES)
 def test_champion_answers_for_a_canary_that_fails(gateway, kind, streamed):
@@ -150,6 +151,7 @@ def test_a_broken_compression_is_a_failure(gateway):
     assert text_of(gateway.post(user=user_of("canary"))) == f"It is {gateway.champion.name}."
 
 
+@pytest.mark.slow
 def test_breaker_spares_a_dead_canary_its_tries(gateway):
     gateway.canary.answer = fails_with(FAILURES["503"])
     user = user_of("canary")
@@ -167,6 +169,7 @@ def test_breaker_spares_a_dead_canary_its_tries(gateway):
     assert gateway.state().counts.breakers_open == 0
 
 
+@pytest.mark.slow
 def test_half_open_lets_one_request_try(gateway):
     gateway.canary.answer = fails_with(FAILURES["503"])
     user = user_of("canary")
@@ -259,6 +262,7 @@ def test_completions_of_the_old_kind_are_served(gateway):
     assert gateway.client.post("/v1/completions", json={"prompt": ""}).status_code == 400
 
 
+@pytest.mark.slow
 def test_a_caller_who_hangs_up_frees_the_slot(gateway):
     held, user = threading.Event(), user_of("canary")
 

@@ -31,6 +31,8 @@ from tests.pipeline.gateway.slot_server import response
 from tests.pipeline.gateway.world import NAME, World, awaited, world
 from tests.pipeline.traces.conftest import govern
 
+pytestmark = pytest.mark.slow
+
 METADATA = {"user_consent": "true", "region": "us"}
 ASKED = CallerRequest("chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}]}', {}, trusted=False)
 ANSWER = {"choices": [{"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}]}

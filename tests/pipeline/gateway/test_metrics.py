@@ -16,6 +16,8 @@ from tests.contexts import mark_of
 from tests.pipeline.gateway.slot_server import response
 from tests.pipeline.gateway.world import NAME, ROLLOUT, awaited, user_of
 
+pytestmark = pytest.mark.slow
+
 DIGEST = "of what grades"
 METADATA = {"user_consent": "true", "expected_answer": "It is desk@bbbbbbbbbbbb."}
 TRACES = Traces(source=DemoSource())

@@ -11,6 +11,8 @@ import pytest
 from tests.pipeline.gateway.slot_server import cut, event, events, response, stream
 from tests.pipeline.gateway.world import World, user_of
 
+pytestmark = pytest.mark.slow
+
 QUESTION = [{"role": "user", "content": "What is it?"}]
 REFUSALS = {
     400: openai.BadRequestError,

@@ -22,6 +22,8 @@ from pipeline.storage import Store
 from tests.pipeline.gateway.slot_server import slot_server
 from tests.pipeline.gateway.world import CANARY, CHAMPION, NAME, awaited, split_of, text_of, user_of, world
 
+pytestmark = pytest.mark.slow
+
 
 def workers_of(gateway):
     folder = gateway.store.path(layout.gateway(NAME, "counts"))
@@ -42,7 +44,6 @@ def ask_until(gateway, ends):
     return seen
 
 
-@pytest.mark.slow
 def test_reload_keeps_answering(tmp_path):
     with world(tmp_path, workers=2) as gateway:
         gateway.split(50)
@@ -59,7 +60,6 @@ def test_reload_keeps_answering(tmp_path):
         awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
 
 
-@pytest.mark.slow
 def test_a_killed_worker_comes_again_and_its_counts_stay(tmp_path):
     with world(tmp_path) as gateway:
         gateway.split(50)
@@ -91,7 +91,6 @@ def test_processes_end_with_the_block(tmp_path):
     assert gateway.port.read() is None
 
 
-@pytest.mark.slow
 def test_processes_end_with_who_started_them(tmp_path):
     code = (
         "import sys, time\nfrom pipeline.gateway.process import running_gateway\n"
@@ -109,7 +108,6 @@ def test_processes_end_with_who_started_them(tmp_path):
     awaited(lambda: running_address(Store(tmp_path).path(layout.gateway(NAME))) is None)
 
 
-@pytest.mark.slow
 def test_a_second_gateway_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("pipeline.gateway.process.START_TIMEOUT_S", 30.0)
     with world(tmp_path) as gateway:
@@ -148,7 +146,6 @@ def test_a_gateway_that_hangs_cannot_be_read(tmp_path, monkeypatch):
         assert awaited(lambda: gateway.port.read()) == split_of(0, split.epoch + 1)
 
 
-@pytest.mark.slow
 def test_slots_say_themselves_what_they_serve(tmp_path):
     names = [served_name(NAME, ref.digest) for ref in (CHAMPION, CANARY)]
     with slot_server(names[0]) as first, slot_server(names[1]) as second:
@@ -180,7 +177,6 @@ def test_a_user_header_is_believed_where_it_is_trusted(tmp_path):
         assert gateway.post(headers={"x-rollout-arm": "canary", "origin": gateway.gateway.url}).status_code == 200
 
 
-@pytest.mark.slow
 def test_a_single_slot_serves_without_a_split(tmp_path):
     with slot_server(served_name(NAME, CHAMPION.digest)) as only:
         settings = GatewaySettings(root=str(tmp_path), model_name=NAME, port=0, slot_urls=(only.url,))

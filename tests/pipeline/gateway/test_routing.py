@@ -16,6 +16,7 @@ def asked(gateway, user, **more):
     return "canary" if "b" * 12 in text_of(gateway.post(user=user, **more)) else "champion"
 
 
+@pytest.mark.slow
 def test_users_are_answered_by_their_arm(gateway):
     split = gateway.split(25)
     users = [f"user-{n}" for n in range(60)]
@@ -57,6 +58,7 @@ def test_unit_is_the_first_name_that_is_given(gateway, field, kind, arm):
     assert (marks["rollout.arm"], marks["rollout.unit_kind"]) == (arm, kind)
 
 
+@pytest.mark.slow
 def test_requests_without_ids_are_units_of_their_own(gateway):
     answers = [gateway.post() for _ in range(30)]
     rows = [gateway.request(answer) for answer in answers]
@@ -65,6 +67,7 @@ def test_requests_without_ids_are_units_of_their_own(gateway):
     assert {row.marks["rollout.arm"] for row in rows} == {"champion", "canary"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "user", ["u" * 10_000, "пользователь-😀", "a\nb", 'quote"d'], ids=["long", "unicode", "break", "quoted"]
 )
@@ -203,6 +206,7 @@ def test_a_slot_that_moved_is_found(gateway):
         write_slots(gateway.store, NAME, [*slots, back])
 
 
+@pytest.mark.slow
 def test_split_without_a_canary_needs_none(gateway):
     gateway.split(0, canary=None)
     assert asked(gateway, user_of("canary")) == "champion"

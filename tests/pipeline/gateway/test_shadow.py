@@ -10,6 +10,8 @@ from pipeline.gateway import shadow
 from tests.pipeline.gateway.slot_server import response
 from tests.pipeline.gateway.world import NAME, awaited, text_of, user_of
 
+pytestmark = pytest.mark.slow
+
 LATER = [
     {"role": "user", "content": "a"},
     {"role": "assistant", "content": "b"},

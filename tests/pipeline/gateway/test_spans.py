@@ -18,6 +18,8 @@ from tests.pipeline.gateway.slot_server import response, stream
 from tests.pipeline.gateway.world import CANARY, NAME, awaited, user_of, world
 from tests.pipeline.traces.conftest import govern
 
+pytestmark = pytest.mark.slow
+
 METADATA = {"user_consent": "true", "region": "us", "expected_answer": "4"}
 
 

@@ -56,6 +56,7 @@ def _raises(value: Any) -> bool:
     return "NotImplementedError" in getattr(getattr(function, "__code__", None), "co_names", ())
 
 
+@pytest.mark.slow
 def test_no_stage_knows_which_methods_there_are() -> None:
     """A method is added by a module, the union and tests: its name stands in no other source file."""
     names = set(get_args(MethodName))

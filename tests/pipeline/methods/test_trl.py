@@ -58,6 +58,7 @@ def test_trl_returns_what_is_counted_and_scaled() -> None:
     assert set(used) <= keys
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["_last_loaded_step", "vllm_generation", "_metrics", "_logs", "use_vllm"])
 def test_trl_has_the_attribute_that_is_read(name: str) -> None:
     assert f"self.{name}" in inspect.getsource(GRPOTrainer)

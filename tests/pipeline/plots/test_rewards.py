@@ -10,6 +10,8 @@ from pipeline.estimate import UNKNOWN, Estimate, share
 from pipeline.plots import rewards
 from pipeline.rewards.records import COMPONENTS, Agreement, ComponentSummary
 
+pytestmark = pytest.mark.slow
+
 SILENT = ComponentSummary(count=0, mean=None, histogram=(0,) * 20, missing={"absent": 10})
 LOUD = ComponentSummary(
     count=1_234_567, mean=0.62, histogram=tuple(range(60_000, 80_000, 1_000)), missing={"absent": 1, "timeout": 98_765}

@@ -77,6 +77,7 @@ def test_nothing_is_drawn_outside_the_picture(decision: MethodDecision) -> None:
             assert box.y0 <= extent.y0
 
 
+@pytest.mark.slow
 def test_it_is_a_png_and_the_same_again() -> None:
     decision = decide(*SETS["grpo"])
     assert evidence_plot(decision)[:8] == b"\x89PNG\r\n\x1a\n"

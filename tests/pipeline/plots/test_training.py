@@ -9,6 +9,8 @@ from pipeline.plots import training as training_plots
 from pipeline.training.result import CAUSES, Goodput, HealthFinding
 from tests.pipeline.plots.test_rewards import cut_off, figures, overlapping, texts
 
+pytestmark = pytest.mark.slow
+
 assert figures  # the fixture
 
 NAN = float("nan")

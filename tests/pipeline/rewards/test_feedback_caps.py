@@ -207,6 +207,7 @@ def test_nobody_is_over_a_cap_and_nothing_is_lost(said: list[Any], caps: dict[st
     assert settled(rows, size=7, **caps) == result
 
 
+@pytest.mark.slow
 @many
 @given(st.lists(SAID, max_size=25), st.lists(SAID, max_size=25), SETTINGS, st.booleans())
 def test_an_attacker_changes_nothing_for_the_others(
@@ -221,6 +222,7 @@ def test_an_attacker_changes_nothing_for_the_others(
     assert {trace: opinion for trace, opinion in together.items() if trace in mine} == alone
 
 
+@pytest.mark.slow
 @many
 @given(st.lists(SAID, max_size=25), st.lists(SAID, min_size=1, max_size=25), SETTINGS)
 def test_of_another_tenant_an_attacker_changes_no_value(

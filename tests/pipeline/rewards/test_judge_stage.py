@@ -24,6 +24,8 @@ from .conftest import Label, call, day_file, rows_of
 from .judge.endpoint import MODEL, Request, Said, Server, completion, parts, preferring, scored, serving
 from .rag_server import BAD, GOOD, GRADER, ROW, form_of, reader
 
+pytestmark = pytest.mark.slow
+
 RIGHT = {control.right for control in CONTROLS}
 JUDGE = {"model": MODEL, "digest": "sha256:0f", "timeout_s": 20, "attempts": 1, "order_checks": 0, "audits": 0}
 ADMISSION = 84 - 3  # three attacks are too long to send
@@ -133,7 +135,6 @@ def test_another_rubric_is_another_judge(export: Path, label: Label) -> None:
     assert {row["judge_id"] for row in rows_of(second).values()} == {second.judge.id}
 
 
-@pytest.mark.slow
 def test_a_budget_that_is_spent_leaves_nulls_and_is_never_passed(export: Path, label: Label) -> None:
     day_file(export, 5, [call(n, answer(n)) for n in range(30)])
     most = 200_000
@@ -224,7 +225,6 @@ conftest.labeller(*places)(endpoints=Endpoints(judge=Endpoint({url!r}, "key")), 
 """
 
 
-@pytest.mark.slow
 def test_a_kill_between_two_answers_pays_for_none_of_them_again(export: Path, store: Store, label: Label) -> None:
     day_file(export, 5, [call(n, answer(n)) for n in range(12)])
     judge: dict[str, Any] = {**JUDGE, "concurrency": 1}
@@ -284,7 +284,6 @@ ASKED_OF_A_ROW = 5
 """Requests about a row without a reference: two for its statements, two for its guesses, one for each passage."""
 
 
-@pytest.mark.slow
 def test_a_kill_between_two_measured_rows_pays_for_none_again(export: Path, store: Store, label: Label) -> None:
     day_file(export, 5, with_contexts(*(f"{GOOD} {n}" for n in range(4))))
     rag: dict[str, Any] = {"model": GRADER, "concurrency": 1}

@@ -24,6 +24,8 @@ from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of
 
+pytestmark = pytest.mark.slow
+
 RULES = Rules(min_chars=1, max_chars=200, min_reasoning_words=1)
 THUMBS = "scores/a.jsonl"
 
@@ -53,7 +55,6 @@ def test_every_label_says_where_it_comes_from(export: Path, label: Label) -> Non
     assert labels.judge is None
 
 
-@pytest.mark.slow
 def test_a_trace_names_its_own_kind_of_check(export: Path, label: Label) -> None:
     schema = json.dumps({"type": "object", "required": ["city"]})
     rows = [
@@ -105,7 +106,6 @@ def test_examples_are_on_a_page_that_an_erasure_deletes(export: Path, store: Sto
     assert path.parent.name in FOLDERS
 
 
-@pytest.mark.slow
 def test_only_what_is_new_or_changed_is_checked(export: Path, label: Label) -> None:
     day_file(export, 5, [call(n, f"#### {n}/7", "1/7") for n in range(1, 5)])
     assert label().checked == 4
@@ -138,7 +138,6 @@ def test_new_weights_compose_anew_and_check_nothing_again(export: Path, label: L
     assert (again.checked, again.remembered) == (0, 1)
 
 
-@pytest.mark.slow
 def test_every_engine_gives_the_same_labels(export: Path, store: Store, label: Label, compute: Compute) -> None:
     for day in (5, 6, 7):
         answers = ["#### 1/2", "#### 0.5", "#### 2", "no answer", r"\boxed{\frac{2}{4}}"]
@@ -161,7 +160,6 @@ conftest.labeller(conftest.Store({store!r}), Path({export!r}))()
 """
 
 
-@pytest.mark.slow
 def test_a_kill_loses_no_finished_check(export: Path, store: Store, label: Label) -> None:
     """SIGKILL in the middle of the files of rows: the same call again checks what was not, and no more."""
     for day in (5, 6, 7):

@@ -172,6 +172,7 @@ def test_only_the_metrics_that_are_wanted_are_asked_for(server: Server) -> None:
     assert finding.tokens == 220
 
 
+@pytest.mark.slow
 def test_rag_scores_rows_concurrently(server: Server) -> None:
     rows = [ROW._replace(completion=GOOD if number % 2 else BAD) for number in range(6)]
     heard: dict[int, RagFinding] = {}

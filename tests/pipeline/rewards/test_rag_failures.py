@@ -92,6 +92,7 @@ def test_a_silent_judge_times_out() -> None:
     assert finding.tokens == budget.spent_tokens > 4 * 4096  # it may have been billed
 
 
+@pytest.mark.slow
 def test_the_budget_is_never_passed_and_what_it_cost_adds_up() -> None:
     rows = [ROW._replace(completion=f"{GOOD} {number}") for number in range(8)]
     budget = Budget(9_000, None, 1.0, 2.0)

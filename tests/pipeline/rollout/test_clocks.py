@@ -14,6 +14,8 @@ from pipeline.rollout.record import Phase, read_events
 from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
 
+pytestmark = pytest.mark.slow
+
 DWELL_S = 120.0
 LOOK_S = 20.0
 STEADY = POLICY.model_copy(

@@ -112,6 +112,7 @@ def test_share_is_of_requests_where_they_are_the_unit():
     assert not doubt(evidence(arm(9510, users=1), arm(490, users=1)), 5, BY_REQUEST)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [5, 25, 95])
 def test_a_hashed_split_is_rarely_doubted_at_any_look(weight):
     rng, holds = np.random.default_rng(8), 0

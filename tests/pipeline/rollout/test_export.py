@@ -13,6 +13,8 @@ from pipeline.rollout.export import export_model, exported, exported_uri
 from pipeline.storage import ModelRef, digest_dir, model_ref
 from tests.servers import s3
 
+pytestmark = pytest.mark.slow
+
 BASE = Path(__file__).parents[3] / "pipeline" / "demo" / "model"
 
 

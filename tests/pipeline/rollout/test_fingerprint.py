@@ -88,6 +88,7 @@ def answers_in_turn(*fingerprints: Fingerprint) -> AbstractContextManager[ChatSe
 MODELS = {"a" * 64: CHAMPION, "c" * 64: CANDIDATE}
 
 
+@pytest.mark.slow
 def test_servers_of_different_models_behind_one_address() -> None:
     words = "those of aaaaaaaaaaaa and cccccccccccc: the servers behind this address"
     with answers_in_turn(CANDIDATE, CHAMPION, CANDIDATE) as server, pytest.raises(ValueError, match=words):

@@ -8,12 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
 
+import pytest
+
 from pipeline.demo.desk.answers import statement
 from pipeline.demo.desk.judges import server
 from pipeline.demo.desk.requests import draw
 from pipeline.recipe import load
 from pipeline.rewards.judge import Endpoint
 from pipeline.rollout.grading import GRADES, PENDING, UNGRADED, ServedAnswer, answer_grader
+
+pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).parent.parent.parent.parent / "jobs" / "recipes"
 DESK, ARITHMETIC = load(RECIPES / "desk.yaml"), load(RECIPES / "embedded.yaml")

@@ -149,6 +149,7 @@ def at(alpha):
     return POLICY.model_copy(update={"alpha": float(alpha)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quality", [0.15, 0.7, 0.97])
 @pytest.mark.parametrize(("canary", "champion"), [(75, 1425), (375, 1125)])
 def test_false_alarms_stay_below_alpha_under_repeated_looks(quality, canary, champion):

@@ -110,6 +110,7 @@ def test_a_person_s_decision_is_told_with_their_name(held: World, hook: Webhook)
     assert "&lt;!channel&gt; it is rude &amp; wrong (by ada)" in hook.messages[0]
 
 
+@pytest.mark.slow
 def test_what_piled_up_is_one_message(held: World, hook: Webhook) -> None:
     hook.status = 503
     told(held, hook)

@@ -144,6 +144,7 @@ def test_a_restarted_server_is_no_negative_count(tmp_path: Path) -> None:
         assert 1850 <= sums(seen.champion).requests <= 2000, "what came between the last scrape and the end is lost"
 
 
+@pytest.mark.slow
 def test_errors_come_from_the_routers_metric(tmp_path: Path) -> None:
     def errors(database: Database) -> None:
         for model, rate in ((A, 0.2), (B, 1.0)):

@@ -15,6 +15,8 @@ from pipeline.storage import ModelRef, Store
 from tests.endpoints import taking_configurations
 from tests.servers import s3
 
+pytestmark = pytest.mark.slow
+
 REGION, ROLE = "us-east-1", "arn:aws:iam::123456789012:role/x"
 A, B, C = (ModelRef(uri=f"s3://models/{letter}", digest=letter * 64) for letter in "abc")
 

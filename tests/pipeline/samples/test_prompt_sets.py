@@ -107,6 +107,7 @@ def test_unanswered_prompts_have_no_label_and_lack_none(world: World) -> None:
     assert labels.unlabelled == labels.outcomes == {"unanswered": 100}
 
 
+@pytest.mark.slow
 def test_prompt_set_leads_to_grpo_by_its_samples(world: World) -> None:
     engine = Calculator()
     fresh = world.sample(engine)
@@ -131,6 +132,7 @@ def test_prompts_without_samples_train_nothing(world: World) -> None:
     assert choose(dataset.evidence, SETTINGS, 0.5).method == "none"
 
 
+@pytest.mark.slow
 def test_problem_of_a_suite_is_neither_answered_nor_trained(world: World) -> None:
     item = problem(17)["question"]
     apart = HeldApart({"suite": [item]})
@@ -142,6 +144,7 @@ def test_problem_of_a_suite_is_neither_answered_nor_trained(world: World) -> Non
     assert not any(item in prompt for prompt in prompts)
 
 
+@pytest.mark.slow
 def test_prompt_beyond_the_context_is_counted(world: World) -> None:
     fresh = world.sample(Calculator(refused="What is 2"))
     assert fresh.refused > 0 and fresh.prompts + fresh.refused == 80

@@ -43,6 +43,8 @@ from tests.evals.people import DAYS, People, asked, section_of
 from tests.pipeline.erasure.conftest import NAME, NOW, secret
 from tests.pipeline.erasure.looking import holding
 
+pytestmark = pytest.mark.slow
+
 USERS = tuple(f"user-{name}x-{n:04d}" for n, name in enumerate(("aa", "bb", "cc", "dd")))
 SECTION = Samples(prompts=500, per_prompt=4, max_completion_tokens=16)
 REWARDS = Rewards(fresh=Weights(length=1.0), rules=Rules(min_chars=10, max_chars=40))

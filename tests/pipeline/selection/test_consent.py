@@ -16,6 +16,8 @@ from pipeline.traces.records import GovernedTraces
 from tests.contexts import mark_of
 from tests.pipeline.traces.conftest import Run, export, observation, run, store, write
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["export", "run", "store"]  # the stage's own fixtures
 FILE = "observations_v2/2026-01-05.jsonl.gz"
 MAIL = "ann@example.com"

@@ -203,6 +203,7 @@ def test_an_item_is_found_wherever_it_stands(item: list[str], before: str, after
     assert (found is not None) == identifies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 11])
 def test_the_embedded_split_is_clean_and_its_plants_are_found(seed: int) -> None:
     """Templates are shared by both sides; operands are not."""

@@ -20,6 +20,8 @@ from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import ModelRef, model_ref
 
+pytestmark = pytest.mark.slow
+
 OPINIONS: dict[str, Any] = {
     "repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "top_k": 2, "top_p": 0.5, "temperature": 0.3,
     "min_new_tokens": 20, "suppress_tokens": [5, 6],
@@ -60,7 +62,6 @@ def stops(model: ModelRef) -> tuple[int, ...]:
     return stop_ids(model.uri, AutoTokenizer.from_pretrained(model.uri))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_what_the_folder_says_about_sampling_changes_no_answer(tmp_path: Path, temperature: float) -> None:
     plan = PLAN.model_copy(update={"temperature": temperature})
@@ -73,7 +74,6 @@ def test_what_the_folder_says_about_sampling_changes_no_answer(tmp_path: Path, t
 
 
 @pytest.mark.variant
-@pytest.mark.slow
 def test_an_answer_hangs_on_its_seed_and_not_on_its_batch() -> None:
     whole, small = (served(model_ref(MODEL_DIR), PROMPTS, PLAN, size) for size in (256, 7))
     texts = {key: answer.text for key, answer in whole.items()}
@@ -83,7 +83,6 @@ def test_an_answer_hangs_on_its_seed_and_not_on_its_batch() -> None:
     assert sum(texts[f"{place}/0"] != texts[f"{place}/1"] for place in range(40)) >= 10, "samples differ"
 
 
-@pytest.mark.slow
 def test_draws_follow_the_models_distribution() -> None:
     """The first token over many seeds against softmax(logits / T): total variation within what chance allows."""
     loaded = LoadedModel(str(MODEL_DIR), 512)
@@ -98,7 +97,6 @@ def test_draws_follow_the_models_distribution() -> None:
     assert 0.5 * (drawn - wrong).abs().sum() > 0.3, "the test tells temperatures apart"
 
 
-@pytest.mark.slow
 def test_what_decides_an_answer_is_recorded(tmp_path: Path) -> None:
     plain = decoding(model_ref(MODEL_DIR))
     assert (plain.engine, plain.stop_ids, plain.context) == ("transformers", (3,), 1024)

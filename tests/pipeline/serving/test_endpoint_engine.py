@@ -31,6 +31,8 @@ from .chat_server import (
     tokenize,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_each_answer_follows_its_seed_whatever_is_in_flight() -> None:
     four = threading.Barrier(4)

@@ -24,6 +24,8 @@ from .chat_server import (
     completion,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def body_of_an_error(body: dict[str, Any]) -> HttpResponse:
     return as_json({"error": {"message": "CUDA out of memory", "type": "internal"}})

@@ -49,6 +49,7 @@ def test_what_is_missing_is_named(tmp_path: Path, section: AnyServing, addresses
         pass
 
 
+@pytest.mark.slow
 def test_an_environment_without_vllm_is_refused(tmp_path: Path) -> None:
     with (
         open_engine(VllmServing(), PYTHON, print, tmp_path) as engine,

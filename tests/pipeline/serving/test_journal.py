@@ -101,6 +101,7 @@ with open_journal(Store({store!r}), "m", PROTOCOL) as journal:
 """
 
 
+@pytest.mark.slow
 def test_a_killed_writer_leaves_whole_lines_and_no_lock(tmp_path: Path) -> None:
     root, store = Path(__file__).parents[3], Store(tmp_path)
     code = WRITER.format(root=str(root), store=str(tmp_path))

@@ -19,6 +19,8 @@ from pipeline.processes import end_sessions, process_start, session_members
 from pipeline.serving.leftovers import ServerGroup, end_leftovers, group_of, write_group
 from pipeline.serving.server_process import server_process
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3]
 WITHIN_S = 60
 GRACE_S = 0.5

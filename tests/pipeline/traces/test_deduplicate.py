@@ -73,6 +73,7 @@ def governed(
     return admitted, counts
 
 
+@pytest.mark.slow
 def test_the_newest_export_wins_in_whatever_order_they_come() -> None:
     old, new = observation(1), observation(1, updated_at=MIDNIGHT, level="ERROR")
     for rows, files in itertools.product(((old, new), (new, old)), (1, 2)):

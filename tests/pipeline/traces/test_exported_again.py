@@ -19,6 +19,8 @@ from pipeline.traces.materialize import read
 
 from .conftest import Run, observation, write
 
+pytestmark = pytest.mark.slow
+
 Rows = list[dict[str, Any]]
 TIMES = ("start_time", "end_time", "updated_at")
 

@@ -24,6 +24,8 @@ from pipeline.traces.wrong_source import likely_kind
 
 from .conftest import Run, govern, observation, score, write
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
 NEXT_DAY = "2026-01-06 10:00:00.000000"
 

@@ -24,6 +24,8 @@ from tests.contexts import mark_of
 
 from .conftest import NOW, Run, observation, score, write
 
+pytestmark = pytest.mark.slow
+
 
 def day_file(day: int) -> str:
     return f"observations_v2/2026-01-{day:02d}.jsonl.gz"
@@ -175,7 +177,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", ["lists 4 parts", "read observations_v2/2026-01-06", "2026-01-05 governed"])
 def test_a_killed_run_is_made_good_by_the_next(
     run: Run, store: Store, export: Path, tmp_path: Path, after: str

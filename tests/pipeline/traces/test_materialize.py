@@ -16,6 +16,8 @@ from pipeline.traces.records import Reason
 
 from .conftest import Run, govern, observation, score, write
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
 QUESTION = {"role": "user", "content": "What is 1 + 1?", "tool_calls": None, "tool_call_id": None, "name": None}
 NEXT_DAY = "2026-01-06 10:00:00.000000"
@@ -280,7 +282,6 @@ def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) ->
     assert json.loads(row["tools"]) == json.loads(json.dumps([tool]).replace("a@example.com", "[EMAIL]"))
 
 
-@pytest.mark.slow
 @pytest.mark.shared
 def test_of_real_traces_none_is_admitted_without_consent(store: Store, shared_data: Path) -> None:
     source = LangfuseUiSource(uri=str(shared_data / "langfuse-traces"))

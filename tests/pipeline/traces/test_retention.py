@@ -19,6 +19,8 @@ from tests.contexts import KEYS, mark_of, stage_context
 
 from .conftest import NOW, Run, observation, write
 
+pytestmark = pytest.mark.slow
+
 DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 FILES = tuple(f"observations_v2/{day}.jsonl.gz" for day in DAYS)
 

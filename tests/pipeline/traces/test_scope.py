@@ -29,6 +29,8 @@ from tests.contexts import context_of, stage_context
 
 from .conftest import CHAMPION, NOW, Run, observation, score, write
 
+pytestmark = pytest.mark.slow
+
 FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
 NEW, OLD = "tiny/2", "tiny/1"
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -191,7 +193,6 @@ def test_who_is_in_a_dataset_outlives_its_snapshot(run: Run, store: Store, expor
     assert len(result.newest) == 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("expired", [False, True])
 def test_forgetting_spares_a_dataset_without_the_user(
     run: Run, store: Store, export: Path, tmp_path: Path, expired: bool

@@ -17,6 +17,8 @@ from tests.contexts import stage_context
 
 from .conftest import Run, observation, write
 
+pytestmark = pytest.mark.slow
+
 USER = {"role": "user", "content": "Where is A7?"}
 TOOL = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
 CALL = {"id": "c", "type": "function", "function": {"name": "lookup", "arguments": '{"order": "A7"}'}}

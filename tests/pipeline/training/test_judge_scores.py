@@ -13,6 +13,8 @@ from pipeline.training.judge_scores import JudgeScores, budget_of, spending_in
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, always, in_turn, scored, serving
 from tests.pipeline.training.scored_plans import rubric
 
+pytestmark = pytest.mark.slow
+
 PROMPT = '[{"role": "user", "content": "Say a number."}]'
 
 

@@ -285,6 +285,7 @@ VALUES = st.one_of(st.floats(0, 1), st.floats(-100, 100), st.just(0.0), st.float
 ROWS = st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8), max_size=24)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(ROWS, st.integers(1, 4))
 def test_findings_stay_and_agree_with_check_at_each_step(rows: list[Row], window: int) -> None:
@@ -298,6 +299,7 @@ def test_findings_stay_and_agree_with_check_at_each_step(rows: list[Row], window
         assert health.verdict == max((f.verdict for f in kept), key=["PASS", "HOLD", "STOP"].index, default="PASS")
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(ROWS, st.integers(1, 40))
 def test_clean_rows_remove_no_finding(rows: list[Row], more: int) -> None:

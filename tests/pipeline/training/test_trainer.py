@@ -25,6 +25,8 @@ from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
 from tests.variants import one_and_variants
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_whose_consent_was_withdrawn_are_left_out(tmp_path: Path, method: str) -> None:
@@ -61,7 +63,6 @@ def test_blocked_training_ends_at_its_next_step(tmp_path: Path, fork_server: For
     assert attempt(fork_server, store, plan) == BLOCKED, "before it begins, too"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", one_and_variants(METHODS, "grpo", "dpo"))
 def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, fork_server: ForkServer) -> None:
     whole, plan = make_plan(tmp_path / "whole", method)
@@ -86,7 +87,6 @@ def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Pat
     assert second.goodput.total_s == pytest.approx(second.goodput.productive_s + sum(second.goodput.badput_s.values()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
@@ -114,14 +114,12 @@ def refused(fork_server: ForkServer, store: Store, plan: TrainingPlan, complaint
     assert not (folder(store, plan) / "result.json").exists()
 
 
-@pytest.mark.slow
 def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path, fork_server: ForkServer) -> None:
     long = GRPO_SETTINGS.model_copy(update={"max_completion_tokens": 10_000})
     store, plan = make_plan(tmp_path, grpo=long)
     refused(fork_server, store, plan, r"longest prompt has \d+ tokens .* more than the model's context of \d+")
 
 
-@pytest.mark.slow
 def test_arguments_unknown_to_trl_are_refused_before_loading(tmp_path: Path, fork_server: ForkServer) -> None:
     wrong = GRPO_SETTINGS.model_copy(update={"trainer_args": {"learning_rat": 1.0}})
     store, plan = make_plan(tmp_path)
@@ -130,7 +128,6 @@ def test_arguments_unknown_to_trl_are_refused_before_loading(tmp_path: Path, for
     refused(fork_server, store, plan, "learning_rat")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["missing", "cut off", "of another shape"])
 def test_weights_that_cannot_be_loaded_are_refused(how: str, tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
@@ -148,7 +145,6 @@ def test_weights_that_cannot_be_loaded_are_refused(how: str, tmp_path: Path, for
     refused(fork_server, store, plan, rf"The weights in {broken} cannot be loaded .* point base_model.uri")
 
 
-@pytest.mark.slow
 def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
     bare = tmp_path / "bare"
@@ -159,7 +155,6 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, fork_ser
     refused(fork_server, store, plan, "no chat template")
 
 
-@pytest.mark.slow
 def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, fork_server: ForkServer) -> None:
     bits: list[tuple[str, list[float | None]]] = []
     for name, opinions in {"plain": {}, "opinionated": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}}.items():
@@ -179,7 +174,6 @@ def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, f
     assert bits[0] == bits[1]
 
 
-@pytest.mark.slow
 def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_server: ForkServer) -> None:
     wild = GRPO_SETTINGS.model_copy(update={"learning_rate": 1e30})
     store, plan = make_plan(tmp_path, grpo=wild)
@@ -190,13 +184,11 @@ def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_serv
     assert result.checkpoint.model == plan.base and result.checkpoint.step == 0
 
 
-@pytest.mark.slow
 def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path, "dpo", dpo=DPO_SETTINGS.model_copy(update={"max_tokens": 24}))
     refused(fork_server, store, plan, r"TRL leaves \d+ of 48 pairs out")
 
 
-@pytest.mark.slow
 def test_finished_training_is_not_trained_again(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
     assert attempt(fork_server, store, plan) == 0, fork_server.said()

@@ -23,6 +23,8 @@ from pipeline.rewards.judge import Endpoint, JudgeRequest, PairComparison, open_
 from pipeline.rewards.judge.budget import Budget
 from pipeline.rewards.judge.prompt import compare_prompt, score_prompt
 
+pytestmark = pytest.mark.slow
+
 RUBRIC = "5: as the shop wants it.\n1: not."
 NAMES = sorted(JUDGES)
 
@@ -142,7 +144,6 @@ def test_a_request_that_is_none_is_refused(body: bytes) -> None:
         assert client.post(f"{endpoint.url}/other", content=body).status_code == 404
 
 
-@pytest.mark.slow
 def test_the_judge_of_a_step_ends_with_it(tmp_path: Path) -> None:
     with judge_at(settings("desk-labels"), None, tmp_path, print) as endpoint:
         assert endpoint is not None

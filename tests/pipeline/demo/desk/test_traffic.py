@@ -25,6 +25,8 @@ from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.storage import ModelRef
 from tests.answers import answer
 
+pytestmark = pytest.mark.slow
+
 CHAMPION = ModelRef(uri="/models/a", digest="a" * 64)
 DAY = "2026-01-05"
 

@@ -11,6 +11,8 @@ from pipeline.rewards.judge.controls import CONTROLS
 
 from .endpoint import JUDGE, UNLIMITED, Answer, Request, Said, Server, always, completion, parts, scored, serving
 
+pytestmark = pytest.mark.slow
+
 RIGHT = {control.right for control in CONTROLS}
 CORPUS = attacks(DEFAULT_RUBRIC)
 ROOMY = JUDGE.model_copy(update={"max_text_chars": 10 * FILLER_CHARS, "concurrency": 8})

@@ -111,6 +111,7 @@ BAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
 def test_what_cannot_count_is_an_abstention(bad: Bad) -> None:
     timeout_s = 1.0 if bad.reason == R.TIMEOUT else 20

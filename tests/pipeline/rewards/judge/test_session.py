@@ -52,6 +52,7 @@ def test_session_keeps_to_the_requests_in_flight(concurrency: int) -> None:
     assert [judgement.score for judgement in judgements] == [number(place) for place in range(concurrency * 3)]
 
 
+@pytest.mark.slow
 def test_callers_on_two_threads_share_the_limit() -> None:
     too_many = threading.Event()
 

@@ -11,6 +11,8 @@ from pipeline.rewards.judge import (
 
 from .endpoint import JUDGE, Said, always, asked, completion, scored, serving
 
+pytestmark = pytest.mark.slow
+
 bills = st.tuples(st.integers(1, 1500), st.integers(0, 256))
 responses = st.one_of(
     bills.map(lambda usage: scored(3, usage=usage)),

@@ -44,6 +44,7 @@ def test_a_users_thumbs_are_not_independent() -> None:
     assert together.high - together.low > 2 * (alone.high - alone.low)
 
 
+@pytest.mark.slow
 def test_the_interval_of_auc_covers() -> None:
     """Chance scores, whose truth is one half: the interval misses it about one time in twenty."""
     covered = 0

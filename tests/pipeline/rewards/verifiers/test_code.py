@@ -71,11 +71,13 @@ def test_code_without_a_fence_counts_where_the_whole_text_parses() -> None:
     assert check_code(ADD, TESTS, timeout_s=20, memory_mb=512).outcome is Outcome.correct
 
 
+@pytest.mark.slow
 def test_code_that_does_not_end_is_a_timeout() -> None:
     assert check("def add(a, b):\n    while True: pass", TESTS, timeout_s=1).outcome is Outcome.timeout
     assert check("import time; time.sleep(1000)", TESTS, timeout_s=1).outcome is Outcome.timeout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "word"),
     [

@@ -15,6 +15,8 @@ import pytest
 from pipeline.rewards.verifiers import pool as pools
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 
 
@@ -75,7 +77,6 @@ def test_results_follow_the_items(workers: int) -> None:
     pool.close()
 
 
-@pytest.mark.slow
 def test_a_deadline_starts_with_its_item(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
     """A hundred items wait for longer than their deadline, first behind one that hangs and then behind each other."""
     items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.03")] * 100]
@@ -102,7 +103,6 @@ def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], s
     killer.join()
 
 
-@pytest.mark.slow
 def test_pool_item_that_kills_its_worker_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
     items = [("echo", "a"), ("die", ""), ("echo", "b"), ("die", ""), ("die", ""), ("echo", "c")]
     died = WorkerFailure.died
@@ -114,7 +114,6 @@ def test_a_memory_bomb_costs_only_itself(one: Pool[tuple[str, str], str]) -> Non
     assert one.run(items, [60.0] * 4) == ["a", WorkerFailure.died, WorkerFailure.died, "b"]
 
 
-@pytest.mark.slow
 def test_workers_stay_up_are_recycled_and_replaced(
     one: Pool[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +154,6 @@ def test_threads_share_a_pool() -> None:
     pool.close()
 
 
-@pytest.mark.slow
 def test_workers_that_cannot_start_are_refused() -> None:
     pool: Pool[tuple[str, str], str] = Pool(Work(_do, _no_start), 2, 2048)
     with pytest.raises(ValueError, match=r"before they could work .* Raise rewards\.verifier\.memory_mb"):

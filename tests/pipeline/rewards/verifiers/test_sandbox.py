@@ -218,6 +218,7 @@ def test_the_tests_are_confined_as_well() -> None:
     assert result.outcome == "correct"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
@@ -241,6 +242,7 @@ def test_memory_is_limited_and_the_rest_goes_on() -> None:
     assert run(ADD, memory_mb=256) == CodeResult("correct", "")
 
 
+@pytest.mark.slow
 def test_both_processes_die_with_the_one_that_started_them() -> None:
     script = """
 from pipeline.rewards.verifiers.sandbox import examine
@@ -273,6 +275,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="numbers of x86_64")
 @pytest.mark.parametrize(
     ("number", "argument", "reason"),

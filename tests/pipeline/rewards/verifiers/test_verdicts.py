@@ -24,6 +24,7 @@ def check() -> Iterator[Grader]:
         yield both
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("completion", "reference", "outcome"),
     [
@@ -122,6 +123,7 @@ def test_contains(check: Grader, completion: str, reference: str, outcome: str) 
     assert [g.outcome for g in check([VerifierTask(completion, reference, "contains")])] == [outcome]
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_normalising_twice_changes_nothing(text: str) -> None:
     once = normalise(text)
@@ -182,6 +184,7 @@ def test_kinds_mix_and_equal_checks_are_run_once(check: Grader) -> None:
     assert [g.outcome for g in result] == [*["correct"] * 6, "wrong"] * 5
 
 
+@pytest.mark.slow
 def test_one_and_two_workers_say_the_same(check: Grader) -> None:
     pairs = [(f"#### {n}/{n + 1}", rf"\frac{{{n % 5}}}{{{n % 5 + 1}}}") for n in range(1, 40)]
     assert check(pairs) == grade(pairs, workers=1, timeout_s=60.0)
@@ -201,6 +204,7 @@ def test_failed_checks_have_no_score() -> None:
     assert {o.value: o.score for o in Outcome} == {**scores, **dict.fromkeys(failed)}
 
 
+@pytest.mark.slow
 def test_importing_the_verifiers_is_light() -> None:
     code = "import sys, pipeline.rewards.verifiers; print(*sys.modules)"
     modules = subprocess.check_output([sys.executable, "-c", code], text=True).split()

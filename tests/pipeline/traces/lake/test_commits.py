@@ -15,6 +15,8 @@ from pipeline.traces.lake.files import path_of, write_files
 from ....servers import postgres, restart_postgres
 from .lakes import DAY, NEXT_DAY, batch, ids, postgres_lake, put, python, row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> LakeConfig:
@@ -127,7 +129,6 @@ print(won, lost, flush=True)
 """
 
 
-@pytest.mark.slow
 def test_two_processes_that_commit_at_once_leave_whole_days(config: LakeConfig) -> None:
     """Each has a day of its own, whose every commit must stand, and both fight for one; a third reads all the while."""
     hammers = [python(HAMMER, config.model_dump_json(), mine) for mine in ("01", "02")]
@@ -164,7 +165,6 @@ with open_lake(LakeConfig.model_validate_json(sys.argv[1])) as lake:
 """
 
 
-@pytest.mark.slow
 def test_two_processes_make_the_table_at_once(config: LakeConfig) -> None:
     both = [python(FIRST, config.model_dump_json()) for _ in range(2)]
     for process in both:
@@ -198,7 +198,6 @@ with open_lake(config) as lake:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["writing", "written", "committing"])
 def test_a_killed_run_is_never_seen_and_its_files_are_swept(config: LakeConfig, where: str) -> None:
     with open_lake(config) as lake:

@@ -20,6 +20,8 @@ from pipeline.traces.lake.files import count_rows, path_of, read_files, write_fi
 
 from .lakes import DAY, ROOT, batch, ids, put, python, row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> LakeConfig:
@@ -117,7 +119,6 @@ except OSError as error:
 """
 
 
-@pytest.mark.slow
 def test_a_full_disk_is_an_oserror_and_the_day_stays(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         files = put(lake, config, DAY, [row(1)], "a")
@@ -147,7 +148,6 @@ print(rows, few, peak())
 """
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_the_rows(config: LakeConfig) -> None:
     """60 batches of 4 MB against 10 of them: 200 MB more data pass through."""
     out, err = python(PEAK, config.model_dump_json()).communicate(timeout=300)

@@ -15,6 +15,8 @@ from pipeline.traces.lake.files import path_of
 
 from .lakes import DAY, NEXT_DAY, ids, put, row
 
+pytestmark = pytest.mark.slow
+
 
 def filled(root: Path) -> tuple[LakeConfig, str]:
     """A table of two days, one of them replaced since; and the snapshot before that."""

@@ -13,6 +13,8 @@ from pipeline.traces.lake.files import filesystem, path_of, write_files
 
 from .lakes import DAY, NEXT_DAY, batch, ids, put, python, row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(params=["local", "s3"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> LakeConfig:
@@ -48,7 +50,6 @@ def s3_client() -> Any:
     return boto3.client("s3")
 
 
-@pytest.mark.slow
 def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1)], "a")
@@ -164,7 +165,6 @@ write_files(config, DAY, "killed", rows())
 """
 
 
-@pytest.mark.slow
 def test_an_upload_that_is_killed_half_way_is_never_seen(bucket: str, tmp_path: Path) -> None:
     config = on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")
     with open_lake(config) as lake:

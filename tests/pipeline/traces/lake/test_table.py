@@ -14,6 +14,8 @@ from pipeline.traces.rows import SCHEMA
 
 from .lakes import DAY, NEXT_DAY, batch, ids, put, row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> LakeConfig:
@@ -191,7 +193,6 @@ def test_compaction_makes_few_files_of_many_and_changes_no_row(config: LakeConfi
         assert ids(lake, DAY) == ["t7"]
 
 
-@pytest.mark.slow
 def test_compaction_merges_the_manifests_of_many_commits(config: LakeConfig) -> None:
     days = [f"2026-01-{n:02d}" for n in range(1, 22)]
     with open_lake(config) as lake:

@@ -22,6 +22,7 @@ def files(config: LakeConfig) -> int:
     return sum(path.is_file() for path in Path(path_of(config.location)).rglob("*"))
 
 
+@pytest.mark.slow
 def test_upkeep_compacts_expires_and_frees_the_disk(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(0)], "older")

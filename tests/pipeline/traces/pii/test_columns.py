@@ -83,6 +83,7 @@ def test_a_column_is_masked_as_its_texts_are(texts: list[str | None], skipped: i
     assert masked.type == pa.string()
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | st.dictionaries(TEXTS, TREES, max_size=3), max_size=4), st.booleans(), st.integers(0, 2))
 def test_json_is_masked_as_its_value_is(trees: list[dict[str, object] | None], escaped: bool, skipped: int) -> None:
     texts = [None if tree is None else json.dumps(tree, ensure_ascii=escaped) for tree in trees]

@@ -27,6 +27,8 @@ from pipeline.traces.rows import SCHEMA
 from ..conftest import Run, observation, write
 from .small_recogniser import Names
 
+pytestmark = pytest.mark.slow
+
 OWN = "tests.pipeline.traces.pii.small_recogniser:Names"
 FILE = "observations_v2/2026-01-05.jsonl"
 
@@ -145,7 +147,6 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recognisers._loaded.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.slow
 def test_presidio_counts_names(model: None, run: Run, store: Store, export: Path) -> None:
     pytest.importorskip("presidio_analyzer", reason="needs the extra `pii`")
     write(export, FILE, [asked(1, "I am Ann Smith, 14 years old", "Hello Ann Smith"), asked(2, "What is 1 + 1?", "2")])
@@ -157,7 +158,6 @@ def test_presidio_counts_names(model: None, run: Run, store: Store, export: Path
     recognisers._loaded.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
-@pytest.mark.slow
 def test_presidio_without_a_model_says_so() -> None:
     spacy = pytest.importorskip("spacy", reason="Presidio needs the extra `pii`")
     if any(spacy.util.is_package(f"en_core_web_{size}") for size in ("trf", "lg", "md", "sm")):
@@ -167,7 +167,6 @@ def test_presidio_without_a_model_says_so() -> None:
         check_recognisers(["presidio"])
 
 
-@pytest.mark.slow
 def test_presidios_patterns_count_what_they_know() -> None:
     pytest.importorskip("presidio_analyzer", reason="needs the extra `pii`")
     fields = [SCHEMA.field(name) for name in ("messages", "completion", "tool_calls", "reference")]

@@ -18,6 +18,8 @@ from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
 
+pytestmark = pytest.mark.slow
+
 MEBIBYTE = 1 << 20
 CALL = {
     "id": "c1",

@@ -127,6 +127,7 @@ def texts(value: Any) -> str:
     return "\n".join(map(texts, value)) if isinstance(value, list) else value if isinstance(value, str) else ""
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(JSON, st.sampled_from(["user", "assistant"]), st.sampled_from([lambda v: v, json.dumps, repr]))
 def test_chat_value_is_messages_or_a_reason(value: Any, role: str, form: Any) -> None:

@@ -53,6 +53,7 @@ def test_one_object_is_a_source_of_its_own_and_parquet_is_read(bucket: str, tmp_
     assert len(read(source(bucket)).traces) == 1
 
 
+@pytest.mark.slow
 def test_object_that_changed_since_its_listing_is_counted(bucket: str, export: Path) -> None:
     for name in ("gone", "changed"):
         put(bucket, write(export, DAY, [observation(1)]), f"observations_v2/{name}.jsonl.gz")

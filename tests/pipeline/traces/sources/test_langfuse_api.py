@@ -25,6 +25,8 @@ from tests.langfuse_server import Langfuse, Row, langfuse
 from ..conftest import NOW, govern
 from .conftest import all_of, read, reasons
 
+pytestmark = pytest.mark.slow
+
 DAY = date(2026, 1, 5)
 
 

@@ -191,6 +191,7 @@ def fill(url: str, rows: int) -> None:
             insert(connection, "traces", number, timestamp=MOMENT + timedelta(minutes=number // 7))
 
 
+@pytest.mark.slow
 def test_a_restart_in_the_middle_costs_no_row_and_repeats_none(
     own_server: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -214,6 +215,7 @@ def test_a_restart_in_the_middle_costs_no_row_and_repeats_none(
     assert digest.hexdigest() == undisturbed.hexdigest()
 
 
+@pytest.mark.slow
 def test_a_day_that_changed_over_a_restart_is_refused(
     own_server: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

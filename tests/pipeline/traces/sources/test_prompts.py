@@ -19,6 +19,8 @@ from pipeline.traces.records import GovernedTraces, Reason
 from pipeline.traces.sources.prompts import Prompts
 from tests.pipeline.traces.conftest import NOW, govern, observation, write
 
+pytestmark = pytest.mark.slow
+
 DAY = date(2026, 1, 5)
 
 

@@ -162,6 +162,7 @@ def silent(bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> It
         yield f"s3://{bucket}/runs"
 
 
+@pytest.mark.slow
 def test_silent_mirror_stops_no_training_with_a_checkpoint(tmp_path: Path, silent: str) -> None:
     Run(tmp_path).save(5)
     run = attempt(tmp_path, silent)
@@ -175,6 +176,7 @@ def test_silent_mirror_stops_no_training_with_a_checkpoint(tmp_path: Path, silen
     assert "500" in said or "InternalError" in said
 
 
+@pytest.mark.slow
 def test_training_does_not_begin_while_the_mirror_is_silent(tmp_path: Path, silent: str) -> None:
     with pytest.raises(ConnectionError, match=r"no checkpoint in .* does not answer .*Start again when"):
         attempt(tmp_path, silent).newest()

@@ -4,6 +4,7 @@ import math
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -12,6 +13,8 @@ from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints.manifest import CheckpointManifest, keep, rank
 
 from .conftest import FILES, HARMS, Run, is_whole
+
+pytestmark = pytest.mark.slow
 
 SCORES = st.one_of(st.none(), st.just(math.nan), st.sampled_from([0.0, 0.25, 0.5, 1.0]))
 

@@ -104,6 +104,7 @@ def test_another_error_is_left_as_it_is(tmp_path: Path) -> None:
         raise RuntimeError("[enforce fail at inline_container.cc] on a disk with room")
 
 
+@pytest.mark.slow
 def test_an_attempt_waits_for_the_one_that_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with held(tmp_path) as holder:
         monkeypatch.setattr("time.sleep", lambda _: holder.kill() or holder.wait())
@@ -121,6 +122,7 @@ def test_a_disk_of_16_mib_has_room(
         raise RuntimeError("[enforce fail at inline_container.cc]")
 
 
+@pytest.mark.slow
 def test_a_limit_on_file_size_counts_as_a_full_disk(tmp_path: Path) -> None:
     code = f"""
 import resource

@@ -13,6 +13,8 @@ from pipeline.training.freshness.trl_engine import model_log_probabilities
 
 from .conftest import Adapter, Run
 
+pytestmark = pytest.mark.slow
+
 Runs = Callable[[int, float], Run]
 
 
@@ -85,7 +87,6 @@ def play(run: Run, engine: FakeEngine, versions: Sequence[Adapter], **settings: 
     return proofs
 
 
-@pytest.mark.slow
 def test_honest_engine_is_proven_at_each_sync_but_the_first(run_of: Runs) -> None:
     run = run_of(8, 2e-3)
     first, *others = play(run, FakeEngine(run, newest), run.adapters)
@@ -94,7 +95,6 @@ def test_honest_engine_is_proven_at_each_sync_but_the_first(run_of: Runs) -> Non
 
 
 @pytest.mark.variant
-@pytest.mark.slow
 def test_an_honest_engine_is_never_refused(run_of: Runs) -> None:
     run = run_of(8, 2e-3)
     versions = [
@@ -127,7 +127,6 @@ def test_a_lie_is_refused_at_the_first_sync_that_can_tell(
     assert (refused.value.lie, len(engine.pushed) - 1) == (lie, sync)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arrives", "lie"),
     [
@@ -165,7 +164,6 @@ def test_version_that_changes_during_rollouts_is_refused(run_of: Runs) -> None:
         guard.remember("step-0", run.batch(0))
 
 
-@pytest.mark.slow
 def test_movements_below_the_noise_add_up_until_they_decide(run_of: Runs) -> None:
     run = run_of(8, 1e-5)
     proven = [proof.proven for proof in play(run, FakeEngine(run, newest), run.adapters)]

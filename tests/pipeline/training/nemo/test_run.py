@@ -25,6 +25,8 @@ from pipeline.training.result import TrainingResult
 
 from .plans import SECTIONS, make_plan
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 PYTHON = (sys.executable, "-u")
 
@@ -82,7 +84,6 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.slow
 def test_grpo_ends_with_a_merged_model_an_adapter_and_rows(checkout: Path, tmp_path: Path) -> None:
     import torch
     from peft import PeftModel
@@ -107,7 +108,6 @@ def test_grpo_ends_with_a_merged_model_an_adapter_and_rows(checkout: Path, tmp_p
     assert kept == ["step_4", "step_6"], "keep_last 2 and keep_best 1, NeMo RL's way"
 
 
-@pytest.mark.slow
 def test_dpo_and_full_weights_are_converted(checkout: Path, tmp_path: Path) -> None:
     result = trained(make_plan(tmp_path, "dpo", lora=None), tmp_path, checkout)
     model = Path(result.checkpoint.model.uri)
@@ -119,14 +119,12 @@ def test_dpo_and_full_weights_are_converted(checkout: Path, tmp_path: Path) -> N
     assert result.metrics[0]["rewards/accuracies"] == 0.75 and steps(result) == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.slow
 def test_minibatches_count_in_optimizer_steps(checkout: Path, tmp_path: Path) -> None:
     grpo = {**SECTIONS["grpo"].model_dump(), "steps": 12, "num_minibatches": 2}
     result = trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
     assert steps(result) == [0, 2, 4, 6, 8, 10, 12] and result.checkpoint.step == 12
 
 
-@pytest.mark.slow
 def test_killed_and_terminated_it_ends_with_the_same_weights(checkout: Path, tmp_path: Path) -> None:
     plan, broken = make_plan(tmp_path / "whole"), make_plan(tmp_path / "broken")
     whole = trained(plan, tmp_path / "whole", checkout)
@@ -144,7 +142,6 @@ def test_killed_and_terminated_it_ends_with_the_same_weights(checkout: Path, tmp
     assert [(p.cause, p.step, p.lost_steps) for p in result.preemptions] == [("killed", 3, 1), ("SIGTERM", 5, 1)]
 
 
-@pytest.mark.slow
 def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     root = Path(workspace(plan, str(tmp_path)), "checkpoints")
@@ -160,7 +157,6 @@ def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> 
     assert (root / "step_4").is_dir() and not list(root.glob("tmp_*"))
 
 
-@pytest.mark.slow
 def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_path: Path) -> None:
     plan, said = make_plan(tmp_path), list[str]()
     behave(checkout, torn=4)
@@ -181,7 +177,6 @@ def test_an_end_without_the_last_checkpoint_is_an_error(checkout: Path, tmp_path
         trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
 
 
-@pytest.mark.slow
 def test_a_training_that_ended_is_not_trained_again(checkout: Path, tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     first = trained(plan, tmp_path, checkout)
@@ -221,7 +216,6 @@ def test_what_will_never_run_is_64(what: str, checkout: Path, tmp_path: Path) ->
         assert interrupted(plan, tmp_path, checkout, lambda _: False, signal.SIGTERM) == 64
 
 
-@pytest.mark.slow
 def test_a_conversion_that_leaves_a_gap_is_refused(checkout: Path, tmp_path: Path) -> None:
     (checkout / "gap").touch()
     with pytest.raises(ValueError, match=r"1 are missing, such as model\.norm\.weight"):

@@ -38,6 +38,7 @@ def shape(value: Any) -> Any:
     return (type(value), [shape(item) for item in value]) if isinstance(value, (list, tuple)) else type(value)
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_a_value_arrives_as_it_was_sent(value: Any) -> None:
     arrived = unpack(pack(value, refuse), build)
