@@ -12,7 +12,8 @@ from pipeline.traces.sources.protocol import Address
 def launch_faults(deployment: Deployment) -> list[str]:
     """Why a launch now could not go well, one line each; empty when nothing speaks against it.
 
-    Takes a second or two and writes nothing. A recipe that does not resolve is the only fault that it then finds.
+    Takes a second or two and writes nothing, but a base model that has to be fetched. A recipe that does not resolve is
+    the only fault that it then finds.
     """
     try:
         recipe = deployment.recipe()
@@ -20,6 +21,11 @@ def launch_faults(deployment: Deployment) -> list[str]:
         return str(error).splitlines()
     if lacks := address_faults():  # an error of what is asked next could show it
         return lacks
+    try:
+        deployment.fetch_base(print)  # where it is there already, a second; else the launch could only fail
+        recipe = deployment.recipe()
+    except ValueError as error:
+        return str(error).splitlines()
     address, warehouse = None, ""
     try:
         address = Address(recipe.traces.source, deployment.source_uri())

@@ -22,6 +22,7 @@ from pipeline.iteration import Iteration
 from pipeline.pinning import pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
+from pipeline.registry.base_models import fetch_base, lies_elsewhere, pinned_base
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
@@ -58,7 +59,14 @@ class Deployment(dg.ConfigurableResource):
 
     def recipe(self) -> Recipe:
         """The deployment's recipe of now: it decides the next iteration. For one that was begun, `recipe_of` does."""
-        return load(self.recipe_path, self.overrides)
+        return with_base(load(self.recipe_path, self.overrides))
+
+    def fetch_base(self, log: Log) -> None:
+        """Bring a base model that lies elsewhere below the data root, as it is now. Raises ValueError where that cannot
+        be done."""
+        uri = load(self.recipe_path, self.overrides).base_model.uri
+        if lies_elsewhere(uri):
+            fetch_base(self.store(), uri, self.mlflow(), log)
 
     def recipe_of(self, iteration: Iteration) -> Recipe:
         """The recipe that an iteration was begun with; where and how it runs is as the deployment says now."""
@@ -186,6 +194,16 @@ class Deployment(dg.ConfigurableResource):
     def notify_url(self) -> str:
         """Where people are told of a rollout: NOTIFY_URL; "" tells nobody."""
         return environment().notify
+
+
+def with_base(recipe: Recipe) -> Recipe:
+    """The recipe with the folder of its base model, where that was fetched from elsewhere."""
+    if not lies_elsewhere(recipe.base_model.uri):
+        return recipe
+    pin = pinned_base(Store(recipe.data_root), recipe.base_model.uri)
+    if pin is None:
+        return recipe
+    return recipe.model_copy(update={"base_model": recipe.base_model.model_copy(update={"uri": pin.folder})})
 
 
 def deployment() -> Deployment:

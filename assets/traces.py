@@ -49,6 +49,7 @@ WEAK_SHOWN = 10
 )
 def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""
+    deployment.fetch_base(context.log.info)
     recipe, store = deployment.recipe(), deployment.store()
     refuse_restored(context.instance, store)
     champion = deployment.champion()

@@ -2,6 +2,7 @@
 
     at_work/            a file for each process that works here, with its host and its heartbeat
     audit/              the log of what was done to data and models, a chain of hashes, with its head
+    base_models/        base models that a registry or the Hub has, as they were when an iteration could begin
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
     evaluation/         answers that were paid for, and logs of evaluation libraries, by model and protocol;
                         `judgements/` of pairs of answers, by judge; `ledger/` has the candidates that were gated,
@@ -33,12 +34,27 @@ EVALUATION = "evaluation"
 PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewards", "rollout", "traces"
 EVALUATION_RESULTS = "evaluation_results"
 """A folder below the spans of an `otel` source whose files hold scores of the calls."""
-SAMPLES = "samples"
+SAMPLES, BASE_MODELS = "samples", "base_models"
 TMP = "tmp"
 AT_WORK = "at_work"
 SUITES = "suites"
 OWN = frozenset(
-    (AT_WORK, AUDIT, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TMP, TRACES)
+    (
+        AT_WORK,
+        AUDIT,
+        BASE_MODELS,
+        ERASURES,
+        EVALUATION,
+        ITERATIONS,
+        LAKE,
+        MLFLOW,
+        REGISTRY,
+        REWARDS,
+        ROLLOUT,
+        SAMPLES,
+        TMP,
+        TRACES,
+    )
 )
 """What the loop keeps below the data root; `production` and `suites` are raw data, as a user's own would be."""
 
@@ -147,6 +163,10 @@ def gate_line(model_name: str, suite: str, candidate: str) -> str:
 def frozen_suite(name: str, *parts: str) -> str:
     """The generations of a suite that is drawn from traces."""
     return "/".join((FROZEN_SUITES, name, *parts))
+
+
+def base_model(name: str) -> str:
+    return f"{BASE_MODELS}/{name}"
 
 
 def day_report(day: str) -> str:

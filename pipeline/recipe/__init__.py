@@ -66,7 +66,9 @@ class BaseModelSection(Section):
     name: Name
     """Registered model name in MLflow; also names the rollout. Letters, digits, dot, dash and underscore."""
     uri: Uri
-    """Directory with config.json, weights and tokenizer: the first champion."""
+    """Directory with config.json, weights and tokenizer: the first champion. Or `models:/NAME@alias`, `models:/NAME/3`
+    in MLflow's registry, `hf://ORG/NAME@revision` on the Hugging Face Hub: those are fetched to below the data root
+    when an iteration may begin, which keeps the digest of what it began with."""
 
 
 class Recipe(Section):

@@ -9,12 +9,10 @@ of the iteration sends the file once more.
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import urlsplit
 
 from pipeline.iteration import Iteration
 from pipeline.registry import runs
@@ -29,8 +27,6 @@ if TYPE_CHECKING:
 
 EVERY_S = 2.0
 """How often the file is looked at."""
-ANSWERS_WITHIN_S = 2.0
-"""A server that takes no connection within this is away until the next look."""
 ENDS_WITHIN_S = 5.0
 """What a training waits at its end for a server that is silent. MLflow's own file has to be left in order: it is waited
 for."""
@@ -111,7 +107,7 @@ class MetricsSender(threading.Thread):
             return
         self._addresses = addresses = self._addresses or self._training.addresses()
         if addresses.remote:
-            _reach(addresses.tracking)
+            runs.reach(addresses.tracking)
         if self._client is None:
             self._client = mlflow_client(addresses.tracking, addresses.registry)
         if self._run is None:
@@ -144,10 +140,3 @@ class MetricsSender(threading.Thread):
                 "sent when MLflow answers, at the latest when the iteration is put on record."
             )
         self._missed = True
-
-
-def _reach(address: str) -> None:
-    """Raises OSError for a server that takes no connection: MLflow itself would go on trying for minutes."""
-    parts = urlsplit(address)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    socket.create_connection((parts.hostname or "", port), timeout=ANSWERS_WITHIN_S).close()

@@ -10,10 +10,12 @@ import json
 import logging
 import os
 import re
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from pipeline import layout
 from pipeline.iteration import Iteration
@@ -29,6 +31,8 @@ BATCH = 1000
 """Metrics that one request takes; parameters and tags are a tenth of it."""
 STARTED, DIGEST = "training.started", "model.digest"
 """Tags that tell runs of one iteration apart: when its training began, and what it left."""
+ANSWERS_WITHIN_S = 2.0
+"""A server that takes no connection within this is away."""
 DATASET_DIGEST = 36
 """Characters of a dataset's digest that MLflow keeps; the whole one is in its source."""
 
@@ -68,6 +72,13 @@ def mlflow_client(tracking_uri: str, registry_uri: str = "") -> MlflowClient:
     for name in ("mlflow", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=registry_uri or tracking_uri)
+
+
+def reach(address: str) -> None:
+    """Raises OSError for a server that takes no connection: MLflow itself would go on trying for minutes."""
+    parts = urlsplit(address)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    socket.create_connection((parts.hostname or "", port), timeout=ANSWERS_WITHIN_S).close()
 
 
 def open_run(

@@ -2,10 +2,6 @@
 
 Owns one run per iteration and at most one version per run, however often it is retried. Refuses to be the truth about
 who is champion: that is the rollout's record, and `project` makes aliases and tags follow it.
-
-The model card: one markdown page that says what a version is, what it was made from and how far to trust it.
-
-Owns the sections that every card has. Refuses to write them: who knows the facts does.
 """
 
 from __future__ import annotations
@@ -21,6 +17,7 @@ from pipeline.iteration import Iteration
 from pipeline.pinning import leaves
 from pipeline.registry import runs
 from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, model_files
+from pipeline.registry.model_card import front_matter, model_card
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.storage import CheckpointRef, Record, Store
@@ -59,7 +56,7 @@ class ModelRegistration(NamedTuple):
 @dataclass(frozen=True)
 class RunContents:
     """What goes on record beside the lineage. `params` may nest; `metrics` are rows `{"step": int, name: value}`;
-    `plots` are PNG files by name; `card` holds the sections of `SECTIONS` in Markdown; `tables` have `columns` and
+    `plots` are PNG files by name; `card` holds the sections of `model_card` in Markdown; `tables` have `columns` and
     `data`, a row for each."""
 
     params: Mapping[str, Any]
@@ -91,7 +88,7 @@ def record(
     runs.log_points(client, run, _points(store, run, iteration, contents.metrics))
     runs.log_dataset(client, run, store, iteration)
     runs.log_tags(client, run, {**contents.tags, **lineage, NOTE: _short(text)})
-    _log_artifacts(client, run, contents, text)
+    _log_artifacts(client, run, contents, front_matter(lineage) + text)
     with tempfile.TemporaryDirectory(prefix="adapter-") as folder:
         runs.upload(client, run, adapter_files(checkpoint, lineage["base"], lineage["champion.digest"], Path(folder)))
     version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
@@ -263,20 +260,3 @@ def _lineage(
 
 def _short(text: str) -> str:
     return text if len(text) <= MAX_DESCRIPTION else text[: MAX_DESCRIPTION - 1] + "…"
-
-
-SECTIONS = ("Data", "Evaluation", "Intended use", "Limits")
-
-
-def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str]) -> str:
-    """The card in markdown: the given sections in the order of `SECTIONS`, then the lineage.
-
-    Raises ValueError when a section is missing, empty or unknown.
-    """
-    if set(sections) != set(SECTIONS) or not all(text.strip() for text in sections.values()):
-        filled = sorted(title for title, text in sections.items() if text.strip())
-        raise ValueError(f"The card of {name} has {filled}. Write each of {list(SECTIONS)}, and nothing else.")
-    body = [part for title in SECTIONS for part in (f"## {title}", sections[title].strip())]
-    rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
-    table = "\n".join(["| what | value |", "| --- | --- |", *rows])
-    return "\n\n".join([f"# {name}", *body, "## Lineage", table]) + "\n"

@@ -5,11 +5,13 @@ import struct
 import zlib
 
 import pytest
+from huggingface_hub import RepoCard
 
 from pipeline.iteration import identify
 from pipeline.registry import versions
+from pipeline.registry.model_card import front_matter, model_card
 from pipeline.registry.runs import MlflowAddresses
-from pipeline.registry.versions import RunContents, model_card, project, record
+from pipeline.registry.versions import RunContents, project, record
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
@@ -235,3 +237,13 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
 def test_a_card_has_every_section_and_no_other(card):
     with pytest.raises(ValueError, match="Write each of"):
         model_card("demo", {}, card)
+
+
+@pytest.mark.parametrize("base", ["team/tiny", "models:/chat/3"])
+def test_a_card_begins_with_what_the_hub_reads(base: str) -> None:
+    lineage = {"base": base, "verdict": "PASS"}
+    page = front_matter(lineage) + model_card("demo", lineage, CARD)
+    read = RepoCard(page, ignore_metadata_errors=False)
+    assert (read.data.library_name, read.data.pipeline_tag) == ("transformers", "text-generation")
+    assert read.data.get("base_model") == (None if base.startswith("models:/") else base)
+    assert read.text.lstrip().startswith("# demo")

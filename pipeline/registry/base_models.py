@@ -1,0 +1,163 @@
+"""Base models that lie elsewhere: versions of a registry (`models:/NAME@alias`, `models:/NAME/3`) and repositories of
+the Hugging Face Hub (`hf://ORG/NAME@revision`), brought below the data root and pinned to what they are.
+
+Owns the folder `base_models/` and its pins. An alias and a branch move: which version or commit they name is asked when
+an iteration may begin, and an iteration keeps the digest of the files that it began with. Where the server is away the
+pin of before stands. Refuses weights that are no safetensors, and code: only files of known kinds are fetched.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from pipeline import layout
+from pipeline.locations import Uri
+from pipeline.model_files import faults
+from pipeline.registry.model_artifacts import MODEL
+from pipeline.registry.runs import MlflowAddresses, mlflow_client, reach
+from pipeline.storage import Record, Store, digest_json, model_ref
+
+REGISTRY, HUB = "models:/", "hf://"
+FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")
+"""What is fetched of a repository."""
+_VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
+_REPOSITORY = re.compile(r"hf://(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
+
+
+class PinnedBase(Record):
+    """What a URI named when it was last asked for."""
+
+    uri: str
+    exact: str
+    """The version of the registry, or the repository with its commit."""
+    folder: Uri
+    digest: str
+
+
+class ExactModel(NamedTuple):
+    """A model that does not move, and what brings its files into a folder."""
+
+    name: str
+    fetch: Callable[[Path], None]
+
+
+def lies_elsewhere(uri: str) -> bool:
+    return uri.startswith((REGISTRY, HUB))
+
+
+def pinned_base(store: Store, uri: str) -> PinnedBase | None:
+    """The pin of a URI; None before it was fetched."""
+    return store.read(_pin(uri), PinnedBase)
+
+
+def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable[[str], None]) -> PinnedBase:
+    """Bring what a URI names now below the root, where it is not there already, and pin it.
+
+    Raises ValueError for what is no such URI, is not there, or is no complete model; where nobody answers the pin of
+    before stands, and without one that is an error too.
+    """
+    before = pinned_base(store, uri)
+    try:
+        exact = _version(uri, addresses) if uri.startswith(REGISTRY) else _repository(uri)
+        if before is not None and before.exact == exact.name and not faults(Path(before.folder)):
+            return before
+        folder = layout.base_model(digest_json(exact.name)[:12])
+        if not store.path(folder).is_dir():
+            log(f"base model: fetching {exact.name}")
+            with store.staged(folder) as staging:
+                exact.fetch(staging)
+                if lacks := faults(staging):
+                    raise ValueError(f"{uri} is no model that can be trained: {' '.join(lacks)}")
+    except OSError as error:
+        if before is None:
+            raise ValueError(f"base_model.uri: {uri} cannot be fetched ({type(error).__name__}: {error}).") from error
+        log(f"base model: {uri} is not answered for ({type(error).__name__}); {before.exact} stands")
+        return before
+    ref = model_ref(store.path(folder))
+    pin = PinnedBase(uri=uri, exact=exact.name, folder=ref.uri, digest=ref.digest)
+    store.write(_pin(uri), pin)
+    log(f"base model: {uri} is {exact.name}, digest {ref.digest[:12]}")
+    return pin
+
+
+def _version(uri: str, addresses: MlflowAddresses) -> ExactModel:
+    from mlflow.exceptions import MlflowException
+
+    if (named := _VERSION.fullmatch(uri)) is None:
+        raise ValueError(f"base_model.uri is {uri!r}. Write models:/NAME@alias or models:/NAME/3.")
+    if addresses.versions.startswith("http"):
+        reach(addresses.versions)
+    client, name = mlflow_client(addresses.tracking, addresses.registry), named["name"]
+    try:
+        version = (
+            client.get_model_version_by_alias(name, named["alias"])
+            if named["alias"]
+            else client.get_model_version(name, named["version"])
+        )
+        source = client.get_model_version_download_uri(name, str(version.version))
+    except MlflowException as error:
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            raise ValueError(f"base_model.uri: the registry has no {uri}. Name a version that it has.") from error
+        raise ConnectionError(str(error)) from error
+
+    def fetch(folder: Path) -> None:
+        from mlflow.artifacts import download_artifacts
+
+        with_parts = Path(
+            download_artifacts(source, dst_path=str(folder / "download"), tracking_uri=addresses.tracking)
+        )
+        parts = (with_parts / MODEL, with_parts / "components" / "tokenizer")
+        for part in (each for each in parts if each.is_dir()):  # transformers' flavour; else the files themselves
+            shutil.copytree(part, folder, dirs_exist_ok=True)
+        if not any(part.is_dir() for part in parts):
+            shutil.copytree(with_parts, folder, dirs_exist_ok=True)
+        shutil.rmtree(folder / "download")
+
+    return ExactModel(f"models:/{name}/{version.version}", fetch)
+
+
+def _repository(uri: str) -> ExactModel:
+    from huggingface_hub import HfApi, constants, snapshot_download
+    from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+    if (named := _REPOSITORY.fullmatch(uri)) is None:
+        raise ValueError(f"base_model.uri is {uri!r}. Write hf://ORG/NAME@revision.")
+    if constants.HF_HUB_OFFLINE:
+        raise ConnectionError("HF_HUB_OFFLINE is set")
+    reach(constants.ENDPOINT)
+    id = named["id"]
+    try:
+        with _answered():
+            commit = HfApi().model_info(id, revision=named["revision"]).sha
+    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+        raise ValueError(f"base_model.uri: the Hub has no {uri}, or does not show it. Set HF_TOKEN.") from error
+
+    def fetch(folder: Path) -> None:
+        with _answered():
+            snapshot_download(id, revision=commit, local_dir=folder, allow_patterns=list(FILES))
+        shutil.rmtree(folder / ".cache", ignore_errors=True)
+
+    return ExactModel(f"{HUB}{id}@{commit}", fetch)
+
+
+@contextmanager
+def _answered() -> Generator[None]:
+    """What the Hub's library raises of the network and of a server in trouble, as a ConnectionError."""
+    from httpx import HTTPError
+    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
+
+    try:
+        yield
+    except (RepositoryNotFoundError, RevisionNotFoundError):
+        raise
+    except (HfHubHTTPError, HTTPError) as error:
+        raise ConnectionError(str(error)) from error
+
+
+def _pin(uri: str) -> str:
+    return layout.base_model(f"{digest_json(uri)[:12]}.json")
