@@ -9,6 +9,7 @@ where all hosts see them.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
@@ -26,6 +27,7 @@ BEAT_S = 5.0
 DEAD_AFTER_S = 20.0
 """Without a heartbeat, by the clock of whoever looks on, which is never set: four of them were missed."""
 POLL_S = 0.2
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class HostProcess(Record):
@@ -58,8 +60,8 @@ def this_process() -> HostProcess:
 def at_work(store: Store, here: HostProcess | None = None) -> Generator[None]:
     """Be at work on the root until the block ends.
 
-    Raises ValueError where locks cannot be had at all, or another host is at work and its locks are not seen. One that
-    may have just died is waited for, DEAD_AFTER_S at the most.
+    Raises ValueError where locks cannot be had at all, where the disk is full, and where another host is at work and
+    its locks are not seen. One that may have just died is waited for, DEAD_AFTER_S at the most.
     """
     here = here or this_process()
     folder = store.path(layout.AT_WORK)
@@ -70,7 +72,7 @@ def at_work(store: Store, here: HostProcess | None = None) -> Generator[None]:
     beating = threading.Thread(target=_beat, args=(descriptor, ended), daemon=True)
     try:
         _lock_own(descriptor, store)
-        os.write(descriptor, here.model_dump_json().encode())  # after the lock: an empty file is nobody's yet
+        _write_own(descriptor, here, store)  # after the lock: an empty file is nobody's yet
         beating.start()
         _refuse_unseen(folder, own, here, store)
         yield
@@ -97,6 +99,18 @@ def _lock_own(descriptor: int, store: Store) -> None:
         raise ValueError(
             f"{store.root} is on a file system without locks ({error.strerror}). Put the data root on a local disk, on "
             "NFS 4, or on Lustre mounted with `flock`."
+        ) from error
+
+
+def _write_own(descriptor: int, here: HostProcess, store: Store) -> None:
+    try:
+        os.write(descriptor, here.model_dump_json().encode())
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise ValueError(
+            f"There is no room in {store.root} ({error.strerror}). Free space, and type the same command again: it "
+            "goes on from what was published."
         ) from error
 
 

@@ -81,3 +81,12 @@ def test_a_file_system_without_locks_is_refused(tmp_path: Path, monkeypatch: pyt
         at_work(Store(tmp_path)).__enter__()
     assert left(tmp_path) == []
     assert this_process().start
+
+
+def test_a_full_disk_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))\n" + OTHER_HOST
+    done = subprocess.run(
+        [sys.executable, "-c", full, tmp_path, "shared", ""], capture_output=True, text=True, check=False
+    )
+    assert "ValueError: There is no room in" in done.stderr and "type the same command again" in done.stderr
+    assert left(tmp_path) == []
