@@ -35,7 +35,7 @@ DESK = ROOT / "jobs" / "recipes" / "desk.yaml"
 SHORT = (
     f"base_model.uri={MODEL_DIR}",
     "traces.source.days=2",
-    "traces.source.traces_per_day=450",
+    "traces.source.traces_per_day=600",
     "traces.window_days=2",
     "rewards.reward_model.min_thumbs=150",
     "rewards.reward_model.min_users=60",
@@ -45,7 +45,7 @@ SHORT = (
     "training.sft.steps=24",
     "training.validation.every_steps=12",
     "training.validation.prompts=8",
-    "evaluation.suites.0.items=80",
+    "evaluation.suites.0.items=120",
     "evaluation.guard_margin=0.1",
     "evaluation.max_standard_error=0.2",
 )

@@ -123,7 +123,7 @@ def test_a_record_that_names_the_response_alone_is_the_spans(tmp_path: Path, ord
             "gen_ai.response.id": response,
             **TEXTS,
         }
-        whole = record("gen_ai.client.inference.operation.details", **attributes)
+        whole = record("gen_ai.client.inference.operation.details", None, 1, **attributes)
         return logs({key: value for key, value in whole.items() if key not in IDS})
 
     received = [request(span({**RESPONSE, **TEXTS})), unplaced("r1"), unplaced("r2")]
@@ -139,7 +139,7 @@ def test_a_record_defines_the_tools_that_a_span_calls(tmp_path: Path, late: bool
     named = [{"type": "function", "name": "search", "parameters": None}]
     whole = [{"type": "function", "name": "search", "parameters": {"type": "object"}}]
     of_span = request(span({**texts, "gen_ai.tool.definitions": named}))
-    of_log = logs(record("gen_ai.client.inference.operation.details", **{"gen_ai.tool.definitions": whole}))
+    of_log = logs(record("gen_ai.client.inference.operation.details", None, 1, **{"gen_ai.tool.definitions": whole}))
     trace = one(tmp_path, *((of_span, of_log) if late else (of_log, of_span)))
     assert json.loads(trace.tools or "")[0]["function"]["parameters"] == {"type": "object"}
 
