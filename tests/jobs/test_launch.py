@@ -250,11 +250,11 @@ def test_when_everything_was_killed_the_same_command_completes(clone: Clone):
     assert lost.status is dg.DagsterRunStatus.STARTED
     assert all(map(is_running, pids)), "a run outlives the command that follows it"
     os.kill(pids[0], signal.SIGKILL)  # with the slot of the pool in its hands
-    clone.beat(age_s=-3600)  # and the daemon a moment ago, however long the next command takes to look
 
     launch = clone.start_launch("hang")
     output = clone.output
-    wait_for(lambda: "queued for the daemon" in output.read_text())
+    # The daemon beats until the command, however long that takes, has looked for it.
+    wait_for(lambda: clone.beat(age_s=0) or "queued for the daemon" in output.read_text())
     assert clone.status_of(lost) is dg.DagsterRunStatus.FAILURE
     wait_for(lambda: not any(map(is_running, pids)))  # SIGKILL takes effect a moment later
     clone.beat(age_s=3600)
