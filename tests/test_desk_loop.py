@@ -36,6 +36,7 @@ SHORT = (
     f"base_model.uri={MODEL_DIR}",
     "traces.source.days=2",
     "traces.source.traces_per_day=600",
+    "traces.source.desk.thumbs=0.6",
     "traces.window_days=2",
     "rewards.reward_model.min_thumbs=150",
     "rewards.reward_model.min_users=60",
