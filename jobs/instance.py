@@ -98,9 +98,9 @@ class RecipeInstance(dg.DagsterInstance):
         if same := self._in_progress(run):
             self._follow(same)
         options |= {"run_config": run["run_config"], "tags": run["tags"]}
-        made = super().create_run_for_job(job_def, *arguments, **options)
-        launcher_of(self).adopt(made, os.getpid(), shlex.join(typed_command()))
-        return made
+        created = super().create_run_for_job(job_def, *arguments, **options)
+        launcher_of(self).adopt(created, os.getpid(), shlex.join(typed_command()))
+        return created
 
     def handle_new_event(self, event: dg.EventLogEntry, **options: Any) -> None:
         """Store the event without the secrets that its texts may quote: errors, logs, metadata."""

@@ -1,7 +1,7 @@
 """Where models lie whole under their digests: a bucket or a mounted folder, and the manifest beside an exported one.
 
-Owns how such a place is reached and read, and the copy of a model onto this machine: verified while it is copied, gone
-on with where a kill cut it off, and in its place whole or not at all. Refuses to choose a model.
+Owns how such a place is reached and read, and the copy of a model onto this machine: verified while it is copied,
+resumed where a kill cut it off, and in its place whole or not at all. Refuses to choose a model.
 """
 
 from __future__ import annotations

@@ -130,10 +130,12 @@ def scores_since(folder: Path, since: float) -> dict[str, list[dict[str, Any]]]:
             for score in _scores(line, place):
                 before = newest.setdefault(score.id, score)
                 newest[score.id] = max(before, score, key=lambda each: each.updated_at or EPOCH)
-    said: dict[str, list[dict[str, Any]]] = {}
+    by_trace: dict[str, list[dict[str, Any]]] = {}
     for score in newest.values():
-        said.setdefault(score.trace_id, []).append({"name": score.name, "value": score.value, "source": score.source})
-    return said
+        by_trace.setdefault(score.trace_id, []).append(
+            {"name": score.name, "value": score.value, "source": score.source}
+        )
+    return by_trace
 
 
 def _scores(line: bytes, place: int) -> list[Score]:

@@ -107,10 +107,10 @@ class SpanMetrics:
     def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float, now: float) -> float:
         """Count the grades of answers; returns until when those of both arms are complete."""
         wait_s = self._grading.rated_within_s
-        said: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+        scores: Mapping[str, Sequence[Mapping[str, Any]]] = {}
         if wait_s is not None and rows:
-            said = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at)
-        answers = [_answer(row)._replace(feedback=said.get(row.trace_id, ())) for row in rows]
+            scores = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at)
+        answers = [_answer(row)._replace(feedback=scores.get(row.trace_id, ())) for row in rows]
         outcomes = list(self._grading.grade(answers)) if rows else []
         assert len(outcomes) == len(rows), "the grader grades every answer"
         if wait_s is None:

@@ -56,7 +56,7 @@ class Accelerator(Section):
 
 class WeightsCache(Section):
     """A folder of the node's disk with the models that its pods load, by digest: copied once for all processes of a
-    node, verified on the way, gone on with after a kill. NeMo RL reads the volume instead."""
+    node, verified on the way, resumed after a kill. NeMo RL reads the volume instead."""
 
     size_gb: PositiveInt = Field(default=500, le=1_000_000)
     """What may lie there; what was used longest ago is evicted."""

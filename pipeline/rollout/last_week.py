@@ -86,5 +86,5 @@ def _grade(row: Mapping[str, Any]) -> Literal["right", "wrong", "none"]:
 
 
 def _rated(row: Mapping[str, Any]) -> Literal["right", "wrong", "missing"]:
-    said: float | None = row["feedback"]
-    return "missing" if said is None else "right" if said > LIKED else "wrong"
+    feedback: float | None = row["feedback"]
+    return "missing" if feedback is None else "right" if feedback > LIKED else "wrong"

@@ -72,14 +72,14 @@ def _reward(sample: RewardSample, grade: Grade | None, settings: Rewards) -> Fin
 
 def rated(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> Finding:
     """What users said of an answer, as the posterior mean of their scores: those of one name are one answer."""
-    answers = said_of(feedback, settings)
+    answers = user_scores(feedback, settings)
     if not answers:
         return DOES_NOT_APPLY
     strength = settings.prior_strength
     return Finding((sum(answers) + 0.5 * strength) / (len(answers) + strength))
 
 
-def said_of(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> list[float]:
+def user_scores(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> list[float]:
     """What users said of an answer, a mean for each name of a score; neither programs nor questions asked again."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for score in feedback:

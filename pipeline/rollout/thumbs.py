@@ -15,7 +15,7 @@ from pipeline.recipe.rewards import Feedback
 from pipeline.rewards.records import Finding
 from pipeline.rewards.samples import RewardSample
 from pipeline.rollout.grading import UNGRADED, Grading, ServedAnswer
-from pipeline.rollout.live_labels import said_of
+from pipeline.rollout.live_labels import user_scores
 from pipeline.section import Operational, settings
 from pipeline.storage import digest_json
 
@@ -41,5 +41,5 @@ def thumbs(held: Sequence[RewardSample]) -> list[Finding]:
 
 def rating(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> float | None:
     """Mean of what users said of an answer, or None where nobody did."""
-    said = said_of(feedback, settings)
-    return fmean(said) if said else None
+    scores = user_scores(feedback, settings)
+    return fmean(scores) if scores else None

@@ -1,4 +1,4 @@
-"""What a run carries: the iteration of its config, of its tag, or the latest, before anything is made."""
+"""What a run carries: the iteration of its config, of its tag, or the latest, before it exists."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,18 +47,18 @@ def run(job: str = LOOP, iteration: str | None = None, tag: str = "") -> dict[st
     ],
 )
 def test_a_run_keeps_the_iteration_of_its_launch(asked: dict[str, Any], config: str, tag: str, store: Store) -> None:
-    made = carried(asked, STAGES, True)
-    assert made["run_config"]["resources"]["io_manager"] == {"config": {"iteration": config}}
-    assert made["tags"][ITERATION_TAG] == tag
+    contents = carried(asked, STAGES, True)
+    assert contents["run_config"]["resources"]["io_manager"] == {"config": {"iteration": config}}
+    assert contents["tags"][ITERATION_TAG] == tag
     assert label(store, "three", {}).id == "three"
-    again = carried({**asked, **made}, STAGES, True)
+    again = carried({**asked, **contents}, STAGES, True)
     assert again["tags"][ITERATION_TAG] == tag, "a re-execution inherits both, whatever is the latest by then"
 
 
 def test_a_run_that_makes_traces_has_no_iteration_yet(store: Store) -> None:
-    made = carried(run(), ["traces", *STAGES], True)
-    assert ITERATION_TAG not in made["tags"]
-    assert made["run_config"]["resources"]["io_manager"] == {"config": {"iteration": "latest"}}
+    contents = carried(run(), ["traces", *STAGES], True)
+    assert ITERATION_TAG not in contents["tags"]
+    assert contents["run_config"]["resources"]["io_manager"] == {"config": {"iteration": "latest"}}
     with pytest.raises(click.ClickException, match=r"is to make traces, which names its iteration, .* names one"):
         carried(run(iteration="one"), ["traces", *STAGES], True)
 
@@ -69,8 +69,8 @@ def test_an_iteration_that_is_not_there_is_refused(store: Store) -> None:
 
 
 def test_other_jobs_have_no_iteration(store: Store) -> None:
-    made = carried(run("canary_rollout"), ["advance_rollout"], True)
-    assert "io_manager" not in made["run_config"]["resources"] and ITERATION_TAG not in made["tags"]
+    contents = carried(run("canary_rollout"), ["advance_rollout"], True)
+    assert "io_manager" not in contents["run_config"]["resources"] and ITERATION_TAG not in contents["tags"]
 
 
 @pytest.mark.parametrize("module", ["jobs.definitions", PROJECT_DEFINITIONS, "somebody.definitions"])

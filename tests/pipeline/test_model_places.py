@@ -1,4 +1,4 @@
-"""A model's copy: verified as it comes, gone on with where it was cut, whole or not there."""
+"""A model's copy: verified as it comes, resumed where it was cut, whole or not there."""
 
 from __future__ import annotations
 

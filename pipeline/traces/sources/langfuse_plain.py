@@ -151,8 +151,8 @@ class _Plain:
 
     def leave_out(self, places: Sequence[int]) -> None:
         if places:
-            gone = set(places)
-            kept = [place for place in range(len(self.calls)) if place not in gone]
+            left_out = set(places)
+            kept = [place for place in range(len(self.calls)) if place not in left_out]
             self.calls = [self.calls[place] for place in kept]
             self.messages = [self.messages[place] for place in kept]
             self.answers = [self.answers[place] for place in kept]
