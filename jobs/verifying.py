@@ -43,7 +43,9 @@ def run(settings: Deployment, asked: argparse.Namespace) -> int:
     else:
         at = [(each.n, datetime.fromtimestamp(each.at, UTC)) for each in here]
         beside = audit_beside.compare(store, settings.lake(), settings.registry_uri(), at)
-        flaws += [*_unforgotten(store), *beside.flaws]
+        unforgotten, uncompared = _unforgotten(store)
+        flaws += [*unforgotten, *beside.flaws]
+        notes += uncompared
         lines = [*audit_beside.proof_flaws(store, beside), *(f"{flaw}." for flaw in flaws)]
         fields |= {"flaw": "", "flaws": flaws, "notes": [*notes, *beside.notes]}
         fields |= {"forged": beside.forged, "lost": beside.lost, "intact": not lines}
@@ -64,14 +66,16 @@ def _restores(settings: Deployment, store: Store) -> Accepted:
         return Accepted([], [])
 
 
-def _unforgotten(store: Store) -> list[str]:
-    """The flaw of users whom the anchors know as forgotten and the list does not."""
+def _unforgotten(store: Store) -> tuple[list[str], list[str]]:
+    """The flaw of users whom the anchors know as forgotten and the list does not; the note where nobody can tell."""
     try:
         with command_instance() as instance:
             users = len(forgotten_elsewhere(instance, store))
-    except Exception:  # boundary: an instance elsewhere; the notes have its error
-        return []
-    return [f"{users} users were forgotten and are not on the list: run pt governance reapply"] if users else []
+    except FileNotFoundError:
+        return [], []  # the notes on the anchors say so
+    except Exception as error:  # boundary: an instance elsewhere and its database; keys of marks that are lost
+        return [], [f"Not compared with who was forgotten elsewhere: {error}"]
+    return [f"{users} users were forgotten and are not on the list: run pt governance reapply"] if users else [], []
 
 
 def _of_other_logs(store: Store, here: Sequence[Anchor]) -> list[str]:

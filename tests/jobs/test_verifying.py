@@ -267,6 +267,14 @@ def test_an_instance_out_of_reach_is_said_and_no_failure(
     assert "No anchor is of this log" in capsys.readouterr().out
 
 
+def test_lost_keys_of_marks_are_noted(
+    place: Watched, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PREFERENCE_TUNING_MARK_KEYS", "ab" * 32)
+    (note,) = [each for each in said(capsys)["notes"] if "forgotten elsewhere" in each]
+    assert note.startswith("Not compared with who was forgotten elsewhere: ")
+
+
 def test_a_locked_bucket_knows_what_dagster_lost(
     place: Watched, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
