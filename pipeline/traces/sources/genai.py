@@ -73,14 +73,10 @@ def _with_calls(messages: list[Any], span_attributes: Json) -> list[Any]:
     for key, value in span_attributes.items():
         if match := _BESIDE.fullmatch(key):
             calls.setdefault(int(match[1]), {})[match[2]] = value
-    if (
-        not calls
-        or len(messages) != 1
-        or not isinstance(messages[0], dict)
-        or "tool_call" in str(messages[0].get("parts"))
-    ):
+    only = cast(Json, messages[0]) if len(messages) == 1 and isinstance(messages[0], dict) else {}
+    if not calls or not only or only.get("tool_calls") or "tool_call" in str(only.get("parts")):
         return messages
-    return [{**cast(Json, messages[0]), "tool_calls": [calls[n] for n in sorted(calls)]}]
+    return [{**only, "tool_calls": [calls[n] for n in sorted(calls)]}]
 
 
 def lacks_tools(span_attributes: Json) -> bool:

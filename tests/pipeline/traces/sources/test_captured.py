@@ -48,6 +48,7 @@ CAPTURES = {
     "crewai-1.15.30-openinference-1.1.21": Capture(calls=10),
     "dspy-3.4.1-openinference-0.1.48": Capture(calls=5),
     "langchain-1.5.2-openinference-0.1.80": Capture(calls=10),
+    "litellm-1.110.2": Capture(calls=7),
     "openai-agents-0.24.0-openinference-2.6.0": Capture(calls=8),
     "pydantic-ai-2.68.0": Capture(calls=8),
     "smolagents-1.26.0-openinference-0.1.43": Capture(calls=6),
