@@ -16,6 +16,7 @@ from pipeline.traces.sources.shapes import decoded
 
 _NUMBERED = re.compile(r"gen_ai\.(?P<side>prompt|completion)\.(?P<n>\d+)\.(?P<field>.+)")
 _CALL = re.compile(r"tool_calls\.(\d+)\.(.+)")
+_BESIDE = re.compile(r"gen_ai\.completion\.(\d+)\.function_call\.(name|arguments)")
 _FUNCTION = re.compile(r"llm\.request\.functions\.(\d+)\.(name|description|parameters|input_schema)")
 _TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
 _EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
@@ -61,7 +62,21 @@ def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     value = value or answers or _numbered(span_attributes, "completion")
     if not value:
         return openinference.answered(span_attributes)
-    return choices.served(cast(list[Any], value)) if isinstance(value, list) else chat.parse(value, "assistant")
+    if not isinstance(value, list):
+        return chat.parse(value, "assistant")
+    return choices.served(_with_calls(cast(list[Any], value), span_attributes))
+
+
+def _with_calls(messages: list[Any], span_attributes: Json) -> list[Any]:
+    """The messages with the calls that litellm numbers beside the only one: it leaves them out there."""
+    calls: dict[int, Json] = {}
+    for key, value in span_attributes.items():
+        if match := _BESIDE.fullmatch(key):
+            calls.setdefault(int(match[1]), {})[match[2]] = value
+    only = cast(Json, messages[0]) if len(messages) == 1 and isinstance(messages[0], dict) else {}
+    if not calls or not only or only.get("tool_calls") or "tool_call" in str(only.get("parts")):
+        return messages
+    return [{**only, "tool_calls": [calls[n] for n in sorted(calls)]}]
 
 
 def lacks_tools(span_attributes: Json) -> bool:

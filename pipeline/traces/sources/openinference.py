@@ -97,11 +97,12 @@ def _lacks_a_message(span_attributes: Mapping[str, Any]) -> bool:
 
 
 def _tools(span_attributes: Mapping[str, Any]) -> list[Json]:
-    """`llm.tools.0.tool.json_schema` and the like, or the list of them; `ai.prompt.tools`."""
+    """`llm.tools.0.tool.json_schema` and the like, or the list of them; `ai.prompt.tools`; else the request's."""
     numbered = [(key, value) for key, value in span_attributes.items() if key.startswith("llm.tools.")]
     schemas = [value for key, value in sorted(numbered) if key.endswith(".tool.json_schema")]
     whole = [_unquoted(tool) for tool in _listed(span_attributes.get("llm.tools"))]
-    return normal_tools([*schemas, *whole, *_listed(span_attributes.get("ai.prompt.tools"))])
+    offered = normal_tools([*schemas, *whole, *_listed(span_attributes.get("ai.prompt.tools"))])
+    return offered or normal_tools(_listed(_object(span_attributes.get("llm.invocation_parameters")).get("tools")))
 
 
 def _unquoted(value: Any) -> Any:
@@ -116,6 +117,11 @@ def _unquoted(value: Any) -> Any:
         return literal(value)
     except Unreadable:
         return value
+
+
+def _object(value: Any) -> Json:
+    value = decoded(value) if isinstance(value, str) else value
+    return cast(Json, value) if isinstance(value, dict) else {}
 
 
 def _listed(value: Any) -> list[Any]:

@@ -46,6 +46,12 @@ CAPTURES = {
     "google-adk-2.13.0": Capture(calls=10),
     "google-adk-2.13.0-litellm": Capture(calls=10),
     "crewai-1.15.30-openinference-1.1.21": Capture(calls=10),
+    "dspy-3.4.1-openinference-0.1.48": Capture(calls=5),
+    "langchain-1.5.2-openinference-0.1.80": Capture(calls=10),
+    "litellm-1.110.2": Capture(calls=7),
+    "openai-agents-0.24.0-openinference-2.6.0": Capture(calls=8),
+    "pydantic-ai-2.68.0": Capture(calls=8),
+    "smolagents-1.26.0-openinference-0.1.43": Capture(calls=6),
 }
 
 
@@ -105,7 +111,7 @@ def test_what_a_framework_wrote_is_read_right_or_refused(name: str) -> None:
     assert all(row.completion == "" and row.error for row in failed)
     assert {(row.unreadable or "").removeprefix("input: ") for row in lost} <= LOST
     assert Counter(map(is_right, kept))[False] == wanted.wrong
-    assert all((row.input_tokens, row.output_tokens) == (7, 3) and row.model for row in kept)
+    assert all((row.input_tokens, row.output_tokens) in ((7, 3), (None, None)) and row.model for row in kept)
 
 
 def test_every_capture_is_read() -> None:

@@ -290,6 +290,8 @@ def test_words_after_json_are_a_text() -> None:
         {"gen_ai.tool.definitions": '[{"type": "function", "name": "f", "parameters": {"type": "object"}}]'},
         {"llm.tools.0.tool.json_schema": '{"name": "f", "input_schema": {"type": "object"}}'},
         {"llm.request.functions.0.name": "f", "llm.request.functions.0.parameters": '{"type": "object"}'},
+        {"llm.tools": """[{"name": "f", "parameters": "{'type': 'object'}"}]"""},
+        {"llm.invocation_parameters": '{"n": 1, "tools": [{"name": "f", "parameters": {"type": "object"}}]}'},
         {"ai.prompt.tools": ['{"type": "function", "name": "f", "inputSchema": {"type": "object"}}']},
     ],
 )
