@@ -1,4 +1,4 @@
-"""How the processes of the loop end: with their parent, or with their session.
+"""How the processes of the loop end: with their parent, with the block that asks them, or with their session.
 
 A process that is killed with SIGKILL cannot stop its children; without this, a training would go on as an orphan and
 write beside its own successor. Children that are ours end with their parent. Servers of others do not, and start
@@ -10,11 +10,14 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO, NamedTuple
 
 POLL_S = 0.1
 
@@ -33,6 +36,31 @@ def die_with_parent(signum: signal.Signals = signal.SIGKILL, parent: int | None 
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() != parent:  # the parent died before the request was in force
         os.kill(os.getpid(), signum)
+
+
+class PipedProcess(NamedTuple):
+    """A process that is asked on its input and answers on its output; `errors`: a file with what else it prints."""
+
+    process: subprocess.Popen[str]
+    errors: IO[str]
+
+
+@contextmanager
+def piped(command: Sequence[str]) -> Generator[PipedProcess]:
+    """A process that is killed when the block ends, however it ends: an interrupted step leaves none behind."""
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
+        ) as process,
+    ):
+        try:
+            yield PipedProcess(process, errors)
+        finally:
+            process.kill()
+            assert process.stdin is not None
+            with suppress(BrokenPipeError):  # what it was asked when it died is still to be written
+                process.stdin.close()
 
 
 def session_members(leader: int) -> list[int]:

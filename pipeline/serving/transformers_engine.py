@@ -10,12 +10,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from pipeline.processes import piped
 from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 from pipeline.storage import ModelRef
@@ -32,16 +32,8 @@ class TransformersEngine:
         settings = self._settings
         command = [sys.executable, "-m", "pipeline.serving", model.uri, str(settings.batch_size)]
         command += [str(settings.threads), str(os.getpid())]
-        with (
-            tempfile.TemporaryFile("w+") as errors,
-            subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, encoding="utf-8"
-            ) as process,
-        ):
-            try:
-                yield TransformersSession(process, errors, model, self._log)
-            finally:  # an interrupted step must not leave its server behind
-                process.kill()
+        with piped(command) as (process, errors):
+            yield TransformersSession(process, errors, model, self._log)
 
 
 class TransformersSession:

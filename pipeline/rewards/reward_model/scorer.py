@@ -10,12 +10,12 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from pipeline.processes import piped
 from pipeline.rewards.records import Finding
 from pipeline.storage import ModelRef, digest_dir
 
@@ -75,18 +75,5 @@ def open_scorer(model: ModelRef, batch_size: int = 32, threads: int = 1) -> Gene
             f"{folder} is missing or changed since the reward model was trained. Make it anew: pt retry reward_model"
         )
     command = [sys.executable, "-m", MODULE, "score", model.uri, str(batch_size), str(threads), str(os.getpid())]
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            encoding="utf-8",
-        ) as process,
-    ):
-        try:
-            yield RewardScorer(process, errors, model.uri)
-        finally:  # an interrupted step must not leave its scorer behind
-            process.kill()
+    with piped(command) as (process, errors):
+        yield RewardScorer(process, errors, model.uri)
