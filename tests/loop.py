@@ -10,7 +10,7 @@ import pytest
 
 from assets.graph import ASSETS
 from assets.resources import Deployment, records
-from pipeline.serving import transformers_engine
+from pipeline import processes
 from pipeline.storage import digest_file
 from pipeline.training import launch as training_launch
 
@@ -67,7 +67,7 @@ def run_loop(settings: Deployment, found: dg.DagsterInstance) -> dg.ExecuteInPro
 def forked(server: ForkServer) -> Iterator[None]:
     """Inside, samplers and trainers are forked by the server: the same processes, without their imports."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (transformers_engine, training_launch):
+        for module in (processes, training_launch):
             patch.setattr(module, "subprocess", as_subprocess(server))
         yield
 
