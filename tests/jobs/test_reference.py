@@ -37,6 +37,11 @@ def test_every_table_says_what_it_is_about() -> None:
     assert [table.title for table in reference.tables() if not table.about] == []
 
 
+def test_no_two_tables_have_one_title() -> None:
+    titles = [table.title for table in reference.tables()]
+    assert sorted({title for title in titles if titles.count(title) > 1}) == []
+
+
 def test_a_row_has_type_unit_default_and_mark() -> None:
     rows = {row[0]: row for table in reference.tables() for row in table.rows}
     assert rows["`compute.workers`"][1:4] == ("integer, at least 1, at most 100,000", "`2`", "may differ")
