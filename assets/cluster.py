@@ -34,6 +34,7 @@ from pipeline.recipe.suites import EmbeddedSuite, InspectSuite, JudgedSuite, LmE
 from pipeline.serving.engines import check_addresses
 from pipeline.serving.memory import this_machine, too_large
 from pipeline.storage import Store
+from pipeline.training.packages import missing_packages
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
 from pipeline.training.result import TrainingResult
@@ -159,7 +160,8 @@ def launchable(
     if plan.data is None:
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
     findings, cost, refusals = check_launch(recipe, plan, plan_path)
-    reasons = [*refusals, *gate_refusals(recipe, plan.base.uri, suites(), plan.iteration)]
+    lacks = missing_packages(recipe, [plan.trained_by()])
+    reasons = [*refusals, *lacks, *gate_refusals(recipe, plan.base.uri, suites(), plan.iteration)]
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,

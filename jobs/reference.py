@@ -94,7 +94,9 @@ def tables(
         value = field.default if values is None else getattr(values, name)
         meaning, inside = " ".join(field_texts(kind).get(name, "").split()), sections(field.annotation)
         for each in inside:
-            head = f"`{path}`" + (f", `kind: {get_args(each.model_fields['kind'].annotation)[0]}`" if len(inside) > 1 else "")
+            head = f"`{path}`" + (
+                f", `kind: {get_args(each.model_fields['kind'].annotation)[0]}`" if len(inside) > 1 else ""
+            )
             head = f"An element of {head}" if get_origin(field.annotation) is tuple else head
             text = " ".join((each.__doc__ or meaning).split())
             below.append(tables(each, head, text, f"{path}.", value if isinstance(value, each) else None, marked))

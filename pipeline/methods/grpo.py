@@ -153,6 +153,10 @@ class GRPO(Method):
     def scheduled_rows(self) -> int:
         return self.batches * self.prompts_per_step
 
+    @property
+    def packages(self) -> Mapping[str, str]:
+        return {"vllm": "training.grpo.generation to transformers"} if self.generation != "transformers" else {}
+
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """As many of the most instructive prompts as the steps ask for."""
         return rows[: self.scheduled_rows]

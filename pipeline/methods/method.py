@@ -225,6 +225,11 @@ class Method(Section):
         """KL to the base model in nats an answer, above which the training is stopped; None: no such limit."""
         return None
 
+    @property
+    def packages(self) -> Mapping[str, str]:
+        """Packages that its trainer needs beside those of every training: name to what to set where it is absent."""
+        return {}
+
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """The rows of its table that the schedule goes through; the table has the most instructive first. Raises
         ValueError for rows that teach nothing."""

@@ -77,6 +77,14 @@ def test_a_machine_of_its_own_has_nothing_to_lint(plan: TrainingPlan) -> None:
     assert checked(load(RECIPES / "embedded.yaml"), plan, PLAN_PATH).passed
 
 
+def test_a_package_that_this_machine_lacks_refuses_the_launch(tmp_path: Path) -> None:
+    here, here_plan = load(RECIPES / "embedded.yaml"), make_plan(tmp_path, method="grpo")[1]
+    drawn = {"generation": "vllm_colocate"}
+    wants = here_plan.trained_by().model_copy(update=drawn)
+    check = checked(here, here_plan.model_copy(update={"method": wants}), PLAN_PATH)
+    assert not check.passed and "lacks vllm. Install it" in str(check.description)
+
+
 def test_a_plan_that_is_not_to_train_has_nothing_to_launch(plan: TrainingPlan) -> None:
     assert checked(load(SPOT), plan.model_copy(update={"data": None}), PLAN_PATH).passed
 

@@ -50,7 +50,7 @@ def recipe(root: Path, kind: str, *overrides: str) -> Deployment:
 
 @pytest.mark.slow
 def test_own_traces_reach_a_plan_that_the_gate_takes(tmp_path: Path) -> None:
-    settings = recipe(tmp_path, "openai_logs", "evaluation.guard_margin=0.05")
+    settings = recipe(tmp_path, "openai_logs", "training.grpo.generation=transformers", "evaluation.guard_margin=0.05")
     stages = ASSETS[:6]
     with instance(tmp_path / "dagster") as home:
         resources = {"deployment": settings, "io_manager": records}

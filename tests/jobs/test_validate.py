@@ -42,11 +42,23 @@ def check(
     """Exit code, lines that are fine, lines that are not."""
     source = places["logs" if kind == "openai_logs" else "export"]
     own = [f"base_model.uri='{places['model']}'", f"data_root='{places['data']}'"]
-    own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", *suite_of(places["suite"]), *overrides]
+    own += [f"traces.source={{kind: {kind}, uri: '{source}'}}", *suite_of(places["suite"])]
+    own += ["training.grpo.generation=transformers", *overrides]
     code = validate.main(["--recipe", str(OWN), "--json", "--override", *own])
     output = json.loads(capsys.readouterr().out)
     assert output["fine"] is (code == 0)
     return code, *([line["text"] for line in output["lines"] if line["fine"] is fine] for fine in (True, False))
+
+
+def test_what_a_training_here_would_lack_is_named(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    vllm, zero = "training.grpo.generation=vllm_colocate", "training.distribution.strategy=zero3"
+    code, _, wrong = check(places, capsys, vllm, zero, "training.lora.quantise=nf4")
+    assert code == 1
+    lacks = [line.partition(". ")[0].rpartition(" ")[2] for line in wrong]
+    assert lacks == ["vllm", "bitsandbytes", "deepspeed"], wrong
+    assert "set training.grpo.generation to transformers" in wrong[0]
+    code, _, wrong = check(places, capsys, vllm, "selection.method=dpo")
+    assert (code, wrong) == (0, []), "DPO draws nothing"
 
 
 @pytest.mark.parametrize("kind", ["openai_logs", "langfuse_export"])

@@ -1,0 +1,43 @@
+"""The packages that a training by TRL needs on the machine that trains, and which of them are not installed there.
+
+Looks for them and imports none. Refuses to speak for a cluster, where they are the image's, and for NeMo RL, which has
+an environment of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable
+
+from pipeline.methods import Method
+from pipeline.recipe import Recipe
+
+TRAINS = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
+"""What the extra `train` has; the others are in `gpu`."""
+
+
+def missing_packages(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
+    """Why a training by one of these methods could not begin here, one line each with what to do."""
+    training = recipe.training
+    if recipe.compute.kubernetes is not None or training.engine != "trl":
+        return []
+    if absent := [name for name in TRAINS if not _is_installed(name)]:
+        return [
+            f"training: this environment lacks {', '.join(absent)}. Install preference-tuning[train], torch first "
+            "(pip install -c constraints-cpu.txt torch), or train on a cluster (compute.kubernetes)."
+        ]
+    needed = {package: field for method in methods for package, field in method.packages.items()}
+    if training.lora is not None and training.lora.quantise == "nf4":
+        needed["bitsandbytes"] = "training.lora.quantise to none"
+    if training.distribution.strategy.startswith("zero"):
+        needed["deepspeed"] = "training.distribution.strategy to fsdp2"
+    return [
+        f"training: this environment lacks {package}. Install it (pip install -c constraints-gpu.txt -e '.[gpu]', on a "
+        f"machine with a GPU), or set {instead}."
+        for package, instead in needed.items()
+        if not _is_installed(package)
+    ]
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
