@@ -21,6 +21,7 @@ from pipeline.gateway.process import running_gateway
 from pipeline.gateway.settings import GatewaySettings
 from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots, slots_of_names
 from pipeline.gateway.split import GatewaySplit
+from pipeline.gateway.split_file import write_champion
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, SagemakerTraffic
 from pipeline.recipe.traces import DemoSource
@@ -116,10 +117,17 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
     with ExitStack() as stack:
         if isinstance(source, DemoSource) and not is_routed(deployment):
             keeper = stack.enter_context(SlotKeeper(store, name, recipe.evaluation.max_completion_tokens, log))
+            put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
             stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
         wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
+
+
+def put_champion_in_place(deployment: Deployment) -> None:
+    """Before the embedded gateway has a second slot, it has to know which one is the champion's."""
+    store, name = deployment.store(), deployment.recipe().base_model.name
+    write_champion(store, name, deployment.champion().model, read_state(store, name).active)
 
 
 def gateway_settings(deployment: Deployment) -> GatewaySettings:

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from types import FrameType
 
 from assets.resources import deployment
-from assets.traffic import gateway_settings, wanted_models
+from assets.traffic import gateway_settings, put_champion_in_place, wanted_models
 from pipeline.gateway.keeper import SlotKeeper
 from pipeline.gateway.process import running_gateway
 from pipeline.recipe.rollout import GatewayTraffic
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     limit, name = recipe.evaluation.max_completion_tokens, recipe.base_model.name
     try:
         with ExitStack() as stack:
+            put_champion_in_place(settings)
             keeper, serving = None, wanted_models(settings, time.time())
             if traffic.slots is None:
                 keeper = stack.enter_context(SlotKeeper(settings.store(), name, limit, _print))

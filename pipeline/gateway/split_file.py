@@ -1,7 +1,8 @@
 """The split that the gateway routes by: one file, replaced atomically and only by a split of no older epoch.
 
-`write_split` is how a rollout asks; `SplitWatch` is how a worker learns of it, by one stat a request. A file that is
-torn, of another kind, of an older epoch, or that names a model in no slot, leaves in force what was.
+`write_split` is how a rollout asks, `write_champion` what holds before the first one; `SplitWatch` is how a worker
+learns of it, by one stat a request. A file that is torn, of another kind, of an older epoch, or that names a model in
+no slot, leaves in force what was.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline import layout
-from pipeline.rollout.router import Split, route
-from pipeline.storage import Store
+from pipeline.rollout.router import NO_ROLLOUT, Split, route
+from pipeline.storage import ModelRef, Store
 
 
 def read_split(store: Store, model_name: str) -> Split | None:
@@ -33,6 +34,25 @@ def write_split(store: Store, model_name: str, split: Split) -> None:
             current = store.read(name, Split)
         if current is None or current.epoch <= split.epoch:
             store.write(name, split)
+
+
+def write_champion(store: Store, model_name: str, champion: ModelRef, is_rolled_out: bool) -> None:
+    """Give the champion everything where no rollout says who serves: before the first one, and after the last where the
+    champion is another by now. `is_rolled_out`: a rollout is under way, whose split stands."""
+    name = layout.split_file(model_name)
+    with _locked(store.path(f"{name}.lock")):
+        current = store.read(name, Split)
+        if current is not None and (
+            is_rolled_out or current.canary_weight or current.champion.digest == champion.digest
+        ):
+            return
+        epoch = 0 if current is None else current.epoch
+        store.write(
+            name,
+            Split(
+                rollout=NO_ROLLOUT, epoch=epoch, champion=champion, champion_weight=100, canary=None, canary_weight=0
+            ),
+        )
 
 
 @contextmanager

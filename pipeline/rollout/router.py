@@ -17,6 +17,10 @@ from pipeline.storage import ModelRef, Record
 Arm = Literal["champion", "canary"]
 
 
+NO_ROLLOUT = "none"
+"""In place of a rollout's id: the split of a champion that serves before any rollout asked for one."""
+
+
 class Split(Record):
     """Weights in percent of two models, named by digest; without a canary, everything goes to the champion.
 

@@ -11,7 +11,10 @@ import httpx2
 import pytest
 
 from jobs import serve
+from pipeline.gateway.split_file import read_split
 from pipeline.processes import session_members
+from pipeline.rollout.router import NO_ROLLOUT
+from pipeline.storage import Store
 from tests.loop import EMBEDDED, SHORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -52,6 +55,8 @@ def test_it_answers_until_it_is_ended_and_leaves_nothing(tmp_path: Path, signum:
         body = {"model": "any", "messages": [{"role": "user", "content": "3 + 4?"}]}
         reply = httpx2.post(f"{url}/v1/chat/completions", json=body, headers={"x-user-id": "ada"}, timeout=60)
         assert reply.json()["model"].startswith("arithmetic@")
+        split = read_split(Store(tmp_path / "data"), "arithmetic")
+        assert split is not None and split.rollout == NO_ROLLOUT, "a candidate's slot would leave no champion else"
         process.send_signal(signum)
         assert process.wait(60) == 0
     finally:
