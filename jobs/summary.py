@@ -18,6 +18,7 @@ from assets.naming import ROLLOUT
 from assets.records import RECORDS, VERDICT
 from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.ending import candidate, ending
+from jobs.workers import DATA_ROOT_TAG
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.rollout.fold import read_state
@@ -200,13 +201,10 @@ def _rollout(settings: Deployment, iteration: Iteration) -> Iterator[str]:
 
 
 def _elapsed(settings: Deployment, iteration: Iteration) -> Iterator[str]:
-    """Seconds that each stage took in the runs of this iteration, and of the rollouts since."""
-    names, tagged_runs = settings.names(), dg.RunsFilter(tags={ITERATION_TAG: iteration.id})
+    """Seconds that each stage took in the runs of this iteration, and of the last look at a rollout."""
+    names = settings.names()
     with dg.DagsterInstance.from_config(str(Path.cwd())) as instance:  # the one that the commands typed here use
-        looks = dg.RunsFilter(job_name=names.word(ROLLOUT))
-        # Iterations of two models over the same data with the same recipe have one id.
-        tagged = [run for run in instance.get_runs(tagged_runs) if run.job_name.startswith(names.word(""))]
-        runs = [*reversed(tagged), *instance.get_runs(looks, limit=1)]
+        runs = runs_of(instance, settings, iteration)
         stats = [step for run in runs for step in instance.get_run_step_stats(run.run_id)]
     timed = [
         (s.step_key.removeprefix(names.word("")), s.end_time - s.start_time)
@@ -215,6 +213,15 @@ def _elapsed(settings: Deployment, iteration: Iteration) -> Iterator[str]:
     ]
     if timed:
         yield field("seconds by stage", "  ".join(f"{name} {seconds:.0f}" for name, seconds in timed))
+
+
+def runs_of(instance: dg.DagsterInstance, settings: Deployment, iteration: Iteration) -> list[dg.DagsterRun]:
+    """Runs of the iteration, the oldest first, and the newest one of the rollout's job. Of this model under this data
+    root: iterations over the same data with the same recipe have one id."""
+    names, here = settings.names(), {DATA_ROOT_TAG: str(settings.store().root)}
+    tagged = instance.get_runs(dg.RunsFilter(tags={**here, ITERATION_TAG: iteration.id}))
+    looks = instance.get_runs(dg.RunsFilter(job_name=names.word(ROLLOUT), tags=here), limit=1)
+    return [*(run for run in reversed(tagged) if run.job_name.startswith(names.word(""))), *looks]
 
 
 def spark(values: Sequence[float], width: int = 40) -> str:

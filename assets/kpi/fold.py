@@ -147,7 +147,7 @@ def iteration_kpi(of: IterationLedgers, rollout: RolloutFigures | None, price: P
         number=of.traces.iteration.number if of.traces else None,
         begun_at=of.begun_at,
         state=state,
-        stage=(of.missing[0] if of.missing else "canary") if state == "in progress" else "",
+        stage=(of.missing[0] if of.missing else "canary") if state in ("in progress", "unfinished") else "",
         step=of.step if state == "in progress" and of.trained is None else None,
         detail=detail,
         verdict=str(of.verdict.verdict) if of.verdict else "",
@@ -188,7 +188,7 @@ def _ending(of: IterationLedgers, rollout: RolloutFigures | None) -> tuple[State
         return ("in rollout" if of.outcome.ending == "rollout" else of.outcome.ending), of.outcome.detail
     if of.problems or of.traces is None:
         return "unreadable", "; ".join(of.problems) or "its traces record is gone"
-    return "in progress", ""
+    return ("in progress", "") if of.is_latest else ("unfinished", "a newer iteration was begun")
 
 
 def _data(of: IterationLedgers) -> DataFigures:

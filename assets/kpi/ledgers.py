@@ -30,6 +30,7 @@ from evals.measurements import EvalReport
 from k8s.attempts import GangAttempts
 from k8s.ledger import LaunchAttempt, Ledger
 from pipeline import layout
+from pipeline.iteration import Iteration
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
@@ -73,6 +74,8 @@ class IterationLedgers:
     """The last step in the training's journal."""
     missing: tuple[str, ...]
     """Stages without a record, in the order of a run."""
+    is_latest: bool
+    """Whether a launch goes on with it: no other iteration was begun after it."""
     problems: tuple[str, ...]
 
     @property
@@ -109,6 +112,7 @@ def read_ledgers(store: Store, id: str) -> IterationLedgers:
     journal = store.path(layout.iteration(id, layout.JOURNAL))
     events = tried(layout.JOURNAL, lambda: tuple(read_journal(journal)), ())
     nothing: tuple[LaunchAttempt, ...] = ()
+    latest = tried(layout.LATEST, lambda: store.read(layout.LATEST, Iteration), None)
     return IterationLedgers(
         id=id,
         begun_at=_begun(store, store.path(layout.iteration(id)))[1],
@@ -132,6 +136,7 @@ def read_ledgers(store: Store, id: str) -> IterationLedgers:
         missing=tuple(
             asset for asset, each in RECORDS.items() if not store.path(layout.iteration(id, each.name)).is_file()
         ),
+        is_latest=latest is None or latest.id == id,
         problems=tuple(problems),
     )
 

@@ -8,6 +8,7 @@ from pipeline.storage import Record
 
 State = Literal[
     "in progress",
+    "unfinished",
     "not trained",
     "stopped",
     "refused",
@@ -19,8 +20,8 @@ State = Literal[
     "superseded",
     "unreadable",
 ]
-"""How an iteration ended, as far as its records say; `rolled back` also where that was after a promotion. `unreadable`:
-its records are damaged or gone, and nothing can be said."""
+"""How an iteration ended, as far as its records say; `unfinished`: a newer one was begun instead; `rolled back` also
+where that was after a promotion. `unreadable`: its records are damaged or gone, and nothing can be said."""
 HUNDREDTH = 0.01
 
 

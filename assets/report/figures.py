@@ -78,6 +78,7 @@ def headline(kpi: IterationKpi) -> str:
     """How it ended, in a sentence."""
     by_state = {
         "in progress": f"Still in progress, at stage {kpi.stage}.",
+        "unfinished": f"A newer iteration was begun before this one had ended; it was at stage {kpi.stage}.",
         "not trained": "Nothing was trained: the evidence did not suffice.",
         "stopped": "The training stopped itself, and nothing was evaluated.",
         "refused": "The candidate was refused, and the champion stays.",

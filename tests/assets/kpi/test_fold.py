@@ -85,6 +85,14 @@ def test_what_goes_on_names_its_stage_and_its_step(laid: Laid) -> None:
     assert training.usd is None and training.why == "the training has not ended"
 
 
+def test_one_that_a_newer_was_begun_over_is_unfinished(laid: Laid) -> None:
+    laid.label(laid.begin("a"))
+    laid.begin("b")
+    left, newest = figures(laid).iterations
+    assert (left.state, left.stage) == ("unfinished", "reward_model")
+    assert newest.state == "in progress"
+
+
 def test_the_base_model_is_as_good_as_it_was_last_measured(laid: Laid) -> None:
     laid.end(laid.until_verdict(verdict=Verdict.FAIL), "refused")
     folded = figures(laid)
