@@ -32,8 +32,8 @@ def missing_packages(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
     if training.distribution.strategy.startswith("zero"):
         needed["deepspeed"] = "training.distribution.strategy to fsdp2"
     return [
-        f"training: this environment lacks {package}. Install it (pip install -c constraints-gpu.txt -e '.[gpu]', on a "
-        f"machine with a GPU), or set {instead}."
+        f"training: this environment lacks {package}. Install preference-tuning[gpu] on a machine with a GPU, or set "
+        f"{instead}."
         for package, instead in needed.items()
         if not _is_installed(package)
     ]

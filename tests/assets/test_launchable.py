@@ -82,7 +82,7 @@ def test_a_package_that_this_machine_lacks_refuses_the_launch(tmp_path: Path) ->
     drawn = {"generation": "vllm_colocate"}
     wants = here_plan.trained_by().model_copy(update=drawn)
     check = checked(here, here_plan.model_copy(update={"method": wants}), PLAN_PATH)
-    assert not check.passed and "lacks vllm. Install it" in str(check.description)
+    assert not check.passed and "lacks vllm. Install" in str(check.description)
 
 
 def test_a_plan_that_is_not_to_train_has_nothing_to_launch(plan: TrainingPlan) -> None:
