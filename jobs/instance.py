@@ -158,11 +158,14 @@ def _without_secrets(value: Any) -> Any:
 
 
 def _check_launch(model: OperatedModel) -> None:
-    """Raises ClickException with what speaks against a launch: model, disk, source, what the environment lacks."""
+    """Raises ClickException with what speaks against a launch: model, disk, source, what the environment lacks, suites
+    that cannot be read."""
     from assets.preflight import launch_faults  # heavier than the recipe, whose mistakes are told without it
     from assets.resources import Deployment
+    from evals.suites import file_faults
 
-    if faults := launch_faults(Deployment(recipe_path=model.choice.recipe_path, overrides=model.choice.overrides)):
+    settings = Deployment(recipe_path=model.choice.recipe_path, overrides=model.choice.overrides)
+    if faults := launch_faults(settings) or file_faults(settings.store(), settings.recipe().evaluation):
         raise click.ClickException("\n".join([*faults, "Nothing was launched. To check again: pt validate"]))
 
 

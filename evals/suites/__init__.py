@@ -30,7 +30,7 @@ from pipeline.recipe.suites import (
 )
 from pipeline.storage import Record, Store
 
-__all__ = ["READERS", "AnswerFormat", "Item", "Suite", "SuitePins", "pin", "suite", "suites"]
+__all__ = ["READERS", "AnswerFormat", "Item", "Suite", "SuitePins", "file_faults", "pin", "suite", "suites"]
 
 READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...]]] = {
     ArithmeticSuite: embedded.items,
@@ -59,6 +59,19 @@ def suites(store: Store, section: Evaluation) -> tuple[Suite, ...]:
     return tuple(
         _others(read[each.name], read[each.confirms]) if each.confirms else read[each.name] for each in section.asked
     )
+
+
+def file_faults(store: Store, section: Evaluation) -> list[str]:
+    """Why suites that a person wrote as files cannot be read, a line each. A launch asks before it begins: the stage
+    that needs them comes after the labels, which may have been paid for."""
+    faults: list[str] = []
+    for each in section.asked:
+        if READERS[type(each)] is lines.items:
+            try:
+                suite(store, each, section.seed)
+            except ValueError as error:
+                faults.append(f"suite {each.name}: {error}")
+    return faults
 
 
 def _others(confirming: Suite, target: Suite) -> Suite:

@@ -91,6 +91,15 @@ def test_a_mistake_in_the_recipe_makes_no_run(folder: Path, tmp_path: Path) -> N
     assert runs(folder) == []
 
 
+def test_a_suite_that_cannot_be_read_makes_no_run(folder: Path, tmp_path: Path) -> None:
+    mine = 'evaluation.suites=[{"kind":"jsonl","name":"mine","path":"mine.jsonl","check":"math"}]'
+    with running(folder, LAUNCH, tmp_path / "data", mine, "accept_demo_suite=true") as launch:
+        assert ended(launch) == 1
+        assert "suite mine: The suite mine is not at" in launch.output()
+        assert "Nothing was launched" in launch.output()
+    assert runs(folder) == []
+
+
 @pytest.mark.variant
 def test_launch_refuses_another_recipe_and_allows_another_root(
     folder: Path, iterations: Iterations, tmp_path: Path
