@@ -8,9 +8,8 @@ from typing import NamedTuple, Protocol
 from assets.environment import chosen
 from assets.naming import LOOP, ROLLOUT, DefinitionNames
 from assets.outcome import outcome
-from assets.records import CHECKPOINT, RECORDS, REPORT, VERSION
+from assets.records import CHECKPOINT, PLAN, RECORDS, REPORT, VERSION
 from pipeline.iteration import Iteration
-from pipeline.methods import METHODS
 from pipeline.recipe import Recipe
 from pipeline.recipe.overrides import split
 from pipeline.rollout.fold import read_state
@@ -52,8 +51,13 @@ def ending(settings: DeploymentFiles, iteration: Iteration) -> IterationEnding:
         return IterationEnding(f"in progress at stage {stage}", command(settings), "goes on where it stands")
     match ended.ending:
         case "not trained":
-            again = command(settings, f"selection.method={next(iter(METHODS))}")
-            return IterationEnding(f"not now: {ended.detail}", again, f"trains on these traces all the same; {_LATER}")
+            plan, text = PLAN.find(store, iteration.id), f"not now: {ended.detail}"
+            if plan is None or not plan.decision.forceable:
+                return IterationEnding(
+                    text, command(settings), "looks for newer traces: these hold nothing to train on"
+                )
+            again = command(settings, f"selection.method={plan.decision.forceable[0]}")
+            return IterationEnding(text, again, f"trains on these traces all the same; {_LATER}")
         case "stopped":
             again = command(settings, f"training.seed={recipe.training.seed + 1}")
             text = f"stopped by the sentinel: {ended.detail}"

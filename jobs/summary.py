@@ -115,12 +115,17 @@ def _samples(record: Any) -> Iterator[str]:
 
 
 def _plan(record: Any) -> Iterator[str]:
-    forced = " (forced by the recipe)" if record.decision.forced else ""
-    yield field("method", f"{record.decision.method.upper()}{forced}")
-    for reason in record.decision.reasons:
-        yield field("", f"because {reason}")
-    for method, lacks in record.decision.lacks.items():
+    decision = record.decision
+    forced = " (forced by the recipe)" if decision.forced else ""
+    yield field("method", f"{decision.method.upper()}{forced}")
+    if decision.method != "none" or decision.forced:  # else what each method lacks is the reason
+        for reason in decision.reasons:
+            yield field("", f"because {reason}")
+    for method, lacks in decision.lacks.items():
         yield field("", f"{method.upper()} lacks {'; '.join(lacks)}")
+    if decision.method == "none":
+        for number, change in enumerate(decision.would_change):
+            yield field("" if number else "  would change it", change)
 
 
 def _training(record: Any) -> Iterator[str]:

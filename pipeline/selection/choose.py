@@ -29,7 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from pipeline.estimate import share
-from pipeline.methods import METHODS, MethodName, titles
+from pipeline.methods import METHODS, Method, MethodName, titles
 from pipeline.recipe import Selection
 from pipeline.selection.checks import EvidenceCheck, checks
 from pipeline.selection.cost import MethodCost, zero_variance
@@ -58,6 +58,11 @@ class MethodDecision(Record):
     """By method; empty if nobody has estimated."""
     would_change: tuple[str, ...]
     """What would have to change for another decision, in numbers."""
+
+    @property
+    def forceable(self) -> tuple[MethodName, ...]:
+        """The methods that would be trained on this evidence if the recipe forced them."""
+        return tuple(name for name, each in METHODS.items() if not _forbidding(each, self.evidence, self.checks))
 
 
 def choose(
@@ -96,20 +101,24 @@ def _decide(
 ) -> tuple[Choice, tuple[str, ...]]:
     if thresholds.method != "auto":
         forced = METHODS[thresholds.method]
-        if getattr(evidence, forced.material) == 0:
-            return "none", (f"the recipe forces {forced.title}, but there are no {forced.material_name} at all",)
-        # Then prompts are trained on whose samples were scored, and no logged label.
-        on_scores = forced.forced_on_scores and evidence.scored_prompts > 0 and evidence.frontier_prompts == 0
-        needs = () if on_scores else forced.needs
-        blind = [check for check in held if check.key == "coverage" in needs and not check.holds]
-        if blind:
-            return "none", tuple(f"the recipe forces {forced.title}, but {check}" for check in blind)
+        if forbidding := _forbidding(forced, evidence, held):
+            return "none", tuple(f"the recipe forces {forced.title}, but {each}" for each in forbidding)
         return thresholds.method, (f"forced by the recipe (selection.method: {thresholds.method})",)
     hold = {check.key for check in held if check.holds}
     for name, method in METHODS.items():
         if hold.issuperset(method.needs):
             return name, tuple(str(check) for check in held if name in check.needed_by)
     return "none", tuple(f"{METHODS[name].title} lacks {check}" for name, why in failed.items() for check in why)
+
+
+def _forbidding(method: type[Method], evidence: Evidence, held: Sequence[EvidenceCheck]) -> tuple[str, ...]:
+    """What keeps a method from being trained even where the recipe forces it; nothing where it can."""
+    if getattr(evidence, method.material) == 0:
+        return (f"there are no {method.material_name} at all",)
+    # Then prompts are trained on whose samples were scored, and no logged label.
+    on_scores = method.forced_on_scores and evidence.scored_prompts > 0 and evidence.frontier_prompts == 0
+    needs = () if on_scores else method.needs
+    return tuple(str(check) for check in held if check.key == "coverage" and "coverage" in needs and not check.holds)
 
 
 def _would_change(

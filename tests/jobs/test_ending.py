@@ -13,12 +13,15 @@ from jobs import summary
 from jobs.ending import ending
 from pipeline.iteration import Iteration
 from pipeline.layout import LATEST
+from pipeline.recipe import Selection
 from pipeline.recipe.overrides import split
 from pipeline.rollout.record import ModelVersion
+from pipeline.selection.choose import choose
 from pipeline.storage import CheckpointRef, Store
 from pipeline.training.result import Health, HealthFinding, TrainingResult
 from tests.evals.conftest import Kit
 from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over, model, version_of
+from tests.pipeline.training.plans import make_plan
 
 pytestmark = pytest.mark.slow
 
@@ -84,11 +87,27 @@ def test_an_iteration_under_way_names_its_stage(place: Place) -> None:
     assert next.endswith(" make run") and overrides(next) == place.settings.overrides
 
 
+def test_not_now_proposes_what_the_evidence_could_train(place: Place, tmp_path: Path) -> None:
+    conclude(place.store, place.iteration, "not trained", "few prompts")
+    text, next, purpose = ending(place.settings, place.iteration)
+    assert text == "not now: few prompts" and next.endswith(" make run")
+    assert overrides(next) == place.settings.overrides and purpose.startswith("looks for newer traces")
+    plan = make_plan(tmp_path / "plan")[1]
+    thumbs = {"coverage": 0.0, "winners": 0, "thumbs": 9, "contrasted_thumbs": 9}
+    evidence = plan.decision.evidence.model_copy(update=thumbs)
+    decision = choose(evidence, Selection(), 0.5)
+    place.store.write(place.iteration.path("training/plan.json"), plan.model_copy(update={"decision": decision}))
+    assert decision.method == "none"
+    assert overrides(ending(place.settings, place.iteration).next)[-1] == "selection.method=kto"
+    lines = place.lines()
+    assert sum("label coverage" in line for line in lines) == 2, "of two methods, and once each"
+    assert any(line.startswith("    would change it") for line in lines)
+
+
 @pytest.mark.parametrize(
     ("kind", "detail", "text", "override"),
     [
         ("refused", "improvement not shown", "refused by the gate: improvement not shown", "training.seed=5"),
-        ("not trained", "few prompts", "not now: few prompts", "selection.method=grpo"),
         ("stopped", "loss is nan", "stopped by the sentinel: loss is nan", "training.seed=5"),
     ],
 )

@@ -5,6 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.estimate import UNKNOWN, Estimate, share
+from pipeline.methods import METHODS
 from pipeline.recipe import Accelerator, Selection, Training
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
@@ -222,6 +223,15 @@ def test_a_decision_is_a_function_of_its_record(found: dict[str, object]) -> Non
     else:
         assert decision.method not in decision.lacks
         assert all(check.holds for check in decision.checks if decision.method in check.needed_by)
+
+
+@given(evidences, st.integers(0, 40), st.integers(0, 40), st.integers(0, 2))
+def test_what_could_be_forced_is_what_trains_when_it_is(
+    found: dict[str, object], thumbs: int, scored: int, winners: int
+) -> None:
+    change = {**found, "thumbs": thumbs, "contrasted_thumbs": thumbs, "scored_prompts": scored, "winners": winners}
+    forceable = decide(**change).forceable
+    assert forceable == tuple(name for name in METHODS if decide(Selection(method=name), **change).method == name)
 
 
 def test_forced_training_on_scores_needs_no_logged_label() -> None:
