@@ -167,11 +167,13 @@ def follow_rollout(
 
 def begin_rollout(deployment: Deployment, log: Log) -> RolloutState:
     """Bring a new rollout to its first weight where something routes requests; else that is left to `canary_rollout`,
-    which starts the embedded world's servers."""
+    which starts the embedded world's servers and waits for those of others."""
     if is_routed(deployment):
         return follow_rollout(deployment, log, 0.0)
-    log("No gateway runs: canary_rollout starts one, and takes the candidate to its first weight.")
-    return read_state(deployment.store(), deployment.recipe().base_model.name)
+    recipe = deployment.recipe()
+    first = "canary_rollout starts one" if isinstance(recipe.traces.source, DemoSource) else "start it with pt serve"
+    log(f"No gateway runs: {first}, and canary_rollout takes the candidate to its first weight.")
+    return read_state(deployment.store(), recipe.base_model.name)
 
 
 def _judged_by(deployment: Deployment, log: Log) -> Recipe:

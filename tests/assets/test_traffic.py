@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from assets.resources import Deployment
+from assets.rollout import begin_rollout
 from assets.traffic import SlotIdentity, gateway_settings, is_routed, traffic_split, wanted_models
 from pipeline.gateway.slots import ServedSlot, write_slots
 from pipeline.gateway.split import GatewaySplit
@@ -71,6 +72,15 @@ def test_the_embedded_router_is_the_gateway(settings: Deployment) -> None:
     assert isinstance(traffic_split(settings), GatewaySplit)
     assert not is_routed(settings), "none runs"
     assert gateway_settings(settings).model_name == "arithmetic"
+
+
+def test_where_no_gateway_runs_it_says_who_starts_one(settings: Deployment, tmp_path: Path) -> None:
+    lines: list[str] = []
+    begin_rollout(settings, lines.append)
+    own = [*settings.overrides, f'traces.source={{"kind":"openai_logs","uri":"{tmp_path}"}}']
+    begin_rollout(Deployment(recipe_path=settings.recipe_path, overrides=own), lines.append)
+    assert ["starts one" in line for line in lines] == [True, False]
+    assert "start it with pt serve" in lines[1]
 
 
 def test_slots_are_wanted_for_champion_and_candidate(settings: Deployment, tmp_path: Path) -> None:
