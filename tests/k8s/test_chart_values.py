@@ -135,6 +135,12 @@ def test_pods_have_the_environment_of_the_tree() -> None:
         assert {v["name"]: v["value"] for v in EACH[name]["env"]} == wanted
 
 
+def test_the_code_location_has_no_instance_to_write() -> None:
+    """Dagster makes one wherever DAGSTER_HOME says, and here the root file system is read-only."""
+    assert CODE_VALUES["dagsterHome"] == ""
+    assert "DAGSTER_HOME" not in {variable["name"] for variable in container("dagster-code")[1]["env"]}
+
+
 def test_runs_take_nothing_of_the_code_location() -> None:
     """Its account, size and variables would stand before the run launcher's."""
     assert CODE["includeConfigInLaunchedRuns"] == {"enabled": False}
@@ -160,9 +166,23 @@ def test_the_code_location_is_where_the_workspace_looks() -> None:
 
 
 def chart_pods() -> list[Pods]:
-    """Of the two releases, with the labels that the values give."""
-    parts = [(PLATFORM, PLATFORM_VALUES, WEBSERVER), (PLATFORM, PLATFORM_VALUES, DAEMON), (RUNS, CODE_VALUES, CODE)]
-    return [Pods(space, "chart", {NAME: of["nameOverride"], **part["labels"]}, {}) for space, of, part in parts]
+    """Of the two releases, by their names in the tree, with the labels that the values give."""
+    of = {name: (RUNS, CODE_VALUES) if part is CODE else (PLATFORM, PLATFORM_VALUES) for name, part in EACH.items()}
+    return [
+        Pods(space, name, {NAME: whole["nameOverride"], **EACH[name]["labels"]}, {})
+        for name, (space, whole) in of.items()
+    ]
+
+
+def test_policies_and_proxies_know_the_pods_as_in_the_tree() -> None:
+    deployments = {name: named(build("platform"), "Deployment", name)["spec"] for name in EACH}
+    labels = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
+    assert {pod.owner: pod.labels for pod in chart_pods()} == labels
+    assert f"dagster-{WEBSERVER['nameOverride']}" == "dagster-webserver"
+    assert f"{CODE_VALUES['fullnameOverride']}-{CODE['name']}" == "dagster-code"
+    (port,) = named(build("platform"), "Service", "dagster-webserver")["spec"]["ports"]
+    assert WEBSERVER["service"] == {"type": "ClusterIP", "port": port["port"]}
+    assert WEBSERVER["replicaCount"] == deployments["dagster-webserver"]["replicas"]
 
 
 @pytest.mark.parametrize("name", ["eks-spot-h200", "gke"])
