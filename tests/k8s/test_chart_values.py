@@ -1,0 +1,238 @@
+"""manifests/helm: what the values of Dagster's chart and the kustomize tree both say is the same in both."""
+
+from __future__ import annotations
+
+import copy
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from .built import PLATFORM, RUNS, build, named
+from .chart import INSTANCE, MADE, RELEASES, values, without_dagster
+from .manifests import MANIFESTS, Object, Pods, dangling, idle_selectors, misnamed, name_of, of_kind, overlay
+from .test_manifests import from_outside
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "k8s" / "README.md").read_text()
+SECTION = README.partition("## With Dagster's Helm chart\n")[2].partition("\n## ")[0]
+LINES = [line for block in re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL) for line in block.splitlines()]
+NAME = "app.kubernetes.io/name"
+
+PLATFORM_VALUES, CODE_VALUES = values("dagster"), values("dagster-user-deployments")
+WEBSERVER, DAEMON = PLATFORM_VALUES["dagsterWebserver"], PLATFORM_VALUES["dagsterDaemon"]
+(CODE,) = CODE_VALUES["deployments"]
+POSTGRES = PLATFORM_VALUES["postgresql"]
+EACH = {"dagster-webserver": WEBSERVER, "dagster-daemon": DAEMON, "dagster-code": CODE}
+every_pod = pytest.mark.parametrize("name", EACH)
+
+
+def snake(node: Any) -> Any:
+    """As the chart writes its own settings into dagster.yaml."""
+    if not isinstance(node, dict):
+        return node
+    return {re.sub(r"([A-Z])", r"_\1", key).lower(): snake(value) for key, value in node.items()}
+
+
+def enabled(section: Object) -> Object:
+    assert section["enabled"] is True
+    return {key: value for key, value in section.items() if key != "enabled"}
+
+
+def custom(section: Object, kind: str) -> Object:
+    """Of a part that the chart copies word for word."""
+    assert section["type"] == f"C{kind[1:]}"
+    return section["config"][kind]
+
+
+def instance_of_values() -> Object:
+    """dagster.yaml as the chart makes it, without its storage."""
+    coordinator = custom(enabled(DAEMON["runCoordinator"]), "customRunCoordinator")
+    assert coordinator.pop("config") == {}
+    own = {
+        "telemetry": PLATFORM_VALUES["telemetry"],
+        "python_logs": PLATFORM_VALUES["pythonLogs"],
+        "concurrency": enabled(PLATFORM_VALUES["concurrency"]),
+        "retention": enabled(PLATFORM_VALUES["retention"]),
+        "run_retries": DAEMON["runRetries"],
+        "run_monitoring": DAEMON["runMonitoring"],
+        "schedules": DAEMON["schedules"],
+        "sensors": DAEMON["sensors"],
+    }
+    copied = {
+        "run_launcher": custom(PLATFORM_VALUES["runLauncher"], "customRunLauncher"),
+        "run_coordinator": coordinator,
+        "compute_logs": custom(PLATFORM_VALUES["computeLogManager"], "customComputeLogManager"),
+    }
+    return snake(own) | copied | PLATFORM_VALUES["additionalInstanceConfig"]
+
+
+def test_the_values_hold_every_section_of_the_instance() -> None:
+    wanted = {name: section for name, section in INSTANCE.items() if name != "storage"}
+    assert instance_of_values() == wanted
+
+
+def test_the_database_is_the_one_outside_the_cluster() -> None:
+    database = INSTANCE["storage"]["postgres"]["postgres_db"]
+    there = (POSTGRES["service"]["port"], POSTGRES["postgresqlParams"], POSTGRES["postgresqlScheme"])
+    assert there == (database["port"], database["params"], database["scheme"])
+    assert "postgresqlPassword" not in POSTGRES and not PLATFORM_VALUES["generatePostgresqlPasswordSecret"]
+    secrets = {PLATFORM_VALUES["global"]["postgresqlSecretName"], CODE_VALUES["postgresqlSecretName"]}
+    assert secrets == {"dagster-postgresql"} and "postgresql-password" in SECTION
+    assert not [name for name in ("postgresql", "rabbitmq", "redis", "flower") if PLATFORM_VALUES[name]["enabled"]]
+
+
+def container(name: str) -> tuple[Object, Object]:
+    """A Deployment's pod in the tree, and its one container."""
+    spec = named(build("platform"), "Deployment", name)["spec"]["template"]["spec"]
+    return spec, spec["containers"][0]
+
+
+@every_pod
+def test_a_pod_is_confined_and_sized_as_in_the_tree(name: str) -> None:
+    spec, own = container(name)
+    given = EACH[name]
+    assert f"{given['image']['repository']}:{given['image']['tag']}" == own["image"]
+    wanted = [spec["securityContext"], own["securityContext"], own["resources"]]
+    assert [given["podSecurityContext"], given["securityContext"], given["resources"]] == wanted
+    writable = [volume for volume in spec["volumes"] if "configMap" not in volume]
+    assert given["volumes"] == writable
+    names = {volume["name"] for volume in writable}
+    assert given["volumeMounts"] == [mount for mount in own["volumeMounts"] if mount["name"] in names]
+
+
+@every_pod
+def test_a_pod_is_watched_as_in_the_tree(name: str) -> None:
+    """Where the chart lets it: the code location's probes are the chart's own command, its liveness more seldom."""
+    probes = ("startupProbe", "readinessProbe", "livenessProbe")
+    own = copy.deepcopy(container(name)[1])
+    given = {kind: {**EACH[name].get(kind, {})} for kind in probes}
+    wanted = {kind: own.get(kind, {}) for kind in probes}
+    assert all(probe.pop("enabled", True) for probe in given.values())
+    if name == "dagster-code":
+        assert not [kind for kind in probes if "exec" in given[kind]], "the chart would leave `enabled` in the probe"
+        for probe in wanted.values():
+            probe.pop("exec", probe.pop("tcpSocket", None))
+        wanted["livenessProbe"] |= {"periodSeconds": 60, "timeoutSeconds": 10}
+    assert given == wanted
+
+
+def test_pods_have_the_environment_of_the_tree() -> None:
+    _, code = container("dagster-code")
+    sources = [{"configMapRef": source} for source in CODE["envConfigMaps"]]
+    assert sources + [{"secretRef": source} for source in CODE["envSecrets"]] == code["envFrom"]
+    (shared,) = (o["data"] for o in of_kind(overlay("eks-spot-h200"), "ConfigMap")
+                 if o["metadata"]["name"].startswith("dagster-environment"))  # fmt: skip
+    for name in ("dagster-webserver", "dagster-daemon"):
+        _, own = container(name)
+        wanted = {v["name"]: v["value"] for v in own["env"] if v["name"] != "DAGSTER_HOME"} | shared
+        assert {v["name"]: v["value"] for v in EACH[name]["env"]} == wanted
+
+
+def test_the_code_location_has_no_instance_to_write() -> None:
+    """Dagster makes one wherever DAGSTER_HOME says, and here the root file system is read-only."""
+    assert CODE_VALUES["dagsterHome"] == ""
+    assert "DAGSTER_HOME" not in {variable["name"] for variable in container("dagster-code")[1]["env"]}
+
+
+def test_runs_take_nothing_of_the_code_location() -> None:
+    """Its account, size and variables would stand before the run launcher's."""
+    assert CODE["includeConfigInLaunchedRuns"] == {"enabled": False}
+
+
+def test_the_chart_makes_no_account_and_no_rights() -> None:
+    for each, account in ((PLATFORM_VALUES, "daemon"), (CODE_VALUES, "code-location")):
+        assert each["rbacEnabled"] is False
+        assert each["serviceAccount"] == {"create": False, "name": account}
+
+
+def test_the_code_location_is_where_the_workspace_looks() -> None:
+    tree = yaml.safe_load((MANIFESTS / "bases" / "platform" / "workspace.yaml").read_text())
+    ((server,),) = ([each["grpc_server"] for each in tree["load_from"]],)
+    (given,) = WEBSERVER["workspace"]["servers"]
+    assert (
+        (given["port"], given["name"])
+        == (server["port"], server["location_name"])
+        == (CODE["port"], CODE["dagsterApiGrpcArgs"][1])
+    )
+    assert given["host"] == server["host"].replace("dagster-code", CODE["name"])
+    assert container("dagster-code")[1]["args"] == CODE["dagsterApiGrpcArgs"]
+
+
+def chart_pods() -> list[Pods]:
+    """Of the two releases, by their names in the tree, with the labels that the values give."""
+    of = {name: (RUNS, CODE_VALUES) if part is CODE else (PLATFORM, PLATFORM_VALUES) for name, part in EACH.items()}
+    return [
+        Pods(space, name, {NAME: whole["nameOverride"], **EACH[name]["labels"]}, {})
+        for name, (space, whole) in of.items()
+    ]
+
+
+def test_policies_and_proxies_know_the_pods_as_in_the_tree() -> None:
+    deployments = {name: named(build("platform"), "Deployment", name)["spec"] for name in EACH}
+    labels = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
+    assert {pod.owner: pod.labels for pod in chart_pods()} == labels
+    assert f"dagster-{WEBSERVER['nameOverride']}" == "dagster-webserver"
+    assert f"{CODE_VALUES['fullnameOverride']}-{CODE['name']}" == "dagster-code"
+    (port,) = named(build("platform"), "Service", "dagster-webserver")["spec"]["ports"]
+    assert WEBSERVER["service"] == {"type": "ClusterIP", "port": port["port"]}
+    assert WEBSERVER["replicaCount"] == deployments["dagster-webserver"]["replicas"]
+
+
+@pytest.mark.parametrize("name", ["eks-spot-h200", "gke"])
+def test_the_component_takes_out_what_the_chart_makes(name: str, tmp_path: Path) -> None:
+    objects = without_dagster(tmp_path, name)
+    gone = {
+        re.sub(r"-[a-z0-9]{10}$", "", n) for n in map(name_of, overlay(name)) if n not in set(map(name_of, objects))
+    }
+    assert gone == MADE | {
+        f"Service {RUNS}/dagster-code", f"ConfigMap {PLATFORM}/dagster-instance",
+        f"ConfigMap {PLATFORM}/dagster-environment", f"ServiceAccount {PLATFORM}/webserver",
+        f"Role {RUNS}/run-canceler", f"RoleBinding {RUNS}/run-canceler",
+    }  # fmt: skip
+    assert misnamed(objects) == dangling(objects) == []
+    assert idle_selectors(objects, from_outside() + chart_pods()) == []
+    assert named(objects, "ServiceAccount", "daemon")["automountServiceAccountToken"] is True
+
+
+def test_the_page_installs_the_charts_of_dagster_s_version() -> None:
+    (version,) = re.findall(r"^dagster==(\S+)$", (ROOT / "constraints-cpu.txt").read_text(), re.MULTILINE)
+    installed = [shlex.split(line) for line in LINES if line.startswith("helm upgrade")]
+    assert [(words[3], words[words.index("--namespace") + 1]) for words in installed] == [
+        ("dagster-user-deployments", RUNS), ("dagster", PLATFORM),
+    ]  # fmt: skip
+    for words in installed:
+        assert words[3] == words[4] and words[words.index("--version") + 1] == version
+        assert words[words.index("--values") + 1] == f"$CHART/{words[3]}.yaml"
+
+
+def test_the_page_s_images_reach_the_values(tmp_path: Path) -> None:
+    """What needs no cluster runs as it is written."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("no kubectl to build the manifests with")
+    shutil.copytree(MANIFESTS, tmp_path / "k8s" / "manifests")
+    overlays = tmp_path / "k8s" / "manifests" / "overlays"
+    shutil.copytree(overlays / "eks-spot-h200", overlays / "mine")
+    (tmp_path / "postgresql.env").write_text("DAGSTER_PG_HOST=a\nDAGSTER_PG_PASSWORD=b=c\n")
+    here = [line for line in LINES if re.match(r"(export|mkdir|printf|cp|sed|kubectl kustomize) ", line)]
+    environment = {**os.environ, "REGISTRY": "example.com/tuning", "DAGSTER": "sha256:" + "2" * 64}
+    script = "\n".join(["set -euo pipefail", *here])
+    run = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr
+    assert (tmp_path / "postgresql.env").read_text().splitlines()[1:] == [
+        "DAGSTER_PG_PASSWORD=b=c",
+        "postgresql-password=b=c",
+    ]
+    for release in RELEASES:
+        text = (overlays / "mine-chart" / f"{release}.yaml").read_text()
+        assert "repository: example.com/tuning/dagster@sha256\n" in text and f'tag: "{"2" * 64}"' in text
+        assert "0" * 64 not in text
+    assert "kind: Deployment" in (tmp_path / "manifests.yaml").read_text()
