@@ -17,9 +17,12 @@ from pipeline.rewards.judge.budget import Budget, TokenUsage
 from pipeline.rewards.judge.prompt import AnswerSchema
 from pipeline.rewards.judge.replies import read_reply
 from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
+from pipeline.serving.completion import shown
 from pipeline.serving.endpoint import Endpoint
 
 NOTHING = TokenUsage(0, 0)
+REFUSALS = (400, 401, 403, 404, 422)
+"""Statuses by which an endpoint says that the request is wrong: its words say how."""
 _FAULTS: dict[HttpFault, tuple[JudgeReason, TokenUsage | None]] = {
     HttpFault.UNREACHABLE: (JudgeReason.UNREACHABLE, NOTHING),
     HttpFault.BROKEN: (JudgeReason.UNREACHABLE, None),
@@ -59,13 +62,16 @@ class JudgeClient:
         self, endpoint: Endpoint, settings: Judge, budget: Budget, log: Callable[[str], None], backoff_s: float
     ) -> None:
         self._settings, self._budget, self._log, self._backoff_s = settings, budget, log, backoff_s
-        self._url = f"{endpoint.url.rstrip('/')}/chat/completions"
+        self._url, self._key = f"{endpoint.url.rstrip('/')}/chat/completions", endpoint.api_key
         self._http = HttpClient(endpoint, settings.concurrency, settings.timeout_s, settings.max_response_bytes)
         self._settled = asyncio.Event()
         self._in_flight = 0
         self._lost_in_a_row = 0
         self._takes_schema: bool | None = None  # None: not known yet
         self._seen: set[int] = set()
+        self.quotes_refusals = False
+        """Whether the endpoint's words about a request that it refuses are logged: while no user's text is asked about,
+        which they may repeat."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -118,9 +124,6 @@ class JudgeClient:
                 self._budget.settle(most, used)
                 self._in_flight -= 1
                 self._settled.set()
-        if done.status not in (0, 200, *self._seen):
-            self._seen.add(done.status)
-            self._log(f"judge: HTTP {done.status} from {self._url}")
         return done, used
 
     async def _hold(self, most: TokenUsage) -> bool:
@@ -134,13 +137,24 @@ class JudgeClient:
         return True
 
     async def _send(self, body: bytes) -> _Exchange:
-        reply = await self._http.exchange("POST", self._url, body)
+        read = (200, *REFUSALS) if self.quotes_refusals else (200,)
+        reply = await self._http.exchange("POST", self._url, body, read)
         if reply.fault is not None:
             reason, used = _FAULTS[reply.fault]
             return _Exchange(None, reason, used, reply.status)
+        self._log_refusal(reply)
         if reply.unavailable:
             return _Exchange(None, JudgeReason.UNAVAILABLE, status=reply.status, retry_after=reply.retry_after)
         return self._read(reply)
+
+    def _log_refusal(self, reply: HttpReply) -> None:
+        """Once for each status."""
+        if reply.status in (200, *self._seen):
+            return
+        self._seen.add(reply.status)
+        words = shown(reply.body) if self.quotes_refusals else ""
+        quoted = f": {words.replace(self._key, '<hidden>') if self._key else words}" if words else ""
+        self._log(f"judge: HTTP {reply.status} from {self._url}{quoted}")
 
     def _read(self, reply: HttpReply) -> _Exchange:
         if reply.status != 200:

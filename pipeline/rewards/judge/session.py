@@ -43,7 +43,12 @@ class JudgeSession:
         """
         from pipeline.rewards.judge.admission import admit
 
-        return admit(self._settings, self.id, lineage, self.score)
+        client = self._loop.client
+        client.quotes_refusals = True  # its controls and attacks are ours
+        try:
+            return admit(self._settings, self.id, lineage, self.score)
+        finally:
+            client.quotes_refusals = False
 
     def score(
         self,

@@ -5,11 +5,25 @@ from collections.abc import Callable
 import pytest
 
 from pipeline.recipe.rewards import DEFAULT_RUBRIC, Judge
-from pipeline.rewards.judge import Admission, Budget, Endpoint, JudgeRefused, open_judge
+from pipeline.rewards.judge import Admission, Budget, Endpoint, JudgeRefused, JudgeRequest, open_judge
 from pipeline.rewards.judge.attacks import FILLER_CHARS, attacks
 from pipeline.rewards.judge.controls import CONTROLS
 
-from .endpoint import JUDGE, UNLIMITED, Answer, Request, Said, Server, always, completion, parts, scored, serving
+from .endpoint import (
+    JUDGE,
+    KEY,
+    QUESTION,
+    UNLIMITED,
+    Answer,
+    Request,
+    Said,
+    Server,
+    always,
+    completion,
+    parts,
+    scored,
+    serving,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -168,3 +182,22 @@ def test_a_judge_of_the_policys_own_lineage_is_refused_unasked(kin: str) -> None
     ):
         judge.admit({"aa", kin})
     assert server.requests == []
+
+
+def test_an_endpoint_that_refuses_is_quoted_while_nothing_of_users_is_asked() -> None:
+    words = b'{"error": {"message": "max_tokens is not supported with this model. Key: %s"}}' % KEY.encode()
+    lines: list[str] = []
+
+    def refusing(server: Server, request: Request, place: int) -> Said:
+        return Said(400, words) if place < 2 * len(CONTROLS) * 2 else Said(422, words)
+
+    with (
+        serving(refusing) as server,
+        open_judge(Endpoint(server.url, KEY), ROOMY, Budget(*UNLIMITED), log=lines.append) as judge,
+    ):
+        with pytest.raises(JudgeRefused):
+            judge.admit(())
+        judge.score([JudgeRequest(QUESTION, "Ada's diary.")])
+    first, later = [line for line in lines if "HTTP" in line]
+    assert first.endswith("chat/completions: max_tokens is not supported with this model. Key: <hidden>")
+    assert "HTTP 422" in later and later.endswith("chat/completions"), "an answer of a user's may be in its words"
