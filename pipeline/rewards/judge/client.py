@@ -15,7 +15,7 @@ from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import JudgeReason, Messages
 from pipeline.rewards.judge.budget import Budget, TokenUsage
 from pipeline.rewards.judge.prompt import AnswerSchema
-from pipeline.rewards.judge.replies import read_reply
+from pipeline.rewards.judge.replies import read_reply, refused_field
 from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
 from pipeline.serving.completion import shown
 from pipeline.serving.endpoint import Endpoint
@@ -23,6 +23,8 @@ from pipeline.serving.endpoint import Endpoint
 NOTHING = TokenUsage(0, 0)
 REFUSALS = (400, 401, 403, 404, 422)
 """Statuses by which an endpoint says that the request is wrong: its words say how."""
+REPLACED = {"max_tokens": "max_completion_tokens", "temperature": ""}
+"""Fields that OpenAI's reasoning models refuse by name, and what is sent in their place."""
 _FAULTS: dict[HttpFault, tuple[JudgeReason, TokenUsage | None]] = {
     HttpFault.UNREACHABLE: (JudgeReason.UNREACHABLE, NOTHING),
     HttpFault.BROKEN: (JudgeReason.UNREACHABLE, None),
@@ -49,6 +51,8 @@ class _Exchange(NamedTuple):
     used: TokenUsage | None = NOTHING
     status: int = 0
     retry_after: str | None = None
+    refused: str = ""
+    """The field of the request that the endpoint does not take, where it names one."""
 
     @property
     def may_pass(self) -> bool:
@@ -68,6 +72,7 @@ class JudgeClient:
         self._in_flight = 0
         self._lost_in_a_row = 0
         self._takes_schema: bool | None = None  # None: not known yet
+        self._refused: set[str] = set()
         self._seen: set[int] = set()
         self.quotes_refusals = False
         """Whether the endpoint's words about a request that it refuses are logged: while no user's text is asked about,
@@ -85,16 +90,25 @@ class JudgeClient:
 
         async def exchange(structured: bool) -> _Exchange:
             nonlocal tokens, usd
-            body = self._body(messages, form if structured else None)
-            done, counted = await self._exchange(body)
-            tokens, usd = tokens + counted.total, usd + self._budget.usd(counted)
-            return done
+            while True:
+                left_out = frozenset(self._refused)
+                done, counted = await self._exchange(self._body(messages, form if structured else None))
+                tokens, usd = tokens + counted.total, usd + self._budget.usd(counted)
+                if done.refused not in REPLACED or done.refused in left_out:
+                    return done
+                self._leave_out(done.refused)
 
         # An endpoint that is lost gets one attempt for each question, until one is answered.
         attempts = 1 if self._lost_in_a_row >= GIVE_UP_AFTER else self._settings.attempts
         done = await repeated(lambda: self._with_schema_or_without(exchange), attempts, self._backoff_s)
         self._lost_in_a_row = self._lost_in_a_row + 1 if done.may_pass else 0
         return JudgeResponse(done.content, done.reason, tokens, usd)
+
+    def _leave_out(self, field: str) -> None:
+        if field not in self._refused:
+            self._refused.add(field)
+            instead = f"with {REPLACED[field]}" if REPLACED[field] else "at its own, so that its word may vary"
+            self._log(f"judge: the endpoint refuses {field}; asking {instead}")
 
     async def _with_schema_or_without(self, exchange: Callable[[bool], Awaitable[_Exchange]]) -> _Exchange:
         """Many servers refuse `response_format`: if the first one fails with it alone, none has it again."""
@@ -137,8 +151,7 @@ class JudgeClient:
         return True
 
     async def _send(self, body: bytes) -> _Exchange:
-        read = (200, *REFUSALS) if self.quotes_refusals else (200,)
-        reply = await self._http.exchange("POST", self._url, body, read)
+        reply = await self._http.exchange("POST", self._url, body, (200, *REFUSALS))
         if reply.fault is not None:
             reason, used = _FAULTS[reply.fault]
             return _Exchange(None, reason, used, reply.status)
@@ -148,8 +161,8 @@ class JudgeClient:
         return self._read(reply)
 
     def _log_refusal(self, reply: HttpReply) -> None:
-        """Once for each status."""
-        if reply.status in (200, *self._seen):
+        """Once for each status, but for what can be asked in another way."""
+        if reply.status in (200, *self._seen) or refused_field(reply.body) in REPLACED:
             return
         self._seen.add(reply.status)
         words = shown(reply.body) if self.quotes_refusals else ""
@@ -159,17 +172,15 @@ class JudgeClient:
     def _read(self, reply: HttpReply) -> _Exchange:
         if reply.status != 200:
             reason = JudgeReason.REDIRECT if 300 <= reply.status < 400 else JudgeReason.HTTP
-            return _Exchange(None, reason, status=reply.status)
+            return _Exchange(None, reason, status=reply.status, refused=refused_field(reply.body))
         content, reason, used = read_reply(reply.body, self._settings.model)
         return _Exchange(content, reason, used, reply.status)
 
     def _body(self, messages: Messages, form: AnswerSchema | None) -> bytes:
-        asked: dict[str, Any] = {
-            "model": self._settings.model,
-            "messages": messages,
-            "temperature": 0,
-            "max_tokens": self._settings.max_completion_tokens,
-        }
+        fields = {"temperature": 0, "max_tokens": self._settings.max_completion_tokens}
+        replaced = {REPLACED[name] if name in self._refused else name: value for name, value in fields.items()}
+        asked: dict[str, Any] = {"model": self._settings.model, "messages": messages, **replaced}
+        asked.pop("", None)
         if form is not None:
             schema = {"name": form.name, "strict": True, "schema": form.schema}
             asked["response_format"] = {"type": "json_schema", "json_schema": schema}

@@ -26,6 +26,19 @@ class Reply(NamedTuple):
     usage: TokenUsage | None
 
 
+def refused_field(body: bytes) -> str:
+    """The field of the request that an error names, as OpenAI's API has it; "" where it names none."""
+    try:
+        reply = strict_json(body.decode())
+    except ValueError:
+        return ""
+    match reply:
+        case {"error": {"param": str(field)}}:
+            return field
+        case _:
+            return ""
+
+
 def read_reply(body: bytes, model: str) -> Reply:
     """A chat completion of `model`, with exactly one choice that was finished."""
     try:

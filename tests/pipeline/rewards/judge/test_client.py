@@ -48,6 +48,44 @@ def test_a_server_without_response_format_is_asked_without_it(status: int) -> No
     assert any("response_format" in line for line in log)
 
 
+@pytest.mark.parametrize("concurrency", [1, 8])
+def test_fields_that_a_model_refuses_by_name_are_left_out(concurrency: int) -> None:
+    """As OpenAI's reasoning models do: one field a refusal, the first that it meets."""
+
+    def reasoning(server: Server, request: Request, place: int) -> Said:
+        for field, code in (("max_tokens", "unsupported_parameter"), ("temperature", "unsupported_value")):
+            if field in request.body:
+                error = {"message": f"Unsupported: '{field}'", "param": field, "code": code}
+                return Said(400, json.dumps({"error": error}).encode())
+        return by_number(server, request, place)
+
+    config = JUDGE.model_copy(update={"concurrency": concurrency})
+    log: list[str] = []
+    with (
+        serving(reasoning) as server,
+        open_judge(Endpoint(server.url), config, Budget(*UNLIMITED), log.append) as judge,
+    ):
+        assert [judgement.score for judgement in judge.score(asked(4))] == [0.0, 0.25, 0.5, 0.75]
+    last = server.requests[-1].body
+    assert last["max_completion_tokens"] == config.max_completion_tokens
+    assert last.keys() & {"max_tokens", "temperature"} == set() and "response_format" in last
+    assert len(server.requests) <= 4 + 2 * concurrency, "each field is refused once, for what was in flight"
+    assert [line.partition(";")[0] for line in log] == [
+        "judge: the endpoint refuses max_tokens",
+        "judge: the endpoint refuses temperature",
+    ]
+
+
+def test_another_field_that_is_refused_is_no_reason_to_ask_again() -> None:
+    body = b'{"error": {"message": "no", "param": "messages"}}'
+    with (
+        serving(always(Said(400, body))) as server,
+        open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
+    ):
+        assert judge.score(asked(1))[0].reason == JudgeReason.HTTP
+    assert len(server.requests) == 2, "with a schema and without"
+
+
 def test_a_server_that_takes_a_schema_is_always_given_one() -> None:
     config = JUDGE.model_copy(update={"concurrency": 1})
     answer = in_turn(scored(5), Said(400), scored(5))
