@@ -74,6 +74,7 @@ class JudgeClient:
         self._takes_schema: bool | None = None  # None: not known yet
         self._refused: set[str] = set()
         self._seen: set[int] = set()
+        self._others: set[str] = set()
         self.quotes_refusals = False
         """Whether the endpoint's words about a request that it refuses are logged: while no user's text is asked about,
         which they may repeat."""
@@ -173,7 +174,13 @@ class JudgeClient:
         if reply.status != 200:
             reason = JudgeReason.REDIRECT if 300 <= reply.status < 400 else JudgeReason.HTTP
             return _Exchange(None, reason, status=reply.status, refused=refused_field(reply.body))
-        content, reason, used = read_reply(reply.body, self._settings.model)
+        content, reason, used, other = read_reply(reply.body, self._settings.model)
+        if other and other not in self._others:
+            self._others.add(other)
+            self._log(
+                f"judge: {self._settings.model!r} was asked and {other[:80]!r} answered, which counts for nothing. "
+                "Where that is the model that you mean, name it in rewards.judge.model"
+            )
         return _Exchange(content, reason, used, reply.status)
 
     def _body(self, messages: Messages, form: AnswerSchema | None) -> bytes:

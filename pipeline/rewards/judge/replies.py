@@ -24,6 +24,8 @@ class Reply(NamedTuple):
     content: str | None
     reason: JudgeReason | None
     usage: TokenUsage | None
+    other_model: str = ""
+    """Who answered, where it was not the one that was asked."""
 
 
 def refused_field(body: bytes) -> str:
@@ -50,8 +52,9 @@ def read_reply(body: bytes, model: str) -> Reply:
     usage = _usage(reply.get("usage"))
     match reply:
         case {"model": str(named), "choices": [{"message": dict(message), "finish_reason": str(finish)}]}:
-            content, reason = _content(message, finish) if named == model else (None, JudgeReason.OTHER_MODEL)
-            return Reply(content, reason, usage)
+            if named != model:
+                return Reply(None, JudgeReason.OTHER_MODEL, usage, named)
+            return Reply(*_content(message, finish), usage)
         case _:
             return Reply(None, JudgeReason.MALFORMED, usage)
 

@@ -76,6 +76,15 @@ def test_fields_that_a_model_refuses_by_name_are_left_out(concurrency: int) -> N
     ]
 
 
+def test_who_answered_in_place_of_the_pinned_model_is_named_once() -> None:
+    log: list[str] = []
+    dated = always(scored(5, model="examiner-7b-2026-01-31"))
+    with serving(dated) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED), log.append) as judge:
+        assert {judgement.reason for judgement in judge.score(asked(3))} == {JudgeReason.OTHER_MODEL}
+    (line,) = log
+    assert "'examiner-7b-2026-01-31' answered" in line and "name it in rewards.judge.model" in line
+
+
 def test_another_field_that_is_refused_is_no_reason_to_ask_again() -> None:
     body = b'{"error": {"message": "no", "param": "messages"}}'
     with (

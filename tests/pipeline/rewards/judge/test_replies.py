@@ -105,7 +105,7 @@ def reply(usage: object) -> bytes:
     ],
 )
 def test_usage_is_believed_where_it_can_be_true(usage: object, believed: TokenUsage | None) -> None:
-    assert read_reply(reply(usage), "m") == ("hello", None, believed)
+    assert read_reply(reply(usage), "m") == ("hello", None, believed, "")
 
 
 @settings(max_examples=60)
