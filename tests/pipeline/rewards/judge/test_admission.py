@@ -184,7 +184,7 @@ def test_a_judge_of_the_policys_own_lineage_is_refused_unasked(kin: str) -> None
     assert server.requests == []
 
 
-def test_an_endpoint_that_refuses_is_quoted_while_nothing_of_users_is_asked() -> None:
+def test_who_refuses_is_quoted_while_only_ours_is_asked() -> None:
     words = b'{"error": {"message": "max_tokens is not supported with this model. Key: %s"}}' % KEY.encode()
     lines: list[str] = []
 

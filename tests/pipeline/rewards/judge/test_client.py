@@ -76,7 +76,7 @@ def test_fields_that_a_model_refuses_by_name_are_left_out(concurrency: int) -> N
     ]
 
 
-def test_who_answered_in_place_of_the_pinned_model_is_named_once() -> None:
+def test_who_answered_for_the_pinned_model_is_named_once() -> None:
     log: list[str] = []
     dated = always(scored(5, model="examiner-7b-2026-01-31"))
     with serving(dated) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED), log.append) as judge:
@@ -85,7 +85,7 @@ def test_who_answered_in_place_of_the_pinned_model_is_named_once() -> None:
     assert "'examiner-7b-2026-01-31' answered" in line and "name it in rewards.judge.model" in line
 
 
-def test_another_field_that_is_refused_is_no_reason_to_ask_again() -> None:
+def test_another_refused_field_is_not_asked_again() -> None:
     body = b'{"error": {"message": "no", "param": "messages"}}'
     with (
         serving(always(Said(400, body))) as server,
