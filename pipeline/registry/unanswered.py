@@ -42,8 +42,8 @@ def answered(address: str) -> Generator[None]:
         if not is_unanswered(error):
             raise
         raise ConnectionError(
-            f"MLflow at {address} gives no answer ({type(error).__name__}). See to it that it runs, and launch the same "
-            "again: what is on record stays, and nothing is put there twice."
+            f"MLflow at {address} gives no answer ({type(error).__name__}). See to it that it runs, and launch the "
+            "same again: what is on record stays, and nothing is put there twice."
         ) from error
 
 
