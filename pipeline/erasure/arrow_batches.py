@@ -35,7 +35,7 @@ def check_batches(source: Any, is_file: bool) -> None:
     held: dict[int, int] = {}
     try:
         for message in _in_file(source) if is_file else pa.ipc.MessageReader.open_stream(source):
-            envelope = _Table.root(message.metadata)
+            envelope = _FlatTable.root(message.metadata)
             header = envelope.table(_HEADER)
             if header is None or message.type not in ("record batch", "dictionary"):
                 continue
@@ -62,7 +62,7 @@ def _in_file(source: Any) -> Iterator[Any]:
     if not 0 < length <= end - len(MAGIC) - 4:
         raise Broken("the Arrow file is damaged")
     source.seek(end - len(MAGIC) - 4 - length)
-    footer = _Table.root(source.read_buffer(length))
+    footer = _FlatTable.root(source.read_buffer(length))
     for field in (_DICTIONARIES, _BATCHES):
         start, count = footer.vector(field)
         for n in range(count):
@@ -70,7 +70,7 @@ def _in_file(source: Any) -> Iterator[Any]:
             yield pa.ipc.read_message(source)
 
 
-def _inflated(batch: _Table, body: Any, is_old: bool) -> int:
+def _inflated(batch: _FlatTable, body: Any, is_old: bool) -> int:
     """Bytes that the buffers of a batch come to; 0 where they are not compressed."""
     if batch.table(_COMPRESSION) is None and not is_old:
         return 0
@@ -83,7 +83,7 @@ def _inflated(batch: _Table, body: Any, is_old: bool) -> int:
     return size
 
 
-class _Table:
+class _FlatTable:
     """A table of a flatbuffer. Raises IndexError or struct.error where it points outside of it."""
 
     def __init__(self, raw: Any, place: int) -> None:
@@ -91,7 +91,7 @@ class _Table:
         self._slots = place - self.at("<i", place)
 
     @classmethod
-    def root(cls, raw: Any) -> _Table:
+    def root(cls, raw: Any) -> _FlatTable:
         return cls(raw, _unpacked("<I", raw, 0))
 
     def at(self, form: str, place: int) -> int:
@@ -102,9 +102,9 @@ class _Table:
         place = self._field(field)
         return self.at(form, place) if place else 0
 
-    def table(self, field: int) -> _Table | None:
+    def table(self, field: int) -> _FlatTable | None:
         place = self._field(field)
-        return _Table(self._raw, place + self.at("<I", place)) if place else None
+        return _FlatTable(self._raw, place + self.at("<I", place)) if place else None
 
     def vector(self, field: int) -> tuple[int, int]:
         """Where its elements begin, and how many there are."""
