@@ -23,7 +23,7 @@ from pipeline import layout
 from pipeline.locations import Document, Uri, stored
 from pipeline.mark_keys import MarkKeys
 from pipeline.model_files import faults
-from pipeline.unfinished import claimed_file, claimed_folder, replacing, sync_dir, unfinished_name
+from pipeline.unfinished import claimed_file, claimed_folder, replacing, sync, sync_dir, unfinished_name
 
 
 class Record(BaseModel):
@@ -90,7 +90,7 @@ class Store:
             with os.fdopen(descriptor, "wb") as stream:
                 stream.write(to_json(record, Document(path, self.root)).encode())
                 stream.flush()
-                os.fsync(stream.fileno())
+                sync(stream.fileno(), path)
                 os.link(staged, path)  # fails if the name is taken: the one portable create-if-absent
         except FileExistsError:
             return False
@@ -235,4 +235,4 @@ def shown_path(path: str | Path) -> str:
 
 def _sync_file(path: Path) -> None:
     with path.open("rb") as stream:
-        os.fsync(stream.fileno())
+        sync(stream.fileno(), path)

@@ -33,7 +33,7 @@ def replacing(path: Path) -> Generator[IO[bytes]]:
         with os.fdopen(descriptor, "wb") as stream:
             yield stream
             stream.flush()
-            os.fsync(stream.fileno())
+            sync(stream.fileno(), path)
             staged.replace(path)
     finally:
         staged.unlink(missing_ok=True)
@@ -148,6 +148,14 @@ def sync_dir(path: Path) -> None:
     """Make a directory's names durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def sync(descriptor: int, path: Path) -> None:
+    """Make an open file durable. A failing disk's OSError names the file, as the kernel's does not."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error

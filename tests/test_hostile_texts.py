@@ -1,5 +1,6 @@
 """Texts of users and models on the pages that people look at, in a real browser: shown as texts, and nothing runs."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,10 +11,26 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from markdown_it import MarkdownIt
 
+from assets.kpi.fold import read_kpi
+from assets.kpi.ledgers import read_ledgers
+from assets.report.pages import PageFolder, history_page, iteration_page
+from evals import page as evaluation_page
 from evals.page import tables
+from evals.results import EvalSample
+from evals.suites import Item
+from pipeline import layout
 from pipeline.markdown import literal
+from pipeline.rewards.reviews import sheet
+from pipeline.rewards.trust import LabelSample, chat
+from pipeline.rewards.trust import page as label_page
+from pipeline.rewards.verifiers.outcome import Outcome
+from pipeline.rollout.record import Phase, RolloutStep, append, step_event
+from pipeline.storage import Store
+from tests.assets.laid import Laid, recipe_of
 from tests.browser import Browser, Page, chromium
+from tests.pipeline.rollout.conftest import BASE, NAME, iteration_over
 from tests.ports import held_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -113,3 +130,76 @@ def test_the_report_page_shows_hostile_slices_as_text(tmp_path: Path, browser: B
     page = browser.page()
     page.goto((tmp_path / "page.html").as_uri())
     assert_shown_as_texts(page)
+
+
+TEXT = "\n\n".join((*HOSTILE, MARKER))
+ASKED = [
+    {"role": "user", "content": TEXT},
+    {"role": "assistant", "content": "", "tool_calls": json.dumps(
+        [{"id": "1", "type": "function", "function": {"name": HOSTILE[1], "arguments": {HOSTILE[0]: TEXT}}}])},
+    {"role": "tool", "content": TEXT, "name": HOSTILE[2], "tool_call_id": "1"},
+]  # fmt: skip
+
+
+def test_examples_of_labels_are_shown_as_text(tmp_path: Path, browser: Browser) -> None:
+    """By a renderer that takes HTML, as Markdown says; an id that breaks its line begins no paragraph of its own."""
+    store, iteration = Store(tmp_path), iteration_over(BASE)
+    sample = LabelSample(
+        trace_id=f"t\n\n{TEXT}", prompt=chat(json.dumps(ASKED)), completion=TEXT, final_reward=1.0, why=TEXT
+    )
+    written = label_page(store, iteration, [sample]).read_text()
+    body = MarkdownIt("commonmark", {"html": True}).render(written)
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{body}</body>")
+    page = browser.page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert_shown_as_texts(page)
+
+
+@pytest.mark.parametrize("name", ["sheet", "sheet.txt", "sheet.html.txt"])
+def test_review_sheet_opened_in_a_browser_runs_nothing(name: str, tmp_path: Path, browser: Browser) -> None:
+    """It is a table of texts, whatever a browser would make of its first bytes."""
+    row = {"item": "abc", "trace_id": HOSTILE[0], "prompt": TEXT, "completion": TEXT, "reference": HOSTILE[1]}
+    (tmp_path / name).write_bytes(sheet.render([row]))
+    page = browser.page()
+    page.goto((tmp_path / name).as_uri())
+    page.wait_for(f"document.body.innerText.includes({MARKER!r})")
+    assert page.evaluate("window.ran === undefined") and page.dialogs == []
+    assert page.evaluate("document.contentType") == "text/plain"
+
+
+def test_changed_answers_are_shown_as_text(tmp_path: Path, browser: Browser) -> None:
+    """Prompts, calls, results, references, ids and both answers, on the page of an evaluation."""
+    answer = f"{TEXT}<tool_call>{json.dumps({'name': HOSTILE[1], 'arguments': {HOSTILE[0]: TEXT}})}</tool_call>"
+    sample = EvalSample(text=answer, tokens=1, finished=True, outcome=Outcome.correct, answer=TEXT)
+    item = Item(id=HOSTILE[0], cluster="c", messages=ASKED, reference=HOSTILE[1], slice=HOSTILE[2])
+    body = evaluation_page._pair(evaluation_page.ChangedAnswer(item, sample, sample))
+    (tmp_path / "page.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{body}</body>")
+    page = browser.page()
+    page.goto((tmp_path / "page.html").as_uri())
+    assert_shown_as_texts(page)
+
+
+def test_reports_show_hostile_names_and_reasons_as_text(tmp_path: Path, browser: Browser) -> None:
+    """Of people who decide and review, of slices, and of whatever ended an iteration."""
+    laid, line = Laid(tmp_path / "data"), " ".join((*HOSTILE, MARKER))
+    iteration = laid.begin()
+    laid.label(iteration, unlabelled={line: 3}, profiles={line: 1})
+    laid.plan(iteration, reasons=(line,), would_change=(line,))
+    laid.end(iteration, "held", line)
+    laid.world.propose("a")
+    append(
+        laid.store, NAME, laid.world.state, step_event(laid.world.state, 5.0, RolloutStep(Phase.GATED, line, by=line))
+    )
+    recipe, place = recipe_of(laid.store.root), PageFolder(laid.store, laid.store.path(layout.iteration(iteration.id)))
+    pages = {
+        "iteration": iteration_page(recipe, read_ledgers(laid.store, iteration.id), place, 1_770_000_000.0),
+        "history": history_page(recipe, read_kpi(laid.store, recipe), place, 1_770_000_000.0),
+    }
+    for name, text in pages.items():
+        (tmp_path / f"{name}.html").write_text(text)
+        page = browser.page()
+        page.goto((tmp_path / f"{name}.html").as_uri())
+        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+        assert page.evaluate("window.ran === undefined") and page.dialogs == []
+        assert page.evaluate("document.querySelectorAll('script, iframe, img, [onerror], [onload]').length") == 0
+        assert HOSTILE[0] in page.evaluate("document.body.textContent")

@@ -67,6 +67,15 @@ def test_nothing_is_unpickled_and_no_remote_code_is_trusted() -> None:
     assert not [(f.name, word) for f in ours for word in dangerous if word in f.read_text()]
 
 
+BINDS_EVERYWHERE = {"k8s/render/rayjob.py": "Ray's dashboard in its pod, behind the network policies"}
+
+
+def test_servers_bind_to_this_machine_alone() -> None:
+    ours = [f for f in FILES if f.relative_to(ROOT).parts[0] not in ("tests", "benchmarks")]
+    everywhere = {str(f.relative_to(ROOT)) for f in ours if "0.0.0.0" in f.read_text()}
+    assert everywhere == BINDS_EVERYWHERE.keys()
+
+
 @pytest.mark.parametrize("recipe", sorted((ROOT / "jobs" / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_resolves(recipe: Path) -> None:
     assert load(recipe).name == recipe.stem
@@ -89,6 +98,7 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/gang.py": "threads and network of the ranks that it starts",
     "pipeline/training/nemo/follow.py": "hands its own on",
     "pipeline/node_cache.py": "a trainer and an evaluation have no Dagster: where their pod has its cache",
+    "pipeline/registry/unanswered.py": "MLflow's client takes its retries from there, at each request",
     "pipeline/serving/server_process.py": "hands its own on",
     "pipeline/redaction.py": "hides the values of its secrets, in whatever process",
     "pipeline/registry/runs.py": "silences MLflow before it is imported",

@@ -12,7 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from pipeline.audit.entry import START, Entry, Head, Kind
 from pipeline.audit.index import index_of
 from pipeline.audit.verification import NotedHead, Verified, read_log
 from pipeline.storage import Store, write_atomically
-from pipeline.unfinished import replacing, sync_dir
+from pipeline.unfinished import replacing, sync, sync_dir
 
 __all__ = ["HEAD", "LOG", "START", "Entry", "Head", "Kind", "NotedHead", "Verified"]
 
@@ -119,12 +119,24 @@ def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[
     entry = _entry(kind, subject, detail, now).after(head.n + 1, head.digest)
     # The head names the line before the line is there: a line that nobody announced is a forged one.
     store.write(HEAD, head.model_copy(update={"following": entry.digest}))
-    with store.path(LOG).open("ab") as log:
-        log.write(entry.model_dump_json().encode() + b"\n")
-        log.flush()
-        os.fsync(log.fileno())
-    store.write(HEAD, Head(n=entry.n, digest=entry.digest))
+    _add_line(store.path(LOG), entry.model_dump_json().encode() + b"\n")
+    with suppress(OSError):  # the line is there, and the next entry takes the head along, as after a crash
+        store.write(HEAD, Head(n=entry.n, digest=entry.digest))
     return entry
+
+
+def _add_line(path: Path, line: bytes) -> None:
+    """Durable, or not there: who gets an error writes it again."""
+    before = path.stat().st_size if path.exists() else 0
+    with path.open("ab", buffering=0) as log:  # what a full disk left in a buffer would be written at its end
+        try:
+            left = memoryview(line)
+            while left:
+                left = left[log.write(left) :]
+            sync(log.fileno(), path)
+        except OSError:
+            os.truncate(path, before)
+            raise
 
 
 def _whole(store: Store, now: datetime) -> Head:

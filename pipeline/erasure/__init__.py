@@ -18,6 +18,7 @@ from pipeline.erasure import account, derived, raw
 from pipeline.erasure.affected import Person, find, iterations
 from pipeline.erasure.columns import redacted_rows
 from pipeline.erasure.identifiers import Identifiers
+from pipeline.erasure.mirrored import mirrored
 from pipeline.erasure.proof import (
     Affected,
     ErasureProof,
@@ -107,7 +108,8 @@ def forget(
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
         left = _left(store, lake, person, identifiers, (pending_name(id), pending_rows_name(id)))
         proof = _proof(before or _empty(id, person, notes.pending, now), notes.pending, serving, swept, left)
-        proof = proof.model_copy(update={"outside": _outside(store, address, proof.outside)})
+        mirrors = mirrored(store, proof.affected.iterations)
+        proof = proof.model_copy(update={"outside": _outside(store, address, (*proof.outside, *mirrors))})
         if before is None or proof.statement() != before.statement():
             checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
             proof = proof.model_copy(update=checked)
@@ -250,7 +252,7 @@ def _left(store: Store, lake: Lake, person: Person, identifiers: Identifiers, pa
 def _outside(store: Store, address: Address | None, known: tuple[str, ...]) -> tuple[str, ...]:
     """What sources keep of the user. One that cannot be opened now is named by what was read of it last."""
     if address is None:
-        return known
+        return tuple(sorted({*known}))
     try:
         here = left_outside(store, address)
     except ValueError:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.erasure.formats import is_text, text_arrays
+from pipeline.erasure.arrow_texts import is_text, text_arrays
 from pipeline.erasure.identifiers import Identifiers
 from pipeline.erasure.units import OWNERS
 

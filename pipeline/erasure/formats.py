@@ -16,21 +16,26 @@ from contextlib import contextmanager
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from pipeline.erasure.units import OWNERS
+from pipeline.erasure.arrow_batches import MAGIC, check_batches
+from pipeline.erasure.arrow_texts import columns
 from pipeline.traces.records import Reason
 from pipeline.traces.sources import csv_rows, otlp_binary
-from pipeline.traces.sources.compression import Broken, decompressed
+from pipeline.traces.sources.compression import PIECE, Broken, TooLarge, decompressed
 from pipeline.traces.sources.files import CSV, bare_name
 from pipeline.traces.sources.parquet import bounded, opened
+from pipeline.traces.sources.parquet_pages import MAX_PAGE
 from pipeline.traces.sources.protocol import MAX_LINE
 
 BLOCK = 1 << 20
 WINDOW = 1 << 18
+_COLUMNS = MAX_PAGE // MAX_LINE
+"""Of a database's table, whose values of a row are held at once."""
+_PLAIN, _STORED = 0, 3
+"""Columns as `table_xinfo` calls them: others are hidden, or computed when they are read."""
 WEIGHT_NAMES = (".safetensors", ".bin", ".pt", ".pth")
 
 
@@ -133,7 +138,7 @@ def readable(kind: FileKind) -> Generator[None]:
 
 _DAMAGED = (
     *(pa.ArrowException, OSError),  # Arrow's errors of a page are OSErrors without a number
-    *(sqlite3.Error, zlib.error, zipfile.BadZipFile, EOFError, lzma.LZMAError),
+    *(sqlite3.Error, UnicodeDecodeError, zlib.error, zipfile.BadZipFile, EOFError, lzma.LZMAError),
     NotImplementedError,  # a zip in a compression that Python does not know
 )
 
@@ -158,42 +163,6 @@ def windows(pieces: Iterable[bytes], overlap: int) -> Iterator[bytes]:
             start += 1
         held, size = [whole[start:]], len(whole) - start
     yield b"".join(held)
-
-
-def quoted(array: Any) -> Iterator[bytes]:
-    """The texts in a column of any type, each in quotes on a line of its own."""
-    for texts in text_arrays(array):
-        values = [value for value in texts.cast(pa.large_binary()).to_pylist() if value]
-        if values:
-            yield b'"' + b'"\n"'.join(values) + b'"\n'
-
-
-def text_arrays(array: Any) -> Iterator[Any]:
-    """Every array of strings in a column, through lists, structs, maps and dictionaries."""
-    kind = array.type
-    if isinstance(array, pa.ChunkedArray):
-        for chunk in array.chunks:
-            yield from text_arrays(chunk)
-    elif isinstance(array, pa.ExtensionArray):
-        yield from text_arrays(array.storage)
-    elif pa.types.is_dictionary(kind):
-        yield from text_arrays(array.dictionary)
-    elif pa.types.is_struct(kind):
-        for field in array.flatten():
-            yield from text_arrays(field)
-    elif pa.types.is_map(kind):
-        yield from text_arrays(array.keys)
-        yield from text_arrays(array.items)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        yield from text_arrays(array.flatten())
-    elif is_text(kind):
-        yield array
-
-
-def is_text(kind: Any) -> bool:
-    types = pa.types
-    tests = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary, types.is_string_view)
-    return any(test(kind) for test in (*tests, types.is_binary_view, types.is_fixed_size_binary))
 
 
 def _texts(path: Path, kind: FileKind) -> Iterator[bytes]:
@@ -230,53 +199,56 @@ def _parquet(path: Path) -> Iterator[bytes]:
         yield from (value + b"\n" for pair in metadata.items() for value in pair)
         yield "\n".join(file.schema_arrow.names).encode() + b"\n"
         for batch, _ in bounded(stream):
-            yield from _columns(batch)
+            yield from columns(batch)
 
 
 def _arrow(path: Path) -> Iterator[bytes]:
-    with pa.OSFile(str(path)) as source:
-        if source.read(6) == b"ARROW1":
+    with pa.memory_map(str(path)) as source:
+        is_file = source.read(len(MAGIC)) == MAGIC
+        source.seek(0)
+        check_batches(source, is_file)
+        source.seek(0)
+        if is_file:
             reader = pa.ipc.open_file(source)
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
-            source.seek(0)
             batches = reader = pa.ipc.open_stream(source)
         yield from (value + b"\n" for pair in (reader.schema.metadata or {}).items() for value in pair)
         for batch in batches:
-            yield from _columns(batch)
-
-
-def _columns(batch: Any) -> Iterator[bytes]:
-    for field, column in zip(batch.schema, batch.columns, strict=True):
-        yield from quoted(column)
-        for name, numbers in _owner_numbers(field.name, column):
-            values = {value for value in numbers.to_pylist() if value is not None}
-            yield b"".join(b'"%s":%d\n' % (name.encode(), value) for value in values)
-
-
-def _owner_numbers(name: str, array: Any) -> Iterator[tuple[str, Any]]:
-    """Columns of whole numbers that say whose a row is, with their names."""
-    if name in OWNERS and pa.types.is_integer(array.type):
-        yield name, array
-    elif pa.types.is_struct(array.type):
-        for inner, values in zip(array.type, array.flatten(), strict=True):
-            yield from _owner_numbers(inner.name, values)
+            batch.validate(full=True)  # a place in it that lies outside of it would end the process
+            yield from columns(batch)
 
 
 def _database(path: Path) -> Iterator[bytes]:
-    """Every value of every table."""
+    """Every stored value of every table. What a table would compute is not asked for: a short expression can make a
+    value of any size."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
     try:
         connection.text_factory = bytes
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE)
         tables = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
         for (table,) in tables:
-            name = table.decode().replace('"', '""')
-            for row in connection.execute(f'select * from "{name}"'):
-                texts = [value for value in row if isinstance(value, bytes) and value]
-                if texts:
-                    yield b'"' + b'"\n"'.join(texts) + b'"\n'
+            described = connection.execute(f"pragma table_xinfo({_identifier(table)})")
+            stored = [_identifier(name) for _, name, _, _, _, _, hidden in described if hidden in (_PLAIN, _STORED)]
+            for at in range(0, len(stored), _COLUMNS):
+                some = ", ".join(stored[at : at + _COLUMNS])
+                yield from _values(connection, f"select {some} from {_identifier(table)}")
+    except sqlite3.DataError as error:
+        raise TooLarge(f"a value inflates to over {MAX_LINE} bytes") from error
     finally:
         connection.close()
+
+
+def _values(connection: sqlite3.Connection, query: str) -> Iterator[bytes]:
+    for row in connection.execute(query):
+        texts = [value for value in row if isinstance(value, bytes) and value]
+        if texts:
+            yield b'"' + b'"\n"'.join(texts) + b'"\n'
+
+
+def _identifier(name: bytes) -> str:
+    """A name of a table or column as SQL writes it."""
+    return '"' + name.decode().replace('"', '""') + '"'
 
 
 def _blocks_of_avro(path: Path) -> Iterator[bytes]:
@@ -298,10 +270,12 @@ def _unpacked_avro(raw: mmap.mmap) -> Iterator[bytes]:
         size, at = _number(raw, at)
         if size < 0 or raw[at + size : at + size + 16] != mark:
             raise Unsearchable("Avro that breaks off")
-        inflater, rest = zlib.decompressobj(-15), raw[at : at + size]
-        while rest:
-            yield inflater.decompress(rest, BLOCK)
-            rest = inflater.unconsumed_tail
+        inflater = zlib.decompressobj(-15)
+        for start in range(at, at + size, PIECE):
+            rest = raw[start : min(start + PIECE, at + size)]
+            while rest:
+                yield inflater.decompress(rest, BLOCK)
+                rest = inflater.unconsumed_tail
         if not inflater.eof:
             raise Unsearchable("Avro that breaks off")
         at += size + 16

@@ -108,8 +108,8 @@ class ErasureProof(Record):
     end."""
 
     outside: tuple[str, ...] = Field(default=(), exclude_if=lambda value: not value)
-    """Sources that are not this deployment's and may hold the user, each with what to ask of its owner. Rows that come
-    from there are rejected."""
+    """Sources that are not this deployment's and may hold the user, each with what to ask of its owner, and copies of
+    checkpoints in an object store. Rows that come from there are rejected."""
 
     @property
     def has_matches(self) -> bool:

@@ -39,7 +39,7 @@ _HEAD = 256
 LONGEST = MAX_LINE
 """Bytes of a record that is looked at by itself. No source reads a longer one: its file is searched in blocks, and
 keeps it."""
-_GROUP = 64 << 20
+_GROUP = 16 << 20
 """Bytes of a row group that is written anew, at the most; a smaller one stays one."""
 _WORD = re.compile(rb"\w")
 

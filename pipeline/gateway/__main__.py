@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from pipeline import layout
+from pipeline.at_work import at_work
 from pipeline.gateway.app import create
 from pipeline.gateway.counters import forget_counts
 from pipeline.gateway.lock import GatewayAddress, held_lock
@@ -30,9 +31,11 @@ BACKLOG = 2048
 
 
 def serve(settings: GatewaySettings) -> None:
-    """Answer until SIGTERM. Raises ValueError where the model has a gateway already, OSError for a taken port."""
+    """Answer until SIGTERM. Raises ValueError where the model has a gateway already, and where another host is at work
+    on the data root unseen: spans and counts are appended under locks. OSError for a taken port."""
     store = Store(settings.root)
-    with socket.socket() as listener, held_lock(store.path(layout.gateway(settings.model_name))) as publish:
+    folder = store.path(layout.gateway(settings.model_name))
+    with at_work(store), socket.socket() as listener, held_lock(folder) as publish:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", settings.port))
         listener.listen(BACKLOG)

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 
 from pipeline import layout
 from pipeline.iteration import Iteration
+from pipeline.registry.unanswered import made_once
 from pipeline.storage import Store
 from pipeline.training.journal import read_journal
 from pipeline.training.metrics_log import LoggedRow
@@ -91,12 +92,16 @@ def open_run(
     identifying = {"iteration": iteration.id, STARTED: training_started(store, iteration), DIGEST: digest}
     wanted = {name: value for name, value in identifying.items() if value}
     experiment = _experiment(client, addresses, store, iteration.model_name)
-    runs = client.search_runs([experiment], f"tags.iteration = '{iteration.id}'", order_by=["attribute.start_time"])
-    ours = next((run for run in runs if _is_of(run, wanted)), None)
-    if ours is None:
-        return client.create_run(experiment, tags=wanted, run_name=f"{iteration.number}-{iteration.id}")
-    log_tags(client, ours, wanted)
-    return ours
+
+    def ours() -> Run | None:
+        by_start = ["attribute.start_time"]
+        runs = client.search_runs([experiment], f"tags.iteration = '{iteration.id}'", order_by=by_start)
+        return next((run for run in runs if _is_of(run, wanted)), None)
+
+    name = f"{iteration.number}-{iteration.id}"
+    run = made_once(ours, lambda: client.create_run(experiment, tags=wanted, run_name=name))
+    log_tags(client, run, wanted)
+    return run
 
 
 def identity(run: Run) -> RunIdentity:
@@ -191,11 +196,15 @@ def _is_of(run: Run, wanted: Mapping[str, str]) -> bool:
 
 def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, model_name: str) -> str:
     name = addresses.experiment or model_name
-    experiment = client.get_experiment_by_name(name)
-    if experiment is not None:
-        return experiment.experiment_id
+
+    def there() -> str | None:
+        experiment = client.get_experiment_by_name(name)
+        return None if experiment is None else experiment.experiment_id
+
     if addresses.remote:
-        return client.create_experiment(name)
+        return made_once(there, lambda: client.create_experiment(name))
+    if (made := there()) is not None:
+        return made
     if not re.fullmatch(r"[^/\\]+", name) or name in (".", ".."):
         raise ValueError(
             f"MLFLOW_EXPERIMENT_NAME is {name!r}, and without a tracking server it names a folder below the data root: "

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,6 +20,7 @@ from pipeline.registry import runs
 from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, model_files
 from pipeline.registry.model_card import front_matter, model_card
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
+from pipeline.registry.unanswered import answered, made_once
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.storage import CheckpointRef, Record, Store
 from pipeline.training.metrics_log import LoggedRow, read_rows
@@ -78,22 +80,26 @@ def record(
 ) -> RecordedVersion:
     """Record an iteration as a run; register its model if the verdict is PASS.
 
-    Calling it again, also after a crash halfway, adds nothing twice.
+    Calling it again, also after a crash halfway, adds nothing twice. Raises ConnectionError where MLflow's server gives
+    no answer.
     """
-    client = mlflow_client(addresses.tracking, addresses.registry)
-    lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
-    text = model_card(iteration.model_name, lineage, contents.card)
-    run = runs.open_run(client, addresses, store, iteration, checkpoint.model.digest)
-    runs.log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
-    runs.log_points(client, run, _points(store, run, iteration, contents.metrics))
-    runs.log_dataset(client, run, store, iteration)
-    runs.log_tags(client, run, {**contents.tags, **lineage, NOTE: _short(text)})
-    _log_artifacts(client, run, contents, front_matter(lineage) + text)
-    with tempfile.TemporaryDirectory(prefix="adapter-") as folder:
-        runs.upload(client, run, adapter_files(checkpoint, lineage["base"], lineage["champion.digest"], Path(folder)))
-    version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
-    client.set_terminated(run.info.run_id, "FINISHED")
-    return RecordedVersion(run=runs.identity(run), version=version)
+    with answered(addresses.tracking) if addresses.remote else nullcontext():
+        client = mlflow_client(addresses.tracking, addresses.registry)
+        lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
+        text = model_card(iteration.model_name, lineage, contents.card)
+        run = runs.open_run(client, addresses, store, iteration, checkpoint.model.digest)
+        runs.log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
+        runs.log_points(client, run, _points(store, run, iteration, contents.metrics))
+        runs.log_dataset(client, run, store, iteration)
+        runs.log_tags(client, run, {**contents.tags, **lineage, NOTE: _short(text)})
+        _log_artifacts(client, run, contents, front_matter(lineage) + text)
+        with tempfile.TemporaryDirectory(prefix="adapter-") as folder:
+            runs.upload(
+                client, run, adapter_files(checkpoint, lineage["base"], lineage["champion.digest"], Path(folder))
+            )
+        version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
+        client.set_terminated(run.info.run_id, "FINISHED")
+        return RecordedVersion(run=runs.identity(run), version=version)
 
 
 def project(registry_uri: str, state: RolloutState) -> None:
@@ -205,17 +211,24 @@ def _version(
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
-    version = next((v for v in _versions(client, name) if tags.items() <= v.tags.items()), None)
+
+    def ours() -> RegisteredVersion | None:
+        return next((v for v in _versions(client, name) if tags.items() <= v.tags.items()), None)
+
+    version = ours()
     if version is None:
         about = {"name": name, "iteration": iteration.id, "base": lineage["base"]}
         with tempfile.TemporaryDirectory(prefix="model-") as folder:
             runs.upload(client, run, model_files(checkpoint, run.info.run_id, about, Path(folder)))
-        version = client.create_model_version(
-            name,
-            source=f"{run.info.artifact_uri}/{MODEL}",
-            run_id=run.info.run_id,
-            tags={**tags, **{key: lineage[key] for key in ("verdict", "bundle", "base")}},
-            description=_short(text),
+        version = made_once(
+            ours,
+            lambda: client.create_model_version(
+                name,
+                source=f"{run.info.artifact_uri}/{MODEL}",
+                run_id=run.info.run_id,
+                tags={**tags, **{key: lineage[key] for key in ("verdict", "bundle", "base")}},
+                description=_short(text),
+            ),
         )
     return ModelVersion(
         name=name,

@@ -224,8 +224,8 @@ def page(store: Store, iteration: Iteration, shown: Sequence[LabelSample]) -> Pa
 
 def _verdicts_of(sample: LabelSample) -> str:
     reward = "none" if sample.final_reward is None else f"{sample.final_reward:.2f}"
-    texts = "\n\n".join(_indented(text) for text in (sample.prompt, sample.completion))
-    return f"## {reward}: {sample.why}\n\n{texts}\n\n    trace {sample.trace_id}\n"
+    texts = (sample.why, sample.prompt, sample.completion, f"trace {sample.trace_id}")
+    return f"## {reward}\n\n" + "\n\n".join(map(_indented, texts)) + "\n"
 
 
 def _indented(text: str) -> str:

@@ -23,6 +23,7 @@ from pipeline.traces.lake.upkeep import GRACE_S
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import Watermark, touched_by
+from pipeline.unfinished import sweep_unfinished
 
 
 class Retained(Record):
@@ -45,6 +46,7 @@ def retain(context: StageContext, address: Address, now: datetime, grace_s: floa
     source cannot be listed, OSError when lake or disk fail.
     """
     store, settings, log = context.store, context.recipe.traces, context.log
+    sweep_unfinished(store.path(layout.TRACES))  # of a pass that was killed: half of what it wrote about users
     governed = _drop_days(store, context.lake, kept_from(settings, now), now, grace_s)
     log(f"retention: {len(governed.days)} governed days dropped, {len(governed.datasets)} datasets end with them")
     deleted, named = _drop_raw(store, settings, address, now)

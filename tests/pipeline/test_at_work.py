@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 
 from pipeline import at_work as module
+from pipeline import layout
 from pipeline.at_work import at_work, this_process
+from pipeline.gateway.__main__ import serve
+from pipeline.gateway.settings import GatewaySettings
 from pipeline.storage import Store
 
 OTHER_HOST = """
@@ -90,3 +93,10 @@ def test_a_full_disk_is_refused_with_what_to_do(tmp_path: Path) -> None:
     )
     assert "ValueError: There is no room in" in done.stderr and "type the same command again" in done.stderr
     assert left(tmp_path) == []
+
+
+def test_a_gateway_beside_an_unseen_host_is_refused(tmp_path: Path) -> None:
+    with other_host(tmp_path, "unshared"):
+        with pytest.raises(ValueError, match=r"is at work on .*its locks are not seen"):
+            serve(GatewaySettings(root=str(tmp_path), model_name="demo", port=0))
+        assert not (tmp_path / layout.gateway("demo")).exists() and left(tmp_path) == ["node"]

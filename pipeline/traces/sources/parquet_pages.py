@@ -14,7 +14,7 @@ from pipeline.traces.sources.compression import Broken, TooLarge
 
 MAX_PAGE = 128 << 20
 """Inflated. Writers make pages of about a mebibyte; the largest default among them is 100 MB."""
-MAX_BATCH = 128 << 20
+MAX_BATCH = 32 << 20
 """Bytes of the rows that are read at once, at the most, where it is more than one."""
 MAX_ROWS = 65_536
 MAX_INDEX = 256 << 20

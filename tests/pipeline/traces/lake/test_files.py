@@ -107,7 +107,7 @@ def test_a_source_that_fails_half_way_leaves_no_file(config: LakeConfig, monkeyp
 
 
 FULL_DISK = """
-import os, resource
+import os
 config = LakeConfig.model_validate_json(sys.argv[1])
 rows = batch([row(9, completion=os.urandom(1_000_000).hex())])
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
@@ -129,7 +129,7 @@ def test_a_full_disk_is_an_oserror_and_the_day_stays(config: LakeConfig) -> None
 
 
 PEAK = """
-import os, resource
+import os
 from pipeline.traces.lake.files import read_files
 config = LakeConfig.model_validate_json(sys.argv[1])
 def batches(n):
@@ -140,7 +140,7 @@ import pipeline.traces.lake.files as lake_files
 uris = write_files(config, DAY, "x", batches(1))  # imports and pools
 lake_files.ROW_GROUP_BYTES, lake_files.BUFFER_BYTES = 4 << 20, 12 << 20
 def peak():
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
 uris = write_files(config, DAY, "x", batches(10)); sum(b.num_rows for b in read_files(config, uris))
 few = peak()
 uris = write_files(config, DAY, "x", batches(60)); rows = sum(b.num_rows for b in read_files(config, uris))

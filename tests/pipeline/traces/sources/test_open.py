@@ -18,6 +18,7 @@ from pipeline.recipe.traces import (
 )
 from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.embedded import EmbeddedProduction
+from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.langfuse_ui import LangfuseUi
 from pipeline.traces.sources.open import open_source
@@ -91,3 +92,13 @@ def test_a_file_that_disappears_after_its_listing_is_counted(tmp_path: Path, kin
     parts = source.parts()
     path.unlink()
     assert reasons(read(source, parts[0])) == ["truncated_file:1:None"]
+
+
+@pytest.mark.parametrize(
+    "uri", ["http://host/a.jsonl", "sftp://host/a", "memory://a", "simplecache::s3://b/p", "zip::/a/b.zip", "S3://b/p"]
+)
+def test_files_are_read_from_known_kinds_of_places(uri: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"Files are not read from .*Give traces\.source\.uri a path, or one of file, s3,"
+    ):
+        Files(uri)

@@ -1,0 +1,44 @@
+"""A pass of retention over a data root, and what it leaves: for kills at each of its writes."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from pipeline import audit
+from pipeline.recipe.traces import LangfuseExportSource, Retention, Traces
+from pipeline.storage import Store
+from pipeline.traces.dataset_users import windows
+from pipeline.traces.lake import local_lake, open_lake
+from pipeline.traces.retention import retain
+from pipeline.traces.sources.protocol import Address
+from tests.contexts import KEYS, stage_context
+from tests.pipeline.traces.conftest import NOW
+from tests.pipeline.traces.lake.upkeep_work import WRITES as WRITES
+
+DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
+
+
+def work(root: Path) -> None:
+    store = Store(root, KEYS)
+    source = LangfuseExportSource(uri=str(store.path("raw")))
+    settings = Traces(source=source, retention=Retention(governed_days=6, raw_days=6))
+    retain(stage_context(store, traces=settings), Address(source, source.uri), NOW, grace_s=0)
+
+
+def state(root: Path) -> dict[str, Any]:
+    store = Store(root, KEYS)
+    with open_lake(local_lake(store)) as lake:
+        rows = Counter(map(str, lake.read(DAYS, lake.snapshot, ["day"])["day"].to_pylist()))
+        digests = lake.digests()
+    logged = [entry for entry in audit.entries(store) if entry.kind == "retention"]
+    names = [path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()]
+    return {
+        "rows": rows,
+        "digests": digests,
+        "data": sorted(Path(name).suffix for name in names if name.startswith("lake/") and name.endswith(".parquet")),
+        "files": sorted(name for name in names if name.startswith(("traces/", "raw/"))),
+        "log is whole": audit.verify(store).flaw == "",
+        "days": [entry.detail["days"] for entry in logged if "days" in entry.detail],
+        "raw": sorted({name for entry in logged if "days" not in entry.detail for name in entry.detail["files"]}),
+        "datasets": sorted(window.digest for window in windows(store)),
+    }
