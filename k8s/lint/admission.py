@@ -154,7 +154,8 @@ def _matches(spec: Node, request: AdmissionRequest) -> bool:
 def _as_request(request: AdmissionRequest) -> Node:
     return {
         "operation": request.operation,
-        "name": request.name,
+        # The API server leaves an empty name out: one that it is to make (generateName).
+        **({"name": request.name} if request.name else {}),
         "kind": {"group": request.resource[0], "kind": request.kind},
         "resource": {"group": request.resource[0], "resource": request.resource[1]},
         "userInfo": {"username": request.user},

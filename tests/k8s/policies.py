@@ -68,10 +68,10 @@ def launcher_account(namespace: str, *backends: str, without: tuple[str, str, st
         request = AdmissionRequest(
             operation, LAUNCHER, (of.group, of.plural), of.kind, RUNS, call.name, new=new, old=old
         )  # fmt: skip
-        return "; ".join(
-            f"ValidatingAdmissionPolicy '{each.policy}' with binding '{each.policy}' denied request: {each.message}"
-            for each in policies.denials(request)
-        )
+        for each in policies.denials(request):  # the client is told of one alone
+            bound = f"ValidatingAdmissionPolicy '{each.policy}' with binding '{each.policy}'"
+            return f"{bound} denied request: {each.message}"
+        return ""
 
     return Account(LAUNCHER, namespace, frozenset(rights), admission)
 
