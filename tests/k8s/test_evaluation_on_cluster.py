@@ -24,7 +24,7 @@ from pipeline.storage import Store
 from tests.evals.judging import JUDGE, comparisons, judge
 from tests.pipeline.rewards.judge.endpoint import KEY, Request, Said, Server, serving
 
-from .conftest import Cluster, ender
+from .conftest import ROOM, Cluster, ender, queue
 from .evaluations import SECTION, judged, keys, noisy, published, task
 
 ROOT = Path(__file__).parents[2]
@@ -196,6 +196,40 @@ def test_evaluation_left_in_the_cluster_is_deleted(cluster: Cluster, tmp_path: P
     assert deleted is not None
     assert any("its run was cancelled" in line for line in lines)
     assert delete(given, cluster.connect(), Hooks(log=lines.append), "again") is None
+
+
+def test_gang_that_its_queue_lets_go_meanwhile_stays(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look that saw it held and its deletion."""
+    ended, lines = threading.Event(), list[str]()
+
+    def sleep(seconds: float) -> None:
+        if ended.wait(seconds):
+            raise Killed
+
+    store = Store(tmp_path / "data")
+    given = task(store, published(store, noisy(tmp_path / "candidate")), cluster.settings(tmp_path))
+    queue(cluster, {"cpu": "1", "memory": "1Gi"})
+    launched = Evaluating(cluster, given, sleep=sleep)
+    cluster.driver.wait_until(
+        lambda: any("assign flavors" in line for line in launched.lines), "the queue's word of it"
+    )
+    ended.set()
+    assert isinstance(launched.ended(), Killed)
+    client = cluster.connect()
+    delete_object = client.delete
+
+    def late(*args: str, **options: str) -> bool:
+        queue(cluster, ROOM)
+        cluster.pods(1)
+        return delete_object(*args, **options)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(client, "delete", late)
+    assert delete(given, client, Hooks(log=lines.append), "no run follows it", held_only=True) is None
+    (jobset,) = cluster.jobsets()
+    assert "deletionTimestamp" not in jobset["metadata"]
+    assert given.attempts.unfinished() is not None
 
 
 def test_cancelled_run_takes_its_evaluation_along(
