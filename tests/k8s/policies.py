@@ -38,6 +38,23 @@ def shipped(**limits: str) -> Policies:
     return Policies(objects)
 
 
+LAX = [("policy", "failurePolicy", "Ignore"), ("binding", "parameterNotFoundAction", "Allow")]
+
+
+def lax(objects: Sequence[Object], section: str, key: str, value: str) -> list[Object]:
+    """Admission's objects with this one of LAX in the policy of gangs or its binding; without the launch-limits for the
+    latter."""
+    result = copy.deepcopy([o for o in objects if section == "policy" or o["kind"] != "ConfigMap"])
+    for obj in result:
+        if obj["metadata"]["name"] == "preference-tuning-gangs":
+            spec = obj["spec"]
+            if section == "policy" and "validations" in spec:
+                spec[key] = value
+            elif section == "binding" and "paramRef" in spec:
+                spec["paramRef"][key] = value
+    return result
+
+
 BACKENDS = ("jobset", "rayjob", "volcano", "indexed-job")
 
 

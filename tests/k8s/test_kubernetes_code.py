@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from k8s.lint.admission import AdmissionDenial, Policies
+from k8s.lint.admission import NO_PARAMETERS, AdmissionDenial, Policies
 from k8s.lint.schemas import with_defaults
 from k8s.render import render
 
@@ -18,7 +18,7 @@ from .lint.cases import find, put
 from .lint.refused import WRONG
 from .lint.test_refused import objects_of
 from .manifests import MANIFESTS, Object
-from .policies import RUNS, asks, plain
+from .policies import LAX, RUNS, asks, lax, plain
 from .policy_requests import LAUNCHER, every
 from .render.golden import CASES
 from .schemas import DATA, problems
@@ -93,7 +93,18 @@ def test_what_does_not_compile_is_told_with_its_place(program: Path) -> None:
 
 def test_without_its_limits_the_api_server_admits_nothing(program: Path) -> None:
     without = refused_alone(lambda here: here.remove(next(o for o in here if o["kind"] == "ConfigMap")), program)
-    assert "no params found for policy binding with `Deny`" in without.messages[0]
+    assert [each.message for each in without.denials[0]] == [NO_PARAMETERS]
+    assert NO_PARAMETERS in without.messages[0]
+
+
+@pytest.mark.parametrize(("section", "key", "value"), LAX, ids=[key for _, key, _ in LAX])
+def test_a_lax_policy_is_as_lax_there(program: Path, section: str, key: str, value: str) -> None:
+    wrong = render(CASES["jobset-cpu"])[0]
+    del wrong["spec"]["replicatedJobs"]
+    request = asks(LAUNCHER, wrong)
+    here = lax(objects(), section, key, value)
+    (theirs,) = ask_policies(program, here, [request]).denials
+    assert comparable(theirs) == comparable(Policies(here).denials(request)) == []
 
 
 def test_what_costs_too_much_is_refused(program: Path) -> None:

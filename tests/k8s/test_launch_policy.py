@@ -11,7 +11,7 @@ from k8s.render import render
 from . import run_job
 from .hostile import HOSTILE, HOSTILE_RUNS, POD, SERVICES, Change, at
 from .manifests import MANIFESTS, Object, of_kind, overlay
-from .policies import DAEMON, LAUNCHER, WEBSERVER, Policies, asks, defaulted, plain, refusals, shipped
+from .policies import DAEMON, LAUNCHER, LAX, WEBSERVER, Policies, asks, defaulted, lax, plain, refusals, shipped
 from .policy_requests import RECIPES, recipe_gangs
 from .render.golden import CASES
 
@@ -141,6 +141,14 @@ def test_an_expression_that_fails_refuses() -> None:
     wrong = render(CASES["jobset-cpu"])[0]
     del wrong["spec"]["replicatedJobs"]
     assert any("resulted in error" in text for text in refusals(shipped(), LAUNCHER, wrong))
+
+
+@pytest.mark.parametrize(("section", "key", "value"), LAX, ids=[key for _, key, _ in LAX])
+def test_a_policy_that_is_lax_admits_what_it_cannot_decide(section: str, key: str, value: str) -> None:
+    wrong = render(CASES["jobset-cpu"])[0]
+    del wrong["spec"]["replicatedJobs"]
+    objects = lax(plain(MANIFESTS / "bases" / "admission"), section, key, value)
+    assert refusals(Policies(objects), LAUNCHER, wrong) == []
 
 
 @pytest.mark.parametrize("name", ["eks-spot-h200", "eks-a100", "gke"])
