@@ -21,7 +21,8 @@ from k8s.lint.tree import Node, rows, sub, text, texts
 
 NAMESPACE = "kubernetes.io/metadata.name"
 FAILURES = (CELEvalError, CELParseError, NotImplementedError, ValueError)
-"""Of an expression, here as there: a policy whose expression fails refuses (failurePolicy: Fail)."""
+"""Of an expression, here as there: a policy whose expression fails refuses, unless its failurePolicy is Ignore."""
+NO_PARAMETERS = "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
 
 
 class AdmissionRequest(NamedTuple):
@@ -90,6 +91,7 @@ class Policies:
         spec, selector = sub(policy, "spec"), sub(binding, "spec", "matchResources", "namespaceSelector", "matchLabels")
         if selector.get(NAMESPACE, request.namespace) != request.namespace or not _matches(spec, request):
             return
+        fails = text(spec, "failurePolicy") != "Ignore"
         given: dict[str, Any] = {
             "object": json_to_cel(request.new),
             "oldObject": json_to_cel(request.old),
@@ -99,16 +101,16 @@ class Policies:
         if reads:
             parameters = self._parameters.get((here or request.namespace, text(reads, "name")))
             if parameters is None:
-                yield AdmissionDenial(
-                    name, f"no params found for policy binding with `{text(reads, 'parameterNotFoundAction')}`"
-                )
+                if fails and text(reads, "parameterNotFoundAction") == "Deny":
+                    yield AdmissionDenial(name, NO_PARAMETERS)
                 return
             given["params"] = json_to_cel(parameters)
         try:
             if not all(_holds(text(row, "expression"), given) for row in rows(spec, "matchConditions")):
                 return
         except FAILURES as error:
-            yield AdmissionDenial(name, f"a match condition resulted in error: {error.args[0]}")
+            if fails:
+                yield AdmissionDenial(name, f"a match condition resulted in error: {error.args[0]}")
             return
         variables = _Variables(spec, given)
         for row in rows(spec, "validations"):
@@ -116,7 +118,8 @@ class Policies:
             try:
                 held = _holds(expression, variables.for_(expression))
             except FAILURES as error:
-                yield AdmissionDenial(name, f"expression '{expression}' resulted in error: {error.args[0]}")
+                if fails:
+                    yield AdmissionDenial(name, f"expression '{expression}' resulted in error: {error.args[0]}")
                 continue
             if not held:
                 yield AdmissionDenial(name, text(row, "message") or f"failed expression: {expression}")
@@ -154,7 +157,8 @@ def _matches(spec: Node, request: AdmissionRequest) -> bool:
 def _as_request(request: AdmissionRequest) -> Node:
     return {
         "operation": request.operation,
-        "name": request.name,
+        # The API server leaves an empty name out: one that it is to make (generateName).
+        **({"name": request.name} if request.name else {}),
         "kind": {"group": request.resource[0], "kind": request.kind},
         "resource": {"group": request.resource[0], "resource": request.resource[1]},
         "userInfo": {"username": request.user},

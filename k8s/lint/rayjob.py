@@ -7,6 +7,9 @@ from k8s.lint.pods import Workload, where
 from k8s.lint.rules import Hits, rule
 from k8s.lint.tree import rows, sub, text, whole
 
+MODES = {"", "K8sJobMode", "HTTPMode", "SidecarMode", "InteractiveMode"}
+"""How KubeRay submits an entrypoint; by default as a Job."""
+
 
 def _clusters(seen: Manifests) -> list[Workload]:
     return [w for w in seen.trainings if w.kind in {"RayJob", "RayCluster"}]
@@ -74,3 +77,12 @@ def ray_no_entrypoint(seen: Manifests) -> Hits:
                 f"{cluster.where} spec.entrypoint",
                 "RayCluster: nothing is run" if cluster.kind != "RayJob" else "none",
             )
+
+
+@rule("error", fix="Set submissionMode: K8sJobMode.")
+def ray_submission_mode(seen: Manifests) -> Hits:
+    """KubeRay's definition has the field as free text: a word that it does not know is taken, and no Job submits the
+    entrypoint."""
+    for job in _jobs(seen):
+        if (mode := text(job.spec, "submissionMode")) not in MODES:
+            yield f"{job.where} spec.submissionMode", repr(mode)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from k8s.lint.rules import Violation
 
@@ -69,7 +70,7 @@ def as_sarif(subjects: Sequence[Linted], places: Mapping[str, Place]) -> str:
 
 
 def _result(finding: Violation, index: Mapping[str, int], place: Place) -> dict[str, Any]:
-    physical = {"artifactLocation": {"uri": place.file}, "region": {"startLine": place.line}}
+    physical = {"artifactLocation": {"uri": quote(place.file)}, "region": {"startLine": place.line}}
     return {
         "ruleId": finding.rule,
         "ruleIndex": index[finding.rule],

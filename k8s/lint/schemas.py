@@ -75,8 +75,7 @@ class Schemas:
         matches += [*_metadata(obj), *_outside(obj, "")]
         if matches:  # a rule is asked only of what has the right shape, as on an API server
             return matches
-        kind = obj["kind"]
-        return list(self._broken_rules(kind, validator.schema, _defaulted(obj, DEFAULTS.get(kind, {})), ""))
+        return list(self._broken_rules(obj["kind"], validator.schema, with_defaults(obj), ""))
 
     def unchecked(self) -> list[tuple[str, str]]:
         """(kind, rule) of the CEL rules that were met and could not be decided here."""
@@ -118,9 +117,16 @@ class Schemas:
             # The escape of a reserved word that is a field's name.
             self_ = json_to_cel(_with_escapes(value) if "__namespace__" in rule else value)
             return bool(program(rule).evaluate({"self": self_}))
-        except (CELEvalError, CELParseError, NotImplementedError, ValueError):
+        except (CELEvalError, CELParseError, NotImplementedError, ValueError) as error:
+            if error.args[1:2] == (ValueError,):  # a value that the rule can't read: an API server refuses it too
+                return False
             self._unchecked.add((kind, rule))
             return True
+
+
+def with_defaults(obj: dict[str, Any]) -> dict[str, Any]:
+    """As the API server has it when it asks the rules of its kind."""
+    return _defaulted(obj, DEFAULTS.get(obj["kind"], {}))
 
 
 def _core(api_version: str, kind: str) -> jsonschema.Draft202012Validator | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from pipeline.demo.suite import ensure_suite
 from pipeline.iteration import identify
 from pipeline.recipe import Compute, Evaluation, Kubernetes
 from pipeline.recipe.compute import EvaluationPod
-from pipeline.recipe.rewards import Verifier
+from pipeline.recipe.rewards import Judge, Verifier
 from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.suites import ArithmeticSuite
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref
@@ -46,25 +47,32 @@ def noisy(folder: Path) -> ModelRef:
     return model_ref(folder)
 
 
-def published(store: Store, candidate: ModelRef, section: Evaluation = SECTION) -> EvalPlan:
-    """The plan of an evaluation of the embedded model against that candidate."""
-    (suite,) = section.suites
+def published(store: Store, candidate: ModelRef, section: Evaluation = SECTION, judge: Judge | None = None) -> EvalPlan:
+    """The plan of an evaluation of the embedded model against that candidate, its first suite the sums."""
+    suite = section.suites[0]
     assert isinstance(suite, ArithmeticSuite)
     ensure_suite(store, suite, section.seed)
     iteration = identify(0, "m", model_ref(MODEL_DIR), DatasetRef(uri="", rows=0, digest="d"), "r")
     checkpoint = CheckpointRef(adapter=candidate, model=candidate, step=1)
-    plan = EvalPlan(iteration=iteration, section=section, verifier=Verifier(), candidate=checkpoint)
+    plan = EvalPlan(iteration=iteration, section=section, verifier=Verifier(), candidate=checkpoint, judge=judge)
     publish_plan(store, plan)
     return plan
 
 
-def task(store: Store, plan: EvalPlan, settings: Kubernetes, pod: EvaluationPod | None = None) -> Task[EvalReport]:
+def task(
+    store: Store,
+    plan: EvalPlan,
+    settings: Kubernetes,
+    pod: EvaluationPod | None = None,
+    addresses: Mapping[str, str] | None = None,
+) -> Task[EvalReport]:
     """The evaluation on that cluster."""
     return evaluation_task(
         store,
         EvaluationJob(plan.iteration.id, plan.digest()),
         Compute(kubernetes=settings, evaluation=pod or EvaluationPod()),
         lambda: store.read(plan.path(layout.EVAL_REPORT), EvalReport),
+        addresses,
     )
 
 
@@ -73,3 +81,10 @@ def keys(store: Store) -> list[str]:
     files = sorted(store.path(layout.ANSWERS).glob("*/*.jsonl"))
     lines = [line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return [json.loads(line)["answer"]["key"] for line in lines]
+
+
+def judged(store: Store) -> list[str]:
+    """Of the pairs in the journals of judgements, in their order."""
+    files = sorted(store.path(layout.JUDGEMENTS).rglob("*.jsonl"))
+    lines = [line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [each["key"] for each in map(json.loads, lines) if each["item"]]

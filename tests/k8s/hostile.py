@@ -42,6 +42,12 @@ def rename(path: str, key: str) -> Change:
     return change
 
 
+def token(audience: str) -> Any:
+    """A volume with a token of the pod's account."""
+    of = {"audience": audience, "path": "token"}
+    return {"name": "s", "projected": {"sources": [{"serviceAccountToken": of}]}}
+
+
 JOB = "spec.replicatedJobs.0.template.spec"
 POD = f"{JOB}.template.spec"
 BOX = f"{POD}.containers.0"
@@ -55,8 +61,14 @@ JOBSETS: list[tuple[str, Change, str]] = [
     ("an image of elsewhere", put(BOX, image=f"docker.io/library/python{DIGEST}"), "gang-image"),
     ("a neighbour of the repository", put(BOX, image=f"{IMAGE}-of-mine{DIGEST}"), "gang-image"),
     ("an image by tag", put(BOX, image=f"{IMAGE}:latest"), "gang-image"),
+    ("an image by a digest that is none", put(BOX, image=f"{IMAGE}@sha256:1"), "gang-image"),
     ("an image by tag and digest elsewhere", put(BOX, image=f"{IMAGE}@evil/x{DIGEST}"), "gang-image"),
     ("the launcher's account", put(POD, serviceAccountName="launcher"), "gang-account"),
+    (
+        "the launcher's account by both names",
+        put(POD, serviceAccountName="launcher", serviceAccount="launcher"),
+        "gang-account",
+    ),
     ("no account", drop(POD, "serviceAccountName"), "gang-account"),
     ("another account by its old name", put(POD, serviceAccount="launcher"), "gang-account"),
     ("its account's token", put(POD, automountServiceAccountToken=True), "gang-account"),
@@ -78,6 +90,13 @@ JOBSETS: list[tuple[str, Change, str]] = [
         "gang-secrets",
     ),
     (
+        "its key of another Secret",
+        add(
+            f"{BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {**SECRET["secretKeyRef"], "name": "mark-keys"}}}
+        ),
+        "gang-secrets",
+    ),
+    (
         "another key of its Secret",
         add(f"{BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {"name": "endpoints", "key": "LANGFUSE"}}}),
         "gang-secrets",
@@ -94,6 +113,7 @@ JOBSETS: list[tuple[str, Change, str]] = [
         add(f"{POD}.volumes", {"name": "s", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}),
         "gang-volumes",
     ),
+    ("a token for the API", add(f"{POD}.volumes", token("https://kubernetes.default.svc")), "gang-volumes"),
     ("the node's files", add(f"{POD}.volumes", {"name": "h", "hostPath": {"path": "/"}}), "gang-volumes"),
     (
         "another's claim",
@@ -114,11 +134,14 @@ JOBSETS: list[tuple[str, Change, str]] = [
     ("a container before it", put(POD, initContainers=[{"name": "x", "image": "x"}]), "gang-pod"),
     ("a container beside it", add(f"{POD}.containers", {"name": "x", "image": "x"}), "gang-pod"),
     ("a scheduler of its own", put(POD, schedulerName="mine"), "gang-pod"),
+    ("a restart by itself", put(POD, restartPolicy="OnFailure"), "gang-pod"),
+    ("names of the node", put(POD, dnsPolicy="Default"), "gang-pod"),
     ("a port of the node", put(BOX, ports=[{"containerPort": 80, "hostPort": 80}]), "gang-container"),
     ("a hook", put(BOX, lifecycle={"postStart": {"exec": {"command": ["sh"]}}}), "gang-container"),
     ("privilege", put(f"{BOX}.securityContext", privileged=True), "gang-privilege"),
     ("escalation", put(f"{BOX}.securityContext", allowPrivilegeEscalation=True), "gang-privilege"),
     ("a capability", value(f"{BOX}.securityContext.capabilities", "add", ["SYS_ADMIN"]), "gang-privilege"),
+    ("capabilities kept", value(f"{BOX}.securityContext.capabilities", "drop", ["NET_RAW"]), "gang-privilege"),
     ("root in its container", put(f"{BOX}.securityContext", runAsUser=0), "gang-privilege"),
     ("root", put(f"{POD}.securityContext", runAsUser=0), "gang-privilege"),
     ("root allowed", put(f"{POD}.securityContext", runAsNonRoot=False), "gang-privilege"),
@@ -130,6 +153,7 @@ JOBSETS: list[tuple[str, Change, str]] = [
     ("no label", drop(f"{JOB}.template.metadata.labels", COMPONENT), "gang-labels"),
     ("another's Service", put("spec.network", subdomain="dagster-code"), "gang-jobset"),
     ("another manager", put("spec", managedBy="example.com/mine"), "gang-jobset"),
+    ("a field of its jobs", put("spec.replicatedJobs.0", dependsOn=[{"name": "x", "status": "Ready"}]), "gang-jobset"),
     ("claims of its own", put("spec", volumeClaimPolicies=[{"templates": []}]), "gang-jobset"),
     ("another manager of its Job", put(JOB, managedBy="example.com/mine"), "gang-job"),
     ("pods of others", put(JOB, manualSelector=True), "gang-job"),
@@ -143,6 +167,7 @@ RAYJOBS: list[tuple[str, Change, str]] = [
     ("another's cluster", put("spec", clusterSelector={"ray.io/cluster": "x"}), "gang-ray"),
     ("the operator as a client", put("spec", submissionMode="HTTPMode"), "gang-ray"),
     ("the operator's submitter", drop("spec", "submitterPodTemplate"), "gang-ray"),
+    ("a field of its workers", put("spec.rayClusterSpec.workerGroupSpecs.0", idleTimeoutSeconds=60), "gang-ray"),
     (
         "a worker's image",
         put("spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0", image="x"),
@@ -155,6 +180,7 @@ RAYJOBS: list[tuple[str, Change, str]] = [
 VOLCANOS: list[tuple[str, Change, str]] = [
     ("a key pair for its pods", put("spec.plugins", ssh=[]), "gang-volcano"),
     ("a claim made for it", put("spec", volumes=[{"mountPath": "/x", "volumeClaim": {}}]), "gang-volcano"),
+    ("a field of its tasks", put("spec.tasks.0", dependsOn={"name": ["x"]}), "gang-volcano"),
     ("no gang scheduler", put("spec", schedulerName="default-scheduler"), "gang-volcano"),
     ("another queue", put("spec", queue="default"), "gang-queue"),
     (
@@ -179,6 +205,11 @@ SERVICES: list[tuple[str, Change, str]] = [
     ("no word of an address", drop("spec", "clusterIP"), "service-headless"),
     ("a port", put("spec", ports=[{"port": 4000}]), "service-headless"),
     ("another's pods", put("spec", selector={COMPONENT: "code-location"}), "service-selector"),
+    (
+        "fewer of its pods",
+        value("spec.selector", COMPONENT, "trainer"),
+        "service-selector",
+    ),
     ("another gang's pods", put("spec", selector={"batch.kubernetes.io/job-name": "train-b"}), "service-selector"),
     ("endpoints by hand", drop("spec", "selector"), "service-selector"),
 ]
@@ -194,7 +225,10 @@ HOSTILE_RUNS: list[tuple[str, Change, str]] = [
     ("a gang's name", value("metadata", "name", "train-a-1"), "run-name"),
     ("an image of elsewhere", put(RUN_BOX, image=f"docker.io/library/python{DIGEST}"), "run-image"),
     ("the trainer's image", put(RUN_BOX, image=f"{IMAGE}{DIGEST}"), "run-image"),
+    ("an image by tag", put(RUN_BOX, image="preference-tuning/dagster:latest"), "run-image"),
+    ("an image by a digest that is none", put(RUN_BOX, image="preference-tuning/dagster@sha256:1"), "run-image"),
     ("another account", put(RUN_POD, serviceAccountName="code-location"), "run-account"),
+    ("another account by its old name", put(RUN_POD, serviceAccount="code-location"), "run-account"),
     ("the registry's database", add(f"{RUN_BOX}.envFrom", {"secretRef": {"name": "mlflow-postgresql"}}), "run-secrets"),
     (
         "a key of a Secret",
@@ -203,12 +237,29 @@ HOSTILE_RUNS: list[tuple[str, Change, str]] = [
     ),
     ("a Secret as files", add(f"{RUN_POD}.volumes", {"name": "s", "secret": {"secretName": "x"}}), "run-volumes"),
     ("the node's files", add(f"{RUN_POD}.volumes", {"name": "h", "hostPath": {"path": "/"}}), "run-volumes"),
+    (
+        "another's claim",
+        add(f"{RUN_POD}.volumes", {"name": "c", "persistentVolumeClaim": {"claimName": "mlflow"}}),
+        "run-volumes",
+    ),
     ("the node's network", put(RUN_POD, hostNetwork=True), "run-pod"),
+    ("a pull secret", put(RUN_POD, imagePullSecrets=[{"name": "registry"}]), "run-pod"),
+    ("names of the node", put(RUN_POD, dnsPolicy="Default"), "run-pod"),
+    ("a scheduler of its own", put(RUN_POD, schedulerName="mine"), "run-pod"),
     ("nodes of gangs", put(RUN_POD, tolerations=[{"operator": "Exists"}]), "run-pod"),
     ("a container beside it", add(f"{RUN_POD}.containers", {"name": "x", "image": "x"}), "run-pod"),
     ("a port of the node", put(RUN_BOX, ports=[{"hostPort": 80}]), "run-container"),
     ("privilege", put(f"{RUN_BOX}.securityContext", privileged=True), "run-privilege"),
+    ("escalation", put(f"{RUN_BOX}.securityContext", allowPrivilegeEscalation=True), "run-privilege"),
+    ("a capability", value(f"{RUN_BOX}.securityContext.capabilities", "add", ["SYS_ADMIN"]), "run-privilege"),
+    ("capabilities kept", value(f"{RUN_BOX}.securityContext.capabilities", "drop", ["NET_RAW"]), "run-privilege"),
     ("root", put(f"{RUN_POD}.securityContext", runAsUser=0), "run-privilege"),
+    ("root allowed", put(f"{RUN_POD}.securityContext", runAsNonRoot=False), "run-privilege"),
+    ("no seccomp profile", put(f"{RUN_POD}.securityContext", seccompProfile={"type": "Unconfined"}), "run-privilege"),
+    ("a sysctl", put(f"{RUN_POD}.securityContext", sysctls=[{"name": "kernel.msgmax", "value": "1"}]), "run-privilege"),
     ("a server's label", value("spec.template.metadata.labels", COMPONENT, "code-location"), "run-labels"),
     ("many pods", put("spec", parallelism=50), "run-job"),
+    ("many pods in turn", put("spec", completions=50), "run-job"),
+    ("another manager", put("spec", managedBy="example.com/mine"), "run-job"),
+    ("pods of others", put("spec", manualSelector=True), "run-job"),
 ]

@@ -38,6 +38,23 @@ def shipped(**limits: str) -> Policies:
     return Policies(objects)
 
 
+LAX = [("policy", "failurePolicy", "Ignore"), ("binding", "parameterNotFoundAction", "Allow")]
+
+
+def lax(objects: Sequence[Object], section: str, key: str, value: str) -> list[Object]:
+    """Admission's objects with this one of LAX in the policy of gangs or its binding; without the launch-limits for the
+    latter."""
+    result = copy.deepcopy([o for o in objects if section == "policy" or o["kind"] != "ConfigMap"])
+    for obj in result:
+        if obj["metadata"]["name"] == "preference-tuning-gangs":
+            spec = obj["spec"]
+            if section == "policy" and "validations" in spec:
+                spec[key] = value
+            elif section == "binding" and "paramRef" in spec:
+                spec["paramRef"][key] = value
+    return result
+
+
 BACKENDS = ("jobset", "rayjob", "volcano", "indexed-job")
 
 
@@ -68,10 +85,10 @@ def launcher_account(namespace: str, *backends: str, without: tuple[str, str, st
         request = AdmissionRequest(
             operation, LAUNCHER, (of.group, of.plural), of.kind, RUNS, call.name, new=new, old=old
         )  # fmt: skip
-        return "; ".join(
-            f"ValidatingAdmissionPolicy '{each.policy}' with binding '{each.policy}' denied request: {each.message}"
-            for each in policies.denials(request)
-        )
+        for each in policies.denials(request):  # the client is told of one alone
+            bound = f"ValidatingAdmissionPolicy '{each.policy}' with binding '{each.policy}'"
+            return f"{bound} denied request: {each.message}"
+        return ""
 
     return Account(LAUNCHER, namespace, frozenset(rights), admission)
 

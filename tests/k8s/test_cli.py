@@ -81,6 +81,7 @@ def test_recipes_and_their_overlay_lack_nothing_but_images(
     code = main(["lint", *recipes, "--manifests", "-"])
     output = capsys.readouterr().out
     assert code == 0, output
+    assert "ClusterQueue training, flavour training: " in output and " nvidia.com/gpu" in output, "where it is charged"
     assert warnings(output) <= {"image-placeholder"} | ({"save-over-grace"} if overlay == "gke" else set())
 
 

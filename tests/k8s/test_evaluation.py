@@ -5,14 +5,16 @@ from pathlib import Path
 import pytest
 
 from k8s.evaluation import machine
-from k8s.gang import evaluation_gang
-from k8s.render import primary
-from pipeline.recipe import Compute, Evaluation, Kubernetes, load
+from k8s.gang import evaluation_gang, example
+from k8s.render import primary, render
+from pipeline.node_cache import CACHE, SIZE, SOURCE
+from pipeline.recipe import Compute, Evaluation, Kubernetes, Training, load
 from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.serving import TransformersServing
 from pipeline.storage import Store
 
 from .evaluations import SECTION, noisy, published
+from .render.kubelet import pods
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "trainer@sha256:" + "0" * 64
@@ -40,6 +42,31 @@ def test_a_recipe_without_a_pod_has_no_evaluation_gang() -> None:
 def test_the_memory_is_that_of_the_nodes_gpus() -> None:
     pod = EvaluationPod(instance_type="g6e.12xlarge", devices=4)
     assert machine(Compute(kubernetes=Kubernetes(image=IMAGE), evaluation=pod)).devices == (48 * 10**9,) * 4
+
+
+@pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
+def test_an_evaluations_pod_has_its_nodes_cache(backend: str) -> None:
+    """Also beside NeMo RL, whose own pods have none."""
+    cache = {"size_gb": 300, "claim": "models", "source": "s3://models/tuned"}
+    own = {"image": IMAGE, "env": {"VLLM_PYTHON": "/opt/vllm/bin/python"}, "secret": "endpoints"}
+    settings = Kubernetes.model_validate({"image": IMAGE, "backend": backend, "weights": cache})
+    compute = Compute(kubernetes=settings, evaluation=EvaluationPod.model_validate(own))
+    (result,) = pods(render(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), compute)))
+    spec = result.template["spec"]
+    (container,) = spec["containers"]
+    env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+    told = {CACHE: "/weights", SIZE: "300", SOURCE: "s3://models/tuned", "VLLM_PYTHON": "/opt/vllm/bin/python"}
+    assert told.items() <= env.items()
+    assert env["JUDGE_API_KEY"]["secretKeyRef"]["name"] == "endpoints"
+    assert {"name": "weights", "mountPath": "/weights"} in container["volumeMounts"]
+    assert {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}} in spec["volumes"]
+    assert not spec.keys() & {"initContainers", "hostNetwork"}
+    assert container["command"] == ["python", "-m", "evals", "run", "/checkpoints/p"]
+
+    engine = "nemo_rl" if backend == "rayjob" else "trl"
+    training = Training.model_validate({"engine": engine, "timeout_s": 3600.0})
+    trainer = str(render(example("i", "/checkpoints/data", compute, training)))
+    assert (CACHE in trainer) == (engine == "trl")
 
 
 def test_where_an_evaluation_runs_is_in_no_digest() -> None:

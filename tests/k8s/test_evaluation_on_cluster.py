@@ -1,5 +1,6 @@
 """A real evaluation as a pod: killed and evicted on its way, and the same evidence in the end."""
 
+import base64
 import subprocess
 import sys
 import threading
@@ -17,10 +18,14 @@ from k8s.follow import Hooks
 from k8s.task import Task, delete, run
 from pipeline import layout
 from pipeline.node_cache import CACHE, SIZE
+from pipeline.recipe import Evaluation
+from pipeline.recipe.compute import EvaluationPod
 from pipeline.storage import Store
+from tests.evals.judging import JUDGE, comparisons, judge
+from tests.pipeline.rewards.judge.endpoint import KEY, Request, Said, Server, serving
 
-from .conftest import Cluster, ender
-from .evaluations import keys, noisy, published, task
+from .conftest import ROOM, Cluster, ender, queue
+from .evaluations import SECTION, judged, keys, noisy, published, task
 
 ROOT = Path(__file__).parents[2]
 STEPS_S = 600
@@ -100,6 +105,56 @@ def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_
     assert not GangAttempts(store, plan.iteration.id).all(), "none of the training's"
 
 
+@pytest.mark.variant
+@pytest.mark.slow
+@pytest.mark.pods
+@pytest.mark.timeout(2 * STEPS_S)
+def test_killed_judged_evaluation_judges_nothing_twice(cluster: Cluster, tmp_path: Path) -> None:
+    """With weights by digest from its node's cache, and the judge's key from the Secret."""
+    preferring, killed, before = judge(0.5), threading.Event(), 16
+
+    def keyed(server: Server, request: Request, place: int) -> Said:
+        if request.headers.get("Authorization") != f"Bearer {KEY}":
+            return Said(401)
+        if len(comparisons(server)) > before:  # in the middle of the pairs the pod waits, and is killed
+            killed.wait(STEPS_S)
+        return preferring(server, request, place)
+
+    over = {"kind": "judged", "name": "preferred", "over": "arithmetic", "role": "guard"}
+    asked = SECTION.model_dump() | {"suites": [SECTION.suites[0].model_dump() | {"items": 48}, over]}
+    asked |= {"samples_per_item": 1, "max_completion_tokens": 64, "temperature": 2.0}  # answers of many lengths
+    store = Store(tmp_path / "data")
+    plan = published(store, noisy(tmp_path / "candidate"), Evaluation.model_validate(asked), JUDGE)
+    data = {"JUDGE_API_KEY": base64.b64encode(KEY.encode()).decode()}
+    secret = {"metadata": {"name": "endpoints", "namespace": cluster.namespace}, "data": data}
+    cluster.api.create({"apiVersion": "v1", "kind": "Secret", **secret})
+    settings = cluster.settings(tmp_path, env={CACHE: str(tmp_path / "cache"), SIZE: "1"})
+
+    with serving(keyed) as server, cluster.kubelet(tmp_path / "logs") as kubelet:
+        cluster.driver.patience_s = STEPS_S
+        pod, addresses = EvaluationPod(secret="endpoints"), {"JUDGE_URL": server.url}
+        launched = Evaluating(cluster, task(store, plan, settings, pod, addresses))
+        cluster.driver.wait_until(
+            lambda: (len(comparisons(server)) > before and judged(store)) or not launched.is_alive(), "judgements"
+        )
+        assert launched.is_alive(), launched.lines
+        answers, kept = keys(store), judged(store)
+        kubelet.kill(cluster.namespace, cluster.pods(1)[0]["metadata"]["name"])
+        killed.set()
+        assert launched.ended() is None, launched.lines
+        compared = comparisons(server)
+
+    assert launched.report is not None
+    (of_judge,) = launched.report.judged
+    assert of_judge.suite == "preferred"
+    assert keys(store) == answers, "every answer was there"
+    assert judged(store)[: len(kept)] == kept
+    assert len(judged(store)) == len(set(judged(store))) > len(kept)
+    assert 0 < len(compared) - len(set(compared)) <= JUDGE.concurrency, "those that were on their way alone"
+    models = {plan.iteration.champion.digest, plan.candidate.model.digest}
+    assert {path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()} == models
+
+
 @pytest.mark.slow
 @pytest.mark.pods
 @pytest.mark.timeout(2 * STEPS_S)
@@ -141,6 +196,40 @@ def test_evaluation_left_in_the_cluster_is_deleted(cluster: Cluster, tmp_path: P
     assert deleted is not None
     assert any("its run was cancelled" in line for line in lines)
     assert delete(given, cluster.connect(), Hooks(log=lines.append), "again") is None
+
+
+def test_gang_that_its_queue_lets_go_meanwhile_stays(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the look that saw it held and its deletion."""
+    ended, lines = threading.Event(), list[str]()
+
+    def sleep(seconds: float) -> None:
+        if ended.wait(seconds):
+            raise Killed
+
+    store = Store(tmp_path / "data")
+    given = task(store, published(store, noisy(tmp_path / "candidate")), cluster.settings(tmp_path))
+    queue(cluster, {"cpu": "1", "memory": "1Gi"})
+    launched = Evaluating(cluster, given, sleep=sleep)
+    cluster.driver.wait_until(
+        lambda: any("assign flavors" in line for line in launched.lines), "the queue's word of it"
+    )
+    ended.set()
+    assert isinstance(launched.ended(), Killed)
+    client = cluster.connect()
+    delete_object = client.delete
+
+    def late(*args: str, **options: str) -> bool:
+        queue(cluster, ROOM)
+        cluster.pods(1)
+        return delete_object(*args, **options)  # pyright: ignore[reportArgumentType]
+
+    monkeypatch.setattr(client, "delete", late)
+    assert delete(given, client, Hooks(log=lines.append), "no run follows it", held_only=True) is None
+    (jobset,) = cluster.jobsets()
+    assert "deletionTimestamp" not in jobset["metadata"]
+    assert given.attempts.unfinished() is not None
 
 
 def test_cancelled_run_takes_its_evaluation_along(

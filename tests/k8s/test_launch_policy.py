@@ -5,19 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from k8s.__main__ import gangs_of_recipe
 from k8s.gang import Gang
 from k8s.render import render
-from pipeline.recipe import load
 
 from . import run_job
 from .hostile import HOSTILE, HOSTILE_RUNS, POD, SERVICES, Change, at
 from .manifests import MANIFESTS, Object, of_kind, overlay
-from .policies import DAEMON, LAUNCHER, WEBSERVER, Policies, asks, defaulted, plain, refusals, shipped
+from .policies import DAEMON, LAUNCHER, LAX, WEBSERVER, Policies, asks, defaulted, lax, plain, refusals, shipped
+from .policy_requests import RECIPES, recipe_gangs
 from .render.golden import CASES
 
-ROOT = Path(__file__).parents[2]
-RECIPES = [path.stem for path in (ROOT / "jobs" / "recipes").glob("*.yaml") if "  kubernetes:" in path.read_text()]
 NO_KUEUE = {"withoutQueue": "true"}
 """What the component indexed-job sets."""
 
@@ -42,11 +39,7 @@ def test_every_rendered_gang_is_admitted(case: str) -> None:
 @pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_is_admitted(recipe: str, backend: str) -> None:
-    chosen = load(ROOT / "jobs" / "recipes" / f"{recipe}.yaml")
-    assert chosen.compute.kubernetes is not None
-    settings = chosen.compute.kubernetes.model_copy(update={"backend": backend})
-    compute = chosen.compute.model_copy(update={"kubernetes": settings})
-    for gang in gangs_of_recipe(chosen.model_copy(update={"compute": compute})):
+    for gang in recipe_gangs(recipe, backend):
         admitted(gang)
 
 
@@ -90,6 +83,16 @@ def test_an_object_that_is_there_may_not_become_hostile() -> None:
 @pytest.mark.parametrize(("what", "change", "rule"), HOSTILE_RUNS, ids=[what for what, *_ in HOSTILE_RUNS])
 def test_a_hostile_run_is_refused_by_its_rule(what: str, change: Change, rule: str) -> None:
     assert refusals(shipped(), DAEMON, changed(run_job.kept(), change)) == [rule]
+
+
+def test_a_cache_of_models_has_a_claim_of_the_limits() -> None:
+    gang = CASES["jobset-weights"]
+    assert gang.settings.weights is not None
+    kept = gang.settings.weights.model_copy(update={"claim": "models"})
+    settings = gang.settings.model_copy(update={"weights": kept})
+    jobset = render(gang.model_copy(update={"settings": settings}))[0]
+    assert refusals(shipped(), LAUNCHER, jobset) == ["gang-volumes"]
+    assert refusals(shipped(claims="checkpoints models"), LAUNCHER, jobset) == []
 
 
 def test_a_plain_job_does_not_go_past_kueue() -> None:
@@ -138,6 +141,14 @@ def test_an_expression_that_fails_refuses() -> None:
     wrong = render(CASES["jobset-cpu"])[0]
     del wrong["spec"]["replicatedJobs"]
     assert any("resulted in error" in text for text in refusals(shipped(), LAUNCHER, wrong))
+
+
+@pytest.mark.parametrize(("section", "key", "value"), LAX, ids=[key for _, key, _ in LAX])
+def test_a_policy_that_is_lax_admits_what_it_cannot_decide(section: str, key: str, value: str) -> None:
+    wrong = render(CASES["jobset-cpu"])[0]
+    del wrong["spec"]["replicatedJobs"]
+    objects = lax(plain(MANIFESTS / "bases" / "admission"), section, key, value)
+    assert refusals(Policies(objects), LAUNCHER, wrong) == []
 
 
 @pytest.mark.parametrize("name", ["eks-spot-h200", "eks-a100", "gke"])

@@ -91,9 +91,10 @@ def test_nobody_may_make_what_nothing_bounds(name: str) -> None:
     assert makers == {(RUNS, "launcher"), (PLATFORM, "daemon")}
     conditions = str(of_kind(objects, "ValidatingAdmissionPolicy"))
     assert all(f"system:serviceaccount:{space}:{account}" in conditions for space, account in makers)
-    assert all(
-        o["spec"]["validationActions"][0] == "Deny" for o in of_kind(objects, "ValidatingAdmissionPolicyBinding")
-    )
+    assert {o["spec"]["failurePolicy"] for o in of_kind(objects, "ValidatingAdmissionPolicy")} == {"Fail"}
+    for binding in of_kind(objects, "ValidatingAdmissionPolicyBinding"):
+        assert binding["spec"]["validationActions"][0] == "Deny"
+        assert binding["spec"].get("paramRef", {}).get("parameterNotFoundAction", "Deny") == "Deny"
 
 
 @every_overlay

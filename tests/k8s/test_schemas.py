@@ -105,6 +105,11 @@ REFUSED = [
     ("NodePool", put("spec", "weight", value=101), "greater than the maximum"),
     ("NodePool", put(*REQUIREMENT, "key", value="karpenter.sh/spot"), 'label domain "karpenter.sh" is restricted'),
     ("NodePool", put(*REQUIREMENT, "values", value=[]), "must have a value"),
+    (
+        "NodePool",
+        put(*REQUIREMENT, value={"key": "karpenter.k8s.aws/instance-cpu", "operator": "Gt", "values": ["many"]}),
+        "must have a single positive integer value",
+    ),
     ("EC2NodeClass", put("spec", "instanceProfile", value="node"), "exactly one of"),
     ("EC2NodeClass", put("spec", "amiFamily", value="AL2"), "amiFamily must be 'AL2023'"),
     ("EC2NodeClass", put("spec", "amiSelectorTerms", 0, "alias", value="debian@latest"), "family is not supported"),

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -140,6 +140,25 @@ def projected(pod: Object, folder: Path) -> dict[str, str]:
             file.write_text(".".join([*parts, "unsigned"]))
             mounts[mount["mountPath"]] = str(file.parent)
     return mounts
+
+
+def with_secrets(pod: Object, secret: Callable[[str, str], Object | None]) -> Object:
+    """The pod with the keys of Secrets in its first container's environment. `secret`: by namespace and name. Raises
+    ValueError for one that has to be there."""
+    entries: list[Object] = []
+    for entry in pod["spec"]["containers"][0].get("env") or []:
+        reference = (entry.get("valueFrom") or {}).get("secretKeyRef")
+        if reference is None:
+            entries.append(entry)
+            continue
+        data = (secret(place(pod)[0], reference["name"]) or {}).get("data") or {}
+        if reference["key"] in data:
+            value = base64.b64decode(data[reference["key"]]).decode().replace("$", "$$")
+            entries.append({"name": entry["name"], "value": value})
+        elif not reference.get("optional"):
+            raise ValueError(f"couldn't find key {reference['key']} in Secret {place(pod)[0]}/{reference['name']}")
+    first, *rest = pod["spec"]["containers"]
+    return {**pod, "spec": {**pod["spec"], "containers": [{**first, "env": entries}, *rest]}}
 
 
 def command(

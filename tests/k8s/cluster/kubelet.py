@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -18,7 +19,7 @@ import httpx2
 
 from ...ports import LOOPBACK
 from .api import STRATEGIC, Api
-from .containers import Container, Names, command, projected
+from .containers import Container, Names, command, projected, with_secrets
 from .kinds import Object
 from .objects import deleting, ended, now, place
 
@@ -214,7 +215,8 @@ class Kubelet:
         if fresh is None or deleting(fresh):
             return
         try:
-            argv, environment = command(pod, self._names, self.environment, projected(pod, self.folder))
+            opened = with_secrets(pod, partial(self.api.find, "Secret"))
+            argv, environment = command(opened, self._names, self.environment, projected(pod, self.folder))
             log = self.folder / f"{namespace}_{name}_{uid}.log"
             log.touch()
             process = Container(argv, environment, log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .containers import Names, command, expanded
+from .containers import Names, command, expanded, with_secrets
 from .kinds import Object
 
 
@@ -39,6 +39,26 @@ def test_container_gets_arguments_and_environment_of_its_pod() -> None:
     expected = {"RANK": "7", "RESTART": "3", "ME": "p", "ON": "far", "ATTEMPT": "1.3", "EXTRA": "yes", "HOSTNAME": "p"}
     assert expected.items() <= environment.items()
     assert environment.keys() - expected.keys() == {"PATH", "HOME"}
+
+
+def test_container_gets_the_keys_of_its_secret() -> None:
+    def pod(*references: Object) -> Object:
+        env = [{"name": each["key"], "valueFrom": {"secretKeyRef": each}} for each in references]
+        container = {"name": "c", "command": ["python"], "env": [*env, {"name": "ALSO", "value": "$(KEY)"}]}
+        return {"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": [container]}}
+
+    secrets = {("n", "endpoints"): {"data": {"KEY": "YSQoQik="}}}
+
+    def secret(namespace: str, name: str) -> Object | None:
+        return secrets.get((namespace, name))
+
+    absent = {"name": "endpoints", "key": "OTHER", "optional": True}
+    opened = with_secrets(pod({"name": "endpoints", "key": "KEY"}, absent), secret)
+    _, environment = command(opened, Names(), {})
+    assert (environment["KEY"], environment["ALSO"]) == ("a$(B)", "a$(B)")
+    assert "OTHER" not in environment
+    with pytest.raises(ValueError, match=r"couldn't find key OTHER in Secret n/endpoints"):
+        with_secrets(pod({**absent, "optional": False}), secret)
 
 
 def test_port_of_a_name_changes_with_a_restart() -> None:

@@ -181,6 +181,7 @@ SCRIPTS = [
         "command",
         ["python", "-m", "pipeline.training", "/checkpoints/plan.json", "--attempt", "1.$(RESTART)"],
     ),
+    ray("a mode that KubeRay does not know", "ray-submission-mode", "spec.submissionMode", "K8SJobMode"),
     ray("an entrypoint without a fence", "unfenced", "spec.entrypoint", "python -m pipeline.training /c/plan.json"),
     ray("one directory in the entrypoint", "shared-run-directory", "spec.entrypoint",
         "python run_grpo.py checkpointing.checkpoint_dir=/data/checkpoints"),

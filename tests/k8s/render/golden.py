@@ -23,9 +23,10 @@ def gang(nodes: int = 3, processes: int = 8, engine: str = "trl", **settings: An
     return example("spot_h200_grpo", "/checkpoints/data", compute, training)
 
 
-def evaluation(backend: str = "jobset", **pod: Any) -> Gang:
+def evaluation(backend: str = "jobset", weights: dict[str, Any] | None = None, **pod: Any) -> Gang:
     """The pod of an evaluation beside such a gang."""
-    settings = Kubernetes.model_validate({"image": IMAGE, "backend": backend, "capacity": "spot_first"})
+    given = {"image": IMAGE, "backend": backend, "capacity": "spot_first", "weights": weights}
+    settings = Kubernetes.model_validate(given)
     return evaluation_gang(
         "example",
         "0" * 64,
@@ -48,6 +49,13 @@ CASES = {
     "indexed-job": gang(nodes=2, backend="indexed_job", instance_type="p4d.24xlarge", capacity="on_demand"),
     "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),
     "evaluation-jobset": evaluation(devices=4, secret="endpoints", env={"VLLM_PYTHON": "/opt/venv/bin/python"}),
+    "evaluation-vllm": evaluation(
+        weights={"size_gb": 400, "source": "s3://models/tuned"},
+        instance_type="g6e.12xlarge",
+        devices=4,
+        secret="endpoints",
+        env={"VLLM_PYTHON": "/opt/vllm/bin/python"},
+    ),
     "evaluation-rayjob": evaluation("rayjob", image=IMAGE, instance_type="g6e.12xlarge", devices=4),
     "evaluation-indexed-job": evaluation("indexed_job", instance_type="cpu"),
     "rayjob-eks": gang(engine="nemo_rl", backend="rayjob"),
