@@ -64,6 +64,15 @@ class Unsettled(Record):
     reason: str
 
 
+class Unrouted(Unsettled):
+    """Nothing that a rollout could move routes requests, now or later."""
+
+    reason: str = (
+        "rollout.traffic is none: nothing is routed here, so no candidate gets requests, nothing is measured on them, "
+        "and nobody is promoted"
+    )
+
+
 class Readiness(Record):
     """What the slot of a model really serves."""
 
@@ -94,6 +103,24 @@ class TrafficSplit(Protocol):
     def ready(self, model: ModelRef) -> Readiness:
         """What the slot that should hold a model really serves."""
         ...
+
+
+class NoRouter:
+    """TrafficSplit of a deployment that has no router. What a rollout of before asks of it is refused, by name."""
+
+    unit: Unit = "request"
+
+    def read(self) -> Unrouted:
+        return Unrouted()
+
+    def apply(self, split: Split) -> None:
+        raise ValueError(
+            f"{Unrouted().reason}. Rollout {split.rollout} began with a router: name that in rollout.traffic again, "
+            "and its weights follow."
+        )
+
+    def ready(self, model: ModelRef) -> Readiness:
+        return Readiness(served_digest="", replicas=0, reason=Unrouted().reason)
 
 
 def _routed(split: Split) -> tuple[str, str, int, str, float]:
