@@ -3,8 +3,8 @@
 The rule. Only a candidate whose PASS bundle is bound to its digest is proposed, one at a time, never one that was
 rolled back or is blocked (blocks.py); a block that comes later aborts the rollout. Its files and the champion's are
 hashed (GATED), a person approves it where the policy asks for that (APPROVED; they are hashed again before its first
-weight), and its slot has to serve it. Then it may answer copies (SHADOWING), and gets each weight in turn: SHIFTING
-until the router reads it back, then OBSERVING.
+weight), and its slot has to serve it, and to answer recent prompts that nobody waits for (warm_up.py). Then it may
+answer copies (SHADOWING), and gets each weight in turn: SHIFTING until the router reads it back, then OBSERVING.
 
 In a tick metrics and harm come first, then the slot, then the router. Proven harm takes the canary to 0 at once and is
 final. What cannot be seen, of metrics or router, is a miss; three in a row hold the rollout. A weight that a person
@@ -115,6 +115,8 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     first = proposal.policy.shadow_share * 100 or proposal.policy.weight_at(0)
     if reason := too_few_servers(ports.split, proposal, math.ceil(first), state.evidence.busiest_per_s):
         return _missed(state, reason, most=MAX_LOADING)
+    if cold := ports.warm(proposal.version.model):
+        return _missed(state, cold, most=MAX_LOADING)
     if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
         return RolloutStep(Phase.ROLLING_BACK, lost)
     if proposal.policy.shadow_share:

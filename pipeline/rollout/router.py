@@ -7,6 +7,7 @@ decide weights: it holds what the rollout asks for, unless a later epoch of the 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Literal, Protocol, Self
 
 from pydantic import model_validator
@@ -104,6 +105,10 @@ class TrafficSplit(Protocol):
         """What the slot that should hold a model really serves."""
         ...
 
+    def servers(self, model: ModelRef) -> Sequence[str]:
+        """Root URLs of the servers of a model's slot; () where they are reached through the router alone."""
+        ...
+
 
 class NoRouter:
     """TrafficSplit of a deployment that has no router. What a rollout of before asks of it is refused, by name."""
@@ -121,6 +126,9 @@ class NoRouter:
 
     def ready(self, model: ModelRef) -> Readiness:
         return Readiness(served_digest="", replicas=0, reason=Unrouted().reason)
+
+    def servers(self, model: ModelRef) -> Sequence[str]:
+        return ()
 
 
 def _routed(split: Split) -> tuple[str, str, int, str, float]:

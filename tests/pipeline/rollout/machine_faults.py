@@ -28,6 +28,10 @@ class FailingWorld(WitnessedRollout):
     def slot_turns(self, fault):
         self.router.slot = fault
 
+    @rule(cold=st.booleans())
+    def the_slot_fails_at_recent_prompts(self, cold):
+        self.cold = cold
+
     @rule(down=st.booleans())
     def registry_turns(self, down):
         self.world.registry.down = down

@@ -43,6 +43,8 @@ class WitnessedRollout(RuleBasedStateMachine):
         self.in_force_since, self.jumps_before = 0.0, 0
         self.wish: tuple[str, int] | None = None
         """Rollout whose weight a person lowered, and the record's epoch then."""
+        self.cold, self.warmed = False, set[str]()
+        """Whether slots fail at recent prompts, and the models whose slots answered them."""
         self.checked = -1
 
     def teardown(self):
@@ -70,8 +72,14 @@ class WitnessedRollout(RuleBasedStateMachine):
     def ports(self):
         return RolloutPorts(
             self.store, NAME, self.router, self.project, self.world.metrics, intact=lambda _: True,
-            notify=self.world.notify,
+            notify=self.world.notify, warm=self.warm,
         )  # fmt: skip
+
+    def warm(self, model):
+        if self.cold:
+            return "no answer"
+        self.warmed.add(model.digest)
+        return ""
 
     def waits(self, seconds):
         self.world.now += seconds
@@ -108,6 +116,7 @@ class WitnessedRollout(RuleBasedStateMachine):
         assert self.router.slot == "" or self.router.fault == "late", "a weight on a slot that is not ready"
         proposal = events[0].proposal
         assert proposal is not None
+        assert proposal.version.model.digest in self.warmed, "its first user met a cold slot"
         if proposal.policy.needs_approval:
             approvals = [e.approval for e in events if e.approval is not None]
             assert [a.model_digest for a in approvals] == [proposal.version.model.digest]
