@@ -38,6 +38,7 @@ from pipeline.rollout.reconcile import (
 )
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
 from pipeline.rollout.router import Split
+from pipeline.rollout.servers import load_ratio
 from pipeline.rollout.tallies import read_tally, write_tally
 
 MAX_MISSES = 3
@@ -282,7 +283,7 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     slot = slot_of(ports.split, proposal.version.model)
     result, note = None, ""
     if metrics is not None and not blind:
-        result, note = _counted(state, proposal, ports, metrics)
+        result, note = _counted(state, proposal, ports, metrics, slot.servers)
         evidence = result.evidence
         if now - watched > policy.max_look_s:
             note = "; ".join([*([note] if note else []), f"clock: {now - watched:.0f} s since the last look"])
@@ -294,9 +295,10 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
 
 
 def _counted(
-    state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics
+    state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics, servers: int
 ) -> tuple[LookResult, str]:
-    """The stage's evidence with one more look, whose tally is written before any event names it."""
+    """The stage's evidence with one more look, whose tally is written before any event names it. `servers`: of the
+    canary's slot, as far as they answer."""
     before, tally, note = state.evidence, StageTally(), ""
     if state.tally:
         kept = read_tally(ports.store, ports.model_name, state.tally)
@@ -308,17 +310,24 @@ def _counted(
         before, tally = before.fresh(), StageTally()
     if before.graded_until is not None and tally.graded_until is not None:
         tally = tally.model_copy(update={"graded_until": max(before.graded_until, tally.graded_until)})
-    tally = tally.plus(metrics, before.slow_over_s)
+    load = _load(proposal, ports, metrics, servers) if before.slow_over_s is not None else None
+    tally = tally.plus(metrics, before.slow_over_s, load)
     return (
         LookResult(
             window_start=metrics.window_start,
             window_end=metrics.window_end,
             judged_until=judged_until(metrics, proposal.policy),
-            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics),
+            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics, load),
             tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
         ),
         note,
     )
+
+
+def _load(proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics, servers: int) -> float | None:
+    """How the requests of a look lay on the two slots' servers."""
+    champion = slot_of(ports.split, proposal.champion).servers if servers else 0
+    return load_ratio(metrics.canary.sum().requests, servers, metrics.champion.sum().requests, champion)
 
 
 class _Router(NamedTuple):
