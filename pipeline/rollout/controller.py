@@ -194,7 +194,7 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     return RolloutStep(
         Phase.HELD,
         missed or "no harm is proven",
-        look=look.result,
+        look=None if router.differs else look.result,  # at another weight, as in `_judge`
         missed=bool(missed),
         unready=look.slot.down,
         raised=router.raised,

@@ -6,11 +6,15 @@ passed.
 
 import shutil
 import tempfile
+from itertools import accumulate
 from pathlib import Path
 
-from hypothesis.stateful import RuleBasedStateMachine, initialize
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
+from pipeline.rollout.advance import awaited, shortfall
 from pipeline.rollout.controller import tick
+from pipeline.rollout.doubt import doubt
+from pipeline.rollout.harm import harm
 from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.router import Split
@@ -22,7 +26,18 @@ WEIGHTS = tuple(SHORT.weight_at(stage) for stage in range(3))
 DAY = 86_400.0
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 DEAD = {"error_rate": 1.0, "graded": 0.0}
-KINDS = {"good": {}, "better": {"quality": 0.75}, "bad": {"quality": 0.2}, "dead": DEAD}
+KINDS = {
+    "good": {},
+    "better": {"quality": 0.75},
+    "bad": {"quality": 0.2},
+    "dead": DEAD,
+    "doubtful": {"quality": 0.67},
+    "slow": {"seconds": 9.0},
+    "hardly graded": {"graded": 0.5, "ungraded": 0.5},
+    "hardly readable": {"readable": 0.4},
+}
+UNITS = {"request": ("", ""), "user": ("a", "b"), "not sticky": ("a", "a")}
+"""Letters of both arms' users."""
 
 
 class WitnessedRollout(RuleBasedStateMachine):
@@ -45,6 +60,7 @@ class WitnessedRollout(RuleBasedStateMachine):
         """Rollout whose weight a person lowered, and the record's epoch then."""
         self.cold, self.warmed = False, set[str]()
         """Whether slots fail at recent prompts, and the models whose slots answered them."""
+        self.violation: AssertionError | None = None
         self.checked = -1
 
     def teardown(self):
@@ -93,11 +109,24 @@ class WitnessedRollout(RuleBasedStateMachine):
         return real.canary_weight if real is not None and real.rollout == self.world.state.rollout else 0
 
     def healthy(self):
+        self.cold = False
         self.router.fault, self.router.slot, self.router.asked = "", "", None
-        self.world.metrics.spoil = SPOILERS["good"]
+        self.world.metrics.spoil, self.world.metrics.requests = SPOILERS["good"], 40_000
 
     def witness(self, before: Split | None, after: Split):
-        """Called with what the router really does, right after it obeyed."""
+        """Called with what the router really does, right after it obeyed. What it finds is kept until the step is over:
+        an error of the router's is no end of a tick."""
+        try:
+            self.check(before, after)
+        except AssertionError as violation:
+            self.violation = self.violation or violation
+
+    @invariant()
+    def no_weight_moved_wrongly(self):
+        if self.violation is not None:
+            raise self.violation
+
+    def check(self, before: Split | None, after: Split):
         events = [e for e in read_events(self.store, NAME) if e.rollout == after.rollout]
         by_hand = {e.weight for e in events if e.weight is not None}
         assert after.canary_weight in {0, *WEIGHTS} | by_hand
@@ -121,7 +150,8 @@ class WitnessedRollout(RuleBasedStateMachine):
             approvals = [e.approval for e in events if e.approval is not None]
             assert [a.model_digest for a in approvals] == [proposal.version.model.digest]
         if proposal.policy.shadow_share:
-            assert any(e.phase is Phase.SHADOWING and e.look is not None for e in events)
+            copied = [e.epoch for e in events if e.phase is Phase.SHADOWING]
+            assert any(e.look is not None and e.epoch > copied[0] for e in events if copied), "no copy was looked at"
         if self.wish is not None and self.wish[0] == after.rollout:
             assert any(e.action == "resume" and e.epoch > self.wish[1] for e in events), "a person's wish was undone"
         stage = WEIGHTS.index(after.canary_weight)
@@ -130,6 +160,21 @@ class WitnessedRollout(RuleBasedStateMachine):
         if stage == 0 or (resumed and resumed[-1].epoch > decided[-1].epoch):
             return
         self.rose_on_evidence(events, decided[-1], stage, self.passed - since + jumps * SHORT.max_look_s)
+
+    def judged(self, last, event):
+        """Of two events that follow each other: what an observed stage may lead to, by the evidence on record."""
+        if event.look is None or last.phase is not Phase.OBSERVING or event.missed:
+            return
+        proposal = next(e.proposal for e in read_events(self.store, NAME) if e.proposal and e.rollout == event.rollout)
+        policy, evidence = proposal.policy, event.look.evidence
+        weight = policy.weight_at(last.stage)
+        assert event.phase is Phase.ROLLING_BACK or harm(evidence, policy) is None, "harm was proven"
+        if event.phase in (Phase.OBSERVING, Phase.SHIFTING, Phase.PROMOTED):
+            assert not doubt(evidence, weight, policy), "it went on in doubt"
+        if event.phase in (Phase.SHIFTING, Phase.PROMOTED):
+            assert not awaited(evidence, policy, weight) and not shortfall(evidence, policy), (
+                "not proven to be no worse"
+            )
 
     def rose_on_evidence(self, events, decided, stage, really_s):
         began = [e for e in events if e.phase is Phase.OBSERVING and e.epoch < decided.epoch and e.look is None]
@@ -146,5 +191,18 @@ class WitnessedRollout(RuleBasedStateMachine):
         assert all((look.window_start, look.window_end) in given for look in looks), "evidence of another weight"
         assert looks[-1].window_end == decided.at, "the deciding look was not fresh"
         covered = sum(min(look.window_end - look.window_start, SHORT.max_look_s) for look in counted)
+        self.adds_up(events, decided, WEIGHTS[stage - 1])
         assert covered >= SHORT.dwell_s[stage - 1]
         assert really_s >= SHORT.dwell_s[stage - 1] - SLOW_S, "a clock bought the dwell"
+
+    def adds_up(self, events, decided, weight):
+        """The deciding evidence is that of the stage's newest looks, each once; a stage may have started over."""
+        seen = {(e.look.window_start, e.look.window_end) for e in events if e.look and e.epoch <= decided.epoch}
+        of_weight = {
+            (look.window_start, look.window_end): look.canary.sum().requests
+            for split, look in self.world.metrics.given
+            if split.canary_weight == weight
+        }
+        sums = list(accumulate(of_weight[window] for window in sorted(seen & of_weight.keys(), reverse=True)))
+        requests = decided.look.evidence.canary.requests
+        assert any(abs(requests - each) < 1e-3 for each in sums), "evidence that no look had"
