@@ -56,6 +56,8 @@ class WitnessedRollout(RuleBasedStateMachine):
         self.proposals = self.registered = self.jumps = 0
         self.doomed: set[str] = set()
         self.in_force_since, self.jumps_before = 0.0, 0
+        self.turn = ("", 0)
+        """Rollout and epoch of the decision that the weight in force follows."""
         self.wish: tuple[str, int] | None = None
         """Rollout whose weight a person lowered, and the record's epoch then."""
         self.cold, self.warmed = False, set[str]()
@@ -133,16 +135,23 @@ class WitnessedRollout(RuleBasedStateMachine):
         same = before is not None and before.rollout == after.rollout
         was = before.canary_weight if same else 0
         since, jumps = self.in_force_since, self.jumps - self.jumps_before
-        if after.canary_weight != was:
-            self.in_force_since, self.jumps_before = self.passed, self.jumps
+        turn = max((e.epoch for e in events if e.phase is Phase.SHIFTING and not e.missed), default=0)
+        if after.canary_weight > was and (after.rollout, turn) != self.turn:
+            self.in_force_since, self.jumps_before, self.turn = self.passed, self.jumps, (after.rollout, turn)
         if after.canary_weight:
             assert after.expires_at is not None, "a canary without a lease"
         if after.canary_weight <= was:
             return
         assert after.rollout not in self.doomed, "a weight rose after the rollback was decided"
         assert all(e.phase is not Phase.ROLLING_BACK for e in events)
-        assert events[-1].phase in (Phase.SHIFTING, Phase.OBSERVING), "it rose by itself"
-        assert self.router.slot == "" or self.router.fault == "late", "a weight on a slot that is not ready"
+        read_back = {
+            WEIGHTS[e.stage] for e in events if e.phase is Phase.OBSERVING
+        }  # or so it read, of a router that lies
+        stays = events[-1].phase is Phase.HELD and after.canary_weight in read_back
+        assert events[-1].phase in (Phase.SHIFTING, Phase.OBSERVING) or stays, "it rose by itself"
+        unknown = self.router.slot == "few" and before is None  # nobody is known to be the champion
+        ready = self.router.slot == "" or self.router.fault == "late" or unknown
+        assert ready, f"a weight on a slot that is not ready: {self.router.slot}"
         proposal = events[0].proposal
         assert proposal is not None
         assert proposal.version.model.digest in self.warmed, "its first user met a cold slot"
@@ -197,12 +206,12 @@ class WitnessedRollout(RuleBasedStateMachine):
 
     def adds_up(self, events, decided, weight):
         """The deciding evidence is that of the stage's newest looks, each once; a stage may have started over."""
-        seen = {(e.look.window_start, e.look.window_end) for e in events if e.look and e.epoch <= decided.epoch}
+        seen = [(e.look.window_start, e.look.window_end) for e in events if e.look and e.epoch <= decided.epoch]
         of_weight = {
             (look.window_start, look.window_end): look.canary.sum().requests
             for split, look in self.world.metrics.given
             if split.canary_weight == weight
         }
-        sums = list(accumulate(of_weight[window] for window in sorted(seen & of_weight.keys(), reverse=True)))
+        sums = list(accumulate(of_weight[window] for window in reversed(seen) if window in of_weight))
         requests = decided.look.evidence.canary.requests
         assert any(abs(requests - each) < 1e-3 for each in sums), "evidence that no look had"
