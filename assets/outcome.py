@@ -14,8 +14,9 @@ from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.storage import Record, Store
 
-Ending = Literal["not trained", "stopped", "refused", "held", "rollout"]
-"""`stopped`: by the training itself. `held`: the candidate passed and waits for a person."""
+Ending = Literal["not trained", "stopped", "refused", "held", "registered", "rollout"]
+"""`stopped`: by the training itself. `held`: the candidate passed and waits for a person. `registered`: it passed, and
+the deployment has no router to roll it out by."""
 ORDER_LOCK = f"{layout.ITERATIONS}/order.lock"
 
 
@@ -56,13 +57,14 @@ def begin(store: Store, iteration: Iteration) -> None:
 
 
 def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) -> None:
-    """Record the ending once; a second call changes nothing, but that a held candidate may yet be rolled out."""
+    """Record the ending once; a second call changes nothing, but that a candidate that was held, or registered alone,
+    may yet be rolled out."""
     name = iteration.path(layout.OUTCOME)
     with store.alone(ORDER_LOCK):
         place = _next_place(store, layout.OUTCOME, IterationOutcome)
         ended = IterationOutcome(ending=ending, detail=detail, place=place, at=time.time())
         before = outcome(store, iteration)
-        if ending == "rollout" and before is not None and before.ending == "held":
+        if ending == "rollout" and before is not None and before.ending in ("held", "registered"):
             store.write(name, ended)
         else:
             store.create(name, ended)

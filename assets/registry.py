@@ -20,6 +20,12 @@ from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import ModelVersion, RolloutState
+from pipeline.rollout.router import Unrouted
+
+DEPLOY_IT = (
+    "Deploy it by your own means. The next iteration is compared with the champion as it is: for it to begin from what "
+    "you deployed, set base_model.uri to models:/NAME@ALIAS and move that alias in MLflow."
+)
 
 
 @loop_asset(
@@ -81,6 +87,11 @@ def canary(
         end(context, deployment, iteration, "held", held)
         return
     log = context.log.info
+    if recipe.rollout.traffic.kind == "none":
+        registered = f"version {model_version.version} of {model_version.name} is registered. {Unrouted().reason}"
+        context.log.warning(f"{registered}. {DEPLOY_IT}")
+        end(context, deployment, iteration, "registered", registered)
+        return
     if recipe.rollout.export_to:
         for model in (iteration.champion, model_version.model):
             export_model(model, recipe.rollout.export_to, model_version.name, log)

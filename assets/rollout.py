@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 from assets.records import LABELS
 from assets.resources import Deployment
 from assets.traffic import is_routed, live_traffic, traffic_split
+from assets.warm_up import warmed
 from pipeline import layout
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.iteration import Iteration
@@ -52,13 +53,21 @@ def rollout_ports(
         if registry:
             project(uri, state)
 
+    split = traffic_split(deployment)
+
+    def warm(model: ModelRef) -> str:
+        proposal = read_state(store, name).proposal
+        assert proposal is not None, "it is a candidate's slot"
+        return warmed(deployment, split, model, proposal.version.iteration, log)
+
     return RolloutPorts(
         store,
         name,
-        traffic_split(deployment),
+        split,
         follow,
         metrics,
         notify=lambda now: tell(store, name, url, now),
+        warm=warm,
         aa=lambda: _aa_alarm(deployment, log),
     )
 

@@ -23,15 +23,15 @@ from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots, slots_of_n
 from pipeline.gateway.split import GatewaySplit
 from pipeline.gateway.split_file import write_champion
 from pipeline.recipe import Recipe
-from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, SagemakerTraffic
+from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic, SagemakerTraffic
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
 from pipeline.rollout.fingerprint import ROUNDS, identify_slot
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import Grading
-from pipeline.rollout.ports import LiveMetricsPort
+from pipeline.rollout.ports import LiveMetricsPort, Unwatched
 from pipeline.rollout.record import Phase
-from pipeline.rollout.router import TrafficSplit
+from pipeline.rollout.router import NoRouter, TrafficSplit
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import digest_head, served_names
 from pipeline.storage import ModelRef
@@ -81,6 +81,8 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             from pipeline.rollout.sagemaker import SagemakerEndpoint
 
             return SagemakerEndpoint(deployment.store(), traffic, name, location)
+        case NoTraffic():
+            return NoRouter()
         case _:
             assert_never(traffic)
 
@@ -99,7 +101,7 @@ def is_routed(deployment: Deployment) -> bool:
     """Whether something routes requests now that a rollout can follow: a gateway that runs, or another's router."""
     recipe = deployment.recipe()
     if not isinstance(recipe.rollout.traffic, GatewayTraffic):
-        return True
+        return not isinstance(recipe.rollout.traffic, NoTraffic)
     return running_address(deployment.store().path(layout.gateway(recipe.base_model.name))) is not None
 
 
@@ -111,6 +113,9 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
     """
     recipe, store = deployment.recipe(), deployment.store()
     rollout, name, source = recipe.rollout, recipe.base_model.name, recipe.traces.source
+    if isinstance(rollout.traffic, NoTraffic):
+        yield LiveTraffic(Unwatched(), time.sleep)
+        return
     if not isinstance(rollout.traffic, GatewayTraffic):
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), time.sleep)
         return

@@ -74,6 +74,9 @@ def ending(settings: DeploymentFiles, iteration: Iteration) -> IterationEnding:
             accept = command(settings, f'rollout.accept_hold="{iteration.id}"', launch=launch)
             text = f"held{_figures(store, iteration)}: {reasons}"
             return IterationEnding(text, accept, "rolls the candidate out all the same, once you have looked at it")
+        case "registered":
+            text = f"registered{_figures(store, iteration)}: {ended.detail}"
+            return IterationEnding(text, command(settings), "looks for newer traces")
         case "rollout":
             return _rolled_out(settings, iteration)
 

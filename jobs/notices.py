@@ -23,10 +23,12 @@ NEWEST = 20
 """Failed runs of each job that are looked at."""
 ENDINGS = {
     "held": "HELD: it passed the gate, and its training's health wants a person's look before it is rolled out",
+    "registered": "PASS: its candidate is registered, and rollout.traffic is none: deploy it by your own means",
     "refused": "FAIL: the gate, a block or the rollout refused its candidate",
     "stopped": "STOPPED: the sentinel ended its training",
 }
-"""Of those that end without a candidate; that a method lacks evidence is everyday, and `new_labels` says so."""
+"""Of those that end without a candidate in the traffic; that a method lacks evidence is everyday, and `new_labels` says
+so."""
 
 
 def waiting(instance: dg.DagsterInstance, deployment: Deployment) -> list[Notice]:

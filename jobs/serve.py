@@ -34,9 +34,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     recipe = settings.recipe()
     traffic = recipe.rollout.traffic
     if not isinstance(traffic, GatewayTraffic):
-        print(
-            f"rollout.traffic of {settings.recipe_path} is {traffic.kind}, which others keep: nothing is served here."
-        )
+        why = "so nothing is routed" if traffic.kind == "none" else "which others keep"
+        print(f"rollout.traffic of {settings.recipe_path} is {traffic.kind}, {why}: nothing is served here.")
         return 1
     signal.signal(signal.SIGTERM, _end)
     limit, name = recipe.evaluation.max_completion_tokens, recipe.base_model.name

@@ -29,6 +29,7 @@ from pipeline.rollout.blocks import blocked
 from pipeline.rollout.fold import fold
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Phase, RolloutState, read_events
+from pipeline.rollout.router import Unrouted
 from pipeline.rollout.status import RolloutStatus, status
 from pipeline.storage import ModelRef, Record, Store
 
@@ -108,7 +109,8 @@ def read_deployment(last: int, now: float) -> DeploymentStatus:
     name, files = recipe.base_model.name, worker_files(Path("dagster.yaml"))
     events = read_events(store, name)
     state = fold(events)
-    rollout = status(name, _serving(recipe, state), events, None, now)
+    split = Unrouted() if recipe.rollout.traffic.kind == "none" else None
+    rollout = status(name, _serving(recipe, state), events, split, now)
     newest = store.read(layout.LATEST, Iteration)
     figures = read_kpi(store, recipe, last)
     ended = _ended(settings, newest) if newest is not None else None

@@ -22,6 +22,7 @@ COLOURS = {
     "in rollout": CYAN,
     "in progress": CYAN,
     "held": YELLOW,
+    "registered": GREEN,
     "refused": YELLOW,
     "stopped": RED,
     "rolled back": RED,
@@ -166,6 +167,9 @@ def _champion(read: "DeploymentStatus", now: float) -> str:
 
 def _rollout(read: "DeploymentStatus") -> str:
     rollout = read.rollout
+    if not rollout.routed:
+        before = "" if rollout.candidate is None else f"version {rollout.candidate.version}: {rollout.phase}; "
+        return f"{before}{rollout.router_reason}; waits for {rollout.waits_for}"
     if rollout.candidate is None:
         return f"none; waits for {rollout.waits_for}"
     phase = str(rollout.phase).replace("_", " ")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
 from k8s.client import ApiResource, KubernetesClient, Refused
@@ -147,6 +147,11 @@ class HttpRoute:
         if slot is None:
             return Readiness(served_digest="", replicas=0, reason=f"no slot holds {model.digest[:12]}: {_held(slots)}")
         return self.slots.readiness(slot, self._identify)
+
+    def servers(self, model: ModelRef) -> Sequence[str]:
+        """Each ready pod of the model's slot, or its Service where pods may not be listed."""
+        slot = next((slot for slot in self.slots.read() if slot.digest == model.digest), None)
+        return () if slot is None else self.slots.servers(slot)
 
     def _fill(self, split: Split, route: _Route, both: tuple[Slot, Slot]) -> None:
         """Have the slots hold and run the models of a split; one step of it where that takes several."""

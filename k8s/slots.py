@@ -117,11 +117,19 @@ class SlotPair:
             return Readiness(served_digest="", replicas=0, reason=f"{slot.name}: none of {slot.wanted} pods is ready")
         pods = self._pods(slot.name)
         if pods is None:
-            whole = PodServer("", f"http://{slot.name}.{self._namespace}.svc:{PORT}/v1")
+            whole = PodServer("", self._service(slot.name))
             return self._readiness_of(slot, [_asked(whole, identify, ROUNDS)], slot.ready)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             answers = list(pool.map(lambda pod: _asked(pod, identify, 1), pods))
         return self._readiness_of(slot, answers, len(answers))
+
+    def servers(self, slot: Slot) -> tuple[str, ...]:
+        """Root URL of each ready pod, or of the Service where they cannot be listed. Raises as `read`."""
+        pods = self._pods(slot.name)
+        return (self._service(slot.name),) if pods is None else tuple(pod.url for pod in pods)
+
+    def _service(self, name: str) -> str:
+        return f"http://{name}.{self._namespace}.svc:{PORT}/v1"
 
     @staticmethod
     def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer], asked: int) -> Readiness:

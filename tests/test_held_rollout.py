@@ -62,6 +62,7 @@ def test_a_candidate_waits_for_a_held_rollout_and_then_enters(
         assert ended is not None
         assert ended.ending == "rollout"
         assert follow_rollout(settings, print, 120.0).phase is Phase.PROMOTED
+        assert "warm-up: 32 recent prompts were asked at http://127.0.0.1:" in capsys.readouterr().out
     champion = read_state(settings.store(), name).champion
     assert champion is not None
     assert champion.iteration == iteration.id

@@ -13,6 +13,7 @@ State = Literal[
     "stopped",
     "refused",
     "held",
+    "registered",
     "in rollout",
     "promoted",
     "rolled back",

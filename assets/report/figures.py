@@ -83,6 +83,7 @@ def headline(kpi: IterationKpi) -> str:
         "stopped": "The training stopped itself, and nothing was evaluated.",
         "refused": "The candidate was refused, and the champion stays.",
         "held": "The candidate passed the gate and waits for a person.",
+        "registered": "The candidate passed the gate and is registered; this deployment routes nothing to it.",
         "in rollout": "The candidate passed the gate and is being rolled out.",
         "promoted": f"The candidate was promoted{f' as version {kpi.version}' if kpi.version else ''}.",
         "rolled back": "The candidate was rolled back, and the champion before it serves.",

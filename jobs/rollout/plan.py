@@ -12,6 +12,7 @@ from pipeline.rollout.last_week import LOOKS, WEEK_S, busiest_per_s, days_of, ra
 from pipeline.rollout.plan import plan, traffic_of
 from pipeline.rollout.policy import RolloutPolicy, policy_of
 from pipeline.rollout.reconcile import slot_of
+from pipeline.rollout.router import Unrouted
 
 
 def add_to(add: AddCommand) -> None:
@@ -27,7 +28,17 @@ def _policy(settings: Deployment, requests: Sequence[ServedRequest]) -> RolloutP
     return policy_of(settings.recipe().rollout, gradable=graded and not rated, rated=rated)
 
 
+def _unrouted(settings: Deployment) -> bool:
+    """Whether there is no router, and so no stage to plan or to try; says so."""
+    if settings.recipe().rollout.traffic.kind != "none":
+        return False
+    print(f"{Unrouted().reason}. There is no stage to look at.")
+    return True
+
+
 def _plan(settings: Deployment, asked: argparse.Namespace) -> int:
+    if _unrouted(settings):
+        return REFUSED
     requests, rollout = read_last_week(settings), settings.recipe().rollout
     traffic = traffic_of(units_of(requests), days_of(requests), busiest_per_s(requests))
     print(f"{len(requests):,} requests of {traffic.users:,.0f} users in {days_of(requests):.1f} days, as admitted;")
@@ -47,6 +58,8 @@ def _champion_servers(settings: Deployment) -> int:
 
 
 def _aa(settings: Deployment, asked: argparse.Namespace) -> int:
+    if _unrouted(settings):
+        return REFUSED
     requests = read_last_week(settings)
     check = aa(requests, _policy(settings, requests), WEEK_S / asked.looks, asked.salts)
     print("\n".join(check.lines()))

@@ -13,7 +13,7 @@ from assets.traffic import traffic_split
 from jobs.rollout import DONE, REFUSED, AddCommand, look_command
 from jobs.rollout.decide import decision_options, exit_code, outcome_lines, take
 from pipeline.rollout.decision import RolloutDecision
-from pipeline.rollout.router import Split, TrafficSplit
+from pipeline.rollout.router import Split, TrafficSplit, Unrouted
 
 READ_BACK_WITHIN_S = 10.0
 
@@ -31,8 +31,11 @@ def router_to_zero(split: TrafficSplit, sleep_s: float = 0.5) -> str:
     """Give the champion everything, at the router alone; says what is in force then. Raises ValueError when it does
     not read so."""
     before = split.read()
+    if isinstance(before, Unrouted):
+        raise ValueError(f"{before.reason}. Set the weights of what serves your users by hand.")
     if not isinstance(before, Split):
-        raise ValueError(f"The router reads no split ({before or 'none was ever applied'}). Set its weights by hand.")
+        why = before.reason if before else "none was ever applied"
+        raise ValueError(f"The router reads no split ({why}). Set its weights by hand.")
     if before.canary_weight == 0:
         return f"Rollout {before.rollout}: the router reads 0% on the canary already."
     split.apply(before.model_copy(update={"champion_weight": 100, "canary_weight": 0}))

@@ -52,7 +52,7 @@ def follow(
 def change_line(report: RolloutStatus) -> str:
     """What a line without a terminal says; it is printed when it changes."""
     if not report.rollout:
-        return f"{report.model} no rollout yet"
+        return f"{report.model} no rollout{' yet' if report.routed else f': {report.router_reason}'}"
     return f"{report.model} {report.rollout} {report.phase}, {report.weight}% on the canary: {report.reason}"
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import reduce
 
 import msgspec
 
 from pipeline.gateway.span_files import RecordedRequest
 from pipeline.recipe.traces import Traces
-from pipeline.traces.arrow import pc
+from pipeline.rollout.consent import allowed
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten
-from pipeline.traces.gates import GateRules, confidential, consent, erased, region
+from pipeline.traces.gates import GateRules
 from pipeline.traces.rows import Trace
 
 
@@ -27,9 +26,7 @@ def readable(rows: Sequence[RecordedRequest], settings: Traces, forgotten: Forgo
         return []
     batch, _ = BatchBuilder(settings, "gateway").batch([_trace(n, row) for n, row in enumerate(rows)])
     rules = GateRules(settings, datetime.fromtimestamp(now, UTC), forgotten)
-    objections = reduce(pc.or_, (gate(batch, rules) for gate in (erased, consent, region, confidential)))
-    allowed = batch["line"].filter(pc.invert(pc.fill_null(objections, True)))
-    positions = set(allowed.to_pylist())
+    positions = set(batch["line"].filter(allowed(batch, rules)).to_pylist())
     return [n in positions for n in range(len(rows))]
 
 

@@ -74,7 +74,14 @@ class SagemakerTraffic(Section):
     """Name of the second variant."""
 
 
-AnyTraffic = Annotated[GatewayTraffic | HttpRouteTraffic | SagemakerTraffic, Field(discriminator="kind")]
+class NoTraffic(Section):
+    """No router that this project moves: candidates are registered, and people deploy them."""
+
+    kind: Literal["none"] = "none"
+    """A candidate that passes the gate gets a version and no rollout."""
+
+
+AnyTraffic = Annotated[GatewayTraffic | HttpRouteTraffic | SagemakerTraffic | NoTraffic, Field(discriminator="kind")]
 
 
 class GatewayMetrics(Section):
@@ -173,6 +180,13 @@ class Rollout(Section):
 
     @model_validator(mode="after")
     def _metrics_of_the_router(self) -> Rollout:
+        if self.traffic.kind == "none" and (self.metrics.kind != "gateway" or self.shadow_share):
+            raise ValueError(
+                "rollout.traffic is none: no candidate gets requests or copies, and there is nothing to measure. Leave "
+                "metrics and shadow_share out, or name the router."
+            )
+        if self.traffic.kind == "none":
+            return self
         if self.traffic.kind != "gateway" and not self.export_to:
             raise ValueError(
                 f"rollout.traffic is {self.traffic.kind}, whose slots load models from a place that is not named. Set "

@@ -132,7 +132,7 @@ def _alarms(week: _Week, policy: RolloutPolicy, weight: int, points: Sequence[Ar
 
 def _first_alarms(week: _Week, policy: RolloutPolicy, weight: int, in_canary: NDArray[np.bool_]) -> set[str]:
     """What ends the stage, were it one: harm, or a doubt on the way there."""
-    sums = {name: np.zeros(len(week.users)) for name in (*week.columns, "slow", "timed")}
+    sums = {name: np.zeros(len(week.users)) for name in (*week.columns, "slow", "timed", "answered", "readable")}
     evidence, latencies, silent = LiveEvidence(), Latencies(), 0.0
     alarms: set[str] = set()
     for look in week.looks:

@@ -3,8 +3,8 @@
 The rule. Only a candidate whose PASS bundle is bound to its digest is proposed, one at a time, never one that was
 rolled back or is blocked (blocks.py); a block that comes later aborts the rollout. Its files and the champion's are
 hashed (GATED), a person approves it where the policy asks for that (APPROVED; they are hashed again before its first
-weight), and its slot has to serve it. Then it may answer copies (SHADOWING), and gets each weight in turn: SHIFTING
-until the router reads it back, then OBSERVING.
+weight), and its slot has to serve it, and to answer recent prompts that nobody waits for (warm_up.py). Then it may
+answer copies (SHADOWING), and gets each weight in turn: SHIFTING until the router reads it back, then OBSERVING.
 
 In a tick metrics and harm come first, then the slot, then the router. Proven harm takes the canary to 0 at once and is
 final. What cannot be seen, of metrics or router, is a miss; three in a row hold the rollout. A weight that a person
@@ -38,6 +38,7 @@ from pipeline.rollout.reconcile import (
 )
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
 from pipeline.rollout.router import Split
+from pipeline.rollout.servers import load_ratio
 from pipeline.rollout.tallies import read_tally, write_tally
 
 MAX_MISSES = 3
@@ -115,6 +116,8 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     first = proposal.policy.shadow_share * 100 or proposal.policy.weight_at(0)
     if reason := too_few_servers(ports.split, proposal, math.ceil(first), state.evidence.busiest_per_s):
         return _missed(state, reason, most=MAX_LOADING)
+    if cold := ports.warm(proposal.version.model):
+        return _missed(state, cold, most=MAX_LOADING)
     if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
         return RolloutStep(Phase.ROLLING_BACK, lost)
     if proposal.policy.shadow_share:
@@ -191,7 +194,7 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     return RolloutStep(
         Phase.HELD,
         missed or "no harm is proven",
-        look=look.result,
+        look=None if router.differs else look.result,  # at another weight, as in `_judge`
         missed=bool(missed),
         unready=look.slot.down,
         raised=router.raised,
@@ -280,7 +283,7 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     slot = slot_of(ports.split, proposal.version.model)
     result, note = None, ""
     if metrics is not None and not blind:
-        result, note = _counted(state, proposal, ports, metrics)
+        result, note = _counted(state, proposal, ports, metrics, slot.servers)
         evidence = result.evidence
         if now - watched > policy.max_look_s:
             note = "; ".join([*([note] if note else []), f"clock: {now - watched:.0f} s since the last look"])
@@ -292,9 +295,10 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
 
 
 def _counted(
-    state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics
+    state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics, servers: int
 ) -> tuple[LookResult, str]:
-    """The stage's evidence with one more look, whose tally is written before any event names it."""
+    """The stage's evidence with one more look, whose tally is written before any event names it. `servers`: of the
+    canary's slot, as far as they answer."""
     before, tally, note = state.evidence, StageTally(), ""
     if state.tally:
         kept = read_tally(ports.store, ports.model_name, state.tally)
@@ -306,17 +310,24 @@ def _counted(
         before, tally = before.fresh(), StageTally()
     if before.graded_until is not None and tally.graded_until is not None:
         tally = tally.model_copy(update={"graded_until": max(before.graded_until, tally.graded_until)})
-    tally = tally.plus(metrics, before.slow_over_s)
+    load = _load(proposal, ports, metrics, servers) if before.slow_over_s is not None else None
+    tally = tally.plus(metrics, before.slow_over_s, load)
     return (
         LookResult(
             window_start=metrics.window_start,
             window_end=metrics.window_end,
             judged_until=judged_until(metrics, proposal.policy),
-            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics),
+            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics, load),
             tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
         ),
         note,
     )
+
+
+def _load(proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics, servers: int) -> float | None:
+    """How the requests of a look lay on the two slots' servers."""
+    champion = slot_of(ports.split, proposal.champion).servers if servers else 0
+    return load_ratio(metrics.canary.sum().requests, servers, metrics.champion.sum().requests, champion)
 
 
 class _Router(NamedTuple):

@@ -29,6 +29,8 @@ MIN_GRADED = 30
 """Graded requests in each arm below which the normal approximation is not to be trusted."""
 BASIS_GRADED = 100
 """Graded answers of the champion that a sample size is fixed on."""
+UNEQUAL = 2.0
+"""Times the load of the other slot's servers, from which latencies tell of the load and not of the model."""
 POWER_Z = 2.486
 """1.645 + 0.841: a one-sided test at 5% that passes an equal canary four times in five."""
 
@@ -50,6 +52,10 @@ class UnitCounts(Record):
     """Requests that took longer than the frozen threshold."""
     ungraded: float = 0
     """Answers that should have a grade by now and have none: their share is compared between the arms."""
+    answered: float = 0
+    """Answers of the window, by whoever may be read."""
+    readable: float = 0
+    """Those of them that may be read to be graded: their share is compared between the arms too."""
 
 
 class ArmLook(Record):
@@ -113,6 +119,8 @@ class UnitTally(UnitCounts):
             errors=self.errors + seen.errors,
             slow=self.slow + (seen.slow if timed else 0),
             ungraded=self.ungraded + seen.ungraded,
+            answered=self.answered + seen.answered,
+            readable=self.readable + seen.readable,
             timed=self.timed + (seen.requests if timed else 0),
         )
 
@@ -129,18 +137,18 @@ class StageTally(Record):
     graded_until: float | None = None
     """Until when grades of the stage's own requests were counted."""
 
-    def plus(self, look: LiveMetrics, slow_over_s: float | None) -> StageTally:
+    def plus(self, look: LiveMetrics, slow_over_s: float | None, load: float | None = None) -> StageTally:
         """With one more look.
 
-        `slow_over_s` is what the look was asked with. None: none of its requests is compared with the threshold, which
-        is right too while one slot's replicas carry twice the load of the other's.
+        `slow_over_s` is what the look was asked with; None: none of its requests is compared with the threshold. Nor is
+        any where each of the canary's servers carries twice what one of the champion's does. `load`: that ratio.
         """
         seen = look.canary.sum()
-        timed = slow_over_s is not None
+        timed = slow_over_s is not None and (load is None or load < UNEQUAL)
         return StageTally(
             champion=_added(self.champion, look.champion.units, timed),
             canary=_added(self.canary, look.canary.units, timed),
-            latencies=Latencies() if timed else self.latencies.plus(look.champion.latencies),
+            latencies=self.latencies.plus(look.champion.latencies) if slow_over_s is None else Latencies(),
             silent=self.silent + seen.requests if seen.requests <= seen.errors else 0,
             graded_until=max(look.graded_until, look.window_start if self.graded_until is None else self.graded_until),
         )
@@ -151,7 +159,7 @@ def _added(tallies: Mapping[str, UnitTally], units: Mapping[str, UnitCounts], ti
 
 
 class ArmSums(Record):
-    """One arm of a stage: four shares, each with its spread over units."""
+    """One arm of a stage: five shares, each with its spread over units."""
 
     quality: Ratio = Ratio()
     """Right answers of graded ones."""
@@ -161,6 +169,8 @@ class ArmSums(Record):
     """Requests over the threshold of those compared with it."""
     coverage: Ratio = Ratio()
     """Graded answers of those that should be."""
+    consent: Ratio = Ratio()
+    """Answers that may be read of all."""
 
     @property
     def requests(self) -> float:
@@ -213,6 +223,11 @@ class LiveEvidence(Record):
     basis: Basis | None = None
     busiest_per_s: float = 0.0
     """Most requests a second of both arms in any look of this rollout."""
+    load: float | None = None
+    """Requests of each of the canary's servers for one of each of the champion's, at the newest look; None where nobody
+    knows how many servers there are."""
+    idle: bool = False
+    """Whether that was a half or less at any look whose latencies were compared."""
     graded_until: float | None = None
     """What the next look asks for as `graded_since`."""
     settled: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
@@ -242,11 +257,13 @@ class LiveEvidence(Record):
         own = {"label_digest": look.label_digest, "readable": look.readable}
         return self.model_copy(update={**own, "blurred": max(self.blurred, look.blurred)})
 
-    def loaded_by(self, look: LiveMetrics) -> LiveEvidence:
-        """With the requests a second of its newest look, where they are the most so far."""
+    def loaded_by(self, look: LiveMetrics, load: float | None = None) -> LiveEvidence:
+        """With the requests a second of its newest look, where they are the most so far, and how they lay on the
+        servers."""
         seconds = look.window_end - look.window_start
         rate = (look.champion.sum().requests + look.canary.sum().requests) / seconds if seconds > 0 else 0.0
-        return self.model_copy(update={"busiest_per_s": max(self.busiest_per_s, rate)})
+        idle = self.idle or (load is not None and load <= 1 / UNEQUAL)
+        return self.model_copy(update={"busiest_per_s": max(self.busiest_per_s, rate), "load": load, "idle": idle})
 
     def skipped_to(self, at: float) -> LiveEvidence:
         """Where requests up to then are counted by no look: their grades are not either."""
@@ -271,6 +288,7 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
         slow_over_s=before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
         basis=before.basis,
         busiest_per_s=before.busiest_per_s,
+        idle=before.idle,
         graded_until=tally.graded_until,
         settled=before.settled,
         settled_both=before.settled_both,
@@ -286,6 +304,7 @@ def arm_sums(units: Mapping[str, NDArray[np.float64]]) -> ArmSums:
         errors=ratio(units["errors"], units["requests"]),
         slow=ratio(units["slow"], units["timed"]),
         coverage=ratio(units["graded"], units["graded"] + units["ungraded"]),
+        consent=ratio(units["readable"], units["answered"]),
     )
 
 

@@ -148,8 +148,9 @@ def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
             return {}
         case Phase.SHIFTING:
             asked = {**anew, "offered": True, "left_weight": state.canary_weight}
-            if resumed:  # harm goes on being proven, the share of the traffic is seen anew
+            if resumed and state.held_weight == state.settled_weight:  # harm goes on being proven, shares are seen anew
                 return {**asked, "evidence": state.evidence.resumed().skipped_to(skipped)}
+            # Or the stage's own begins: at a weight that somebody lowered, users were in the other arm.
             seen = event.look.evidence if event.look else state.evidence
             return {**asked, "evidence": seen.fresh(), "tally": ""}
         case Phase.OBSERVING:

@@ -13,7 +13,7 @@ from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence
 from pipeline.rollout.latency import P99
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.sequences import proven
-from pipeline.rollout.shares import enough, variance
+from pipeline.rollout.shares import Ratio, enough, variance
 from pipeline.storage import Record
 
 MIN_SILENT = 30
@@ -49,8 +49,10 @@ def harm(evidence: LiveEvidence, policy: RolloutPolicy, unready_looks: int = 0) 
         return Harm(kind="errors", reason=reason)
     if reason := _quality(evidence, policy, alpha):
         return Harm(kind="quality", reason=reason)
-    if reason := _latency(evidence, policy, alpha):
-        return Harm(kind="latency", reason=reason)
+    if not evidence.idle and (reason := slower(evidence.champion.slow, evidence.canary.slow, policy)):
+        seconds, limit = evidence.slow_over_s, policy.max_p99_latency_ratio
+        over = f"over {seconds:.3g} s, proven to be over 1%: p99 latency is over {limit:g} times the champion's"
+        return Harm(kind="latency", reason=f"{reason} {over}")
     return None
 
 
@@ -88,18 +90,17 @@ def _quality(evidence: LiveEvidence, policy: RolloutPolicy, alpha: float) -> str
     return f"quality fell by {drop:.3f}, proven to be over {policy.max_quality_drop:g}"
 
 
-def _latency(evidence: LiveEvidence, policy: RolloutPolicy, alpha: float) -> str:
-    """Both: more than 1% is over the frozen threshold, and more than of the champion, whom a busy hour slows too."""
-    canary, champion = evidence.canary.slow, evidence.champion.slow
+def slower(champion: Ratio, canary: Ratio, policy: RolloutPolicy) -> str:
+    """That requests over the frozen threshold are proven to be too many of the canary's, or "".
+
+    Both: more than 1% are, and more than of the champion's, whom a busy hour slows too.
+    """
     if canary.hits < MIN_ERRORS or champion.trials <= 0:
         return ""
-    own, other = variance(canary, policy.unit), variance(champion, policy.unit)
+    own, other, alpha = variance(canary, policy.unit), variance(champion, policy.unit), policy.alpha / 3
     if not (
         proven(canary.share - (1 - P99), own, alpha, SLOW_SCALE)
         and proven(canary.share - champion.share, own + other, alpha, SLOW_SCALE)
     ):
         return ""
-    return (
-        f"{canary.share:.1%} of the canary's requests took over {evidence.slow_over_s:.3g} s, proven to be over 1%: "
-        f"p99 latency is over {policy.max_p99_latency_ratio:g} times the champion's"
-    )
+    return f"{canary.share:.1%} of the canary's requests took"

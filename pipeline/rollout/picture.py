@@ -96,20 +96,18 @@ def sentences(report: RolloutStatus, now: float) -> list[Line]:
     serving = f"version {report.serving_version}" if report.serving_version else "the base model"
     serving += f" ({report.serving_digest[:12]})"
     if report.candidate is None:
-        return [
-            Line("rollout", "none yet"),
-            Line("serves", f"{serving}, all requests"),
-            Line("waits for", report.waits_for),
-        ]
+        none_yet = Line("rollout", "none yet" if report.routed else f"none: {report.router_reason}")
+        champion = Line("serves", f"{serving}, all requests") if report.routed else Line("champion", serving)
+        return [none_yet, champion, Line("waits for", report.waits_for)]
     candidate = report.candidate
     unread = report.router_reason or "no split of this rollout"
-    read = unread if report.router is None else f"{report.router}%"
+    read = f"the router reads {unread if report.router is None else f'{report.router}%'}"
     lines = [
         Line("rollout", f"{report.rollout}, of version {candidate.version} ({candidate.digest[:12]})"),
         Line("iteration", candidate.iteration),
         Line("champion", serving),
         Line("phase", f"{report.phase}{_since(report.since, now)}"),
-        Line("weight", f"{report.weight}% on the canary; the router reads {read}"),
+        Line("weight", f"{report.weight}% on the canary; {read if report.routed else unread}"),
         Line("why", f"{report.reason}{f' (decided by {report.by})' if report.by else ''}"),
     ]
     if report.looks:

@@ -42,6 +42,11 @@ def nobody(now: float) -> str:
     return ""
 
 
+def already_warm(model: ModelRef) -> str:
+    """Asks nothing of a slot."""
+    return ""
+
+
 def no_alarm() -> str:
     """Finds nothing against the split's own noise."""
     return ""
@@ -60,6 +65,8 @@ class RolloutPorts:
     """Whether a model's files still have their digest."""
     notify: Callable[[float], str] = nobody
     """Tells people what the record has to tell (notices.py), given the time; why that failed, or ""."""
+    warm: Callable[[ModelRef], str] = already_warm
+    """Has a model's slot answer recent prompts to nobody, before its first user; why it cannot, or "" (warm_up.py)."""
     aa: Callable[[], str] = no_alarm
     """Asked before the first rollout of a model: why two equal arms would not look equal here, or "" (aa.py)."""
 

@@ -7,6 +7,7 @@ decide weights: it holds what the rollout asks for, unless a later epoch of the 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Literal, Protocol, Self
 
 from pydantic import model_validator
@@ -64,6 +65,15 @@ class Unsettled(Record):
     reason: str
 
 
+class Unrouted(Unsettled):
+    """Nothing that a rollout could move routes requests, now or later."""
+
+    reason: str = (
+        "rollout.traffic is none: nothing is routed here, so no candidate gets requests, nothing is measured on them, "
+        "and nobody is promoted"
+    )
+
+
 class Readiness(Record):
     """What the slot of a model really serves."""
 
@@ -94,6 +104,31 @@ class TrafficSplit(Protocol):
     def ready(self, model: ModelRef) -> Readiness:
         """What the slot that should hold a model really serves."""
         ...
+
+    def servers(self, model: ModelRef) -> Sequence[str]:
+        """Root URLs of the servers of a model's slot; () where they are reached through the router alone."""
+        ...
+
+
+class NoRouter:
+    """TrafficSplit of a deployment that has no router. What a rollout of before asks of it is refused, by name."""
+
+    unit: Unit = "request"
+
+    def read(self) -> Unrouted:
+        return Unrouted()
+
+    def apply(self, split: Split) -> None:
+        raise ValueError(
+            f"{Unrouted().reason}. Rollout {split.rollout} began with a router: name that in rollout.traffic again, "
+            "and its weights follow."
+        )
+
+    def ready(self, model: ModelRef) -> Readiness:
+        return Readiness(served_digest="", replicas=0, reason=Unrouted().reason)
+
+    def servers(self, model: ModelRef) -> Sequence[str]:
+        return ()
 
 
 def _routed(split: Split) -> tuple[str, str, int, str, float]:

@@ -8,7 +8,7 @@ share.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pipeline import layout
@@ -177,6 +177,10 @@ class SagemakerEndpoint:
             return Readiness(served_digest="", replicas=variant.instances, reason=f"{variant.name}: {error}")
         wrong = "" if served == model.digest else f"{variant.name} serves {served[:12]}, not {model.digest[:12]}"
         return Readiness(served_digest=served, replicas=variant.instances, reason=wrong)
+
+    def servers(self, model: ModelRef) -> Sequence[str]:
+        """None: what is behind a variant answers through the endpoint alone."""
+        return ()
 
     def _endpoint(self) -> _VariantPair:
         """Raises ValueError unless it has the two variants of the recipe, each with a model of its own."""

@@ -18,9 +18,12 @@ from pipeline.rollout.fold import fold
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Action, Phase, RolloutEvent, RolloutState
-from pipeline.rollout.router import Split, Unsettled
+from pipeline.rollout.router import Split, Unrouted, Unsettled
 from pipeline.rollout.shares import Ratio, variance
 from pipeline.storage import Record
+
+NOTHING = "nothing: a candidate that passes the gate is registered, and people deploy it"
+"""What a deployment without a router waits for."""
 
 
 class Candidate(Record):
@@ -55,6 +58,8 @@ class RolloutStatus(Record):
     """0 is the recipe's base model."""
     serving_digest: str
     phase: Phase
+    routed: bool = True
+    """Whether the deployment has a router; without one `router_reason` says what that means."""
     rollout: str = ""
     candidate: Candidate | None = None
     since: float | None = None
@@ -97,10 +102,15 @@ def status(
     """`events`: the whole log. `serving`: the champion. `split`: what the router reads. Pure."""
     state = fold(events)
     bare = RolloutStatus(
-        model=model_name, serving_version=serving.version, serving_digest=serving.model.digest, phase=state.phase
+        model=model_name,
+        serving_version=serving.version,
+        serving_digest=serving.model.digest,
+        phase=state.phase,
+        routed=not isinstance(split, Unrouted),
+        router_reason=split.reason if isinstance(split, Unsettled) else "",
     )
     if state.proposal is None:
-        return bare.model_copy(update={"waits_for": "a candidate that passes the gate"})
+        return bare.model_copy(update={"waits_for": "a candidate that passes the gate" if bare.routed else NOTHING})
     version, policy = state.proposal.version, state.proposal.policy
     looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
     by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
@@ -115,7 +125,6 @@ def status(
             "weights": tuple(policy.weight_at(stage) for stage in range(len(policy.weights))),
             "weight": state.canary_weight,
             "router": split.canary_weight if isinstance(split, Split) and split.rollout == state.rollout else None,
-            "router_reason": split.reason if isinstance(split, Unsettled) else "",
             "reason": state.reason,
             "looks": state.looks,
             "last_look": looked[-1].reason if looked else "",
@@ -126,7 +135,7 @@ def status(
             "slow_over_s": state.evidence.slow_over_s,
             "canary": _arm(state.evidence.canary, policy),
             "champion": _arm(state.evidence.champion, policy),
-            "waits_for": _waits_for(state),
+            "waits_for": _waits_for(state) if bare.routed else _without_router(state),
             "cannot_see": blind_spots(state.evidence, policy) if state.active else (),
             "readable": state.evidence.readable,
             "decisions": decisions(state, now),
@@ -165,6 +174,10 @@ def _wanted(state: RolloutState) -> int:
     if state.phase is Phase.SHADOWING:
         return wanted_pairs(state.evidence, policy) if policy.of_copies.gradable else 0
     return wanted_graded(state.evidence, policy, policy.weight_at(state.stage))
+
+
+def _without_router(state: RolloutState) -> str:
+    return "rollout.traffic to name the router that it began with" if state.active else NOTHING
 
 
 def _waits_for(state: RolloutState) -> str:

@@ -116,6 +116,9 @@ class _Router:
     def ready(self, model: ModelRef) -> Readiness:
         return Readiness(served_digest=model.digest, replicas=1)
 
+    def servers(self, model: ModelRef) -> tuple[str, ...]:
+        return ()
+
 
 def test_a_router_that_lags_is_waited_for() -> None:
     router = _Router([split_at(25), split_at(25), Unsettled(reason="one generation behind"), split_at(0)])

@@ -26,6 +26,8 @@ from tests.pipeline.rollout.local_router import LocalRouter
 
 R = TypeVar("R", bound=BaseModel)
 NAME = "demo"
+EACH = 100
+"""Requests of a user at a look, where the unit is the user."""
 BASE = ModelRef(uri="base", digest="base-digest")
 POLICY = policy_of(Rollout(dwell_s=(100.0, 200.0, 100.0), max_p99_latency_ratio=1.1)).model_copy(
     update={"unit": "request", "keep_warm_s": 0.0, "max_look_s": 100.0}
@@ -53,19 +55,31 @@ def version_of(digest: str, number: int, iteration: Iteration) -> ModelVersion:
 
 
 def arm(
-    requests: float, quality: float = 0.7, error_rate: float = 0.0, seconds: float = 1.0, graded: float = 1.0
+    requests: float,
+    quality: float = 0.7,
+    error_rate: float = 0.0,
+    seconds: float = 1.0,
+    graded: float = 1.0,
+    ungraded: float = 0.0,
+    readable: float = 1.0,
+    users: str = "",
 ) -> ArmLook:
-    """One arm whose requests all took `seconds`; the unit is the request."""
+    """One arm whose requests all took `seconds`. `graded`, `ungraded` and `readable` are shares of its answers.
+    `users`: a letter for those of the arm, who are all alike; "": the unit is the request."""
     answered = requests - round(requests * error_rate)
+    counts = {
+        "requests": requests,
+        "graded": round(answered * graded),
+        "correct": round(answered * graded * quality),
+        "errors": requests - answered,
+        "ungraded": round(answered * ungraded),
+        "answered": answered,
+        "readable": round(answered * readable),
+    }
+    count = round(requests / EACH) if users else 1
+    each = UnitCounts(**{name: number / max(1, count) for name, number in counts.items()})
     return ArmLook(
-        units={
-            "": UnitCounts(
-                requests=requests,
-                graded=round(answered * graded),
-                correct=round(answered * graded * quality),
-                errors=requests - answered,
-            )
-        },
+        units={f"{users}{number}" if users else "": each for number in range(count)},
         latencies=Latencies(edges_s=(seconds,), counts=(answered,)),
     )
 
@@ -74,8 +88,8 @@ def slowed(look: ArmLook, over_s: float | None) -> ArmLook:
     """With the requests that took longer than the threshold counted."""
     if over_s is None or not look.latencies.edges_s or look.latencies.edges_s[0] <= over_s:
         return look
-    sums = look.units[""]
-    return look.model_copy(update={"units": {"": sums.model_copy(update={"slow": look.latencies.total})}})
+    slow = {name: unit.model_copy(update={"slow": unit.requests - unit.errors}) for name, unit in look.units.items()}
+    return look.model_copy(update={"units": slow})
 
 
 def split_at(weight: int, epoch: int = 1, rollout: str = "r") -> Split:
@@ -102,14 +116,16 @@ class ScriptedMetrics:
     given: list[tuple[Split, LiveMetrics]] = field(default_factory=list)
     label_digest: str = ""
     """Of what decides a grade."""
+    users: tuple[str, str] = ("", "")
+    """Letters of champion's and canary's users; "": the unit is the request."""
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         split = self.really(split)
         canary = round(self.requests * split.canary_weight / 100)
         copies = round(self.requests * split.shadow_share)
         good = LiveMetrics(
-            champion=slowed(arm(self.requests - canary, **self.champion), request.slow_over_s),
-            canary=slowed(arm(canary + copies, **self.canary), request.slow_over_s),
+            champion=slowed(arm(self.requests - canary, users=self.users[0], **self.champion), request.slow_over_s),
+            canary=slowed(arm(canary + copies, users=self.users[1], **self.canary), request.slow_over_s),
             window_start=request.since,
             window_end=request.now,
             graded_until=request.now,

@@ -34,6 +34,9 @@ class LocalRouter:
         """It loads a model when it is asked."""
         return Readiness(served_digest=model.digest, replicas=1)
 
+    def servers(self, model: ModelRef) -> tuple[str, ...]:
+        return ()
+
     def route(self, request_id: str) -> Arm:
         """The arm that answers this request. A rising weight only ever moves requests towards the canary."""
         split = self.read()

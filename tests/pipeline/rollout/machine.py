@@ -19,7 +19,7 @@ from pipeline.rollout.record import TERMINAL, ApprovalRecord, Phase, read_events
 from tests.pipeline.rollout.conftest import NAME
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash
 from tests.pipeline.rollout.machine_faults import FailingWorld
-from tests.pipeline.rollout.machine_world import DAY, DEAD, KINDS, SHORT, WEIGHTS
+from tests.pipeline.rollout.machine_world import DAY, DEAD, KINDS, SHORT, UNITS, WEIGHTS
 
 
 class RolloutMachine(FailingWorld):
@@ -28,12 +28,13 @@ class RolloutMachine(FailingWorld):
         verdict=st.sampled_from(["PASS", "PASS", "PASS", "FAIL"]),
         approval=st.booleans(),
         shadow=st.sampled_from([0.0, 0.0, 1.0]),
+        unit=st.sampled_from(["request", "request", "user"]),
     )
-    def propose(self, kind, verdict, approval, shadow):
+    def propose(self, kind, verdict, approval, shadow, unit):
         self.proposals += 1
         digest = f"model-{self.proposals}"
         before = self.world.state
-        policy = SHORT.model_copy(update={"needs_approval": approval, "shadow_share": shadow})
+        policy = SHORT.model_copy(update={"needs_approval": approval, "shadow_share": shadow, "unit": unit})
         number = self.registered + 1
         proposed = self.world.propose(digest, number=number, verdict=verdict, data=digest, policy=policy)
         if proposed.refused:
@@ -47,7 +48,7 @@ class RolloutMachine(FailingWorld):
             assert before.canary_weight <= WEIGHTS[0]
         self.registered += 1
         self.bundles[digest] = "bundle"
-        self.world.metrics.canary = KINDS[kind]
+        self.world.metrics.canary, self.world.metrics.users = KINDS[kind], UNITS[unit]
 
     @precondition(lambda self: self.world.state.quarantined)
     @rule(data=st.data())
@@ -60,10 +61,24 @@ class RolloutMachine(FailingWorld):
         self.waits(seconds)
 
     @precondition(lambda self: not self.world.state.active)
-    @rule()
-    def propose_good(self):
+    @rule(unit=st.sampled_from(["request", "user"]))
+    def propose_good(self, unit):
         self.healthy()
-        self.propose("good", "PASS", False, 0.0)
+        self.propose("good", "PASS", False, 0.0, unit)
+
+    @precondition(lambda self: self.world.state.active)
+    @rule(
+        kind=st.sampled_from(["good", "good", "better", *KINDS]),
+        times=st.integers(2, 24),
+        requests=st.sampled_from([40_000, 40_000, 4_000]),
+    )
+    def nothing_else_happens(self, kind, times, requests):
+        """Long enough for a dwell and its advance test, or for what is wrong with the canary to show."""
+        self.healthy()
+        self.world.metrics.canary, self.world.metrics.requests = KINDS[kind], requests
+        for _ in range(times):
+            self.waits(30.0)
+            self.tick()
 
     @precondition(lambda self: self.world.state.active)
     @rule(seconds=st.sampled_from([0.0, 15.0, 30.0, 30.0]), times=st.integers(1, 8))
@@ -128,7 +143,6 @@ class RolloutMachine(FailingWorld):
         self.router.moved_by_hand(int(self.weight() * share))
         state = self.world.state
         self.wish = (state.rollout, state.epoch)
-        self.in_force_since, self.jumps_before = self.passed, self.jumps
         weight = self.weight()
         for _ in range(3):
             self.waits(30.0)
@@ -143,7 +157,6 @@ class RolloutMachine(FailingWorld):
         if self.router.really.rollout != self.world.state.rollout or self.router.really.canary is None:
             return
         self.router.moved_by_hand(100)
-        self.in_force_since, self.jumps_before = self.passed, self.jumps
         self.waits(30.0)
         self.tick()
         assert self.weight() < 100
@@ -166,7 +179,8 @@ class RolloutMachine(FailingWorld):
         """A held canary keeps its weight or less, whatever the metrics say; harm is seen in the end."""
         if times == 12:
             self.healthy()
-            self.world.metrics.canary = KINDS[harm]
+            few_users = self.world.metrics.users != UNITS["request"]  # whose answers may prove nothing
+            self.world.metrics.canary = KINDS["dead" if few_users else harm]
         weight = max(self.weight(), self.world.state.canary_weight)
         for _ in range(times):
             self.ticks(seconds, 1)
@@ -302,6 +316,7 @@ class RolloutMachine(FailingWorld):
             assert event.by or (last.phase, event.phase) != (Phase.HELD, Phase.SHIFTING), "nobody resumed it"
             assert not (event.proposal and active), "two rollouts at once"
             active = event.phase not in TERMINAL
+            self.judged(last, event)
             over = (Phase.ROLLING_BACK, Phase.ROLLED_BACK, Phase.ABORTED)
             assert event.rollout not in doomed or event.phase in over, "a rollback was taken back"
             if event.phase is Phase.ROLLING_BACK:

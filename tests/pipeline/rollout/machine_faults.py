@@ -6,7 +6,7 @@ from hypothesis.stateful import precondition, rule
 from pipeline.rollout.record import Phase
 from tests.pipeline.rollout.conftest import NAME
 from tests.pipeline.rollout.faults import SPOILERS
-from tests.pipeline.rollout.machine_world import KINDS, SHORT, WitnessedRollout
+from tests.pipeline.rollout.machine_world import KINDS, SHORT, UNITS, WitnessedRollout
 
 
 class FailingWorld(WitnessedRollout):
@@ -14,7 +14,11 @@ class FailingWorld(WitnessedRollout):
     def metrics_turn(self, kind):
         self.world.metrics.spoil = SPOILERS[kind]
 
-    @rule(kind=st.sampled_from(["good", "good", "good", "bad", "dead"]))
+    @rule(requests=st.sampled_from([40_000, 40_000, 10_000, 4_000, 200]))
+    def traffic_turns(self, requests):
+        self.world.metrics.requests = requests
+
+    @rule(kind=st.sampled_from(["good", "good", "good", *KINDS]))
     def canary_turns(self, kind):
         self.world.metrics.canary = KINDS[kind]
 
@@ -27,6 +31,15 @@ class FailingWorld(WitnessedRollout):
     @rule(fault=st.sampled_from(["", "", "", "loading", "wrong", "raises", "few", "unsure"]))
     def slot_turns(self, fault):
         self.router.slot = fault
+
+    @precondition(lambda self: self.world.metrics.users != UNITS["request"])
+    @rule(unit=st.sampled_from(["user", "user", "not sticky"]))
+    def users_change_arms(self, unit):
+        self.world.metrics.users = UNITS[unit]
+
+    @rule(cold=st.sampled_from([False, False, True]))
+    def the_slot_fails_at_recent_prompts(self, cold):
+        self.cold = cold
 
     @rule(down=st.booleans())
     def registry_turns(self, down):

@@ -6,11 +6,15 @@ passed.
 
 import shutil
 import tempfile
+from itertools import accumulate
 from pathlib import Path
 
-from hypothesis.stateful import RuleBasedStateMachine, initialize
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
+from pipeline.rollout.advance import awaited, shortfall
 from pipeline.rollout.controller import tick
+from pipeline.rollout.doubt import doubt
+from pipeline.rollout.harm import harm
 from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.router import Split
@@ -22,7 +26,18 @@ WEIGHTS = tuple(SHORT.weight_at(stage) for stage in range(3))
 DAY = 86_400.0
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 DEAD = {"error_rate": 1.0, "graded": 0.0}
-KINDS = {"good": {}, "better": {"quality": 0.75}, "bad": {"quality": 0.2}, "dead": DEAD}
+KINDS = {
+    "good": {},
+    "better": {"quality": 0.75},
+    "bad": {"quality": 0.2},
+    "dead": DEAD,
+    "doubtful": {"quality": 0.67},
+    "slow": {"seconds": 9.0},
+    "hardly graded": {"graded": 0.5, "ungraded": 0.5},
+    "hardly readable": {"readable": 0.4},
+}
+UNITS = {"request": ("", ""), "user": ("a", "b"), "not sticky": ("a", "a")}
+"""Letters of both arms' users."""
 
 
 class WitnessedRollout(RuleBasedStateMachine):
@@ -41,8 +56,13 @@ class WitnessedRollout(RuleBasedStateMachine):
         self.proposals = self.registered = self.jumps = 0
         self.doomed: set[str] = set()
         self.in_force_since, self.jumps_before = 0.0, 0
+        self.turn = ("", 0)
+        """Rollout and epoch of the decision that the weight in force follows."""
         self.wish: tuple[str, int] | None = None
         """Rollout whose weight a person lowered, and the record's epoch then."""
+        self.cold, self.warmed = False, set[str]()
+        """Whether slots fail at recent prompts, and the models whose slots answered them."""
+        self.violation: AssertionError | None = None
         self.checked = -1
 
     def teardown(self):
@@ -70,8 +90,14 @@ class WitnessedRollout(RuleBasedStateMachine):
     def ports(self):
         return RolloutPorts(
             self.store, NAME, self.router, self.project, self.world.metrics, intact=lambda _: True,
-            notify=self.world.notify,
+            notify=self.world.notify, warm=self.warm,
         )  # fmt: skip
+
+    def warm(self, model):
+        if self.cold:
+            return "no answer"
+        self.warmed.add(model.digest)
+        return ""
 
     def waits(self, seconds):
         self.world.now += seconds
@@ -85,34 +111,56 @@ class WitnessedRollout(RuleBasedStateMachine):
         return real.canary_weight if real is not None and real.rollout == self.world.state.rollout else 0
 
     def healthy(self):
+        self.cold = False
         self.router.fault, self.router.slot, self.router.asked = "", "", None
-        self.world.metrics.spoil = SPOILERS["good"]
+        self.world.metrics.spoil, self.world.metrics.requests = SPOILERS["good"], 40_000
 
     def witness(self, before: Split | None, after: Split):
-        """Called with what the router really does, right after it obeyed."""
+        """Called with what the router really does, right after it obeyed. What it finds is kept until the step is over:
+        an error of the router's is no end of a tick."""
+        try:
+            self.check(before, after)
+        except AssertionError as violation:
+            self.violation = self.violation or violation
+
+    @invariant()
+    def no_weight_moved_wrongly(self):
+        if self.violation is not None:
+            raise self.violation
+
+    def check(self, before: Split | None, after: Split):
         events = [e for e in read_events(self.store, NAME) if e.rollout == after.rollout]
         by_hand = {e.weight for e in events if e.weight is not None}
         assert after.canary_weight in {0, *WEIGHTS} | by_hand
         same = before is not None and before.rollout == after.rollout
         was = before.canary_weight if same else 0
         since, jumps = self.in_force_since, self.jumps - self.jumps_before
-        if after.canary_weight != was:
-            self.in_force_since, self.jumps_before = self.passed, self.jumps
+        turn = max((e.epoch for e in events if e.phase is Phase.SHIFTING and not e.missed), default=0)
+        if after.canary_weight > was and (after.rollout, turn) != self.turn:
+            self.in_force_since, self.jumps_before, self.turn = self.passed, self.jumps, (after.rollout, turn)
         if after.canary_weight:
             assert after.expires_at is not None, "a canary without a lease"
         if after.canary_weight <= was:
             return
         assert after.rollout not in self.doomed, "a weight rose after the rollback was decided"
         assert all(e.phase is not Phase.ROLLING_BACK for e in events)
-        assert events[-1].phase in (Phase.SHIFTING, Phase.OBSERVING), "it rose by itself"
-        assert self.router.slot == "" or self.router.fault == "late", "a weight on a slot that is not ready"
+        read_back = {
+            WEIGHTS[e.stage] for e in events if e.phase is Phase.OBSERVING
+        }  # or so it read, of a router that lies
+        stays = events[-1].phase is Phase.HELD and after.canary_weight in read_back
+        assert events[-1].phase in (Phase.SHIFTING, Phase.OBSERVING) or stays, "it rose by itself"
+        unknown = self.router.slot == "few" and before is None  # nobody is known to be the champion
+        ready = self.router.slot == "" or self.router.fault == "late" or unknown
+        assert ready, f"a weight on a slot that is not ready: {self.router.slot}"
         proposal = events[0].proposal
         assert proposal is not None
+        assert proposal.version.model.digest in self.warmed, "its first user met a cold slot"
         if proposal.policy.needs_approval:
             approvals = [e.approval for e in events if e.approval is not None]
             assert [a.model_digest for a in approvals] == [proposal.version.model.digest]
         if proposal.policy.shadow_share:
-            assert any(e.phase is Phase.SHADOWING and e.look is not None for e in events)
+            copied = [e.epoch for e in events if e.phase is Phase.SHADOWING]
+            assert any(e.look is not None and e.epoch > copied[0] for e in events if copied), "no copy was looked at"
         if self.wish is not None and self.wish[0] == after.rollout:
             assert any(e.action == "resume" and e.epoch > self.wish[1] for e in events), "a person's wish was undone"
         stage = WEIGHTS.index(after.canary_weight)
@@ -121,6 +169,21 @@ class WitnessedRollout(RuleBasedStateMachine):
         if stage == 0 or (resumed and resumed[-1].epoch > decided[-1].epoch):
             return
         self.rose_on_evidence(events, decided[-1], stage, self.passed - since + jumps * SHORT.max_look_s)
+
+    def judged(self, last, event):
+        """Of two events that follow each other: what an observed stage may lead to, by the evidence on record."""
+        if event.look is None or last.phase is not Phase.OBSERVING or event.missed:
+            return
+        proposal = next(e.proposal for e in read_events(self.store, NAME) if e.proposal and e.rollout == event.rollout)
+        policy, evidence = proposal.policy, event.look.evidence
+        weight = policy.weight_at(last.stage)
+        assert event.phase is Phase.ROLLING_BACK or harm(evidence, policy) is None, "harm was proven"
+        if event.phase in (Phase.OBSERVING, Phase.SHIFTING, Phase.PROMOTED):
+            assert not doubt(evidence, weight, policy), "it went on in doubt"
+        if event.phase in (Phase.SHIFTING, Phase.PROMOTED):
+            assert not awaited(evidence, policy, weight) and not shortfall(evidence, policy), (
+                "not proven to be no worse"
+            )
 
     def rose_on_evidence(self, events, decided, stage, really_s):
         began = [e for e in events if e.phase is Phase.OBSERVING and e.epoch < decided.epoch and e.look is None]
@@ -137,5 +200,18 @@ class WitnessedRollout(RuleBasedStateMachine):
         assert all((look.window_start, look.window_end) in given for look in looks), "evidence of another weight"
         assert looks[-1].window_end == decided.at, "the deciding look was not fresh"
         covered = sum(min(look.window_end - look.window_start, SHORT.max_look_s) for look in counted)
+        self.adds_up(events, decided, WEIGHTS[stage - 1])
         assert covered >= SHORT.dwell_s[stage - 1]
         assert really_s >= SHORT.dwell_s[stage - 1] - SLOW_S, "a clock bought the dwell"
+
+    def adds_up(self, events, decided, weight):
+        """The deciding evidence is that of the stage's newest looks, each once; a stage may have started over."""
+        seen = [(e.look.window_start, e.look.window_end) for e in events if e.look and e.epoch <= decided.epoch]
+        of_weight = {
+            (look.window_start, look.window_end): look.canary.sum().requests
+            for split, look in self.world.metrics.given
+            if split.canary_weight == weight
+        }
+        sums = list(accumulate(of_weight[window] for window in reversed(seen) if window in of_weight))
+        requests = decided.look.evidence.canary.requests
+        assert any(abs(requests - each) < 1e-3 for each in sums), "evidence that no look had"

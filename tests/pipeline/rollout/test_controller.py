@@ -10,6 +10,7 @@ from pipeline.rollout.evidence import ArmLook, UnitCounts
 from pipeline.rollout.ports import is_intact
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import Phase
+from pipeline.rollout.router import Readiness
 from pipeline.storage import ModelRef, model_ref
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, model
 
@@ -102,6 +103,7 @@ def test_too_little_traffic_waits_and_never_advances(world):
 )
 def test_harm_takes_the_canary_to_zero_and_quarantines_it(world, harm):
     world.metrics.canary = harm
+    world.router.ready = lambda of: Readiness(served_digest=of.digest, replicas=20 if of == BASE else 1)
     world.propose("bad", policy=POLICY.model_copy(update={"dwell_s": (1e4, 1e4, 1e4)}))
     assert world.tick_until("rolled_back").reason
     assert (world.weight(), world.router.read().champion) == (0, BASE)

@@ -157,6 +157,26 @@ def test_a_slot_that_serves_another_model_gets_no_traffic(world):
     assert (world.state.phase, world.weight()) == (Phase.HELD, 0)
 
 
+@pytest.mark.parametrize("shadow", [0.0, 1.0])
+def test_a_slot_that_fails_at_recent_prompts_gets_nobody(world, shadow):
+    """Neither a user nor a copy of a request; once it answers them all it is asked no more."""
+    asked, answers = [], ["3 of 32 got no answer"] * MAX_LOADING + [""]
+
+    def ticked(after_s):
+        world.now += after_s
+        tick(replace(world.ports(), warm=lambda of: asked.append(of.digest) or answers[len(asked) - 1]), world.now)
+
+    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": shadow}))
+    while world.state.phase is not Phase.HELD:
+        ticked(1.0)
+        assert world.weight() == 0 and world.router.read().shadow_share == 0
+    assert world.state.reason == answers[0] and len(asked) == MAX_LOADING
+    decided(world, "resume")
+    while world.state.phase is not Phase.PROMOTED:
+        ticked(50.0)
+    assert asked == ["new"] * (MAX_LOADING + 1)
+
+
 @pytest.mark.parametrize("phase", ["observing", "held"])
 def test_a_slot_that_turns_wrong_loses_its_traffic(world, phase):
     world.propose("new")

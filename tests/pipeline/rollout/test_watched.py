@@ -40,6 +40,37 @@ def test_a_weight_that_is_raised_again_and_again_is_held(world):
     assert (world.state.phase, world.weight()) == (Phase.HELD, 5)
 
 
+def test_what_a_held_canary_did_at_another_weight_is_no_evidence(world):
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    world.tick(50.0)
+    decided(world, "pause")
+    before = world.state.evidence.canary.requests
+    split = world.router.read()
+    world.router.apply(split.model_copy(update={"canary_weight": 60, "champion_weight": 40}))
+    world.tick(50.0)
+    assert world.state.evidence.canary.requests == before, "60% of the requests are none of a 5% stage's"
+    world.tick(50.0)
+    assert world.state.evidence.canary.requests == before + 2000, "and it is back at 5%"
+
+
+def test_a_stage_that_was_lowered_by_hand_starts_over(world):
+    """Users of its weight were with the champion meanwhile: they would be in both arms."""
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
+    world.tick_until("observing")
+    world.tick(50.0)
+    split = world.router.read()
+    world.router.apply(split.model_copy(update={"canary_weight": 2, "champion_weight": 98}))
+    world.tick(50.0)
+    assert (world.state.phase, world.state.canary_weight) == (Phase.HELD, 2)
+    world.tick(50.0)
+    decided(world, "resume")
+    assert (world.state.evidence.canary.requests, world.state.tally) == (0, "")
+    world.tick(50.0)
+    world.tick(50.0)
+    assert (world.state.phase, world.state.evidence.canary.requests) == (Phase.OBSERVING, 2000)
+
+
 def test_another_model_at_the_same_weight_raises_nothing(world):
     world.propose("new")
     world.tick_until("observing")
