@@ -48,8 +48,8 @@ RECIPE = (
 )
 JOBS = ("preference_tuning", "canary_rollout")
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-PAUSE_S = (1.0, 20.0)
-"""Between two kills."""
+PAUSE_S = (1.0, 60.0)
+"""Between two kills. A launch takes 10 to 20 seconds to reach its first stage: shorter ones would kill little else."""
 PER_EPISODE = 8
 TWO_AT_ONCE = 0.2
 MOST_LAUNCHES = 30
