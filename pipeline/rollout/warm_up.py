@@ -12,11 +12,9 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from pipeline.conversation import to_request
 from pipeline.serving.completion import read_completion
 from pipeline.serving.inference import Messages
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     import httpx2
@@ -30,6 +28,8 @@ TIMEOUT_S = 60.0
 CALLERS = frozenset({400, 413, 422})
 """A prompt that the server does not take, such as one that is too long for it: a user's would not be answered either,
 by whichever model."""
+REFUSED = "refused"
+"""The outcome of such a prompt."""
 
 
 def newest(rows: Sequence[Mapping[str, Any]], agreed: Collection[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -54,9 +54,6 @@ def warm_up(servers: Sequence[str], name: str, prompts: Sequence[str]) -> str:
     return ""
 
 
-REFUSED = "refused"
-
-
 def _outcomes(url: str, name: str, prompts: Sequence[str]) -> list[str]:
     """Over several connections: where a balancer stands before a slot, it has something to balance."""
     import httpx2
@@ -69,7 +66,7 @@ def _asked(client: httpx2.Client, url: str, name: str, messages: Messages) -> st
     """REFUSED for a prompt that is not taken, "" for an answer, else what came."""
     import httpx2
 
-    body = {"model": name, "messages": messages, "max_tokens": TOKENS, "temperature": 0}
+    body = {"model": name, **to_request(messages), "max_tokens": TOKENS, "temperature": 0}
     try:
         reply = client.post(f"{url}/chat/completions", json=body)
     except httpx2.TransportError as error:
