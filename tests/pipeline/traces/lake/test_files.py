@@ -107,7 +107,7 @@ def test_a_source_that_fails_half_way_leaves_no_file(config: LakeConfig, monkeyp
 
 
 FULL_DISK = """
-import os
+import os, resource
 config = LakeConfig.model_validate_json(sys.argv[1])
 rows = batch([row(9, completion=os.urandom(1_000_000).hex())])
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
