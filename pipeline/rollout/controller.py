@@ -351,13 +351,13 @@ def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
         return _Router(f"the router is not settled: {read.reason}" if read else "the router has no split", True)
     if read.rollout != wanted.rollout:
         return _Router(f"the router has the split of rollout {read.rollout}", True)
+    reason = f"the router reads {read.canary_weight}%, not {wanted.canary_weight}%"
+    if lowered_by_hand(read, state, wanted):
+        return _Router(f"{reason}: somebody took requests from the canary", differs=True, lowered_to=read.canary_weight)
     if wanted.canary_weight and read.expires_at is not None and read.expires_at <= now:
         return _Router("the router's lease ran out: the champion served alone", True)
     if read.routes_like(wanted):
         return _Router()
-    reason = f"the router reads {read.canary_weight}%, not {wanted.canary_weight}%"
-    if lowered_by_hand(read, state, wanted):
-        return _Router(f"{reason}: somebody took requests from the canary", differs=True, lowered_to=read.canary_weight)
     if read.canary_weight > wanted.canary_weight and state.phase is not Phase.SHIFTING:
         return _Router(f"{reason}: somebody gave the canary more", differs=True, raised=True)
     return _Router(reason, differs=True)

@@ -263,6 +263,22 @@ def test_what_a_lease_that_ran_out_hid_is_no_evidence(world):
     assert world.tick_until("promoted", "held").phase is Phase.PROMOTED
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_a_lease_that_ran_out_hides_no_hand(world, held):
+    """Else the record would go on with a weight that nobody has, and wait for looks at it for ever."""
+    world.propose("new")
+    world.tick_until("observing")
+    if held:
+        decided(world, "pause")
+    read = world.router.read()
+    world.router.apply(read.model_copy(update={"canary_weight": 0, "champion_weight": 100}))
+    world.tick(POLICY.lease_s + 1)
+    state = world.state
+    assert (state.phase, state.canary_weight) == (Phase.HELD, 0)
+    assert "somebody took requests from the canary" in state.reason
+    assert world.router.read().canary_weight == 0
+
+
 def test_the_way_back_is_kept_warm_and_waited_for(world):
     world.propose("new", policy=WARM)
     world.tick_until("promoted")
