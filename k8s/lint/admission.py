@@ -12,16 +12,12 @@ from typing import Any, NamedTuple
 
 from celpy import celtypes
 from celpy.adapter import json_to_cel
-from celpy.celparser import CELParseError
-from celpy.evaluation import CELEvalError
 
 from k8s.client import resource_of
-from k8s.lint.cel import program
+from k8s.lint.cel import FAILURES, program
 from k8s.lint.tree import Node, rows, sub, text, texts
 
 NAMESPACE = "kubernetes.io/metadata.name"
-FAILURES = (CELEvalError, CELParseError, NotImplementedError, ValueError)
-"""Of an expression, here as there: a policy whose expression fails refuses, unless its failurePolicy is Ignore."""
 NO_PARAMETERS = "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
 
 

@@ -8,7 +8,11 @@ import threading
 
 import celpy
 from celpy import celtypes
+from celpy.celparser import CELParseError
+from celpy.evaluation import CELEvalError
 
+FAILURES = (CELEvalError, CELParseError, NotImplementedError, ValueError)
+"""Of an expression: that it cannot be compiled, or not be evaluated for a value."""
 _compiling = threading.Lock()  # celpy's parser is one for the process
 
 

@@ -17,12 +17,10 @@ from typing import Any
 import jsonschema
 import kubernetes_validate
 from celpy.adapter import json_to_cel
-from celpy.celparser import CELParseError
-from celpy.evaluation import CELEvalError
 from kubernetes_validate.utils import schema_contents
 from referencing import Registry, Resource
 
-from k8s.lint.cel import program
+from k8s.lint.cel import FAILURES, program
 
 CORE_GROUPS = ("k8s.io",)  # and those without a dot: apps, batch, policy, autoscaling
 LABEL_VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
@@ -117,7 +115,7 @@ class Schemas:
             # The escape of a reserved word that is a field's name.
             self_ = json_to_cel(_with_escapes(value) if "__namespace__" in rule else value)
             return bool(program(rule).evaluate({"self": self_}))
-        except (CELEvalError, CELParseError, NotImplementedError, ValueError) as error:
+        except FAILURES as error:
             if error.args[1:2] == (ValueError,):  # a value that the rule can't read: an API server refuses it too
                 return False
             self._unchecked.add((kind, rule))

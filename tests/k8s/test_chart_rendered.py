@@ -91,16 +91,16 @@ def rendered(chart: Path) -> list[Object]:
 
 
 def test_the_chart_makes_what_the_component_took_out(chart: Path, tmp_path: Path) -> None:
-    made = rendered(chart)
-    assert {name_of(obj) for obj in made if obj["kind"] != "ConfigMap"} == MADE | {f"Service {RUNS}/code"}
-    assert {name_of(obj): problems(obj) for obj in made if known(obj) and problems(obj)} == {}
-    objects = [*without_dagster(tmp_path, "eks-spot-h200"), *made]
+    objects = rendered(chart)
+    assert {name_of(obj) for obj in objects if obj["kind"] != "ConfigMap"} == MADE | {f"Service {RUNS}/code"}
+    assert {name_of(obj): problems(obj) for obj in objects if known(obj) and problems(obj)} == {}
+    objects = [*without_dagster(tmp_path, "eks-spot-h200"), *objects]
     assert misnamed(objects) == dangling(objects) == idle_selectors(objects, from_outside()) == []
     assert {(v.rule, v.where) for v in lint_objects(objects) if v.rule != "image-placeholder"} == set()
-    for _, _, labels, spec in pods(made):
+    for _, _, labels, spec in pods(objects):
         assert not spec.get("initContainers") and len(spec["containers"]) == 1
         assert labels[COMPONENT] in ("webserver", "daemon", "code-location")
-    webserver = named(made, "Service", "dagster-webserver")["spec"]["ports"][0]
+    webserver = named(objects, "Service", "dagster-webserver")["spec"]["ports"][0]
     assert webserver["port"] == 3000, "where the proxy looks for it"
 
 
@@ -108,16 +108,16 @@ def test_the_chart_s_instance_is_the_tree_s(chart: Path) -> None:
     from dagster._config import validate_config
     from dagster._core.instance.config import dagster_instance_config_schema, validate_concurrency_config
 
-    made = yaml.safe_load(named(rendered(chart), "ConfigMap", "dagster-instance")["data"]["dagster.yaml"])
-    assert not (validate_config(dagster_instance_config_schema(), made).errors or [])
-    validate_concurrency_config(made)
+    instance = yaml.safe_load(named(rendered(chart), "ConfigMap", "dagster-instance")["data"]["dagster.yaml"])
+    assert not (validate_config(dagster_instance_config_schema(), instance).errors or [])
+    validate_concurrency_config(instance)
     database = INSTANCE["storage"]["postgres"]["postgres_db"]
     for name in ("run_storage", "event_log_storage", "schedule_storage"):
-        given = made.pop(name)["config"]["postgres_db"]
+        given = instance.pop(name)["config"]["postgres_db"]
         assert {key: given[key] for key in ("port", "params", "scheme", "password")} == {
             key: database[key] for key in ("port", "params", "scheme", "password")
         }
-    assert made.pop("scheduler")["class"] == "DagsterDaemonScheduler"
-    made["retention"].pop("auto_materialize")  # the chart always has one; nothing here makes such ticks
-    assert made["run_coordinator"].pop("config") == {}
-    assert made == {name: section for name, section in INSTANCE.items() if name != "storage"}
+    assert instance.pop("scheduler")["class"] == "DagsterDaemonScheduler"
+    instance["retention"].pop("auto_materialize")  # the chart always has one; nothing here makes such ticks
+    assert instance["run_coordinator"].pop("config") == {}
+    assert instance == {name: section for name, section in INSTANCE.items() if name != "storage"}

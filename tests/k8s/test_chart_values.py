@@ -188,10 +188,10 @@ def test_policies_and_proxies_know_the_pods_as_in_the_tree() -> None:
 @pytest.mark.parametrize("name", ["eks-spot-h200", "gke"])
 def test_the_component_takes_out_what_the_chart_makes(name: str, tmp_path: Path) -> None:
     objects = without_dagster(tmp_path, name)
-    gone = {
+    removed = {
         re.sub(r"-[a-z0-9]{10}$", "", n) for n in map(name_of, overlay(name)) if n not in set(map(name_of, objects))
     }
-    assert gone == MADE | {
+    assert removed == MADE | {
         f"Service {RUNS}/dagster-code", f"ConfigMap {PLATFORM}/dagster-instance",
         f"ConfigMap {PLATFORM}/dagster-environment", f"ServiceAccount {PLATFORM}/webserver",
         f"Role {RUNS}/run-canceler", f"RoleBinding {RUNS}/run-canceler",

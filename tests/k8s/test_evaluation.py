@@ -55,8 +55,8 @@ def test_an_evaluations_pod_has_its_nodes_cache(backend: str) -> None:
     spec = result.template["spec"]
     (container,) = spec["containers"]
     env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
-    told = {CACHE: "/weights", SIZE: "300", SOURCE: "s3://models/tuned", "VLLM_PYTHON": "/opt/vllm/bin/python"}
-    assert told.items() <= env.items()
+    expected = {CACHE: "/weights", SIZE: "300", SOURCE: "s3://models/tuned", "VLLM_PYTHON": "/opt/vllm/bin/python"}
+    assert expected.items() <= env.items()
     assert env["JUDGE_API_KEY"]["secretKeyRef"]["name"] == "endpoints"
     assert {"name": "weights", "mountPath": "/weights"} in container["volumeMounts"]
     assert {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}} in spec["volumes"]

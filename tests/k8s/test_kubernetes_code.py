@@ -70,10 +70,10 @@ def test_every_verdict_is_the_api_servers(program: Path, queued: bool) -> None:
     assert [(case.what, comparable(policies.denials(case.request))) for case in cases] == theirs
     assert {bool(each) for _, each in theirs} == {True, False}
     for (_, denied), message in zip(theirs, answer.messages, strict=True):
-        told = {
+        denials = {
             f"ValidatingAdmissionPolicy '{name}' with binding '{name}' denied request: {text}" for name, text in denied
         }
-        assert any(each in message for each in told) if told else message == ""
+        assert any(each in message for each in denials) if denials else message == ""
 
 
 def refused_alone(change: Callable[[list[Object]], object], program: Path) -> PolicyAnswer:

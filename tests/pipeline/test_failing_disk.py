@@ -114,8 +114,8 @@ def test_messages_outlive_a_failing_disk(place: Callable[[], Path]) -> None:
             hook.keys.clear()
 
             def work() -> Any:
-                said = send(store, box, lambda: [] if _sent(store, box) else [Notice(7, "held")], hook.url, 1000.0)
-                return said, _sent(store, box), set(hook.keys)
+                sent = send(store, box, lambda: [] if _sent(store, box) else [Notice(7, "held")], hook.url, 1000.0)
+                return sent, _sent(store, box), set(hook.keys)
 
             return work
 

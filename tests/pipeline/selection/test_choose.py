@@ -189,8 +189,8 @@ selections = st.builds(
 
 @given(evidences, selections, shares)
 @example({"label_noise": share(0, 100)}, Selection(max_label_noise=1e-200), 0.5)
-def test_it_decides_whatever_the_thresholds(found: dict[str, object], settings: Selection, floor: float) -> None:
-    decision = decide(settings, floor, **found)
+def test_it_decides_whatever_the_thresholds(drawn: dict[str, object], settings: Selection, floor: float) -> None:
+    decision = decide(settings, floor, **drawn)
     lacking = [each for each in decision.checks if not each.holds]
     assert len([each for each in decision.would_change if "closest call" not in each]) >= len(lacking)
     if decision.method != "none" and not decision.forced:
@@ -198,25 +198,25 @@ def test_it_decides_whatever_the_thresholds(found: dict[str, object], settings: 
 
 
 @given(evidences, st.integers(0, 400))
-def test_more_noise_never_leads_to_dpo(found: dict[str, Estimate], more: int) -> None:
-    noise = found["label_noise"]
-    before = decide(**found)
+def test_more_noise_never_leads_to_dpo(drawn: dict[str, Estimate], more: int) -> None:
+    noise = drawn["label_noise"]
+    before = decide(**drawn)
     k = round((noise.value or 0.0) * noise.n)
     noisier = share(min(noise.n, k + more), noise.n)
-    after = decide(**{**found, "label_noise": noisier})
+    after = decide(**{**drawn, "label_noise": noisier})
     assert before.method == "dpo" or after.method != "dpo"
 
 
 @given(evidences, st.integers(0, 1000))
-def test_more_pairs_never_lead_away_from_dpo(found: dict[str, int], more: int) -> None:
-    before, after = decide(**found), decide(**{**found, "pairs": found["pairs"] + more})
+def test_more_pairs_never_lead_away_from_dpo(drawn: dict[str, int], more: int) -> None:
+    before, after = decide(**drawn), decide(**{**drawn, "pairs": drawn["pairs"] + more})
     assert before.method in ("none", after.method)
 
 
 @given(evidences)
-def test_a_decision_is_a_function_of_its_record(found: dict[str, object]) -> None:
-    decision = decide(**found)
-    assert decide(**found) == decision
+def test_a_decision_is_a_function_of_its_record(drawn: dict[str, object]) -> None:
+    decision = decide(**drawn)
+    assert decide(**drawn) == decision
     assert MethodDecision.model_validate_json(decision.model_dump_json()) == decision
     if decision.method == "none":
         assert decision.lacks.keys() == {"grpo", "dpo"}
@@ -227,9 +227,9 @@ def test_a_decision_is_a_function_of_its_record(found: dict[str, object]) -> Non
 
 @given(evidences, st.integers(0, 40), st.integers(0, 40), st.integers(0, 2))
 def test_what_could_be_forced_is_what_trains_when_it_is(
-    found: dict[str, object], thumbs: int, scored: int, winners: int
+    drawn: dict[str, object], thumbs: int, scored: int, winners: int
 ) -> None:
-    change = {**found, "thumbs": thumbs, "contrasted_thumbs": thumbs, "scored_prompts": scored, "winners": winners}
+    change = {**drawn, "thumbs": thumbs, "contrasted_thumbs": thumbs, "scored_prompts": scored, "winners": winners}
     forceable = decide(**change).forceable
     assert forceable == tuple(name for name in METHODS if decide(Selection(method=name), **change).method == name)
 
