@@ -1,12 +1,20 @@
 """A deployment before a run is made of it: what the environment lacks, and what `pipeline.preflight` finds."""
 
+from collections.abc import Container
+
+import dagster as dg
+
 from assets.anchors import bucket
 from assets.environment import address_faults
 from assets.resources import Deployment
+from evals.suites import file_faults
 from k8s.client import connect
 from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.preflight import preflight
 from pipeline.traces.sources.protocol import Address
+from pipeline.training.packages import missing_packages, possible_methods
+
+READS_SUITES, TRAINS = LATER = ("preference_dataset", "policy_checkpoint")
 
 
 def launch_faults(deployment: Deployment) -> list[str]:
@@ -54,3 +62,21 @@ def launch_faults(deployment: Deployment) -> list[str]:
         except ValueError as error:
             lacks.append(f"compute.kubernetes: {error}")
     return [*lacks, *preflight(recipe, address, warehouse)]
+
+
+def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list[str]:
+    """What a run with these of the `LATER` stages would only meet after its labels, which may have been paid for: files
+    of suites that cannot be read, packages that a training here needs. The recipe has to resolve."""
+    recipe = deployment.recipe()
+    suites = file_faults(deployment.store(), recipe.evaluation) if READS_SUITES in stages else []
+    packages = missing_packages(recipe, possible_methods(recipe)) if TRAINS in stages else []
+    return [*suites, *packages]
+
+
+def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:
+    """Raises ValueError with the `later_faults` of the stages that this run goes on to, one line each: nobody may have
+    typed it, and only a command that is typed asks before."""
+    names, selected = deployment.names(), {node.name for node in context.op_execution_context.job_def.nodes}
+    stages = {stage for stage in LATER if names.key(stage).to_python_identifier() in selected}
+    if faults := later_faults(deployment, stages):
+        raise ValueError("\n".join([*faults, "Nothing was read yet. To check again: pt validate"]))

@@ -10,6 +10,7 @@ from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
 from assets.outcome import begin, outcome
+from assets.preflight import refuse_later_faults
 from assets.resources import Deployment
 from evals.libraries.tasks import ensure_listed
 from pipeline import layout
@@ -52,6 +53,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     deployment.fetch_base(context.log.info)
     recipe, store = deployment.recipe(), deployment.store()
     refuse_restored(context.instance, store)
+    refuse_later_faults(context, deployment)
     champion = deployment.champion()
     source = recipe.traces.source
     if isinstance(source, DemoSource):

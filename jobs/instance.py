@@ -159,13 +159,12 @@ def _without_secrets(value: Any) -> Any:
 
 def _check_launch(model: OperatedModel) -> None:
     """Raises ClickException with what speaks against a launch: model, disk, source, what the environment lacks, suites
-    that cannot be read."""
-    from assets.preflight import launch_faults  # heavier than the recipe, whose mistakes are told without it
+    that cannot be read, packages that are not there."""
+    from assets.preflight import later_faults, launch_faults  # heavier than the recipe, told without it
     from assets.resources import Deployment
-    from evals.suites import file_faults
 
     settings = Deployment(recipe_path=model.choice.recipe_path, overrides=model.choice.overrides)
-    if faults := launch_faults(settings) or file_faults(settings.store(), settings.recipe().evaluation):
+    if faults := launch_faults(settings) or later_faults(settings):
         raise click.ClickException("\n".join([*faults, "Nothing was launched. To check again: pt validate"]))
 
 

@@ -23,7 +23,7 @@ from evals.suites import Suite, embedded, frozen, suite
 from pipeline import layout
 from pipeline.chat_template import TURNS, kinds_of, refusal, rendered, support_of
 from pipeline.demo.suite import suite_text
-from pipeline.methods import METHODS, Method
+from pipeline.methods import METHODS
 from pipeline.model_files import header, weight_files
 from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
@@ -32,7 +32,7 @@ from pipeline.recipe.traces import DemoSource
 from pipeline.storage import Store
 from pipeline.traces.sample import SourceSample, sample_source
 from pipeline.traces.sources.protocol import Address, limits_of
-from pipeline.training.packages import missing_packages
+from pipeline.training.packages import missing_packages, possible_methods
 
 ROWS = 1000
 GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
@@ -102,7 +102,7 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     except ValueError:
         return
     yield CheckedLine(True, f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
-    yield from (CheckedLine(False, fault) for fault in missing_packages(recipe, _methods(recipe)))
+    yield from (CheckedLine(False, fault) for fault in missing_packages(recipe, possible_methods(recipe)))
     template: ModelTemplate | None = None
     if not any(fault.startswith("base_model.uri") for fault in faults):
         yield from _disk(recipe)
@@ -116,12 +116,6 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     if not any(fault.startswith("traces.source") for fault in faults):
         yield from _source(settings, recipe, asked.rows, template)
     yield from _suites(recipe, settings.store(), template)
-
-
-def _methods(recipe: Recipe) -> list[Method]:
-    """Those that may be trained: the recipe's one, or whichever the evidence will choose."""
-    by_name, chosen = recipe.training.by_name(), recipe.selection.method
-    return list(by_name.values()) if chosen == "auto" else [by_name[chosen]]
 
 
 def _disk(recipe: Recipe) -> Iterator[CheckedLine]:

@@ -39,5 +39,11 @@ def missing_packages(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
     ]
 
 
+def possible_methods(recipe: Recipe) -> list[Method]:
+    """Those that may be trained: the recipe's one, or whichever the evidence will choose."""
+    by_name, chosen = recipe.training.by_name(), recipe.selection.method
+    return list(by_name.values()) if chosen == "auto" else [by_name[chosen]]
+
+
 def _is_installed(package: str) -> bool:
     return importlib.util.find_spec(package) is not None

@@ -53,9 +53,15 @@ class Place:
     def store(self) -> Store:
         return self.settings.store()
 
-    def run(self) -> dg.ExecuteInProcessResult:
+    def run(self, *stages: str) -> dg.ExecuteInProcessResult:
         resources = {"deployment": self.settings, "io_manager": records}
-        return dg.materialize(ASSETS[:1], instance=self.instance, resources=resources, raise_on_error=False)
+        return dg.materialize(
+            ASSETS,
+            selection=[dg.AssetKey(stage) for stage in stages or ("traces",)],
+            instance=self.instance,
+            resources=resources,
+            raise_on_error=False,
+        )
 
     def said(self, result: dg.ExecuteInProcessResult) -> str:
         return "\n".join(entry.user_message for entry in self.instance.all_logs(result.run_id))
@@ -161,3 +167,24 @@ def test_a_part_below_its_floor_is_a_warning(tmp_path: Path, found: dg.DagsterIn
     assert check.severity is dg.AssetCheckSeverity.WARN
     assert f"{day_file(6)}: 0 of 60 rows" in str(check.description)
     assert f"{day_file(6)}: 0 of 60 rows" in place.said(result)
+
+
+SUITE = 'evaluation.suites=[{"kind":"jsonl","name":"mine","path":"mine.jsonl","check":"math"}]'
+VLLM = "training.grpo.generation=vllm_colocate"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("override", "later", "fault"),
+    [(SUITE, "preference_dataset", "suite mine"), (VLLM, "policy_checkpoint", "this environment lacks vllm")],
+    ids=["suite", "packages"],
+)
+def test_a_run_nobody_typed_reads_nothing_that_ends_later(
+    tmp_path: Path, found: dg.DagsterInstance, override: str, later: str, fault: str
+) -> None:
+    place = Place(tmp_path, found, override, "accept_demo_suite=true", "selection.method=grpo")
+    refused, alone = place.run("traces", "reward_labels", later), place.run("traces", "reward_labels")
+    texts = [str(each.events_for_node("traces")) for each in (refused, alone)]
+    assert [fault in text for text in texts] == [True, False]
+    assert ["Nothing was read yet" in text for text in texts] == [True, False]
+    assert not refused.success and not refused.events_for_node("reward_labels")
