@@ -31,7 +31,7 @@ from pipeline.traces.arrow import pc
 
 ANSWER = ("trace_id", "observation_id")
 SCORED = [*ANSWER, "day", *COLUMNS]
-NO_LABELS = pa.array([], pa.string())
+NO_LABELS = pa.nulls(0, pa.string())
 Target = Any
 """A job, or one of assets that is not resolved yet."""
 FRUITLESS = ("refused", "stopped", "not trained")

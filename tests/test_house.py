@@ -82,7 +82,18 @@ def test_every_recipe_resolves(recipe: Path) -> None:
 
 
 def test_loading_the_definitions_leaves_heavy_libraries_out() -> None:
-    heavy = ["torch", "transformers", "trl", "peft", "vllm", "mlflow", "kubernetes", "lightkube", "matplotlib"]
+    heavy = [
+        "torch",
+        "transformers",
+        "trl",
+        "peft",
+        "vllm",
+        "mlflow",
+        "kubernetes",
+        "lightkube",
+        "matplotlib",
+        "pandas",
+    ]
     code = f"import sys, jobs.definitions; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip().endswith("[]")

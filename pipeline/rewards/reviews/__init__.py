@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.dataset as pads
 import pyarrow.parquet as pq
 
 from pipeline import layout
@@ -132,9 +131,11 @@ def survey(store: Store) -> Survey:
 
 def labels_of(labels: DatasetRef, reviewed: Sequence[ReviewedLabel]) -> pa.Table:
     """The rows of a label table that `trust.human_agreement` needs for these reviews."""
-    wanted = pads.field("trace_id").isin(pa.array([review.trace_id for review in reviewed], pa.string()))
+    import pyarrow.dataset as ds
+
+    wanted = ds.field("trace_id").isin(pa.array([review.trace_id for review in reviewed], pa.string()))
     columns = ["trace_id", "observation_id", "final_reward"]
-    return pads.dataset(labels.uri, format="parquet").to_table(columns=columns, filter=wanted)
+    return ds.dataset(labels.uri, format="parquet").to_table(columns=columns, filter=wanted)
 
 
 def forget(store: Store, user_ids: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
@@ -157,9 +158,11 @@ def drop_days(store: Store, days: Collection[str]) -> list[str]:
 
 def _rows(labels: DatasetRef, picks: Sequence[strata.SampledRow], week: str, iteration: str) -> list[Row]:
     """The picks as they are kept, in the order of their items, which says nothing of their stratum."""
+    import pyarrow.dataset as ds
+
     theirs = {(pick.trace_id, pick.observation_id): pick for pick in picks}
-    wanted = pads.field("trace_id").isin([pick.trace_id for pick in picks])
-    table = pads.dataset(labels.uri, format="parquet").to_table(filter=wanted)
+    wanted = ds.field("trace_id").isin([pick.trace_id for pick in picks])
+    table = ds.dataset(labels.uri, format="parquet").to_table(filter=wanted)
     rows: list[Row] = []
     for row in table.to_pylist():
         pick = theirs.get((row["trace_id"], row["observation_id"]))
