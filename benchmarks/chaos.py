@@ -174,7 +174,11 @@ def violations(
     deployment: ChaosDeployment, expected: dict[str, Any], ends_within_s: float = ENDS_WITHIN_S
 ) -> Iterator[str]:
     """What is not as in an undisturbed deployment, a line each."""
-    outcome = deployment.outcome()
+    try:
+        outcome = deployment.outcome()
+    except Exception as error:  # of any library whose store a kill broke: the worst that can be found here
+        yield f"what came out cannot be read: {str(error).partition(chr(10))[0]}"
+        outcome = {}
     for name in sorted(expected.keys() | outcome.keys()):
         if outcome.get(name) != expected.get(name):
             yield f"{name}: {outcome.get(name)} instead of {expected.get(name)}"

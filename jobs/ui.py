@@ -27,6 +27,7 @@ from assets.environment import environment
 from assets.resources import deployment
 from pipeline import layout
 from pipeline.processes import die_with_parent, end_sessions
+from pipeline.registry.tracking import ensure_database
 
 HOST = "127.0.0.1"
 PORTS = {name: int(port) for name, port in environment().ports.items()}
@@ -109,6 +110,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 def _commands(sockets: str) -> dict[str, list[str]]:
     settings = deployment()
     settings.store().path(layout.MLFLOW).mkdir(parents=True, exist_ok=True)
+    ensure_database(settings.tracking_uri())
     artifacts = settings.store().path(layout.MLFLOW_ARTIFACTS)
     dagster = [sys.executable, "-m", "jobs.dagster_dev", _socket(sockets, "DAGSTER")]
     dagster += ["-h", HOST, "-p", str(PORTS["DAGSTER"])]

@@ -7,7 +7,6 @@ has a run of its own, for no point that was logged can be taken back. Refuses to
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import socket
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 from pipeline import layout
 from pipeline.iteration import Iteration
+from pipeline.registry.tracking import be_quiet, ensure_database
 from pipeline.registry.unanswered import made_once
 from pipeline.storage import Store
 from pipeline.training.journal import read_journal
@@ -70,8 +70,9 @@ def mlflow_client(tracking_uri: str, registry_uri: str = "") -> MlflowClient:
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     from mlflow import MlflowClient
 
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    be_quiet()
+    for uri in (tracking_uri, registry_uri):
+        ensure_database(uri)
     return MlflowClient(tracking_uri=tracking_uri, registry_uri=registry_uri or tracking_uri)
 
 

@@ -1,19 +1,29 @@
-"""MLflow's own database under the data root, whose artifacts are found where the root lies now.
+"""MLflow's own database under the data root: there whole or not at all, its artifacts found where the root lies now.
 
-MLflow keeps the path of every artifact in full. After the data root was moved or copied its database says where the
-artifacts were: whoever asks for its address first has the paths set to where they are, all in one transaction. Refuses
-to touch a database that is anywhere else, and any text that is no path of an artifact.
+MLflow makes its tables in some fifty steps that no transaction holds together, and no process opens a database that was
+left among them; so they are made beside, and linked to their name when all are there. It keeps the path of every
+artifact in full: after the data root was moved or copied its database says where the artifacts were, and whoever asks
+for its address first has the paths set to where they are, all in one transaction. Refuses to touch a database that is
+anywhere else, and any text that is no path of an artifact.
 """
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
+from pathlib import Path
 from urllib.parse import quote
 
 from pipeline import layout
 from pipeline.storage import Store
+from pipeline.unfinished import claimed_folder, unfinished_name
 
+SQLITE = "sqlite:///"
+SERVED = "mlflow-artifacts:/"
+"""Where the experiment that MLflow adds by itself has its artifacts: with whatever server shows it."""
 BUSY_TIMEOUT_S = 60
 PATHS = (
     ("experiments", "artifact_location"),
@@ -44,7 +54,35 @@ def local_tracking(store: Store) -> str:
                 f"{database} has the paths of another place, or cannot be read ({error}). Make it readable and "
                 "writable, or restore it from a backup."
             ) from error
-    return f"sqlite:///{database}"
+    return f"{SQLITE}{database}"
+
+
+def ensure_database(uri: str) -> None:
+    """Make MLflow's tables where the address is a file of SQLite that is not there yet. Takes seconds, once.
+
+    Of two processes that find none, one's stands; a kill leaves nothing of that name.
+    """
+    path = Path(uri.removeprefix(SQLITE))
+    if not uri.startswith(SQLITE) or path.exists():
+        return
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+    be_quiet()
+    folder = unfinished_name(path)
+    try:
+        with claimed_folder(folder):
+            staged = folder / path.name
+            SqlAlchemyStore(f"{SQLITE}{staged}", SERVED).engine.dispose()
+            with suppress(FileExistsError):
+                os.link(staged, path)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def be_quiet() -> None:
+    """MLflow narrates its migrations otherwise, in the middle of what a person reads."""
+    for name in ("mlflow", "alembic"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def _moved(connection: sqlite3.Connection, store: Store) -> dict[str, str]:

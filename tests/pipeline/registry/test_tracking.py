@@ -1,7 +1,11 @@
 """MLflow's database under a data root that was moved or copied, with a real MLflow."""
 
+import os
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -13,7 +17,9 @@ from pipeline.registry.tracking import local_tracking
 from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
+from pipeline.unfinished import sweep_unfinished
 
+ROOT = Path(__file__).parents[3]
 CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")
 NAME = "sums & more"
 
@@ -112,3 +118,46 @@ def test_a_database_that_is_none_says_what_to_do(tmp_path):
     store.path("mlflow", "mlflow.db").write_text("this is no database, however one looks at it")
     with pytest.raises(ValueError, match="restore it from a backup"):
         local_tracking(store)
+
+
+DIES_AMONG_THE_TABLES = """
+import os, signal, sys
+import alembic.op
+from pipeline.registry.runs import mlflow_client
+create_table = alembic.op.create_table
+def made(name, *columns, **options):
+    table = create_table(name, *columns, **options)
+    if name == "spans":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return table
+alembic.op.create_table = made
+mlflow_client(sys.argv[1])
+"""
+
+
+@pytest.mark.slow
+def test_a_kill_while_the_tables_are_made_leaves_no_database(tmp_path):
+    store = Store(tmp_path / "root")
+    store.path("mlflow").mkdir(parents=True)
+    uri = local_tracking(store)
+    assert subprocess.run([sys.executable, "-c", DIES_AMONG_THE_TABLES, uri], cwd=ROOT).returncode == -signal.SIGKILL
+    assert not store.path("mlflow", "mlflow.db").exists()
+    assert [experiment.name for experiment in mlflow_client(uri).search_experiments()] == ["Default"]
+    sweep_unfinished(store.root)
+    assert [path.name for path in store.path("mlflow").iterdir()] == ["mlflow.db"]
+
+
+@pytest.mark.slow
+def test_whoever_makes_the_database_second_takes_the_first_ones(tmp_path, monkeypatch):
+    store = Store(tmp_path / "root")
+    store.path("mlflow").mkdir(parents=True)
+    uri, link = local_tracking(store), os.link
+
+    def late(staged, path):
+        monkeypatch.setattr(os, "link", link)
+        mlflow_client(uri).create_experiment("the first one's", "file:///somewhere")
+        link(staged, path)
+
+    monkeypatch.setattr(os, "link", late)
+    names = {experiment.name for experiment in mlflow_client(uri).search_experiments()}
+    assert names == {"Default", "the first one's"}
