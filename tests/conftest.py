@@ -1,6 +1,7 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
 import fcntl
+import gc
 import os
 import signal
 import sqlite3
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parent.parent
 SHARED = ROOT.parent / "shared" / "data"
+STARTED = Path(__file__).parent / "started_python"
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Otherwise a file of the account that runs the tests.
@@ -36,6 +38,8 @@ os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+# What a test starts mostly imports: see the file there.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(STARTED), os.environ.get("PYTHONPATH"))))
 # A run of the tests tells of the change, not of luck or of a slow machine: the same examples every time, none of them
 # against the clock. `pytest --hypothesis-profile=default` searches at random, for hours if you like.
 hypothesis.settings.register_profile(
@@ -52,6 +56,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: of two processes, neither is left with a long one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: the garbage collector need not look through it again and again."""
+    gc.freeze()
 
 
 # A shell starts what it puts into the background with SIGINT ignored, and Dagster lets SIGTERM be what SIGINT is.
