@@ -148,6 +148,7 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
         record=traffic.record,
         trust_user_header=traffic.trust_user_header,
         slot_urls=() if traffic.slots is None else (traffic.slots.a, traffic.slots.b),
+        approval=None if recipe.rollout.approval is None else recipe.rollout.approval.proxy,
     )
 
 
