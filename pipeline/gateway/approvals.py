@@ -195,8 +195,8 @@ async def _body(receive: Receive) -> bytes:
 
 
 def _single(headers: Headers, name: str) -> bytes:
-    """A header's value; b"" where it is not there. Raises ApprovalRefused where it is there twice: nobody can tell which
-    one the proxy set."""
+    """A header's value; b"" where it is not there. Raises ApprovalRefused where it is there twice: which one did the
+    proxy set?"""
     values = [value for each, value in headers if each == name.encode()]
     if len(values) > 1:
         raise ApprovalRefused(400, f"The header {name} is there twice. Have the proxy replace it.")
