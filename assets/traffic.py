@@ -12,9 +12,10 @@ from functools import partial
 from typing import NamedTuple, assert_never
 
 from assets.resources import Deployment
+from assets.warm_up import warmed
 from pipeline import layout
 from pipeline.demo.users import AskedCounts, ask, requests_of
-from pipeline.gateway.keeper import SlotKeeper
+from pipeline.gateway.keeper import Admit, SlotKeeper
 from pipeline.gateway.lock import running_address
 from pipeline.gateway.metrics import SpanMetrics
 from pipeline.gateway.process import running_gateway
@@ -121,7 +122,8 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
         return
     with ExitStack() as stack:
         if isinstance(source, DemoSource) and not is_routed(deployment):
-            keeper = stack.enter_context(SlotKeeper(store, name, recipe.evaluation.max_completion_tokens, log))
+            limit = recipe.evaluation.max_completion_tokens
+            keeper = stack.enter_context(SlotKeeper(store, name, limit, log, admission(deployment, log)))
             put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
             stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
@@ -232,6 +234,29 @@ class SlotIdentity:
         if given[0] not in answers:
             return given[0]
         return identify_slot(Endpoint(url), name, given[0], answers, rounds)
+
+
+def admission(deployment: Deployment, log: Log) -> Admit:
+    """Why a server that the gateway's deployment has started may not have users yet. A canary that had users before
+    shows that it is that model, and is warmed up again; the champion is not kept from them, for nobody else answers."""
+    identify = SlotIdentity(deployment)
+
+    def admit(slot: ServedSlot) -> str:
+        state = read_state(deployment.store(), deployment.recipe().base_model.name)
+        if state.proposal is None or not state.active or not state.offered:
+            return ""  # it has no users before a tick has looked at it
+        model, iteration = state.proposal.version.model, state.proposal.version.iteration
+        if slot.digest != model.digest:
+            return ""
+        try:
+            served = identify(slot.url)
+        except (OSError, ValueError) as error:
+            return str(error)
+        if served != model.digest:
+            return f"{slot.url} serves {served[:12]}, not {model.digest[:12]}"
+        return warmed(deployment, (slot.url,), model, iteration, log)
+
+    return admit
 
 
 class _Users:
