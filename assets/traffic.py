@@ -89,13 +89,13 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
 
 
 def _listed(traffic: GatewayTraffic, model_name: str) -> SlotTable:
-    """The slots that others keep, as far as they answer. Raises ValueError where both serve one model."""
+    """The slots that others keep, as far as they answer."""
     assert traffic.slots is not None, "the recipe names them"
     names: dict[str, list[str]] = {}
     for url in (traffic.slots.a, traffic.slots.b):
         with suppress(OSError):
             names[url] = served_names(Endpoint(url))
-    return slots_of_names(model_name, names)
+    return slots_of_names(model_name, names).table
 
 
 def is_routed(deployment: Deployment) -> bool:

@@ -29,7 +29,7 @@ from pipeline.gateway.feedback import FeedbackRecorder
 from pipeline.gateway.proxy import Proxy
 from pipeline.gateway.recorder import Recorder
 from pipeline.gateway.settings import GatewaySettings
-from pipeline.gateway.slots import SlotTable, read_slots, slots_of_names
+from pipeline.gateway.slots import ListedSlots, SlotTable, read_slots, slots_of_names
 from pipeline.gateway.split_file import SplitWatch
 from pipeline.gateway.state import GatewayState, SlotReport
 from pipeline.processes import die_with_parent
@@ -86,11 +86,10 @@ class Gateway:
     async def _refresh(self) -> None:
         """Read the slots anew. A table that can't be read, and a server that doesn't answer, leave what was."""
         try:
-            table = await self._listed() if self._settings.slot_urls else self._written()
+            table, self._fault = await self._listed() if self._settings.slot_urls else ListedSlots(self._written())
         except ValueError as error:
             self._fault = str(error)
             return
-        self._fault = ""
         if table != self.proxy.table:
             self.proxy.table = table
             self._watch.reload()
@@ -98,11 +97,12 @@ class Gateway:
     def _written(self) -> SlotTable:
         return read_slots(self._store, self._settings.model_name) or SlotTable(slots=())
 
-    async def _listed(self) -> SlotTable:
+    async def _listed(self) -> ListedSlots:
         names = {url: await self.proxy.upstream.served_names(url) for url in self._settings.slot_urls}
-        table = slots_of_names(self._settings.model_name, names)
+        table, fault = slots_of_names(self._settings.model_name, names)
         silent = [slot for slot in self.proxy.table.slots if not names.get(slot.url)]
-        return SlotTable(slots=(*table.slots, *(slot for slot in silent if table.slot_of(slot.digest) is None)))
+        kept = (slot for slot in silent if table.slot_of(slot.digest) is None)
+        return ListedSlots(SlotTable(slots=(*table.slots, *kept)), fault)
 
     async def state(self, request: Request) -> Response:
         """GET /-/split"""
