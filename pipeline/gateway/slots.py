@@ -72,7 +72,7 @@ class ListedSlots(NamedTuple):
 
 def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> ListedSlots:
     """The slots of servers by their root URL, from the names that each says it serves. A server without one of this
-    model's names is no slot. Of two that hold one model the first is its slot: its users have an answer all the same."""
+    model's names is no slot. Of two that hold one model the first is its slot: users have an answer all the same."""
     slots: dict[str, ServedSlot] = {}
     faults: list[str] = []
     for url, each in names.items():
