@@ -79,8 +79,9 @@ def test_a_model_is_identified_by_the_nearest_answers() -> None:
     assert identified(CHAMPION, models) == "a" * 64
     with pytest.raises(ValueError, match="0 are cccccccccccc's, 0 are aaaaaaaaaaaa's, 7 needed"):
         identified(CANDIDATE, models)
-    with pytest.raises(ValueError, match="7 of 8 answers are those of cccccccccccc and aaaaaaaaaaaa"):
-        identified(("drift", *CHAMPION[1:]), models)
+    for named in ("", "c" * 64):  # a name decides nothing between answers that differ
+        with pytest.raises(ValueError, match="7 of 8 answers are those of cccccccccccc and aaaaaaaaaaaa"):
+            identified(("drift", *CHAMPION[1:]), models, named)
     with pytest.raises(ValueError, match="none are known"):
         identified(CHAMPION, [])
 
