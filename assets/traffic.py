@@ -126,7 +126,8 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
             keeper = stack.enter_context(SlotKeeper(store, name, limit, log, admission(deployment, log)))
             put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
-            stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
+            own = gateway_settings(deployment).model_copy(update={"approval": None})  # nobody waits for a run's page
+            stack.enter_context(running_gateway(_on_a_free_port(own, log), log))
         wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
 
