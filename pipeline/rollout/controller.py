@@ -221,15 +221,14 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
         return RolloutStep(Phase.HELD, reason, look=look.result)
     last = state.stage + 1 == len(policy.weights)
     above = weight if last else policy.weight_at(state.stage + 1)
-    waits = look.slot.reason or too_few_servers(ports.split, proposal, above, evidence.busiest_per_s)
-    if not waits and not last:
-        waits = ports.warm(proposal.version.model)  # servers that were added for it have answered nobody yet
-    if waits:
+    if waits := look.slot.reason or too_few_servers(ports.split, proposal, above, evidence.busiest_per_s):
         if reason := overdue(waits, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
             return RolloutStep(Phase.HELD, reason, look=look.result)
         return RolloutStep(Phase.OBSERVING, waits, look=look.result, unready=look.slot.down)
     if last:
         return RolloutStep(Phase.PROMOTED, f"no harm at {weight}%", look=look.result)
+    if cold := ports.warm(proposal.version.model):  # servers that were added for it have answered nobody yet
+        return _missed(state, cold, look=look.result)
     reason = f"no harm at {weight}%, to {above}%"
     return RolloutStep(Phase.SHIFTING, reason, look=look.result, stage=state.stage + 1)
 

@@ -181,18 +181,23 @@ def test_servers_that_came_since_are_warmed_before_a_weight(world):
     """A slot that had few servers at 5% has more before 25%: users get to no cold one at the larger weight."""
     cold = ["1 of 32 recent prompts got no answer"]
 
-    def ticked():
-        world.now += 50.0
-        return tick(replace(world.ports(), warm=lambda of: cold[-1]), world.now).state
+    def ticked_until(reached):
+        for _ in range(100):
+            world.now += 50.0
+            state = tick(replace(world.ports(), warm=lambda of: cold[-1]), world.now).state
+            if reached(state):
+                return state
+        raise AssertionError(world.state.reason)
 
     world.propose("new")
     world.tick_until("observing")
-    for _ in range(6):
-        state = ticked()
-        assert (state.phase, state.stage, world.weight()) == (Phase.OBSERVING, 0, 5)
-    assert state.reason == cold[0]
+    state = ticked_until(lambda state: state.reason == cold[0])
+    assert (state.phase, state.stage, world.weight()) == (Phase.OBSERVING, 0, 5)
     cold.append("")
-    assert (ticked().phase, world.weight()) == (Phase.SHIFTING, 25)
+    assert ticked_until(lambda state: state.phase is Phase.SHIFTING).stage == 1 and world.weight() == 25
+    cold.append("2 of 32 recent prompts got no answer")
+    state = ticked_until(lambda state: state.phase is Phase.HELD)
+    assert (state.reason, world.weight()) == (cold[-1], 25), "a person is asked after three"
 
 
 @pytest.mark.parametrize("phase", ["observing", "held"])
