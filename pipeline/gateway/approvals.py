@@ -93,6 +93,8 @@ class Approvals:
                 page = await asyncio.to_thread(self._shown, person)
         except ApprovalRefused as refused:
             status, page = refused.status, word_page("Not approved", str(refused))
+        except (OSError, ValueError) as error:  # a record that is damaged, or a disk that is away
+            status, page = 503, word_page("Not approved", f"The rollout's record cannot be used: {error}")
         await HTMLResponse(page, status, headers=HEADERS)(scope, receive, send)
 
     def person(self, headers: Headers) -> str:

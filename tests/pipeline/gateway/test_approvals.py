@@ -1,5 +1,6 @@
 """The page of approvals on a gateway that runs: who is believed, which forms are taken, and what goes on record."""
 
+import asyncio
 import html
 import re
 import time
@@ -9,14 +10,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from starlette.types import Message
 
-from pipeline import audit
+from pipeline import audit, layout
 from pipeline.gateway.approvals import SECRET, Approvals, checked_secret
 from pipeline.gateway.process import running_gateway
 from pipeline.gateway.settings import GatewaySettings
 from pipeline.recipe.approval import ApprovalProxy
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, RolloutStep, append, read_events, step_event
+from pipeline.storage import Store
 from tests.pipeline.gateway.world import NAME, World, world
 from tests.pipeline.rollout.reports import proposal
 
@@ -270,6 +273,27 @@ def test_no_page_of_elsewhere_shows_it_in_a_frame(waiting: Waiting) -> None:
     assert headers["x-frame-options"] == "DENY"
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_a_record_that_cannot_be_read_says_so(tmp_path: Path, method: str) -> None:
+    store, sent = Store(tmp_path), list[Any]()
+    store.path(layout.rollout(NAME, "events")).mkdir(parents=True)
+    store.path(layout.rollout(NAME, "events", "000001.json")).write_text("no event")
+    page = Approvals(store, NAME, PROXY, checked_secret(VALUE))
+    form = {"rollout": "r", "model": "m", "bundle": "b", "reason": "x"}
+    form["token"] = page.token("ada@example.org", "r", "m", "b")
+    headers = [(name.encode(), value.encode()) for name, value in {**ADA, **OF_PAGE}.items()]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": urlencode(form).encode()}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": method, "path": "/-/approval", "headers": headers}
+    asyncio.run(page(scope, receive, send))
+    assert sent[0]["status"] == 503 and b"record cannot be used" in sent[1]["body"]
 
 
 def test_without_its_secret_the_gateway_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
