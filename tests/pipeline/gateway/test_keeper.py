@@ -79,8 +79,8 @@ def test_users_reach_both_models_and_each_knows_who_answered(tmp_path: Path) -> 
 
 @pytest.mark.variant
 def test_a_slot_that_dies_is_started_again(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with SlotKeeper(store, NAME, 32, print) as keeper:
+    store, asked = Store(tmp_path), list[str]()
+    with SlotKeeper(store, NAME, 32, print, lambda slot: asked.append(slot.url) or "") as keeper:
         keeper.serve([CHAMPION])
         table = read_slots(store, NAME)
         assert table is not None
@@ -90,10 +90,11 @@ def test_a_slot_that_dies_is_started_again(tmp_path: Path) -> None:
         while not keeper.due:
             time.sleep(0.1)
         keeper.serve([CHAMPION])
-        assert not keeper.ended
+        assert not keeper.due
         again = read_slots(store, NAME)
         assert again is not None
         assert httpx2.get(f"{again.slots[0].url}/models").status_code == 200
+        assert asked == [table.slots[0].url, again.slots[0].url], "whether it may have users is asked at each start"
 
 
 def _processes(port: str) -> list[int]:
