@@ -86,4 +86,4 @@ def run_links(deployment: Deployment, run: RunIdentity) -> dict[str, str | dg.Ur
 
 def judged(verdict: GateVerdict) -> JudgedCandidate:
     """The verdict as the registry takes it."""
-    return JudgedCandidate(str(verdict.verdict), verdict.candidate.digest, verdict.bundle_digest)
+    return JudgedCandidate(str(verdict.verdict), verdict.candidate.digest, verdict.bundle_digest, verdict.reasons)

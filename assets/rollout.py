@@ -58,7 +58,7 @@ def rollout_ports(
     def warm(model: ModelRef) -> str:
         proposal = read_state(store, name).proposal
         assert proposal is not None, "it is a candidate's slot"
-        return warmed(deployment, split, model, proposal.version.iteration, log)
+        return warmed(deployment, split.servers(model), model, proposal.version.iteration, log)
 
     return RolloutPorts(
         store,

@@ -12,9 +12,10 @@ from functools import partial
 from typing import NamedTuple, assert_never
 
 from assets.resources import Deployment
+from assets.warm_up import warmed
 from pipeline import layout
 from pipeline.demo.users import AskedCounts, ask, requests_of
-from pipeline.gateway.keeper import SlotKeeper
+from pipeline.gateway.keeper import Admit, SlotKeeper
 from pipeline.gateway.lock import running_address
 from pipeline.gateway.metrics import SpanMetrics
 from pipeline.gateway.process import running_gateway
@@ -88,13 +89,13 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
 
 
 def _listed(traffic: GatewayTraffic, model_name: str) -> SlotTable:
-    """The slots that others keep, as far as they answer. Raises ValueError where both serve one model."""
+    """The slots that others keep, as far as they answer."""
     assert traffic.slots is not None, "the recipe names them"
     names: dict[str, list[str]] = {}
     for url in (traffic.slots.a, traffic.slots.b):
         with suppress(OSError):
             names[url] = served_names(Endpoint(url))
-    return slots_of_names(model_name, names)
+    return slots_of_names(model_name, names).table
 
 
 def is_routed(deployment: Deployment) -> bool:
@@ -121,10 +122,12 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
         return
     with ExitStack() as stack:
         if isinstance(source, DemoSource) and not is_routed(deployment):
-            keeper = stack.enter_context(SlotKeeper(store, name, recipe.evaluation.max_completion_tokens, log))
+            limit = recipe.evaluation.max_completion_tokens
+            keeper = stack.enter_context(SlotKeeper(store, name, limit, log, admission(deployment, log)))
             put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
-            stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
+            own = gateway_settings(deployment).model_copy(update={"approval": None})  # nobody waits for a run's page
+            stack.enter_context(running_gateway(_on_a_free_port(own, log), log))
         wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
 
@@ -148,6 +151,7 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
         record=traffic.record,
         trust_user_header=traffic.trust_user_header,
         slot_urls=() if traffic.slots is None else (traffic.slots.a, traffic.slots.b),
+        approval=None if recipe.rollout.approval is None else recipe.rollout.approval.proxy,
     )
 
 
@@ -231,6 +235,29 @@ class SlotIdentity:
         if given[0] not in answers:
             return given[0]
         return identify_slot(Endpoint(url), name, given[0], answers, rounds)
+
+
+def admission(deployment: Deployment, log: Log) -> Admit:
+    """Why a server that the gateway's deployment has started may not have users yet. A canary that had users before
+    shows that it is that model, and is warmed up again; the champion is not kept from them, for nobody else answers."""
+    identify = SlotIdentity(deployment)
+
+    def admit(slot: ServedSlot) -> str:
+        state = read_state(deployment.store(), deployment.recipe().base_model.name)
+        if state.proposal is None or not state.active or not state.offered:
+            return ""  # it has no users before a tick has looked at it
+        model, iteration = state.proposal.version.model, state.proposal.version.iteration
+        if slot.digest != model.digest:
+            return ""
+        try:
+            served = identify(slot.url)
+        except (OSError, ValueError) as error:
+            return str(error)
+        if served != model.digest:
+            return f"{slot.url} serves {served[:12]}, not {model.digest[:12]}"
+        return warmed(deployment, (slot.url,), model, iteration, log)
+
+    return admit
 
 
 class _Users:

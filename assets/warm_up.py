@@ -1,10 +1,11 @@
 """The prompts that warm a slot up: the newest of the candidate's own iteration whose people agree still."""
 
+from collections.abc import Sequence
+
 import pyarrow.parquet as pq
 
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
-from pipeline.rollout.router import TrafficSplit
 from pipeline.rollout.warm_up import newest, warm_up
 from pipeline.selection.consent import consented
 from pipeline.serving.served_names import served_name
@@ -15,13 +16,14 @@ from pipeline.traces.erased import shared_lock
 ID_COLUMNS = ("trace_id", "observation_id", "timestamp", "consent")
 
 
-def warmed(deployment: Deployment, split: TrafficSplit, model: ModelRef, iteration: str, log: Log) -> str:
-    """Ask the slot of a model what was asked of production; why it is not ready for users, or "".
+def warmed(deployment: Deployment, servers: Sequence[str], model: ModelRef, iteration: str, log: Log) -> str:
+    """Ask the servers of a model what was asked of production; why they are not ready for users, or "".
 
-    `iteration`: id of the candidate's. Without its labels there is nothing to ask, which is logged. Nobody is forgotten
-    between the look at who agrees and the last answer.
+    `servers`: root URLs; () where they are reached through their router alone. `iteration`: id of the candidate's.
+    Without its labels there is nothing to ask, which is logged. Nobody is forgotten between the look at who agrees and
+    the last answer.
     """
-    servers, store = split.servers(model), deployment.store()
+    store = deployment.store()
     if not servers:
         log("warm-up: none, for the slot's servers are reached through their router alone")
         return ""

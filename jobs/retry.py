@@ -27,7 +27,7 @@ from pipeline import audit, layout
 from pipeline.at_work import at_work
 from pipeline.iteration import Iteration
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.record import RolloutState
+from pipeline.rollout.record import Phase, read_events
 from pipeline.storage import Store
 from pipeline.traces.erased import exclusive_lock
 
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         iteration = settings.iteration(asked.iteration) if asked.iteration else settings.latest()
         _check_idle(settings, iteration)
-        _check_rollout(settings.store(), iteration, asked.stage)
+        check_rollout(settings.store(), iteration, asked.stage)
         settings.recipe_to_continue(iteration)
     except (ValueError, OSError) as error:
         print(f"retry: {error}", file=sys.stderr)
@@ -116,14 +116,17 @@ def _check_idle(settings: Deployment, iteration: Iteration) -> None:
                 raise ValueError(f"run {run.run_id} is at work on this data root. Let it end, or cancel it, and retry.")
 
 
-def _check_rollout(store: Store, iteration: Iteration, stage: str) -> None:
-    """Raises ValueError where the iteration's candidate is in the traffic, or was: its records are the reason why."""
-    state: RolloutState = read_state(store, iteration.model_name)
+def check_rollout(store: Store, iteration: Iteration, stage: str) -> None:
+    """Raises ValueError where the iteration's candidate is in the traffic, or ever was promoted: its records are the
+    reason why, and its files may be somebody's way back."""
     version = VERSION.find(store, iteration.id)
     if version is None or stage == "canary":
         return
-    in_traffic = [state.champion, state.previous, state.proposal.version if state.active and state.proposal else None]
-    if any(each is not None and each.version == version.version for each in in_traffic):
+    state, events = read_state(store, iteration.model_name), read_events(store, iteration.model_name)
+    promoted = {event.rollout for event in events if event.phase is Phase.PROMOTED}
+    rested_on = promoted | ({state.rollout} if state.active else set())
+    opened = [event.proposal.version.version for event in events if event.proposal and event.rollout in rested_on]
+    if version.version in opened:
         raise ValueError(
             f"version {version.version} of {version.name}, made by iteration {iteration.id}, is in the traffic or was "
             "promoted; its records are what that rests on. Begin a new iteration instead: make run"

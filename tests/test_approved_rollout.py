@@ -31,7 +31,9 @@ class Waiting:
     def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
         self.folder, self.key = folder, new_key(folder / "keys", "ada")
         signers = signers_file(folder, signer_line("ada@example.org", self.key))
-        words = [f"rollout.approval.allowed_signers={signers}"]
+        page = '{"approvers":["ada@example.org"],"origin":"https://models.example.org"}'
+        # Without APPROVAL_PROXY_SECRET: the gateway that a run starts for itself has no page of approvals.
+        words = [f"rollout.approval.allowed_signers={signers}", f"rollout.approval.proxy={page}"]
         self.settings: Deployment = deployment(folder / "data", words)
         patch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
         patch.setenv("PREFERENCE_TUNING_OVERRIDES", shlex.join([*SHORT, f"data_root={folder / 'data'}", *words]))

@@ -19,6 +19,7 @@ from uvicorn.supervisors import Multiprocess
 from pipeline import layout
 from pipeline.at_work import at_work
 from pipeline.gateway.app import create
+from pipeline.gateway.approvals import SECRET, checked_secret
 from pipeline.gateway.counters import forget_counts
 from pipeline.gateway.lock import GatewayAddress, held_lock
 from pipeline.gateway.settings import GatewaySettings
@@ -32,7 +33,9 @@ BACKLOG = 2048
 
 def serve(settings: GatewaySettings) -> None:
     """Answer until SIGTERM. Raises ValueError where the model has a gateway already, and where another host is at work
-    on the data root unseen: spans and counts are appended under locks. OSError for a taken port."""
+    on the data root unseen: spans and counts are appended under locks; and where the page of approvals lacks its
+    proxy's secret. OSError for a taken port."""
+    secret = None if settings.approval is None else checked_secret(os.environ.get(SECRET, ""))
     store = Store(settings.root)
     folder = store.path(layout.gateway(settings.model_name))
     with at_work(store), socket.socket() as listener, held_lock(folder) as publish:
@@ -43,7 +46,7 @@ def serve(settings: GatewaySettings) -> None:
         forget_counts(store, settings.model_name)
         publish(GatewayAddress(url=f"http://127.0.0.1:{listener.getsockname()[1]}", pid=os.getpid()))
         config = uvicorn.Config(
-            functools.partial(create, settings, os.getpid()),
+            functools.partial(create, settings, os.getpid(), secret),
             factory=True,
             workers=settings.workers,
             lifespan="on",

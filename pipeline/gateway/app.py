@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from pipeline.gateway.approvals import PATH, Approvals, ApprovalSecret
 from pipeline.gateway.asked import BadRequest
 from pipeline.gateway.caller import Caller
 from pipeline.gateway.counters import Counters, read_counts
@@ -28,7 +29,7 @@ from pipeline.gateway.feedback import FeedbackRecorder
 from pipeline.gateway.proxy import Proxy
 from pipeline.gateway.recorder import Recorder
 from pipeline.gateway.settings import GatewaySettings
-from pipeline.gateway.slots import SlotTable, read_slots, slots_of_names
+from pipeline.gateway.slots import ListedSlots, SlotTable, read_slots, slots_of_names
 from pipeline.gateway.split_file import SplitWatch
 from pipeline.gateway.state import GatewayState, SlotReport
 from pipeline.processes import die_with_parent
@@ -85,11 +86,10 @@ class Gateway:
     async def _refresh(self) -> None:
         """Read the slots anew. A table that can't be read, and a server that doesn't answer, leave what was."""
         try:
-            table = await self._listed() if self._settings.slot_urls else self._written()
+            table, self._fault = await self._listed() if self._settings.slot_urls else ListedSlots(self._written())
         except ValueError as error:
             self._fault = str(error)
             return
-        self._fault = ""
         if table != self.proxy.table:
             self.proxy.table = table
             self._watch.reload()
@@ -97,11 +97,12 @@ class Gateway:
     def _written(self) -> SlotTable:
         return read_slots(self._store, self._settings.model_name) or SlotTable(slots=())
 
-    async def _listed(self) -> SlotTable:
+    async def _listed(self) -> ListedSlots:
         names = {url: await self.proxy.upstream.served_names(url) for url in self._settings.slot_urls}
-        table = slots_of_names(self._settings.model_name, names)
+        table, fault = slots_of_names(self._settings.model_name, names)
         silent = [slot for slot in self.proxy.table.slots if not names.get(slot.url)]
-        return SlotTable(slots=(*table.slots, *(slot for slot in silent if table.slot_of(slot.digest) is None)))
+        kept = (slot for slot in silent if table.slot_of(slot.digest) is None)
+        return ListedSlots(SlotTable(slots=(*table.slots, *kept)), fault)
 
     async def state(self, request: Request) -> Response:
         """GET /-/split"""
@@ -192,8 +193,9 @@ async def _nowhere(request: Request, error: Exception) -> Response:
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
-def create(settings: GatewaySettings, supervisor: int) -> GatewayApplication:
-    """The application of one worker, which ends with its supervisor (a pid)."""
+def create(settings: GatewaySettings, supervisor: int, secret: ApprovalSecret | None = None) -> GatewayApplication:
+    """The application of one worker, which ends with its supervisor (a pid). `secret`: of the proxy before the page of
+    approvals, where there is one."""
     die_with_parent(signal.SIGTERM, supervisor)
     gateway = Gateway(settings)
     completions = {f"/v1/{path}": _Completions(gateway, path) for path in ("chat/completions", "completions")}
@@ -206,6 +208,9 @@ def create(settings: GatewaySettings, supervisor: int) -> GatewayApplication:
         Route("/-/metrics", gateway.metrics),
         Route("/", gateway.page),
     ]
+    if settings.approval is not None and secret is not None:
+        approvals = Approvals(Store(settings.root), settings.model_name, settings.approval, secret)
+        routes.append(Route(PATH, approvals, methods=["GET", "POST"]))
     app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={404: _nowhere, 405: _nowhere})
     app.router.redirect_slashes = False
     return GatewayApplication(completions, app)

@@ -7,7 +7,7 @@ digits of the digest, so a slot is looked up by those.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 from pydantic import model_validator
 
@@ -62,12 +62,23 @@ def read_slots(store: Store, model_name: str) -> SlotTable | None:
     return store.read(layout.slot_file(model_name), SlotTable)
 
 
-def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> SlotTable:
+class ListedSlots(NamedTuple):
+    """What servers say that they serve."""
+
+    table: SlotTable
+    fault: str = ""
+    """Which servers are no slot of their own, since an earlier one holds the same model."""
+
+
+def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> ListedSlots:
     """The slots of servers by their root URL, from the names that each says it serves. A server without one of this
-    model's names is no slot. Raises ValueError when two serve one model."""
-    slots = [
-        ServedSlot(digest=digest_head(each[0], model_name), url=url, name=each[0])
-        for url, each in names.items()
-        if each and digest_head(each[0], model_name)
-    ]
-    return SlotTable(slots=tuple(slots))
+    model's names is no slot. Of two that hold one model the first is its slot: users have an answer all the same."""
+    slots: dict[str, ServedSlot] = {}
+    faults: list[str] = []
+    for url, each in names.items():
+        head = digest_head(each[0], model_name) if each else ""
+        if head in slots:
+            faults.append(f"{slots[head].url} and {url} both hold model {head}. Load another one into one of them.")
+        elif head:
+            slots[head] = ServedSlot(digest=head, url=url, name=each[0])
+    return ListedSlots(SlotTable(slots=tuple(slots.values())), " ".join(faults))

@@ -27,7 +27,7 @@ class GatewayState(Record):
     """Why the split that was applied last is not in force; "" where it is."""
     slots: tuple[SlotReport, ...]
     slots_fault: str
-    """Why the slots cannot be read anew; "" where they can."""
+    """Why the slots cannot be read anew, or which servers are none; "" otherwise."""
     counts: Counts
     pid: int
     """Of the supervisor: SIGHUP to it restarts the workers one by one."""

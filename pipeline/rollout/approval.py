@@ -1,6 +1,7 @@
-"""A person's approval of a candidate: one line that names rollout, model and evidence, signed with their SSH key.
+"""A person's approval of a candidate: of exactly one rollout, model and evidence, by somebody who did not propose it.
 
-Owns the line and who may not approve. Refuses to say whether a rollout waits for one: the record does (decision.py).
+Who they are says the SSH key that signed one line, or the proxy that authenticated them. Owns the line and who may not
+approve. Refuses to say whether a rollout waits for one: the record does (decision.py).
 """
 
 from __future__ import annotations
@@ -30,19 +31,36 @@ def verified(signature: str, proposal: Proposal, signers: Path) -> ApprovalRecor
     `signers`: names and public keys, in the format of ssh-keygen's ALLOWED SIGNERS. Raises ValueError for a signature
     of another line, by nobody of the file, by a key of several names, or by who proposed the candidate.
     """
-    proposed_by = proposal.proposed_by
     by, key = signer(signature, approval_line(proposal), signers)
+    return _by_another(proposal, by, str(signers)).model_copy(update={"key": key, "signature": signature})
+
+
+def named_by_proxy(by: str, header: str, proposal: Proposal) -> ApprovalRecord:
+    """The approval of exactly this proposal by a person whom a proxy authenticated, and named in `header`.
+
+    Raises ValueError for who proposed the candidate.
+    """
+    return _by_another(proposal, by, "the approvers").model_copy(update={"header": header})
+
+
+def own_candidate(proposal: Proposal, by: str, others: str) -> str:
+    """Why this person may not approve a proposal, or "". `others`: where those are named who may."""
+    proposed_by = proposal.proposed_by
     if not proposed_by:
-        raise ValueError("Who proposed the candidate is not on record, and nobody approves their own. Propose it anew.")
+        return "Who proposed the candidate is not on record, and nobody approves their own. Propose it anew."
     if same_person(by, proposed_by):
-        raise ValueError(f"{by} proposed this candidate as {proposed_by}. Ask somebody else of {signers} to approve.")
+        return f"{by} proposed this candidate as {proposed_by}. Ask somebody else of {others} to approve."
+    return ""
+
+
+def _by_another(proposal: Proposal, by: str, others: str) -> ApprovalRecord:
+    if own := own_candidate(proposal, by, others):
+        raise ValueError(own)
     return ApprovalRecord(
         rollout=proposal.rollout,
         model_digest=proposal.version.model.digest,
         bundle_digest=proposal.bundle_digest,
         by=by,
-        key=key,
-        signature=signature,
     )
 
 

@@ -227,6 +227,8 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
         return RolloutStep(Phase.OBSERVING, waits, look=look.result, unready=look.slot.down)
     if last:
         return RolloutStep(Phase.PROMOTED, f"no harm at {weight}%", look=look.result)
+    if cold := ports.warm(proposal.version.model):  # servers that were added for it have answered nobody yet
+        return _missed(state, cold, look=look.result)
     reason = f"no harm at {weight}%, to {above}%"
     return RolloutStep(Phase.SHIFTING, reason, look=look.result, stage=state.stage + 1)
 

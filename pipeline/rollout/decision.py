@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import assert_never
 
 from pipeline.rollout.controller import roll_back
-from pipeline.rollout.fold import read_state
+from pipeline.rollout.fold import fold, read_state
 from pipeline.rollout.ports import RolloutPorts, Tick
-from pipeline.rollout.reconcile import reconcile, slot_of
+from pipeline.rollout.reconcile import put_in_audit_log, reconcile, slot_of
 from pipeline.rollout.record import (
     Action,
     ApprovalRecord,
@@ -22,6 +22,7 @@ from pipeline.rollout.record import (
     RolloutStep,
     append,
     fits,
+    read_events,
     step_event,
 )
 from pipeline.storage import Record, Store
@@ -39,7 +40,7 @@ class RolloutDecision(Record):
     rollout: str = ""
     """Its id, or its candidate's digest (at least the first 12 characters); empty: whichever is active."""
     approval: ApprovalRecord | None = None
-    """What was signed; `approve` alone has one."""
+    """What was signed, or approved behind a proxy; `approve` alone has one."""
 
 
 class DecisionResult(Record):
@@ -57,13 +58,14 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Decisi
     An abort or a rollback takes the canary to 0% and reads it back; the state is still ROLLING_BACK when the router
     does not obey. A rollback that was decided before is taken on. Raises ValueError without a reason or a name.
     """
-    for field, value in (("reason", decision.reason), ("by", decision.by)):
-        if not value.strip():
-            raise ValueError(f"The decision has no {field}. Give one: it goes into the audit log.")
+    _attributed(decision)
     out = decision.action in ("abort", "rollback")
     while True:
         state = read_state(ports.store, ports.model_name)
-        if refused := _refusal(state, decision, ports, now):
+        refused = _refusal(state, decision, now)
+        if not refused and decision.action == "rollback" and state.phase is Phase.PROMOTED:
+            refused = _no_way_back(state, ports, now)
+        if refused:
             return DecisionResult(state=state, refused=refused)
         if out and state.phase is Phase.ROLLING_BACK:
             break
@@ -71,6 +73,26 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Decisi
             break
     done: Tick = roll_back(ports, now) if out else reconcile(ports, now)
     return DecisionResult(state=done.state, errors=done.errors)
+
+
+def approve(store: Store, model_name: str, decision: RolloutDecision, now: float) -> DecisionResult:
+    """Put an approval on record and into the audit log where no traffic can be moved: the next tick does that.
+
+    Raises ValueError without a reason.
+    """
+    _attributed(decision)
+    while True:
+        state = read_state(store, model_name)
+        if refused := _refusal(state, decision, now):
+            return DecisionResult(state=state, refused=refused)
+        if append(store, model_name, state, step_event(state, now, _step(state, decision))):
+            break
+    events, errors = read_events(store, model_name), list[str]()
+    try:
+        put_in_audit_log(store, model_name, events, now)
+    except (OSError, ValueError) as error:  # it is on record, and the next tick tries again
+        errors.append(f"audit: {error}")
+    return DecisionResult(state=fold(events), errors=tuple(errors))
 
 
 def resume(store: Store, model_name: str, reason: str, now: float, by: str = "", rollout: str = "") -> bool:
@@ -117,6 +139,12 @@ def may_be_aborted(state: RolloutState) -> bool:
     return state.active and state.phase is not Phase.ROLLING_BACK
 
 
+def _attributed(decision: RolloutDecision) -> None:
+    for field, value in (("reason", decision.reason), ("by", decision.by)):
+        if not value.strip():
+            raise ValueError(f"The decision has no {field}. Give one: it goes into the audit log.")
+
+
 def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
     step = _undersigned(state, decision)
     return step._replace(by=decision.by, action=decision.action if decision.by else None)
@@ -139,9 +167,9 @@ def _undersigned(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
             assert_never(decision.action)
 
 
-def _refusal(state: RolloutState, decision: RolloutDecision, ports: RolloutPorts, now: float) -> str:
+def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:
     if decision.action == "rollback" and state.phase is Phase.PROMOTED:
-        return _other(state, decision) or _no_way_back(state, ports, now)
+        return _other(state, decision)
     if not state.active:
         ended = f": the last one, {state.rollout}, is {state.phase}" if state.proposal else ""
         return f"no rollout is active{ended}"

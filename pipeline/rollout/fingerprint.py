@@ -101,29 +101,6 @@ def answer_over_http(endpoint: Endpoint, name: str, timeout_s: float = TIMEOUT_S
     return answer
 
 
-def matches(served: Sequence[str], candidate: Sequence[str], champion: Sequence[str]) -> str:
-    """Why a slot's answers are not the candidate's, or ""."""
-    if alike := indistinct(candidate, champion):
-        return alike
-    equal = _equal(served, candidate)
-    if equal < MIN_EQUAL:
-        of = " They are the champion's." if _equal(served, champion) >= MIN_EQUAL else ""
-        return f"{equal} of {len(candidate)} answers are the candidate's, {MIN_EQUAL} needed.{of} Load the candidate."
-    if _equal(served, champion) == len(champion):
-        return "all answers are the champion's. Load the candidate, with its adapter merged."
-    return ""
-
-
-def indistinct(candidate: Sequence[str], champion: Sequence[str]) -> str:
-    """Why answers cannot tell two models apart, or ""."""
-    if tuple(candidate) != tuple(champion):
-        return ""
-    return (
-        f"candidate and champion answer all {len(PROMPTS)} prompts alike, so their slots cannot be told apart. Compare "
-        "the two models by hand, and resume the rollout if they differ."
-    )
-
-
 class Prints(NamedTuple):
     """A model and what its files answer."""
 
@@ -131,20 +108,26 @@ class Prints(NamedTuple):
     answers: Sequence[str]
 
 
-def identified(served: Sequence[str], models: Sequence[Prints]) -> str:
-    """The digest of the one model whose answers these are. Raises ValueError when it is none of them, or not one."""
+def identified(served: Sequence[str], models: Sequence[Prints], named: str = "") -> str:
+    """The digest of the one model whose answers these are. `named`: what the server calls itself, which decides among
+    models that answer all prompts alike; whether they may be rolled out all the same, a person was asked before.
+
+    Raises ValueError when it is none of them, or not one.
+    """
     counts = {model.digest: _equal(served, model.answers) for model in models}
     best = max(counts.values(), default=0)
-    nearest = [digest for digest, count in counts.items() if count == best]
+    nearest = [model for model in models if counts[model.digest] == best]
     if best < MIN_EQUAL:
         of = ", ".join(f"{count} are {digest[:HEAD]}'s" for digest, count in counts.items())
         raise ValueError(
             f"Of {len(served)} answers {of or 'none are known'}, {MIN_EQUAL} needed. Load the model again."
         )
+    if len({tuple(model.answers) for model in nearest}) == 1 and named in {model.digest for model in nearest}:
+        return named
     if len(nearest) > 1:
-        names = " and ".join(digest[:HEAD] for digest in nearest)
+        names = " and ".join(model.digest[:HEAD] for model in nearest)
         raise ValueError(f"{best} of {len(served)} answers are those of {names}: compare the models by hand.")
-    return nearest[0]
+    return nearest[0].digest
 
 
 def identify_slot(
@@ -157,13 +140,13 @@ def identify_slot(
     """
     name = served_name(model_name, digest)
     asked = [fingerprint_over_http(endpoint, name) for _ in range(rounds)]
-    return identified_rounds(asked, [Prints(each, answers) for each, answers in models.items()])
+    return identified_rounds(asked, [Prints(each, answers) for each, answers in models.items()], digest)
 
 
-def identified_rounds(asked: Sequence[Fingerprint], models: Sequence[Prints]) -> str:
+def identified_rounds(asked: Sequence[Fingerprint], models: Sequence[Prints], named: str = "") -> str:
     """The digest of the one model that gave the answers of every round. Raises ValueError as `identified`, and where
     rounds are of different models, or answers change between them more than one model's do."""
-    seen = sorted({identified(each, models) for each in asked})
+    seen = sorted({identified(each, models, named) for each in asked})
     if len(seen) > 1:
         raise ValueError(
             f"The answers of {len(asked)} rounds are those of {' and '.join(each[:HEAD] for each in seen)}: the "

@@ -66,7 +66,7 @@ class RolloutPorts:
     notify: Callable[[float], str] = nobody
     """Tells people what the record has to tell (notices.py), given the time; why that failed, or ""."""
     warm: Callable[[ModelRef], str] = already_warm
-    """Has a model's slot answer recent prompts to nobody, before its first user; why it cannot, or "" (warm_up.py)."""
+    """Has a model's servers answer recent prompts before each weight; why they cannot, or "" (warm_up.py)."""
     aa: Callable[[], str] = no_alarm
     """Asked before the first rollout of a model: why two equal arms would not look equal here, or "" (aa.py)."""
 

@@ -108,6 +108,7 @@ def propose(
             bundle_digest=judged.bundle_digest,
             policy=policy,
             proposed_by=candidate.proposed_by,
+            reasons=judged.reasons,
             fingerprints=candidate.fingerprints,
         )
         event = RolloutEvent(epoch=state.epoch + 1, at=now, rollout=rollout, phase=Phase.PROPOSED, proposal=proposal)

@@ -37,7 +37,7 @@ def reconcile(ports: RolloutPorts, now: float) -> Tick:
     except Exception as error:  # boundary: a registry that is down must not keep traffic where it is
         errors.append(f"registry: {error}")
     try:
-        _audit(ports.store, ports.model_name, events, now)
+        put_in_audit_log(ports.store, ports.model_name, events, now)
         drop_tallies(ports.store, ports.model_name, state)
     except (OSError, ValueError) as error:  # likewise: traffic has moved, the next tick tries again
         errors.append(f"audit: {error}")
@@ -153,7 +153,7 @@ def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted:
     return True
 
 
-def _audit(store: Store, model_name: str, events: Sequence[RolloutEvent], now: float) -> None:
+def put_in_audit_log(store: Store, model_name: str, events: Sequence[RolloutEvent], now: float) -> None:
     """Each decision, of rules or of people, once; also one whose own process died before it got here."""
     named = named_entries(events)
     if not named:
@@ -170,7 +170,7 @@ def _audit(store: Store, model_name: str, events: Sequence[RolloutEvent], now: f
         if event.weight is not None:
             detail |= {"weight": event.weight}
         if event.approval is not None:
-            detail |= {"bundle": event.approval.bundle_digest, "key": event.approval.key}
+            detail |= {"bundle": event.approval.bundle_digest, **event.approval.authenticated}
         if event.successor:
             detail |= {"successor": event.successor}
         at = datetime.fromtimestamp(now, UTC)

@@ -79,6 +79,8 @@ class JudgedCandidate(NamedTuple):
     verdict: str
     digest: str
     bundle_digest: str
+    reasons: tuple[str, ...] = ()
+    """What it found, in sentences with figures."""
 
 
 class Fingerprints(Record):
@@ -100,6 +102,8 @@ class Proposal(Record):
     policy: RolloutPolicy
     proposed_by: str = ""
     """Who launched the run that proposed it: anybody else may approve it."""
+    reasons: tuple[str, ...] = ()
+    """What the gate found, for whoever approves it."""
     fingerprints: Fingerprints = Fingerprints()
 
 
@@ -111,8 +115,15 @@ class ApprovalRecord(Record):
     bundle_digest: str
     by: str
     key: str = ""
-    """Fingerprint of the key that signed it."""
+    """Fingerprint of the key that signed it; "" where none did."""
     signature: str = ""
+    header: str = ""
+    """The header of an authenticating proxy that named them, where no key signed."""
+
+    @property
+    def authenticated(self) -> dict[str, str]:
+        """How it was checked who they are, for the audit log."""
+        return {"header": self.header} if self.header else {"key": self.key}
 
 
 class LookResult(Record):

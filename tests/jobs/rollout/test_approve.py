@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from assets.resources import Deployment
+from assets.resources import Deployment, deployment
+from assets.traffic import gateway_settings
 from jobs.rollout.__main__ import main
 from pipeline import audit
 from pipeline.rollout.approval import approval_line
@@ -143,4 +144,19 @@ def test_without_signers_in_the_recipe_nobody_approves(
     words = shlex.join([*settings.overrides[:-1], "rollout.approval=null"])
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", words)
     assert main(["approve", "--key", str(keys["ada"])]) == 2
-    assert "The recipe names nobody who may approve" in capsys.readouterr().err
+    assert "The recipe names nobody who may sign" in capsys.readouterr().err
+
+
+def test_where_a_proxy_says_who_one_is_it_names_the_page(
+    settings: Deployment, waiting: str, keys: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    proxy = '{"approvers":["ada@example.org"],"origin":"https://models.example.org"}'
+    words = shlex.join([*settings.overrides[:-1], f"rollout.approval.proxy={proxy}"])
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", words)
+    assert main(["approve"]) == 1
+    out = capsys.readouterr().out
+    assert "in a browser: https://models.example.org/-/approval" in out and "Sign this line" not in out
+    assert main(["approve", "--key", str(keys["ada"])]) == 2
+    assert "Approve it on https://models.example.org/-/approval" in capsys.readouterr().err
+    given = gateway_settings(deployment()).approval
+    assert given is not None and given.approvers == ("ada@example.org",)

@@ -40,15 +40,27 @@ def served_by(url: str, user: str) -> str:
     return httpx2.post(f"{url}/v1/chat/completions", json=body, headers={"x-user-id": user}, timeout=60).json()["model"]
 
 
+def listed(store: Store) -> list[str]:
+    table = read_slots(store, NAME)
+    assert table is not None
+    return [slot.digest for slot in table.slots]
+
+
 def test_users_reach_both_models_and_each_knows_who_answered(tmp_path: Path) -> None:
     store, candidate = Store(tmp_path / "data"), sibling(tmp_path / "candidate")
     settings = GatewaySettings(root=str(store.root), model_name=NAME, port=0)
     with ExitStack() as stack:
-        keeper = stack.enter_context(SlotKeeper(store, NAME, 32, print))
+        cold = {candidate.digest}
+        admit = lambda slot: "cold" if slot.digest in cold else ""  # noqa: E731
+        keeper = stack.enter_context(SlotKeeper(store, NAME, 32, print, admit))
         keeper.serve([CHAMPION])
         gateway = stack.enter_context(running_gateway(settings, print))
         assert served_by(gateway.url, "ann") == f"{NAME}@{CHAMPION.digest[:12]}", "without a split, the one model"
         keeper.serve([CHAMPION, candidate])
+        assert listed(store) == [CHAMPION.digest] and keeper.due, "it runs, and may not have users yet"
+        cold.clear()
+        keeper.serve([CHAMPION, candidate])
+        assert listed(store) == [CHAMPION.digest, candidate.digest] and not keeper.due
         split = Split(
             rollout="r", epoch=1, champion=CHAMPION, champion_weight=50, canary=candidate, canary_weight=50
         )  # fmt: skip
@@ -67,21 +79,22 @@ def test_users_reach_both_models_and_each_knows_who_answered(tmp_path: Path) -> 
 
 @pytest.mark.variant
 def test_a_slot_that_dies_is_started_again(tmp_path: Path) -> None:
-    store = Store(tmp_path)
-    with SlotKeeper(store, NAME, 32, print) as keeper:
+    store, asked = Store(tmp_path), list[str]()
+    with SlotKeeper(store, NAME, 32, print, lambda slot: asked.append(slot.url) or "") as keeper:
         keeper.serve([CHAMPION])
         table = read_slots(store, NAME)
         assert table is not None
         port = table.slots[0].url.rpartition(":")[2].removesuffix("/v1")
         for pid in _processes(port):
             os.kill(pid, signal.SIGKILL)
-        while not keeper.ended:
+        while not keeper.due:
             time.sleep(0.1)
         keeper.serve([CHAMPION])
-        assert not keeper.ended
+        assert not keeper.due
         again = read_slots(store, NAME)
         assert again is not None
         assert httpx2.get(f"{again.slots[0].url}/models").status_code == 200
+        assert asked == [table.slots[0].url, again.slots[0].url], "whether it may have users is asked at each start"
 
 
 def _processes(port: str) -> list[int]:

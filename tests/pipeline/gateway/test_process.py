@@ -15,12 +15,13 @@ from pipeline.gateway.process import running_gateway
 from pipeline.gateway.settings import GatewaySettings
 from pipeline.gateway.slots import ServedSlot
 from pipeline.gateway.split import GatewaySplit
+from pipeline.gateway.split_file import write_champion
 from pipeline.processes import process_start
 from pipeline.rollout.router import Unsettled
 from pipeline.serving.served_names import served_name
 from pipeline.storage import Store
 from tests.pipeline.gateway.slot_server import slot_server
-from tests.pipeline.gateway.world import CANARY, CHAMPION, NAME, awaited, split_of, text_of, user_of, world
+from tests.pipeline.gateway.world import CANARY, CHAMPION, NAME, UNKNOWN, awaited, split_of, text_of, user_of, world
 
 pytestmark = pytest.mark.slow
 
@@ -157,14 +158,43 @@ def test_slots_say_themselves_what_they_serve(tmp_path):
             with httpx2.Client(base_url=running.url) as client:
                 body = {"messages": [{"role": "user", "content": "x"}], "user": user_of("canary")}
                 assert text_of(client.post("/v1/chat/completions", json=body)) == f"It is {names[1]}."
-                second.name = names[0]  # both hold one model: what was known stays, and is said to be at fault
-                awaited(lambda: "Two slots hold model" in port.state().slots_fault)
+                second.name = names[0]  # both hold one model
+                awaited(lambda: f"{second.url} both hold model aaaaaaaaaaaa" in port.state().slots_fault)
+                assert text_of(client.post("/v1/chat/completions", json=body)) == f"It is {names[0]}."
                 second.name = "another"
                 port.apply(split_of(50, 2))
-                awaited(lambda: len(port.state().slots) == 1)
+                awaited(lambda: not port.state().slots_fault)
+                assert len(port.state().slots) == 1
                 port.apply(split_of(50, 3))
                 read = port.read()
                 assert isinstance(read, Unsettled) and "No slot serves model bbb" in read.reason
+
+
+@pytest.mark.slow
+def test_a_champion_serves_from_servers_that_others_keep(tmp_path):
+    """Before any rollout: in both of them, in one of two, away, and back after one was restarted with another model."""
+    names = [served_name(NAME, ref.digest) for ref in (CHAMPION, CANARY, UNKNOWN)]
+    write_champion(Store(tmp_path), NAME, CHAMPION, is_rolled_out=False)
+    with slot_server(names[0]) as first, slot_server(names[0]) as second:
+        settings = GatewaySettings(root=str(tmp_path), model_name=NAME, port=0, slot_urls=(first.url, second.url))
+        with running_gateway(settings, lambda line: None) as running, httpx2.Client(base_url=running.url) as client:
+            port = GatewaySplit(Store(tmp_path), NAME, lambda digest: None, lambda url: "")
+
+            def served():
+                body = {"messages": [{"role": "user", "content": "x"}], "user": "ada"}
+                reply = client.post("/v1/chat/completions", json=body)
+                return text_of(reply) if reply.status_code == 200 else reply.json()["error"]["message"]
+
+            assert served() == f"It is {names[0]}." and "both hold model aaaaaaaaaaaa" in port.state().slots_fault
+            second.name = names[1]
+            awaited(lambda: len(port.state().slots) == 2)
+            assert {served() for _ in range(8)} == {f"It is {names[0]}."}, "a candidate's server has no users"
+            first.name = names[2]
+            awaited(lambda: {slot.digest for slot in port.state().slots} == {"b" * 12, "c" * 12})
+            assert served() == "No slot serves the champion, model aaaaaaaaaaaa. Load it."
+            second.name = names[0]  # the other server may be the champion's as well
+            awaited(lambda: port.state().refused == "")
+            assert served() == f"It is {names[0]}."
 
 
 def test_a_user_header_is_believed_where_it_is_trusted(tmp_path):

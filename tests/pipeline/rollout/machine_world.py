@@ -60,8 +60,8 @@ class WitnessedRollout(RuleBasedStateMachine):
         """Rollout and epoch of the decision that the weight in force follows."""
         self.wish: tuple[str, int] | None = None
         """Rollout whose weight a person lowered, and the record's epoch then."""
-        self.cold, self.warmed = False, set[str]()
-        """Whether slots fail at recent prompts, and the models whose slots answered them."""
+        self.cold, self.warmed = False, set[tuple[str, int]]()
+        """Whether slots fail at recent prompts, and the models whose slots answered them, with the stage before."""
         self.violation: AssertionError | None = None
         self.checked = -1
 
@@ -96,7 +96,7 @@ class WitnessedRollout(RuleBasedStateMachine):
     def warm(self, model):
         if self.cold:
             return "no answer"
-        self.warmed.add(model.digest)
+        self.warmed.add((model.digest, self.world.state.settled))
         return ""
 
     def waits(self, seconds):
@@ -154,7 +154,8 @@ class WitnessedRollout(RuleBasedStateMachine):
         assert ready, f"a weight on a slot that is not ready: {self.router.slot}"
         proposal = events[0].proposal
         assert proposal is not None
-        assert proposal.version.model.digest in self.warmed, "its first user met a cold slot"
+        stage = WEIGHTS.index(after.canary_weight)
+        assert (proposal.version.model.digest, stage - 1) in self.warmed, "its users met a cold server"
         if proposal.policy.needs_approval:
             approvals = [e.approval for e in events if e.approval is not None]
             assert [a.model_digest for a in approvals] == [proposal.version.model.digest]
@@ -163,7 +164,6 @@ class WitnessedRollout(RuleBasedStateMachine):
             assert any(e.look is not None and e.epoch > copied[0] for e in events if copied), "no copy was looked at"
         if self.wish is not None and self.wish[0] == after.rollout:
             assert any(e.action == "resume" and e.epoch > self.wish[1] for e in events), "a person's wish was undone"
-        stage = WEIGHTS.index(after.canary_weight)
         decided = [e for e in events if e.phase is Phase.SHIFTING and e.stage == stage and e.look is not None]
         resumed = [e for e in events if e.phase is Phase.SHIFTING and e.action == "resume" and e.stage == stage]
         if stage == 0 or (resumed and resumed[-1].epoch > decided[-1].epoch):

@@ -159,8 +159,8 @@ def test_a_slot_that_serves_another_model_gets_no_traffic(world):
 
 @pytest.mark.parametrize("shadow", [0.0, 1.0])
 def test_a_slot_that_fails_at_recent_prompts_gets_nobody(world, shadow):
-    """Neither a user nor a copy of a request; once it answers them all it is asked no more."""
-    asked, answers = [], ["3 of 32 got no answer"] * MAX_LOADING + [""]
+    """Neither a user nor a copy of a request; once it answers them all it is asked again before each later weight."""
+    asked, answers = [], ["3 of 32 got no answer"] * MAX_LOADING + [""] * len(POLICY.weights)
 
     def ticked(after_s):
         world.now += after_s
@@ -174,7 +174,30 @@ def test_a_slot_that_fails_at_recent_prompts_gets_nobody(world, shadow):
     decided(world, "resume")
     while world.state.phase is not Phase.PROMOTED:
         ticked(50.0)
-    assert asked == ["new"] * (MAX_LOADING + 1)
+    assert asked == ["new"] * (MAX_LOADING + len(POLICY.weights))
+
+
+def test_servers_that_came_since_are_warmed_before_a_weight(world):
+    """A slot that had few servers at 5% has more before 25%: users get to no cold one at the larger weight."""
+    cold = ["1 of 32 recent prompts got no answer"]
+
+    def ticked_until(reached):
+        for _ in range(100):
+            world.now += 50.0
+            state = tick(replace(world.ports(), warm=lambda of: cold[-1]), world.now).state
+            if reached(state):
+                return state
+        raise AssertionError(world.state.reason)
+
+    world.propose("new")
+    world.tick_until("observing")
+    state = ticked_until(lambda state: state.reason == cold[0])
+    assert (state.phase, state.stage, world.weight()) == (Phase.OBSERVING, 0, 5)
+    cold.append("")
+    assert ticked_until(lambda state: state.phase is Phase.SHIFTING).stage == 1 and world.weight() == 25
+    cold.append("2 of 32 recent prompts got no answer")
+    state = ticked_until(lambda state: state.phase is Phase.HELD)
+    assert (state.reason, world.weight()) == (cold[-1], 25), "a person is asked after three"
 
 
 @pytest.mark.parametrize("phase", ["observing", "held"])

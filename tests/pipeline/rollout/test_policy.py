@@ -78,3 +78,27 @@ def test_the_sample_is_automatic_unless_a_recipe_sets_it():
     assert policy_of(Rollout(min_canary_requests=61)).min_canary_requests == 61
     with pytest.raises(ValueError, match="min_canary_requests"):
         Rollout.model_validate({"min_canary_requests": "some"})
+
+
+@pytest.mark.parametrize(
+    ("section", "why"),
+    [
+        ({}, "names nobody who may approve"),
+        ({"proxy": {"approvers": [], "origin": "https://a.org"}}, "at least 1 item"),
+        ({"proxy": {"approvers": [""], "origin": "https://a.org"}}, "at least 1 character"),
+        ({"proxy": {"approvers": ["ada"], "origin": "https://a.org/"}}, "origin"),
+        ({"proxy": {"approvers": ["ada"], "origin": "*"}}, "origin"),
+        ({"proxy": {"approvers": ["ada"], "origin": "https://a.org", "user_header": "X_User"}}, "user_header"),
+        ({"proxy": {"approvers": ["ada"], "origin": "https://a.org", "user_header": "x-approval-secret"}}, "Name two"),
+    ],
+)
+def test_a_section_by_which_nobody_can_approve_is_refused(section: dict[str, object], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Rollout.model_validate({"approval": section})
+
+
+def test_the_page_of_approvals_is_the_gateway_s() -> None:
+    proxy = {"approvers": ["ada"], "origin": "https://models.example.org"}
+    assert policy_of(Rollout.model_validate({"approval": {"proxy": proxy}})).needs_approval
+    with pytest.raises(ValueError, match=r"rollout\.traffic is http_route"):
+        Rollout.model_validate({"approval": {"proxy": proxy}, "traffic": {"kind": "http_route"}})
