@@ -21,7 +21,7 @@ from jobs import accepting, reapplying, rekeying, verifying
 from jobs.anchoring import anchor
 from pipeline import erasure
 from pipeline.at_work import at_work
-from pipeline.erasure import derived
+from pipeline.erasure import derived, mirrored
 from pipeline.erasure.affected import Person
 from pipeline.erasure.proof import ErasureProof, proof_name
 from pipeline.erasure.rekey import rekey
@@ -139,6 +139,7 @@ def keep_up(settings: Deployment, log: Log) -> Upkeep:
     with shared_lock(store):
         with open_lake(config) as lake:
             record_dataset_users(store, lake)
+        mirrored.tidy(store, log)
         return upkeep(config, settings.recipe().traces.lake.keep_snapshots_days, datetime.now(UTC), log)
 
 

@@ -14,11 +14,10 @@ from functools import partial
 from typing import Any
 
 from pipeline import layout
-from pipeline.erasure import account, derived, raw
+from pipeline.erasure import account, derived, mirrored, raw
 from pipeline.erasure.affected import Person, find, iterations
 from pipeline.erasure.columns import redacted_rows
 from pipeline.erasure.identifiers import Identifiers
-from pipeline.erasure.mirrored import mirrored
 from pipeline.erasure.proof import (
     Affected,
     ErasureProof,
@@ -86,6 +85,8 @@ def forget(
         log(f"forget {id}: on the list of the forgotten")
         serving = _block(context, pending.affected, id, registry_uri, now)
         log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
+        notes.each(mirrored.remove(store, pending.affected.iterations))
+        log(f"forget {id}: mirrors of checkpoints are cleared")
         account.unname(store, identifiers.rows)
         names = identifiers.in_bytes if since is None else names_nobody
         _rewrite_files(notes, person, identifiers, [derived.rewrite_findings, *others], names)
@@ -108,8 +109,14 @@ def forget(
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
         left = _left(store, lake, person, identifiers, (pending_name(id), pending_rows_name(id)))
         proof = _proof(before or _empty(id, person, notes.pending, now), notes.pending, serving, swept, left)
-        mirrors = mirrored(store, proof.affected.iterations)
-        proof = proof.model_copy(update={"outside": _outside(store, address, (*proof.outside, *mirrors))})
+        learned = proof.affected.iterations
+        there = (*(set(proof.outside) - mirrored.superseded(store, learned)), *mirrored.outside(store, learned))
+        proof = proof.model_copy(
+            update={
+                "outside": _outside(store, address, there),
+                "remains": (*proof.remains, *mirrored.remains(store, learned)),
+            }
+        )
         if before is None or proof.statement() != before.statement():
             checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
             proof = proof.model_copy(update=checked)

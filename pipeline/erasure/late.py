@@ -9,6 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from pipeline import layout
+from pipeline.erasure import mirrored
 from pipeline.erasure.proof import Affected, ErasureProof, proof_name, publish
 from pipeline.iteration import Iteration
 from pipeline.registry import versions
@@ -35,5 +36,6 @@ def blocked_iteration(store: Store, registry_uri: str, iteration: Iteration, now
         proof = store.read(proof_name(each.proof), ErasureProof)
         if proof is not None and (affected := proof.affected.plus(late)) != proof.affected:
             publish(store, proof.model_copy(update={"affected": affected}), now)
+    list(mirrored.remove(store, [iteration.id]))  # what a trainer that was killed put there last
     reason = active_blocks[0].reason
     return f"iteration {iteration.id} is blocked: {reason}. Materialise the traces for a new iteration."

@@ -114,7 +114,7 @@ class ProgressCallback(TrainerCallback):
         self._spent = {**spent, "update": max(0.0, whole - sum(spent.values())), "step": whole}
         self._journal.add("step", step, self._spent)
         last = step >= state.max_steps
-        if self._agree(self._blocked_file.exists())[0]:
+        if self._agree(self._blocked_file.exists() or (self._keeper is not None and self._keeper.is_erased))[0]:
             self.blocked = control.should_training_stop = True
             control.should_save = False
             emit(f"blocked by an erasure after step {step}")

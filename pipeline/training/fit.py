@@ -65,7 +65,7 @@ def run(
     _train(trainer, progress, folder, resume)
     if progress.blocked:
         journal.add("ended", trainer.state.global_step, why="blocked")
-        _close(checkpointer, 0.0)
+        _close(checkpointer, plan.training.grace_s)  # what is in flight is taken out of the mirror again
         PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
         raise TrainingBlocked(BLOCKED_WORDS)
     if progress.leaving:
@@ -89,9 +89,8 @@ def run(
 def _checkpointer(plan: TrainingPlan, folder: Path, fence: Callable[[], None]) -> Checkpointer:
     shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
     attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / layout.JOURNAL_FILE))
-    return Checkpointer(
-        folder / "checkpoints", Origin(plan.digest(), plan.world_size), attempt, plan.training.checkpoints, emit, fence
-    )
+    origin = Origin(plan.digest(), plan.world_size, plan.iteration)
+    return Checkpointer(folder / "checkpoints", origin, attempt, plan.training.checkpoints, emit, fence)
 
 
 def _validator(plan: TrainingPlan, check: Grader, scores: FreshScores | None) -> Validator | None:

@@ -19,6 +19,7 @@ from pipeline.selection.preferences import PreferenceDataset
 from pipeline.storage import DatasetRef, ModelRef, Record, Store, digest_json
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
+from pipeline.training.checkpoints.mirror_places import place_of, remember
 from pipeline.training.schedule import Metadata, Recorded, checkable, held_out_rows, schedule
 from pipeline.training.scoring import FreshScorers, scorers_of
 
@@ -148,6 +149,8 @@ def plan_training(
     with shared_lock(store):
         plan = store.once(iteration.path(layout.PLAN), TrainingPlan, make)
         placed = _placed(store, iteration, plan, training, compute)
+        if placed.data is not None and (mirror := placed.training.checkpoints.mirror):
+            remember(store, iteration.id, place_of(mirror, placed.digest()))
         if placed != plan:
             store.write(iteration.path(layout.PLAN), placed)
         return placed

@@ -31,7 +31,8 @@ from pipeline.training.checkpoints.manifest import (
     sealed,
     step_of,
 )
-from pipeline.training.checkpoints.mirror import Mirror, Uploads
+from pipeline.training.checkpoints.mirror import Mirror
+from pipeline.training.checkpoints.uploads import Uploads
 from pipeline.training.checkpoints.writer import room
 
 
@@ -100,6 +101,11 @@ class Checkpointer:
             self._uploads.offer(final)  # before retention, which spares what waits
         self._retain(step)
         return final
+
+    @property
+    def is_erased(self) -> bool:
+        """Whether an erasure has closed the mirror to this training, wherever its folder lies."""
+        return self._uploads is not None and self._uploads.erased
 
     def drain(self, timeout_s: float) -> bool:
         """Wait for the uploads. Whether the newest checkpoint is in the mirror; True without a mirror."""

@@ -36,6 +36,8 @@ class Origin(NamedTuple):
     """Algorithm, base model, data, seed: see TrainingPlan.digest."""
     world_size: int
     """Optimizer shards and random states are saved per process: another number of them cannot load."""
+    iteration: str = ""
+    """Whose training it is; two iterations with the same rows have checkpoints that fit both."""
 
 
 class File(Record):

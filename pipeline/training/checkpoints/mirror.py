@@ -2,16 +2,10 @@
 
 Owns the layout `<mirror>/<first 12 of the plan digest>/step-NNNNNN/` and the fence between attempts. Files go up first
 and the manifest last: a checkpoint whose manifest is not there is never trusted. Raises whatever the driver raises.
-
-Uploads beside the training: one thread, and the newest checkpoint wins over one that waits.
-
-Owns what waits, what is in flight and what is said about it. No step waits for it, and no error of it stops a
-training: a checkpoint that did not get up is reported, and the next one tries again.
 """
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -28,13 +22,11 @@ from pipeline.training.checkpoints.manifest import (
     Origin,
     folder_name,
     keep,
-    read,
     sealed,
     step_of,
     unseal,
 )
-
-CLAIM = "writer.json"
+from pipeline.training.checkpoints.mirror_removal import CLAIM, mark_of, mirror_folder
 
 
 class MirrorClaim(Record):
@@ -51,6 +43,9 @@ class Mirror:
     store has no lock, so an attempt that is overtaken after its last look still puts one object, and one that could
     not reach the store at its start claims late. Neither makes a bad checkpoint count: a folder with files of two
     attempts fits no manifest, every sha256 is checked when it is fetched, and the next upload replaces it.
+
+    An erasure closes the mirror to a training with a mark beside the claim. It is looked for before each file and after
+    the last one, and `withdraw` takes out what the training has put.
 
     Raises ValueError when no driver takes the URI.
     """
@@ -100,7 +95,8 @@ class Mirror:
         write_atomically(into / MANIFEST, sealed(manifest))
 
     def put(self, folder: Path, manifest: CheckpointManifest) -> bool:
-        """Upload a published checkpoint, its manifest last. False: another attempt writes here now, and we must not."""
+        """Upload a published checkpoint, its manifest last. False: another attempt writes here now, or an erasure has
+        closed the mirror, and we must not."""
         if not self._ours():
             return False
         at = self._path(manifest.step, MANIFEST)
@@ -109,11 +105,23 @@ class Mirror:
                 return True
             self._fs.rm_file(at)  # never trusted while its files change
         for name, file in manifest.files.items():
+            if self.is_closed():
+                return False
             self._put(folder / name, self._path(manifest.step, name), file.size)
         if not self._ours():
             return False
         self._put(folder / MANIFEST, at, len(sealed(manifest)))
-        return True
+        return not self.is_closed()
+
+    def is_closed(self) -> bool:
+        """Whether an erasure took data of this training away."""
+        iteration = self._origin.iteration
+        return bool(iteration) and self._fs.exists(f"{self._root}/{mark_of(iteration)}")
+
+    def withdraw(self) -> list[str]:
+        """Take every checkpoint of the training out of the store; a line for each that stays, with the reason."""
+        folder = mirror_folder(self.uri, self._root.rpartition("/")[2])
+        return folder.clear() if folder is not None else []
 
     def retain(self, committed: int, settings: Checkpoints) -> None:
         """Drop what the settings don't keep of the steps up to `committed`, cut uploads included."""
@@ -126,6 +134,8 @@ class Mirror:
 
     def _ours(self) -> bool:
         """Whether this attempt may write now; claims if it has not yet, or if its claim was lost."""
+        if self.is_closed():
+            return False
         if not self._claimed:
             self.claim()
             return True
@@ -165,82 +175,3 @@ class Mirror:
 
     def _path(self, step: int, *name: str) -> str:
         return "/".join((self._root, folder_name(step), *name))
-
-
-class Uploads:
-    """Starts its thread at once, which claims the mirror for this attempt."""
-
-    def __init__(self, mirror: Mirror, origin: Origin, settings: Checkpoints, say: Callable[[str], None]) -> None:
-        self._mirror, self._origin, self._settings, self._say = mirror, origin, settings, say
-        self._changed = threading.Condition()
-        self._waiting: Path | None = None
-        self._flying: Path | None = None
-        self._failed: Path | None = None
-        self._closed = False
-        threading.Thread(target=self._work, name="checkpoint-uploads", daemon=True).start()
-
-    def offer(self, folder: Path) -> None:
-        """Upload `folder` when the one in flight is done, in the place of any that waits."""
-        with self._changed:
-            self._waiting, self._failed = folder, None
-            self._changed.notify_all()
-
-    def needs(self, folder: Path) -> bool:
-        """Whether `folder` is in flight or waits, and must not be removed."""
-        with self._changed:
-            return folder in (self._waiting, self._flying)
-
-    def drain(self, timeout_s: float) -> bool:
-        """Wait until nothing waits or flies; one that failed last is tried once more. Whether the newest is up."""
-        with self._changed:
-            if self._failed is not None and self._flying is None:
-                self._waiting, self._failed = self._failed, None
-                self._changed.notify_all()
-            idle = self._changed.wait_for(lambda: self._closed or not (self._waiting or self._flying), timeout_s)
-            return idle and not (self._waiting or self._flying or self._failed)
-
-    def close(self) -> None:
-        """Take no more. One in flight may go on to its end, or be cut by the end of the process."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _work(self) -> None:
-        try:
-            self._mirror.claim()
-        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-            self._say(f"the mirror {self._mirror.uri} cannot be written to yet ({_cause(error)})")
-        while (folder := self._next()) is not None:
-            up = self._upload(folder)
-            with self._changed:
-                self._flying = None
-                self._failed = None if up or self._waiting else folder
-                self._changed.notify_all()
-
-    def _next(self) -> Path | None:
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._waiting is not None)
-            if self._closed:
-                return None
-            self._flying, self._waiting = self._waiting, None
-            return self._flying
-
-    def _upload(self, folder: Path) -> bool:
-        try:
-            manifest = read(folder, self._origin)
-            if not self._mirror.put(folder, manifest):
-                self._say(f"another attempt writes to the mirror {self._mirror.uri} now: this one uploads no more")
-                self.close()
-                return False
-        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-            self._say(f"checkpoint {folder.name} is not in the mirror ({_cause(error)}); the next one tries again")
-            return False
-        try:
-            self._mirror.retain(manifest.step, self._settings)
-        except Exception as error:  # the same boundary
-            self._say(f"older checkpoints in the mirror {self._mirror.uri} were not cleared ({_cause(error)})")
-        return True
-
-
-def _cause(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -22,7 +22,7 @@ import pytest
 
 from pipeline.iteration import Iteration, identify
 from pipeline.methods import DPO
-from pipeline.recipe import Compute, Rollout, Selection, Training
+from pipeline.recipe import Checkpoints, Compute, Rollout, Selection, Training
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, record
 from pipeline.rewards.judge_stage import Endpoints
@@ -40,6 +40,8 @@ from pipeline.traces.lake.files import write_files
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason, Window, day_digest
 from pipeline.traces.rows import SCHEMA
+from pipeline.training.checkpoints.mirror_places import places_of
+from pipeline.training.checkpoints.mirror_removal import CLAIM
 from pipeline.training.plan import plan_training
 from pipeline.training.result import Goodput, Health, TrainingResult
 from tests.contexts import KEYS, context_of
@@ -168,12 +170,17 @@ class Place:
         store.write(iteration.path("traces.json"), governed)
         store.write("iterations/latest.json", iteration)
         selection = Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0)
-        context = context_of(store, iteration, self.lake, selection=selection, training=TRAINING)
+        training = TRAINING.model_copy(update={"checkpoints": Checkpoints(mirror=str(self.root / "mirror"))})
+        context = context_of(store, iteration, self.lake, selection=selection, training=training)
         labels = label_traces(context, Endpoints(), ())
         consent = partial(consented, store, self.lake, dataset)
         preferences = build(context, labels.dataset, HeldApart({}), consent, Trust())
         plan = plan_training(context, preferences, {}, consent)
         assert plan.data is not None, plan.decision
+        mirrored = self.mirrored(iteration)
+        (mirrored / "step-000001").mkdir(parents=True)
+        (mirrored / "step-000001" / "weights.safetensors").write_text(f"a copy of {iteration.id}")
+        (mirrored / CLAIM).write_text("{}")
         rows = next(store.path(iteration.path("reward_labels")).glob("*.parquet")).read_bytes()
         for left in (
             *(".reward_labels.0f/half", ".preference_dataset.0f/half", "training/trl/half"),  # of killed attempts
@@ -184,6 +191,11 @@ class Place:
             path.write_bytes(rows)
         self.train(iteration)
         return iteration
+
+    def mirrored(self, iteration: Iteration) -> Path:
+        """Where the copies of its checkpoints are."""
+        (place,) = places_of(self.store, iteration.id)
+        return Path(place.uri, place.folder)
 
     def train(self, iteration: Iteration) -> None:
         store, folder = self.store, self.store.path(iteration.path("training"))

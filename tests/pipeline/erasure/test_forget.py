@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import audit, layout
+from pipeline import audit
 from pipeline.erasure import forget
 from pipeline.erasure.affected import Person
 from pipeline.registry import versions
@@ -27,7 +27,6 @@ from pipeline.traces.lake.files import write_files
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import SCHEMA
-from pipeline.training.plan import TrainingPlan
 from tests.contexts import KEYS, mark_of, stage_context
 from tests.pipeline.erasure.conftest import ANN, BOB, CYD, DAYS, NAME, NOW, Place, World, row, secret
 from tests.pipeline.erasure.looking import erase, holding, words_of
@@ -304,17 +303,3 @@ def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Pat
     left = objects(bucket)
     assert not [word for word in words_of(BOB) if word.encode() in left]
     assert secret(CYD).encode() in left
-
-
-def test_the_proof_names_the_mirror_of_checkpoints(world: World) -> None:
-    store, name = world.place.store, world.first.path(layout.PLAN)
-    plan = store.read(name, TrainingPlan)
-    assert plan is not None
-    checkpoints = plan.training.checkpoints.model_copy(update={"mirror": "s3://bucket/mirror"})
-    training = plan.training.model_copy(update={"checkpoints": checkpoints})
-    store.write(name, plan.model_copy(update={"training": training}))
-    line = (
-        f"s3://bucket/mirror: delete the checkpoints of iteration {world.first.id}, which learned from the user's rows"
-    )
-    assert erase(world.place).outside == (line,)
-    assert erase(world.place).outside == (line,)

@@ -19,11 +19,20 @@ PLAN = "p" * 64
 class Run:
     """One attempt of a training in `folder`, and what it said."""
 
-    def __init__(self, folder: Path, plan: str = PLAN, world_size: int = 1, attempt: int = 1, **settings: object):
+    def __init__(
+        self,
+        folder: Path,
+        plan: str = PLAN,
+        world_size: int = 1,
+        attempt: int = 1,
+        iteration: str = "",
+        **settings: object,
+    ):
         self.folder, self.root = folder, folder / "checkpoints"
         self.said: list[str] = []
+        origin = Origin(plan, world_size, iteration)
         self.checkpoints = Checkpointer(
-            self.root, Origin(plan, world_size), attempt, Checkpoints.model_validate(settings), self.said.append
+            self.root, origin, attempt, Checkpoints.model_validate(settings), self.said.append
         )
 
     def save(self, step: int, score: float | None = None) -> Path:
