@@ -37,12 +37,22 @@ WAIT = "PREFERENCE_TUNING_WAIT"
 POLL_S = 1.0
 
 
+def shut_to_others() -> None:
+    """What this process and its children make is nobody's to write but its account's and its group's.
+
+    Dagster's code server listens on a socket in the temporary folder and asks nobody for a name: where the umask is 0,
+    as in some containers, every account of the machine could launch runs as this one.
+    """
+    os.umask(os.umask(0o077) | 0o002)
+
+
 class RecipeInstance(dg.DagsterInstance):
     """An instance whose runs of this project name their recipe in their config and in two tags."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         guard_output()  # every process of Dagster opens the instance: commands, run workers, steps
+        shut_to_others()
         command = click.get_current_context(silent=True)
         if not (is_launch_command(command) or is_execute_command(command)):
             return

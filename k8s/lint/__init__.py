@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from k8s.gang import Gang
-from k8s.lint import gang as _gang
 from k8s.lint import (
+    doors,
     karpenter,
     kueue,
     marks,
@@ -28,6 +28,7 @@ from k8s.lint import (
     script,
     security,
 )
+from k8s.lint import gang as _gang
 from k8s.lint import volcano as _volcano
 from k8s.lint.manifests import Manifests
 from k8s.lint.pods import where
@@ -37,7 +38,7 @@ __all__ = ["GANG_RULES", "RULES", "Rule", "Violation", "lint_admission", "lint_g
 
 THEMES = (
     restarts, _volcano, rayjob, kueue, karpenter, pools, resources, refusals, security, marks, script, names, routing,
-    rights, policies, _gang,
+    rights, policies, doors, _gang,
 )  # fmt: skip
 """Importing a theme registers its rules."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.k8s.lint.account_mistakes import LAUNCHES, MARKS
 from tests.k8s.lint.cases import GONE, find
 from tests.k8s.lint.cluster_mistakes import NODE_POOLS, NODES, OPERATORS
+from tests.k8s.lint.door_mistakes import DOORS
 from tests.k8s.lint.edits import (
     BOX,
     JOB,
@@ -238,6 +239,7 @@ MISTAKES = [
     *RESOURCES,
     *SECURITY,
     *MARKS,
+    *DOORS,
     *LAUNCHES,
     *SCRIPTS,
     *NAMES,
