@@ -8,6 +8,7 @@ counts as affected. Refuses to delete or to block.
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -70,7 +71,8 @@ class Person(NamedTuple):
                 "would damage them. Nothing is erased. Give the user another id in the source, and forget that one."
             )
         since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
-        return cls(frozenset({user_id, str(pseudonym(user_id))}), user_hash(user_id), since)
+        same = {user_id, *(unicodedata.normalize(form, user_id) for form in ("NFC", "NFD"))}
+        return cls(frozenset({*same, *(str(pseudonym(each)) for each in same)}), user_hash(user_id), since)
 
     def marked(self, chain: KeyChain) -> Person:
         """The same, with the marks of a store that has these keys."""

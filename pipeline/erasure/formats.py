@@ -31,6 +31,7 @@ from pipeline.traces.sources.parquet_pages import MAX_PAGE
 from pipeline.traces.sources.protocol import MAX_LINE
 
 BLOCK = 1 << 20
+HEADER = 1 << 12
 WINDOW = 1 << 18
 _COLUMNS = MAX_PAGE // MAX_LINE
 """Of a database's table, whose values of a row are held at once."""
@@ -64,6 +65,7 @@ _HEADS = {
     ),
     **dict.fromkeys((b"PARE", b"ORC", b"%PDF", b"\xd0\xcf\x11\xe0"), FileKind.UNKNOWN),  # PARE: encrypted Parquet
     **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), FileKind.UNKNOWN),  # text in UTF-16 or UTF-32
+    **dict.fromkeys((b"x\x01", b"x\x9c", b"x\xda", b"]\0\0"), FileKind.UNKNOWN),  # zlib, LZMA
 }
 _COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd")
 
@@ -167,6 +169,10 @@ def windows(pieces: Iterable[bytes], overlap: int) -> Iterator[bytes]:
 
 def _texts(path: Path, kind: FileKind) -> Iterator[bytes]:
     """The content, and what its own decoder makes of it: there a value stands in quotes, whatever stood around it."""
+    with path.open("rb") as stream:
+        head = stream.read(HEADER)
+    if head.startswith(_COMPRESSED):  # gzip's header has the name that the file had
+        yield head + b"\n"
     yield from content(path)
     yield b"\n"
     if kind is FileKind.CSV:
@@ -195,11 +201,20 @@ def _requests(texts: Collection[bytes]) -> Iterator[bytes]:
 def _parquet(path: Path) -> Iterator[bytes]:
     with path.open("rb") as stream:
         file = opened(stream)
-        metadata = file.schema_arrow.metadata or {}
-        yield from (value + b"\n" for pair in metadata.items() for value in pair)
-        yield "\n".join(file.schema_arrow.names).encode() + b"\n"
+        yield from _described(file.schema_arrow)
         for batch, _ in bounded(stream):
             yield from columns(batch)
+
+
+def _described(schema: pa.Schema) -> Iterator[bytes]:
+    """Names and metadata of a table, its columns and what is in them."""
+    yield from (value + b"\n" for pair in (schema.metadata or {}).items() for value in pair)
+    fields = list(schema)
+    while fields:
+        field = fields.pop()
+        yield field.name.encode() + b"\n"
+        yield from (value + b"\n" for pair in (field.metadata or {}).items() for value in pair)
+        fields += [field.type.field(i) for i in range(field.type.num_fields)]
 
 
 def _arrow(path: Path) -> Iterator[bytes]:
@@ -213,7 +228,7 @@ def _arrow(path: Path) -> Iterator[bytes]:
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
             batches = reader = pa.ipc.open_stream(source)
-        yield from (value + b"\n" for pair in (reader.schema.metadata or {}).items() for value in pair)
+        yield from _described(reader.schema)
         for batch in batches:
             batch.validate(full=True)  # a place in it that lies outside of it would end the process
             yield from columns(batch)

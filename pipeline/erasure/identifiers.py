@@ -1,19 +1,22 @@
 """What names a person in bytes and in texts: their ids, every pseudonym of them, and the ids of what is theirs alone.
 
 Owns how an identifier is looked for. One of at least SHORT characters is found anywhere in a text as a word of its own,
-whatever its case, also as a URL or JSON writes it, JSON in text included; a shorter one only where it is a whole value.
-A word ends where no letter or digit follows, so that `user-1` is not seen in `user-10`. The id of a trace that others
-have a part in is theirs too: it is looked for nowhere, and only tells whose a record without a user is.
+whatever its case and normal form of Unicode, also as a URL, HTML or JSON writes it, JSON in text included; a shorter
+one only where it is a whole value. A word ends where no letter or digit follows, so that `user-1` is not seen in
+`user-10`. The id of a trace that others have a part in is theirs too: it is looked for nowhere, and only tells whose a
+record without a user is.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from typing import Any, cast
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 SHORT = 6
 """A shorter id is only looked for as a whole value: inside of texts it would be everywhere."""
@@ -43,10 +46,11 @@ class Identifiers:
         self.rows = frozenset(row for row in rows if row) - self.users
         self.shared = self.rows & frozenset(shared)
         alone = self.rows - self.shared
-        self._whole = frozenset(user.casefold() for user in self.users)
+        self._whole = frozenset(map(_folded, self.users))
         self._sought = sorted(self.users) + sorted(row for row in alone if len(row) >= SHORT_ROW)
-        self._long = sorted({form for each in self._sought if len(each) >= SHORT for form in (each, quote(each, ""))})
-        self._short = sorted(each for each in self._sought if len(each) < SHORT)
+        self._long = sorted({form for each in self._sought if len(each) >= SHORT for form in _written(each)})
+        short = [each for each in self._sought if len(each) < SHORT]
+        self._short, self._short_ids = sorted({form for each in short for form in _normal(each)}), len(short)
         # An id that JSON cannot hold as it is stands nowhere unescaped.
         self._is_plain = all(each.isascii() and not set('"\\/') & set(each) for each in self._sought)
 
@@ -57,7 +61,7 @@ class Identifiers:
     @property
     def short(self) -> int:
         """How many are looked for as whole values only, or not at all."""
-        return len(self._short) + len(self.users) + len(self.rows - self.shared) - len(self._sought)
+        return self._short_ids + len(self.users) + len(self.rows - self.shared) - len(self._sought)
 
     @property
     def has_unsought_rows(self) -> bool:
@@ -67,14 +71,14 @@ class Identifiers:
     @property
     def longest(self) -> int:
         """Bytes of the longest one as JSON in JSON may write it, every character escaped: what blocks overlap by."""
-        return 8 * max((len(each) for each in self._sought), default=0) + 64
+        return 8 * max((len(form) for each in self._sought for form in _normal(each)), default=0) + 64
 
     def with_rows(self, rows: Collection[str], shared: Collection[str] = ()) -> Identifiers:
         return Identifiers(self.users, self.rows | frozenset(rows), self.shared | frozenset(shared))
 
     def is_user(self, value: Any) -> bool:
         """Whether a whole value is the person."""
-        return isinstance(value, str) and value.casefold() in self._whole
+        return isinstance(value, str) and _folded(value) in self._whole
 
     def is_row(self, value: Any) -> bool:
         """Whether a whole value is the id of a trace or call of theirs."""
@@ -130,21 +134,53 @@ class Identifiers:
             (self._long, f"{_BEFORE}(?:%s){_AFTER}", ERASED.encode()),
             (self._short, r"(\\*\")(?:%s)(\\*\")", ERASED.encode()),
         )
-        any_of = [("|".join(map(re.escape, ids)), pattern, instead) for ids, pattern, instead in patterns if ids]
+        any_of = [("|".join(map(_any_case, ids)), pattern, instead) for ids, pattern, instead in patterns if ids]
         return [(_compiled(f"(?i){pattern % ids}"), instead) for ids, pattern, instead in any_of]
 
     @cached_property
     def _anywhere(self) -> Any:
-        long = [re.escape(user) for user in sorted(self.users) if len(user) >= SHORT]
+        long = [_any_case(form) for user in sorted(self.users) if len(user) >= SHORT for form in _normal(user)]
         return _compiled(f"(?i){'|'.join(long)}") if long else None
 
     @cached_property
     def _stored(self) -> Any:
         """Long ones as words; all of them as JSON quotes a whole value."""
-        parts = [f"(?:{_BEFORE}(?:{'|'.join(re.escape(each) for each in self._long)}){_AFTER})"] if self._long else []
-        parts += [rf"\\*\"{re.escape(each)}\\*\"" for each in self._short]
+        parts = [f"(?:{_BEFORE}(?:{'|'.join(map(_any_case, self._long))}){_AFTER})"] if self._long else []
+        parts += [rf"\\*\"{_any_case(each)}\\*\"" for each in self._short]
         parts += [rf"{_OWNER}\\*\"\s*:\s*{each}(?:\z|[^0-9.])" for each in self._short if each.isdecimal()]
         return _compiled(f"(?i){'|'.join(parts)}")
+
+
+def _normal(text: str) -> list[str]:
+    """The text as it is and in both normal forms: an accent is a character of its own in one of them."""
+    if text.isascii():
+        return [text]
+    return sorted({text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))})
+
+
+def _folded(text: str) -> str:
+    return unicodedata.normalize("NFC", text).casefold()
+
+
+def _written(id: str) -> set[str]:
+    """The ways in which a text, a URL (of Python, a browser, a form) and HTML write an id."""
+    if _UNRESERVED.fullmatch(id):
+        return {id}
+    forms: set[str] = set()
+    for text in _normal(id):
+        escaped = html.escape(text)
+        forms |= {text, quote(text, ""), quote(text, "!'()*"), quote_plus(text), escaped}
+        forms.add(escaped.replace("&#x27;", "&#39;").replace("&quot;", "&#34;"))
+    return forms
+
+
+_UNRESERVED = re.compile(r"[A-Za-z0-9_.~-]+")
+
+
+def _any_case(text: str) -> str:
+    """A pattern for the text. The engine reads bytes, so it ignores the case of ASCII alone."""
+    cased = ({c, c.lower(), c.upper()} if not c.isascii() else {c} for c in text)
+    return "".join(re.escape(*c) if len(c) == 1 else f"(?:{'|'.join(map(re.escape, sorted(c)))})" for c in cased)
 
 
 def _compiled(pattern: str) -> Any:

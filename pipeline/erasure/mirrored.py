@@ -27,7 +27,7 @@ def remove(store: Store, iterations: Collection[str]) -> Iterator[str]:
             try:
                 if _is_as_left(store, id, folder):
                     folder.close(id)
-                    yield from (f"{folder.name}/{step}" for step in folder.steps())
+                    yield from (f"{_name(store, folder)}/{step}" for step in folder.steps())
                     folder.clear()
             except OSError:
                 continue
@@ -35,7 +35,8 @@ def remove(store: Store, iterations: Collection[str]) -> Iterator[str]:
 
 def remains(store: Store, iterations: Collection[str]) -> list[str]:
     """What the mirrors of these iterations (ids) hold after all, or why that is not known, each with what to do."""
-    return [line for id in sorted(iterations) for folder in _folders(store, id) for line in _left(store, id, folder)]
+    lines = [line for id in sorted(iterations) for folder in _folders(store, id) for line in _left(store, id, folder)]
+    return [line.removeprefix(f"{store.root}/") for line in lines]
 
 
 def outside(store: Store, iterations: Collection[str]) -> tuple[str, ...]:
@@ -89,6 +90,11 @@ def _trains(store: Store, id: str) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def _name(store: Store, folder: MirrorFolder) -> str:
+    """Of one below the data root as of any file there: no record says where the root lies."""
+    return folder.name.removeprefix(f"{store.root}/")
 
 
 def _folders(store: Store, id: str) -> list[MirrorFolder]:

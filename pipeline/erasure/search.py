@@ -16,6 +16,8 @@ from pipeline.erasure.formats import FileKind, Unsearchable, decoded, kind_of, w
 from pipeline.erasure.identifiers import SHORT, Identifiers
 from pipeline.storage import Store
 
+HEADER_BYTES = 100 << 20
+"""Of safetensors: no reader takes a larger one."""
 _BINARY = (FileKind.SQLITE, FileKind.AVRO)
 
 
@@ -89,11 +91,26 @@ class FileSearch(NamedTuple):
     """Why a part of the file, or all of it, could not be searched; "" where all was."""
 
 
+def _holds(content: bytes, identifiers: Identifiers) -> bool:
+    """Also text in UTF-16 and UTF-32 without a mark, and arrays of it: what is ASCII there has a zero around it."""
+    return identifiers.in_bytes(content) or (b"\0" in content and identifiers.in_bytes(content.replace(b"\0", b"")))
+
+
+def _look_into_header(path: Path, identifiers: Identifiers) -> FileSearch | None:
+    """What stands before the weights in a file of safetensors; None where that does not hold the person."""
+    if path.suffix != ".safetensors":
+        return None
+    with path.open("rb") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = stream.read(size) if size <= HEADER_BYTES else b""
+    return FileSearch(True, len(header), "") if identifiers.in_bytes(header) else None
+
+
 def look_into(path: Path, identifiers: Identifiers) -> FileSearch | None:
-    """Whether a file holds an identifier; None for weights."""
+    """Whether a file holds an identifier; None for weights that do not say so themselves."""
     kind = kind_of(path)
     if kind is FileKind.WEIGHTS:
-        return None
+        return _look_into_header(path, identifiers)
     size, why = 0, ""
 
     def pieces() -> Iterator[bytes]:
@@ -105,7 +122,7 @@ def look_into(path: Path, identifiers: Identifiers) -> FileSearch | None:
         except Unsearchable as error:
             why = str(error)
 
-    holds = any(map(identifiers.in_bytes, windows(pieces(), identifiers.longest)))
+    holds = any(_holds(piece, identifiers) for piece in windows(pieces(), identifiers.longest))
     if not holds and kind in _BINARY:  # also what was deleted there and lies in a free page
         with path.open("rb") as stream:
             raw = windows(iter(lambda: stream.read(1 << 20), b""), identifiers.longest)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import unicodedata
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import datetime
@@ -78,7 +79,8 @@ def reach(user: ErasedUser) -> tuple[bool, float]:
 
 def user_hash(user_id: str) -> str:
     """What marks are made of. Anybody with a list of ids can make it too: it may stand only beside the user's rows."""
-    return hashlib.sha256(b"erased\x00" + str(pseudonym(user_id)).encode()).hexdigest()[:32]
+    same = unicodedata.normalize("NFC", user_id)  # an accent is a character of its own in the other form
+    return hashlib.sha256(b"erased\x00" + str(pseudonym(same)).encode()).hexdigest()[:32]
 
 
 def erased_users(store: Store) -> ErasedUsers:
