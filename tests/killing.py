@@ -20,6 +20,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +40,10 @@ def differing(module: str, root: Path, scratch: Path, every: int) -> tuple[int, 
 
 def main(name: str, root: Path, scratch: Path, every: int) -> None:
     module = importlib.import_module(name)
-    whole = _forked(module, _copy(root, scratch, "whole"), 0)
+    whole = _forked(module, _copy(root, scratch, "whole"), 0, scratch / "imported")
+    for each in (scratch / "imported").read_text().splitlines():
+        with suppress(ImportError):  # some names are of modules inside others
+            importlib.import_module(each)  # what the work imports on its way, once for all
     kills, wrong, at = 0, list[Any](), 1
     while True:
         copy = _copy(root, scratch, f"killed-{at}")
@@ -58,8 +62,9 @@ def _copy(root: Path, scratch: Path, name: str) -> Path:
     return Path(shutil.copytree(root, scratch / name, symlinks=True))
 
 
-def _forked(module: ModuleType, root: Path, dies_at: int) -> Any:
-    """The state after the work in a process of its own; None where it was killed. `dies_at`: 0 for never."""
+def _forked(module: ModuleType, root: Path, dies_at: int, imported: Path | None = None) -> Any:
+    """The state after the work in a process of its own; None where it was killed. `dies_at`: 0 for never. `imported`:
+    where to leave the names of all modules that are imported by then."""
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -70,6 +75,8 @@ def _forked(module: ModuleType, root: Path, dies_at: int) -> Any:
             module.work(root)
             with os.fdopen(writing, "w") as stream:
                 json.dump(module.state(root), stream)
+            if imported is not None:
+                imported.write_text("\n".join(sys.modules))
             os._exit(0)
         except BaseException:  # a child that raises must not go on as its parent
             traceback.print_exc()

@@ -15,9 +15,11 @@ import pytest
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.methods import METHODS
-from pipeline.recipe import Validation
+from pipeline.recipe import Checkpoints, Validation
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.storage import ModelRef, Store, digest_dir, digest_file, model_ref
+from pipeline.training.checkpoints.mirror_places import places_of
+from pipeline.training.checkpoints.mirror_removal import mirror_folder
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED, NEVER_RETRY, TrainingResult
@@ -61,6 +63,19 @@ def test_blocked_training_ends_at_its_next_step(tmp_path: Path, fork_server: For
     assert not (folder(store, plan) / "result.json").exists()
     assert not (folder(store, plan) / "adapter").exists()
     assert attempt(fork_server, store, plan) == BLOCKED, "before it begins, too"
+
+
+def test_a_closed_mirror_ends_a_training_that_no_file_tells(tmp_path: Path, fork_server: ForkServer) -> None:
+    """On a host whose data root the erasure did not see."""
+    store, plan = make_plan(tmp_path / "data", checkpoints=Checkpoints(every_steps=2, mirror=f"{tmp_path}/mirror"))
+    (place,) = places_of(store, plan.iteration)
+    mirror = mirror_folder(place.uri, place.folder)
+    assert mirror is not None
+    assert attempt(fork_server, store, plan, "step 3/6", signal.SIGTERM) == 143
+    assert mirror.steps(), "a checkpoint was copied"
+    mirror.close(plan.iteration)
+    assert attempt(fork_server, store, plan) == BLOCKED, fork_server.said()
+    assert mirror.steps() == [] and not (folder(store, plan) / "adapter").exists()
 
 
 @pytest.mark.parametrize("method", one_and_variants(METHODS, "grpo", "dpo"))
