@@ -25,21 +25,22 @@ def retention_root(root: Path) -> None:
     govern(store, source, source.uri)
 
 
-def test_retention_killed_at_its_writes_heals(tmp_path: Path) -> None:
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 7])
+def test_retention_killed_at_its_writes_heals(tmp_path: Path, every: int) -> None:
     retention_root(tmp_path / "data")
-    kills, wrong = differing(retention_work.__name__, tmp_path / "data", tmp_path, every=7)
+    kills, wrong = differing(retention_work.__name__, tmp_path / "data", tmp_path, every)
     assert kills > 5 and wrong == []
 
 
 @pytest.mark.variant
 def test_upkeep_killed_at_its_writes_heals(tmp_path: Path) -> None:
     upkeep_work.fill(tmp_path / "data")
-    kills, wrong = differing(upkeep_work.__name__, tmp_path / "data", tmp_path, every=3)
+    kills, wrong = differing(upkeep_work.__name__, tmp_path / "data", tmp_path, every=1)
     assert kills > 5 and wrong == []
 
 
 @pytest.mark.variant
 def test_promotion_killed_at_its_writes_heals(tmp_path: Path) -> None:
     promotion_work.fill(tmp_path / "data", tmp_path / "before")
-    kills, wrong = differing(promotion_work.__name__, tmp_path / "data", tmp_path, every=7)
+    kills, wrong = differing(promotion_work.__name__, tmp_path / "data", tmp_path, every=1)
     assert kills > 5 and wrong == []

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from pipeline.buckets import TIMEOUT_S, is_bucket
+from pipeline.redaction import redacted
 from pipeline.storage import write_atomically
 
 CLAIM = "writer.json"
@@ -215,4 +216,6 @@ class _S3Mirror:
             code = error.response.get("Error", {}).get("Code", "")
             raise OSError(f"S3 answers {code} to {error.operation_name}. {_GRANT}, or correct the address") from error
         except BotoCoreError as error:
-            raise OSError(f"S3 cannot be reached ({error}). Check AWS_ENDPOINT_URL and the network") from error
+            raise OSError(
+                f"S3 cannot be reached ({redacted(str(error))}). Check AWS_ENDPOINT_URL and the network"
+            ) from error

@@ -1,6 +1,5 @@
 """An erasure that dies at the end of a phase, or at any write, and is typed again."""
 
-import random
 import shutil
 import subprocess
 import sys
@@ -15,7 +14,9 @@ from pipeline import audit
 from pipeline.erasure.proof import ErasureProof
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Reason
-from tests.pipeline.erasure.conftest import ANN, DAYS, World, put_back
+from tests.killing import differing
+from tests.pipeline.erasure import forget_work
+from tests.pipeline.erasure.conftest import ANN, DAYS, World
 from tests.pipeline.erasure.crashes import crashed_at_every_write
 from tests.pipeline.erasure.looking import erase, holding, words_of
 
@@ -51,47 +52,12 @@ def test_a_kill_at_a_phases_end_is_healed_by_the_same_command(phase: int, world:
     check_healed(world, erase(world.place))
 
 
-AT_AN_EVENT = """
-    import os, signal, sys
-    from pathlib import Path
-    from tests.pipeline.erasure.conftest import Place
-    from tests.pipeline.erasure.looking import erase
-
-    left = int(sys.argv[2])
-
-    def hook(event, arguments):
-        global left
-        if event in ("os.rename", "os.remove", "os.link", "os.truncate", "sqlite3.connect"):
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    sys.addaudithook(hook)
-    erase(Place(Path(sys.argv[1])))
-"""
-DRAWN = sorted(random.Random(7).sample(range(1, 120), 4))
-"""Events of an erasure, which has more; `benchmarks.erasure` draws a hundred."""
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("event", DRAWN)
-def test_a_kill_anywhere_ends_in_the_same_proof(event: int, world: World, whole: dict[str, Any]) -> None:
-    root = world.place.root
-    command = [sys.executable, "-c", textwrap.dedent(AT_AN_EVENT), str(root), str(event)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == -9, done.stderr
-    proof = erase(world.place)
-    check_healed(world, proof)
-    assert proof.statement() == whole
-
-
-@pytest.fixture(scope="module")
-def whole(_made: tuple[World, Path]) -> dict[str, Any]:
-    """What the proof says where nothing was killed."""
-    place, copy = _made[0].place, _made[1]
-    statement = erase(place).statement()
-    put_back(place.root, copy)
-    return statement
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 61])
+def test_an_erasure_killed_at_its_writes_ends_the_same(every: int, _made: tuple[World, Path], tmp_path: Path) -> None:
+    """At every file that is opened to be written, made, renamed or removed, and around every commit of a database."""
+    kills, wrong = differing(forget_work.__name__, _made[1], tmp_path, every)
+    assert kills > (300 if every == 1 else 4) and wrong == []
 
 
 def check_healed(world: World, proof: ErasureProof) -> None:

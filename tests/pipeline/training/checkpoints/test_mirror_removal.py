@@ -168,9 +168,10 @@ def test_what_a_lock_keeps_stays_hidden_and_is_named(bucket: str, s3: Any, lock:
 def test_a_store_that_does_not_answer_says_what_to_do(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OSError, match=r"S3 answers NoSuchBucket to ListObject.*correct the address"):
         folder_at("s3://nowhere-at-all/runs").clear()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(OSError, match=r"S3 cannot be reached .*Check AWS_ENDPOINT_URL"):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://me:canary-4711@127.0.0.1:9")
+    with pytest.raises(OSError, match=r"S3 cannot be reached .*Check AWS_ENDPOINT_URL") as said:
         folder_at(f"s3://{bucket}/runs").steps()
+    assert "canary" not in str(said.value)  # it goes into the proof
     assert mirror_folder("gs://bucket/runs", FOLDER) is None
 
 
