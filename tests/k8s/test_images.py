@@ -25,7 +25,7 @@ DISTRIBUTIONS = {
     "dagster_pipes": "dagster-pipes", "re2": "google-re2", "yaml": "pyyaml", "math_verify": "math-verify",
     "pydantic_core": "pydantic",
 }  # fmt: skip
-# Of jsonschema, which brings them.
+# Of jsonschema and s3fs, which bring them.
 BROUGHT = {"referencing", "jsonschema_specifications", "botocore"}
 images = pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.stem)
 
