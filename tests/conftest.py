@@ -1,7 +1,6 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
 import fcntl
-import gc
 import os
 import signal
 import sqlite3
@@ -56,11 +55,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests first: of two processes, neither is left with a long one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
-
-
-def pytest_collection_finish() -> None:
-    """What was imported and collected stays: the garbage collector need not look through it again and again."""
-    gc.freeze()
 
 
 # A shell starts what it puts into the background with SIGINT ignored, and Dagster lets SIGTERM be what SIGINT is.
