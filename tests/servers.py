@@ -62,7 +62,12 @@ def _pg(program: str, *arguments: str) -> None:
         pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
     command = [str(result[-1]), *arguments]
     if os.geteuid() == 0:
-        command = ["runuser", "-u", OWNER, "--", *command]
+        runuser = shutil.which("runuser", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+        if runuser is None:
+            pytest.skip(
+                "PostgreSQL refuses root, and there is no runuser to be somebody else (apt-get install util-linux)"
+            )
+        command = [runuser, "-u", OWNER, "--", *command]
     # A file, not a pipe: the server inherits it and would keep a pipe open.
     done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", check=False)
     assert done.returncode == 0, f"{command} ended with {done.returncode}"
