@@ -52,9 +52,9 @@ hypothesis.settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: of two processes, neither is left with a long one at the end."""
+    """Files with slow tests first, those of the whole loop before the others: none is left at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path.parent != STARTED.parent))
 
 
 # A shell starts what it puts into the background with SIGINT ignored, and Dagster lets SIGTERM be what SIGINT is.
