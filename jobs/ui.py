@@ -27,7 +27,7 @@ from assets.environment import environment
 from assets.resources import deployment
 from pipeline import layout
 from pipeline.processes import die_with_parent, end_sessions
-from pipeline.registry.tracking import ensure_database
+from pipeline.registry.tracking import SQLITE
 
 HOST = "127.0.0.1"
 PORTS = {name: int(port) for name, port in environment().ports.items()}
@@ -36,6 +36,8 @@ GRACE_S = 20.0
 TAIL = 20
 DEFAULTS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 """For variables that are not set. Without the second, MLflow's pages report what is clicked."""
+MAKE_DATABASE = "import sys; from pipeline.registry.tracking import ensure_database; ensure_database(sys.argv[1])"
+"""In a process of its own: MLflow imports polars, whose handler of SIGINT has a wait go on after Ctrl-C."""
 
 
 class UiServer:
@@ -110,7 +112,8 @@ def main(arguments: Sequence[str] = ()) -> int:
 def _commands(sockets: str) -> dict[str, list[str]]:
     settings = deployment()
     settings.store().path(layout.MLFLOW).mkdir(parents=True, exist_ok=True)
-    ensure_database(settings.tracking_uri())
+    if settings.tracking_uri().startswith(SQLITE):
+        subprocess.run([sys.executable, "-c", MAKE_DATABASE, settings.tracking_uri()], check=False)
     artifacts = settings.store().path(layout.MLFLOW_ARTIFACTS)
     dagster = [sys.executable, "-m", "jobs.dagster_dev", _socket(sockets, "DAGSTER")]
     dagster += ["-h", HOST, "-p", str(PORTS["DAGSTER"])]
