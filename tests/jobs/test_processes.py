@@ -132,14 +132,16 @@ def ui(start: Callable[..., Command], tmp_path: Path) -> Iterator[Command]:
 
 
 SERVER = f"""#!{sys.executable}
-import signal, subprocess
+import signal, subprocess, sys
+if sys.argv[1] == "-c":
+    sys.exit()
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pause()
 """
 """In place of Dagster, of MLflow and of their proxies: like them it leaves children behind when it ends, which ignore
-Ctrl-C."""
+Ctrl-C. What makes MLflow's database has nothing to do here."""
 UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop(1), 1.0; sys.exit(ui.main())"
 """As `python -m jobs.ui`, with the servers that lie beside the given Python, and little grace for them."""
 UI_OF_MAKE = """
