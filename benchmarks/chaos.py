@@ -179,7 +179,7 @@ def violations(
         outcome = deployment.outcome()
     except Exception as error:  # of any library whose store a kill broke: the worst that can be found here
         yield f"what came out cannot be read: {str(error).partition(chr(10))[0]}"
-        outcome = {}
+        outcome = expected  # one line for it, not one for each name
     for name in sorted(expected.keys() | outcome.keys()):
         if outcome.get(name) != expected.get(name):
             yield f"{name}: {outcome.get(name)} instead of {expected.get(name)}"

@@ -35,8 +35,8 @@ def at(day: int, hour: int = 10) -> str:
 class Place:
     """A deployment over an export of its own, and what its stage says."""
 
-    def __init__(self, folder: Path, found: dg.DagsterInstance, *overrides: str) -> None:
-        self.export, self.instance = folder / "export", found
+    def __init__(self, folder: Path, dagster_instance: dg.DagsterInstance, *overrides: str) -> None:
+        self.export, self.instance = folder / "export", dagster_instance
         source = json.dumps({"kind": "langfuse_export", "uri": str(self.export)}, separators=(",", ":"))
         self.settings = Deployment(
             recipe_path=str(EMBEDDED),
@@ -90,14 +90,14 @@ class Place:
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+def dagster_instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     with instance(tmp_path / "home") as made:
         yield made
 
 
 @pytest.mark.slow
-def test_old_traces_are_nothing_new_after_a_promotion(tmp_path: Path, found: dg.DagsterInstance) -> None:
-    place = Place(tmp_path, found)
+def test_old_traces_are_nothing_new_after_a_promotion(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, dagster_instance)
     write(place.export, day_file(5), [observation(n) for n in range(1, 6)])
     write(place.export, day_file(6), [observation(10, start_time=at(6, 11))])
     assert place.run().success
@@ -115,8 +115,8 @@ def test_old_traces_are_nothing_new_after_a_promotion(tmp_path: Path, found: dg.
 
 
 @pytest.mark.slow
-def test_newer_traces_start_an_iteration_alone(tmp_path: Path, found: dg.DagsterInstance) -> None:
-    place = Place(tmp_path, found)
+def test_newer_traces_start_an_iteration_alone(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, dagster_instance)
     write(place.export, day_file(5), [observation(1)])
     write(place.export, day_file(6), [observation(2, start_time=at(6, 11))])
     assert place.run().success
@@ -133,8 +133,8 @@ def test_newer_traces_start_an_iteration_alone(tmp_path: Path, found: dg.Dagster
 
 
 @pytest.mark.slow
-def test_model_attribution_names_the_models_it_saw(tmp_path: Path, found: dg.DagsterInstance) -> None:
-    place = Place(tmp_path, found, "traces.attribution=model")
+def test_model_attribution_names_the_models_it_saw(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, dagster_instance, "traces.attribution=model")
     write(place.export, day_file(5), [observation(1, provided_model_name="somebody-else")])
     result = place.run()
     assert result.success and not place.iterations()
@@ -143,21 +143,21 @@ def test_model_attribution_names_the_models_it_saw(tmp_path: Path, found: dg.Dag
 
 
 @pytest.mark.slow
-def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, found: dg.DagsterInstance) -> None:
-    place = Place(tmp_path, found, "traces.consent_key=agreed")
+def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, dagster_instance, "traces.consent_key=agreed")
     write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
     failed = place.run()
     assert not failed.success and not place.iterations()
     told = str(failed.failure_data_for_node("traces"))
     assert "no row has the metadata key 'agreed'; keys seen:" in told and "user_consent (59)" in told
-    mended = Place(tmp_path, found)
+    mended = Place(tmp_path, dagster_instance)
     assert mended.run().success
     assert mended.settings.latest().dataset.rows == 59
 
 
 @pytest.mark.slow
-def test_a_part_below_its_floor_is_a_warning(tmp_path: Path, found: dg.DagsterInstance) -> None:
-    place = Place(tmp_path, found)
+def test_a_part_below_its_floor_is_a_warning(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
+    place = Place(tmp_path, dagster_instance)
     write(place.export, day_file(5), [observation(n) for n in range(1, 60)])
     write(place.export, day_file(6), [observation(n, metadata={}, start_time=at(6)) for n in range(100, 160)])
     result = place.run()
@@ -180,9 +180,9 @@ VLLM = "training.grpo.generation=vllm_colocate"
     ids=["suite", "packages"],
 )
 def test_a_run_nobody_typed_reads_nothing_that_ends_later(
-    tmp_path: Path, found: dg.DagsterInstance, override: str, later: str, fault: str
+    tmp_path: Path, dagster_instance: dg.DagsterInstance, override: str, later: str, fault: str
 ) -> None:
-    place = Place(tmp_path, found, override, "accept_demo_suite=true", "selection.method=grpo")
+    place = Place(tmp_path, dagster_instance, override, "accept_demo_suite=true", "selection.method=grpo")
     refused, alone = place.run("traces", "reward_labels", later), place.run("traces", "reward_labels")
     texts = [str(each.events_for_node("traces")) for each in (refused, alone)]
     assert [fault in text for text in texts] == [True, False]

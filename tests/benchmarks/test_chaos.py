@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from benchmarks.chaos import MARK, ChaosDeployment, run, violations
+from pipeline import layout
 
 
 @pytest.mark.slow
@@ -31,3 +32,12 @@ def test_a_difference_and_a_process_that_stays_are_seen(tmp_path: Path) -> None:
         left.communicate(b"\n")
     assert lines[0] == "verdict: None instead of PASS"
     assert lines[1].startswith("left running: ") and len(lines) == 2
+
+
+def test_a_record_that_a_kill_broke_is_one_line(tmp_path: Path) -> None:
+    deployment = ChaosDeployment(tmp_path, tmp_path.name)
+    latest = deployment.store.path(layout.LATEST)
+    latest.parent.mkdir(parents=True, exist_ok=True)
+    latest.write_text("{")
+    (line,) = violations(deployment, {"verdict": "PASS", "version": 1}, ends_within_s=0)
+    assert line.startswith("what came out cannot be read: ") and latest.name in line

@@ -30,9 +30,9 @@ def place_of(uri: str, plan_digest: str) -> MirrorPlace:
 
 def remember(store: Store, iteration: str, place: MirrorPlace) -> None:
     """Put a place on record, once."""
-    known = places_of(store, iteration)
-    if place not in known:
-        store.write(layout.iteration(iteration, layout.MIRRORS), MirrorPlaces(places=(*known, place)))
+    recorded = places_of(store, iteration)
+    if place not in recorded:
+        store.write(layout.iteration(iteration, layout.MIRRORS), MirrorPlaces(places=(*recorded, place)))
 
 
 def places_of(store: Store, iteration: str) -> tuple[MirrorPlace, ...]:
