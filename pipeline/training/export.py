@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig, Trainer
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.checkpoints import MANIFEST
@@ -41,6 +42,8 @@ def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> CheckpointRef 
     if not accelerator.is_main_process:
         return None
     trained: Any = accelerator.unwrap_model(trainer.model)
+    for name in getattr(trained, "all_tied_weights_keys", {}):
+        state.pop(name, None)  # what FSDP2 and ZeRO gather has a second copy of an output that is the embedding
     return _publish(
         plan, trainer, folder, lambda to: trained.save_pretrained(to, state_dict=state), trainer.state.global_step
     )
@@ -70,6 +73,7 @@ def _publish(
         whole = publish("model", write)
         return CheckpointRef(adapter=whole, model=whole, step=step)
     adapter = publish("adapter", write)
+    unset_hf_deepspeed_config()  # under ZeRO-3 the fresh base would be loaded in shards, which take no merge
     dtype = torch.bfloat16 if torch.cuda.is_available() else torch.float32
     base: Any = AutoModelForCausalLM.from_pretrained(plan.base.uri, dtype=dtype)
     base.generation_config = GenerationConfig()  # to write a file of contradictions raises; the base's own is copied

@@ -107,6 +107,7 @@ def _build(setup: PlanSetup, arguments: TrainingArguments, progress: ProgressCal
         trainer = setup.plan.trained_by().trainer(setup, arguments, [progress])
         assert_distribution(trainer.accelerator, setup.plan)
         setup.check_rows(trainer)
+        setup.keep_adapter_precision(trainer)
     except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words
         raise InvalidPlan(f"{type(error).__name__}: {error}") from error
     trainer.remove_callback(PrinterCallback)  # it prints every metric; ProgressCallback says what a person reads

@@ -148,6 +148,20 @@ class PlanSetup:
                 "alone fill max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
             )
 
+    def keep_adapter_precision(self, trainer: Trainer) -> None:
+        """Adapters on a base in 4 bits in fp32, as on any other.
+
+        TRL makes them bf16, in which an update of 1e-6 is lost; PEFT loads a checkpoint's in fp32, so that a training
+        that was resumed would be another one.
+        """
+        lora = self.plan.training.lora
+        if lora is None or lora.quantise == "none":
+            return
+        model: Any = trainer.model
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.data = weight.data.float()
+
     def _check_template(self, data: DatasetRef) -> None:
         names = [n for n in ("prompt", "completion", "chosen", "rejected") if n in pq.read_schema(data.uri).names]
         rows = pq.read_table(data.uri, columns=names).to_pylist()

@@ -1,0 +1,78 @@
+"""The precision that adapters are trained in, and what is merged in the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.integrations.deepspeed import (
+    is_deepspeed_zero3_enabled,
+    set_hf_deepspeed_config,
+    unset_hf_deepspeed_config,
+)
+
+from pipeline.demo import MODEL_DIR
+from pipeline.recipe import Lora
+from pipeline.training.export import take_back
+from pipeline.training.setup import PlanSetup
+from tests.pipeline.training.plans import folder, make_plan
+
+CONFIG = LoraConfig(r=4, target_modules="all-linear", task_type="CAUSAL_LM")
+
+
+def with_adapter(dtype: torch.dtype) -> PeftModel:
+    base = AutoModelForCausalLM.from_pretrained(MODEL_DIR, dtype=dtype)
+    model = get_peft_model(base, CONFIG, autocast_adapter_dtype=False)  # as TRL leaves those of a quantised base
+    assert isinstance(model, PeftModel)
+    return model
+
+
+def weights_in(model: Path) -> int:
+    return sum(each.numel() for each in load_file(model / "model.safetensors").values())
+
+
+def precisions(model: Any, *, trained: bool) -> set[torch.dtype]:
+    return {weight.dtype for weight in model.parameters() if weight.requires_grad == trained}
+
+
+def test_adapters_of_a_quantised_base_are_trained_in_fp32(tmp_path: Path) -> None:
+    _, plan = make_plan(tmp_path, lora=Lora(quantise="nf4"))
+    model = with_adapter(torch.bfloat16)
+    assert precisions(model, trained=True) == {torch.bfloat16}
+    trainer: Any = SimpleNamespace(model=model)
+    PlanSetup(plan, tmp_path, reward=None).keep_adapter_precision(trainer)  # type: ignore[arg-type]
+    assert precisions(model, trained=True) == {torch.float32}
+    assert precisions(model, trained=False) == {torch.bfloat16}
+
+
+def test_that_is_the_precision_in_which_a_checkpoint_is_loaded(tmp_path: Path) -> None:
+    """As the Trainer resumes: in bf16 before a kill and in fp32 after it would be two trainings."""
+    model = with_adapter(torch.bfloat16)
+    model.save_pretrained(str(tmp_path))
+    model.load_adapter(str(tmp_path), "default", is_trainable=True)
+    assert precisions(model, trained=True) == {torch.float32}
+
+
+class ThirdStage:
+    def is_zero3(self) -> bool:
+        return True
+
+
+def test_the_base_to_merge_into_is_whole_under_zero_3(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    """transformers loads models in shards from the start of DeepSpeed's third stage on."""
+    store, plan = make_plan(tmp_path)
+    best = folder(store, plan) / "checkpoints" / "step-2"
+    with_adapter(torch.float32).save_pretrained(str(best))
+    stage = ThirdStage()
+    request.addfinalizer(unset_hf_deepspeed_config)
+    set_hf_deepspeed_config(stage)
+    assert is_deepspeed_zero3_enabled()
+    trainer: Any = SimpleNamespace(processing_class=AutoTokenizer.from_pretrained(MODEL_DIR))
+    merged = Path(take_back(plan, trainer, folder(store, plan), best).model.uri)
+    assert weights_in(merged) == weights_in(MODEL_DIR)
