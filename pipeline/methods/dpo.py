@@ -41,7 +41,6 @@ class DPO(TableMethod):
     title: ClassVar[str] = "DPO"
     needs: ClassVar[tuple[EvidenceKey, ...]] = ("coverage", "pairs", "noise")
     forced_on_scores: ClassVar[bool] = True
-    keeps_reference: ClassVar[bool] = True
     material: ClassVar[Material] = "pairs"
     material_name: ClassVar[str] = "preference pairs"
     table: ClassVar[TableName] = "pairs"
@@ -68,6 +67,10 @@ class DPO(TableMethod):
     It needs training.validation."""
     trainer_args: dict[str, Any] = Field(default={})
     """Anything else that TRL's DPOConfig takes; under NeMo RL, its own keys."""
+
+    @property
+    def keeps_reference(self) -> bool:
+        return True
 
     @model_validator(mode="after")
     def _weighted(self) -> DPO:

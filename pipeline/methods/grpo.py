@@ -105,6 +105,10 @@ class GRPO(Method):
     its own keys, such as `policy.train_micro_batch_size`."""
 
     @property
+    def keeps_reference(self) -> bool:
+        return self.beta > 0
+
+    @property
     def updates_per_batch(self) -> int:
         """Optimizer steps that one batch of generation serves. Between its ends there is no state to resume from."""
         return self.num_minibatches * self.num_iterations

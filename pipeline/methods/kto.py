@@ -45,7 +45,6 @@ class KTO(TableMethod):
 
     title: ClassVar[str] = "KTO"
     needs: ClassVar[tuple[EvidenceKey, ...]] = ("thumbs", "rarer_thumb", "signal")
-    keeps_reference: ClassVar[bool] = True
     material: ClassVar[Material] = "contrasted_thumbs"
     material_name: ClassVar[str] = "thumbs of both kinds"
     table: ClassVar[TableName] = "thumbs"
@@ -74,6 +73,10 @@ class KTO(TableMethod):
     """Prompt and answer together; a longer answer is cut at its end. null: the model's context."""
     trainer_args: dict[str, Any] = Field(default={})
     """Anything else that TRL's KTOConfig takes."""
+
+    @property
+    def keeps_reference(self) -> bool:
+        return True
 
     @model_validator(mode="after")
     def _nothing_decided_twice(self) -> KTO:

@@ -169,8 +169,6 @@ class Method(Section):
     """Evidence that has to hold."""
     forced_on_scores: ClassVar[bool] = False
     """Where the recipe forces it, it may train on completions that no reference can check, only scorers."""
-    keeps_reference: ClassVar[bool] = False
-    """Its trainer keeps the base model beside a policy without an adapter."""
     material: ClassVar[Material]
     """The count in the evidence without which it cannot run at all."""
     material_name: ClassVar[str]
@@ -185,6 +183,11 @@ class Method(Section):
     """At the first step; it falls linearly to 0."""
     trainer_args: dict[str, Any]
     """Anything else that the trainer's config takes."""
+
+    @property
+    def keeps_reference(self) -> bool:
+        """Whether its trainer keeps the base model beside a policy without an adapter."""
+        return False
 
     @property
     def updates_per_batch(self) -> int:

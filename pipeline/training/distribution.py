@@ -68,10 +68,16 @@ def accelerate_config(distribution: Distribution, nodes: int, processes: int, *,
     return config
 
 
-def environment(distribution: Distribution, *, on_gpu: bool) -> dict[str, str]:
-    """What accelerate's launcher would export for this strategy: to be set before TRL's config is constructed."""
+def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool = False) -> dict[str, str]:
+    """What accelerate's launcher would export for this strategy: to be set before TRL's config is constructed.
+
+    `second_model`: TRL loads the base again, as the reference of a policy without an adapter. Under FSDP2 every rank
+    then loads all weights: where only rank 0 does, accelerate hands out the policy's, but nobody the reference's (TRL
+    1.16 shards what each rank has), and the others train against what lay in memory.
+    """
     if distribution.strategy == "fsdp2":
         settings = {name.upper(): value for name, value in _fsdp2(distribution).items()}
+        settings["FSDP_CPU_RAM_EFFICIENT_LOADING"] = not second_model
         variables: dict[str, Any] = {"ACCELERATE_USE_FSDP": True, **settings}
     elif distribution.strategy == "ddp":
         variables = {}

@@ -55,7 +55,8 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
     with writer, closing(grader_of(plan.rewards.verifier)) as check, ExitStack() as scorers:
         try:
             check_world(plan, os.environ)
-            os.environ.update(environment(plan.training.distribution, on_gpu=torch.cuda.is_available()))
+            spread, again = plan.training.distribution, plan.training.lora is None and method.keeps_reference
+            os.environ.update(environment(spread, on_gpu=torch.cuda.is_available(), second_model=again))
             tokenizer = load_tokenizer(plan)
             checked = method.group_size is not None and not plan.on_scores
             custom = custom_scorer("verified", plan.rewards) if checked else None

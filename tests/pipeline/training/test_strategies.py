@@ -1,0 +1,114 @@
+"""FSDP2 and ZeRO over two ranks on CPU: what each strategy trains is what one process trains, and it is exported.
+
+accelerate's own gate is passed by `tests/ranks_as_devices`; sharding, gathering and checkpoints are torch's and
+DeepSpeed's own, over gloo. What a device adds (NCCL, bf16, offload) is in benchmarks/gpu_matrix.py.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.demo import MODEL_DIR
+from pipeline.methods import MethodName
+from pipeline.recipe import Distribution, Lora
+from pipeline.selection.cost import parameters
+from pipeline.training.result import TrainingResult
+from tests.pipeline.training.plans import GRPO_SETTINGS, folder, make_plan
+from tests.pipeline.training.runs import resume, train
+
+pytestmark = pytest.mark.slow
+TESTS = Path(__file__).parents[2]
+DEEPSPEED = TESTS.parent / ".venv" / "deepspeed"
+ADAPTER, WHOLE = Lora(), None
+STEPS = 6
+
+
+def environment(strategy: str) -> Mapping[str, str]:
+    """Of the training's processes. Skips where DeepSpeed or what builds its operators is missing."""
+    path = [str(TESTS / "ranks_as_devices"), os.environ.get("PYTHONPATH", "")]
+    if strategy.startswith("zero"):
+        if not DEEPSPEED.is_dir() or shutil.which("g++") is None:
+            pytest.skip(f"no DeepSpeed in {DEEPSPEED} (make test installs it there), or no g++")
+        path.insert(1, str(DEEPSPEED))
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "PATH": os.pathsep.join([str(DEEPSPEED / "bin"), os.environ["PATH"]]),  # ninja
+        "DS_ACCELERATOR": "cpu",
+        "TORCH_EXTENSIONS_DIR": str(DEEPSPEED.with_name("torch_extensions")),  # DeepSpeed compiles some once
+    }
+
+
+def plan(root: Path, method: MethodName, strategy: Any, lora: Lora | None) -> Path:
+    spread, processes = Distribution(strategy=strategy), 1 if strategy == "ddp" else 2
+    store, made = make_plan(root, method, processes=processes, distribution=spread, lora=lora)
+    return folder(store, made) / "plan.json"
+
+
+def losses(result: TrainingResult) -> list[float]:
+    return [row["loss"] for row in result.metrics if "loss" in row]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The losses of the same training in one process, by method and what is trained; each is made once."""
+    made: dict[tuple[str, bool], list[float]] = {}
+
+    def of(method: MethodName, lora: Lora | None) -> list[float]:
+        key = (method, lora is None)
+        if key not in made:
+            root = tmp_path_factory.mktemp("alone")
+            made[key] = losses(train(plan(root, method, "ddp", lora), environment("ddp")))
+        return made[key]
+
+    return of
+
+
+def case(method: MethodName, strategy: str, lora: Lora | None, *, usual: bool = False) -> Any:
+    id = f"{method}-{strategy}-{'all' if lora is None else 'lora'}"
+    return pytest.param(method, strategy, lora, id=id, marks=() if usual else pytest.mark.variant)
+
+
+@pytest.mark.parametrize(
+    ("method", "strategy", "lora"),
+    [
+        case("dpo", "fsdp2", WHOLE, usual=True),  # whose reference is a second model
+        case("dpo", "zero3", ADAPTER),  # whose base is merged with the adapter in the end
+        case("dpo", "fsdp2", ADAPTER),
+        case("dpo", "zero2", ADAPTER),
+        case("dpo", "zero2", WHOLE),
+        case("dpo", "zero3", WHOLE),
+        *(case(method, strategy, ADAPTER) for method in ("kto", "sft") for strategy in ("fsdp2", "zero2", "zero3")),
+        *(case("kto", strategy, WHOLE) for strategy in ("fsdp2", "zero2", "zero3")),
+    ],
+)
+def test_two_ranks_train_what_one_process_trains(
+    method: MethodName, strategy: str, lora: Lora | None, tmp_path: Path, alone: Any
+) -> None:
+    result = train(plan(tmp_path, method, strategy, lora), environment(strategy))
+    assert losses(result) == pytest.approx(alone(method, lora), abs=2e-3)
+    assert parameters(result.checkpoint.model.uri) == parameters(MODEL_DIR)
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("strategy", ["fsdp2", "zero2", "zero3"])
+def test_grpo_begins_at_its_reference(strategy: str, tmp_path: Path) -> None:
+    settings = GRPO_SETTINGS.model_copy(update={"beta": 0.1, "learning_rate": 1e-6})
+    spread = Distribution(strategy=strategy)  # pyright: ignore[reportArgumentType]
+    store, made = make_plan(tmp_path, "grpo", processes=2, distribution=spread, lora=None, grpo=settings)
+    result = train(folder(store, made) / "plan.json", environment(strategy))
+    assert [row["kl"] for row in result.metrics if "kl" in row] == pytest.approx([0.0] * STEPS, abs=1e-3)
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("strategy", ["fsdp2", "zero2", "zero3"])
+@pytest.mark.parametrize("method", ["dpo", "grpo"])
+def test_killed_ranks_end_with_the_same_bits(method: MethodName, strategy: str, tmp_path: Path) -> None:
+    resumed = resume(lambda root: plan(root, method, strategy, ADAPTER), tmp_path, STEPS, environment(strategy))
+    assert resumed.killed.resumed_from == (2,)
+    assert resumed.same
