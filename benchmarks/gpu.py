@@ -1,7 +1,9 @@
-"""Where a step's time goes on a GPU, and whether a killed training ends with the same bits: `python -m benchmarks.gpu`.
+"""What training and serving take on a GPU, and whether a killed training ends with the same bits there.
 
-GRPO and DPO with LoRA of a 1.5B-shaped model with random weights in bf16, through `python -m pipeline.training`: step
-time by part, tokens/s, MFU, memory; then the same training undisturbed and with a SIGKILL, in deterministic settings.
+`python -m benchmarks.gpu`, whole or `--only` one of:
+speed: GRPO and DPO with LoRA of models of 1.5B's and 7B's shape with random weights in bf16, through `python -m
+pipeline.training`: step time by part, tokens/s, MFU, memory, seconds to start and to save. memory: the same in 4 bits,
+and every weight. serving: answers of the default engine. matrix: every method under every strategy, killed and resumed.
 `--small` is the embedded model on CPU. Says nothing of what a model learns. The last line is JSON.
 """
 
@@ -9,148 +11,117 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
-import signal
+import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.gpu_data import QWEN2_1_5B, write_base, write_plan
+from benchmarks import gpu_matrix
+from benchmarks.gpu_data import QWEN2_1_5B, QWEN2_7B, write_base, write_plan
+from benchmarks.gpu_serving import serve
 from pipeline.demo import MODEL_DIR
-from pipeline.locations import Document
 from pipeline.methods import DPO, GRPO
-from pipeline.recipe import Accelerator, Checkpoints, Rewards
+from pipeline.recipe import Accelerator, Checkpoints, Lora, Rewards
 from pipeline.recipe.rewards import Weights
-from pipeline.storage import digest_file
 from pipeline.training.journal import read_journal
-from pipeline.training.result import TrainingResult
+from pipeline.training.metrics_log import read_rows
 from pipeline.training.throughput import peak_tflops
+from tests.pipeline.training.runs import failure, kill, reached, start
 
 WARM_UP = 2
 """First steps that no figure counts: kernels are chosen and memory is taken."""
 PARTS = ("generate", "reward", "logprobs", "update")
 YARDSTICK = {"mfu": 0.163, "tokens_per_s_per_device": 1087}
 """Seed 003: an 8B model with vLLM on B200."""
+SHAPES = {"1.5B": QWEN2_1_5B, "7B": QWEN2_7B}
+PARTLY_RIGHT = Rewards(verified=Weights(correct=1.0, repetition=1.0))
+"""Rewards that random text can earn in part, or there would be no gradient."""
 
 
-class Case(NamedTuple):
-    """One training to look at: on what device, of which base, with which settings."""
+class Run(NamedTuple):
+    """A training to time. `base`: a name of SHAPES, or `embedded`. `training`: further sections of the recipe's."""
 
-    device: str
-    accelerator: Accelerator
-    settings: Mapping[str, GRPO | DPO]
-    """Of the timed runs, by method."""
-    resumed: Mapping[str, GRPO | DPO]
-    """Of the runs that are killed: smaller."""
-    rewards: Rewards
-    problems_per_row: int
-    environment: Mapping[str, str]
+    name: str
+    base: str
+    settings: GRPO | DPO
+    training: Mapping[str, Any] = {}
+    whole: bool = False
+    """To the export, which merges and writes the whole model; else it is killed after its last step."""
 
 
-class Resumed(NamedTuple):
-    """One training undisturbed, and once more with a SIGKILL in it."""
-
-    undisturbed: TrainingResult
-    killed: TrainingResult
-    adapters: tuple[str, str]
-    """Digests of their weights."""
-
-    @property
-    def same(self) -> bool:
-        return len(set(self.adapters)) == 1 and bool(self.killed.resumed_from)
+def grpo(micro: int, steps: int = 4, **args: Any) -> GRPO:
+    """16 prompts x 8 completions of 256 tokens a step."""
+    return GRPO(steps=steps, max_completion_tokens=256, trainer_args={"per_device_train_batch_size": micro, **args})
 
 
-def on_gpu(name: str) -> Case:
-    """The 1.5B shape; rewards that random text can earn in part, or there would be no gradient."""
-    micro: dict[str, Any] = {"per_device_train_batch_size": 32}
-    exact: dict[str, Any] = {"full_determinism": True}
-    return Case(
-        device="cuda",
-        accelerator=Accelerator(name=name, peak_tflops=peak_tflops(name) or 989.0),
-        settings={
-            "grpo": GRPO(steps=10, max_completion_tokens=256, trainer_args=micro),
-            "dpo": DPO(steps=16, batch_size=64, learning_rate=1e-5, trainer_args=micro),
-        },
-        resumed={
-            "grpo": GRPO(steps=6, prompts_per_step=4, max_completion_tokens=64, trainer_args=exact),
-            "dpo": DPO(steps=6, batch_size=8, learning_rate=1e-5, trainer_args=exact),
-        },
-        rewards=Rewards(verified=Weights(correct=1.0, repetition=1.0)),
-        problems_per_row=8,
-        environment={"CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
-    )
+def dpo(micro: int, pairs: int = 64, steps: int = 6, **args: Any) -> DPO:
+    """`pairs` a step, twice `micro` answers at once."""
+    taken = {"per_device_train_batch_size": micro, **args}
+    return DPO(steps=steps, batch_size=pairs, learning_rate=1e-5, trainer_args=taken)
 
 
-def on_cpu() -> Case:
-    """The embedded model: the same script in seconds."""
-    small = {
-        "grpo": GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3),
-        "dpo": DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3),
-    }
-    cpu = Accelerator(name=platform.machine(), peak_tflops=0.1, usd_per_hour=0)
-    return Case("cpu", cpu, small, small, Rewards(), 1, {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""})
+NF4: Mapping[str, Any] = {"lora": Lora(quantise="nf4")}
+STORED: dict[str, Any] = {"gradient_checkpointing": False}
+"""Activations are kept for the backward pass, not computed again."""
+SPEED = (
+    Run("1.5B GRPO", "1.5B", grpo(32), whole=True),
+    Run("1.5B DPO", "1.5B", dpo(32)),
+    Run("1.5B DPO, activations kept", "1.5B", dpo(16, **STORED)),
+    Run("7B GRPO", "7B", grpo(16)),
+    Run("7B DPO", "7B", dpo(16, pairs=32)),
+)
+MEMORY = (
+    Run("7B DPO nf4", "7B", dpo(16, pairs=32, steps=4), NF4),
+    Run("7B GRPO nf4", "7B", grpo(16, steps=4), NF4),
+    Run("1.5B DPO, every weight", "1.5B", dpo(16, steps=4), {"lora": None}),
+)
+SMALL = (
+    Run(
+        "embedded GRPO",
+        "embedded",
+        GRPO(steps=4, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3),
+        whole=True,
+    ),
+    Run("embedded DPO", "embedded", DPO(steps=4, batch_size=8, learning_rate=3e-4, beta=0.3)),
+)
 
 
-def train(case: Case, root: Path, base: Path, settings: GRPO | DPO, kill_at: int | None = None) -> TrainingResult:
-    """One training as whole processes. With `kill_at` it dies by SIGKILL after that step, and is started again.
-
-    Raises RuntimeError with the trainer's last words when it fails.
-    """
-    saved = Checkpoints(every_steps=2 if kill_at else settings.steps)
-    plan = write_plan(root, base, settings, case.accelerator, case.rewards, case.problems_per_row, saved)
-    if kill_at is not None:
-        process = _start(case, plan)
-        while process.poll() is None and _reached(plan.parent) < kill_at:
-            time.sleep(0.02)
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)  # its own session: nobody else is in it
-        process.wait()
-    code = _start(case, plan).wait()
-    if code:
-        said = (plan.parent / "output.txt").read_text()[-3000:]
-        raise RuntimeError(f"python -m pipeline.training {plan} ended with {code}:\n{said}")
-    path = plan.parent / "result.json"
-    return TrainingResult.model_validate_json(path.read_bytes(), context=Document(path))
-
-
-def _start(case: Case, plan: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", **case.environment}
-    command = [sys.executable, "-m", "pipeline.training", str(plan)]
-    with (plan.parent / "output.txt").open("ab") as said:
-        return subprocess.Popen(command, env=environment, stdout=said, stderr=subprocess.STDOUT, start_new_session=True)
+def measured(run: Run, root: Path, base: Path, accelerator: Accelerator) -> dict[str, float]:
+    """Figures of one training as a whole process. Raises RuntimeError with the trainer's last output when it fails."""
+    saved = Checkpoints(every_steps=run.settings.steps)
+    per_row = 1 if run.base == "embedded" else 8
+    plan = write_plan(root, base, run.settings, accelerator, PARTLY_RIGHT, per_row, saved, **run.training)
+    begun = time.time()
+    process = start(plan, {})
+    while process.poll() is None and (run.whole or reached(plan.parent) < run.settings.steps):
+        time.sleep(0.05)
+    time.sleep(0 if run.whole else 1)  # the row of metrics comes after the journal's
+    kill(process)
+    if (run.whole and process.returncode) or reached(plan.parent) < run.settings.steps:
+        raise failure(plan, process.returncode)
+    events = read_journal(plan.parent / "journal.jsonl")
+    at = {event.kind: event.at for event in events}
+    rows = [{"step": row.step, **row.metrics} for row in read_rows(plan.parent / "metrics.jsonl").rows]
+    taken = figures(rows) | {"start_s": at["ready"] - begun}
+    if run.whole:
+        taken["end_s"] = time.time() - at["step"]
+    return taken
 
 
-def _reached(folder: Path) -> int:
-    return max((event.step for event in read_journal(folder / "journal.jsonl") if event.kind == "step"), default=0)
-
-
-def resume(case: Case, root: Path, base: Path, method: str) -> Resumed:
-    """The same training undisturbed, and killed in the middle between two checkpoints."""
-    settings = case.resumed[method]
-    undisturbed = train(case, root / "undisturbed", base, settings)
-    killed = train(case, root / "killed", base, settings, kill_at=settings.steps // 2)
-    digests = [
-        digest_file(Path(run.checkpoint.adapter.uri) / "adapter_model.safetensors") for run in (undisturbed, killed)
-    ]
-    return Resumed(undisturbed, killed, (digests[0], digests[1]))
-
-
-def figures(result: TrainingResult) -> dict[str, float]:
+def figures(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Medians over the steps after the warm-up, seconds a step by part (`other`: what no part claims), peak memory."""
-    rows = result.metrics[WARM_UP:] or result.metrics
-    found = {name: _median(rows, f"seconds/{name}") for name in ("step", *PARTS)}
-    found["other"] = max(0.0, found["step"] - sum(found[part] for part in PARTS))
+    rows = metrics[WARM_UP:] or metrics
+    taken = {name: _median(rows, f"seconds/{name}") for name in ("step", *PARTS)}
+    taken["other"] = max(0.0, taken["step"] - sum(taken[part] for part in PARTS))
     for name in ("tokens_per_s", "tokens_per_s_per_device", "generate_tokens_per_s", "mfu"):
         if any(name in row for row in rows):
-            found[name] = _median(rows, name)
-    found["memory_mb"] = max((row.get("memory_mb", 0.0) for row in rows), default=0.0)
-    return found
+            taken[name] = _median(rows, name)
+    taken["memory_mb"] = max((row.get("memory_mb", 0.0) for row in rows), default=0.0)
+    return taken
 
 
 def _median(rows: Sequence[Mapping[str, float]], name: str) -> float:
@@ -158,45 +129,69 @@ def _median(rows: Sequence[Mapping[str, float]], name: str) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def table(found: Mapping[str, Mapping[str, float]]) -> str:
-    """A line for each method."""
+def table(figures: Mapping[str, Mapping[str, float]]) -> str:
+    """A line for each training."""
     parts = (*PARTS, "other")
-    lines = [f"{'':<6}{'s/step':>8}" + "".join(f"{part:>10}" for part in parts) + "   tokens/s    MFU  memory"]
-    for method, values in found.items():
+    lines = [f"{'':<27}{'s/step':>8}" + "".join(f"{part:>10}" for part in parts) + "   tokens/s    MFU   memory"]
+    for name, values in figures.items():
         split = "".join(f"{values[part]:>10.3f}" for part in parts)
         mfu = f"{values['mfu']:.1%}" if "mfu" in values else "-"
-        rates = f"{values.get('tokens_per_s', 0):>11,.0f}{mfu:>7}{values['memory_mb'] / 1024:>7.1f} GB"
-        lines.append(f"{method:<6}{values['step']:>8.3f}{split}{rates}")
+        rates = f"{values.get('tokens_per_s', 0):>11,.0f}{mfu:>7}{values['memory_mb'] / 1000:>7.1f} GB"
+        lines.append(f"{name:<27}{values['step']:>8.3f}{split}{rates}")
     return "\n".join(lines)
 
 
+def timed(
+    runs: Iterable[Run], folder: Path, base_of: Callable[[str], Path], accelerator: Accelerator
+) -> dict[str, dict[str, float]]:
+    """One after the other, each with the device to itself; one that fails is printed, and the others go on."""
+    results: dict[str, dict[str, float]] = {}
+    for run in runs:
+        root = folder / run.name.replace(" ", "-")
+        try:
+            results[run.name] = measured(run, root, base_of(run.base), accelerator)
+            print(table({run.name: results[run.name]}), flush=True)
+        except RuntimeError as error:
+            print(f"{run.name}: {error}", flush=True)
+        shutil.rmtree(root, ignore_errors=True)  # a merged model of 7B is 15 GB
+    return results
+
+
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--small", action="store_true", help="the embedded model on CPU, about a minute")
-    options.add_argument(
-        "--only", choices=("speed", "resume"), help="one half; both take about eight minutes on an H200"
-    )
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--small", action="store_true", help="the embedded model on CPU, some minutes")
+    options.add_argument("--only", choices=("speed", "memory", "serving", "matrix"), default="")
+    options.add_argument("--variant", default="", help="of the matrix, those in whose name this pattern is")
+    options.add_argument("--at-once", type=int, default=1, help="variants of the matrix")
     chosen = options.parse_args()
     import torch
 
     if not chosen.small and not torch.cuda.is_available():
         raise SystemExit("No CUDA device here. Run it with --small, or on a machine with a GPU.")
-    case = on_cpu() if chosen.small else on_gpu(torch.cuda.get_device_name())
-    said: dict[str, Any] = {"device": case.accelerator.name, "torch": torch.__version__}
+    device = "cpu" if chosen.small else torch.cuda.get_device_name()
+    accelerator = Accelerator(name=device, peak_tflops=peak_tflops(device) or 989.0)
+    report: dict[str, Any] = {"device": device, "machine": platform.machine(), "torch": torch.__version__}
     with tempfile.TemporaryDirectory() as folder:
-        base = MODEL_DIR if chosen.small else write_base(Path(folder, "base"), QWEN2_1_5B, case.device)
-        if chosen.only != "resume":
-            runs = {name: train(case, Path(folder, name), base, each) for name, each in case.settings.items()}
-            said |= {name: figures(run) for name, run in runs.items()}
-            print(f"{case.accelerator.name}, peak {case.accelerator.peak_tflops:g} TFLOPS; yardstick {YARDSTICK}")
-            print(table({name: said[name] for name in runs}), flush=True)
-        if chosen.only != "speed":
-            for name in case.resumed:
-                found = resume(case, Path(folder, f"{name}-resumed"), base, name)
-                said[f"{name}_resume_is_exact"] = found.same
-                at = ", ".join(map(str, found.killed.resumed_from)) or "never"
-                print(f"{name}: killed, resumed at {at}; adapters {' '.join(each[:12] for each in found.adapters)}")
-    print(json.dumps(said))
+        bases = {"embedded": MODEL_DIR}
+
+        def base_of(name: str) -> Path:
+            if name not in bases:
+                bases[name] = write_base(Path(folder, name), SHAPES[name], "cuda")
+            return bases[name]
+
+        if chosen.only in ("", "speed"):
+            report["speed"] = timed(SMALL if chosen.small else SPEED, Path(folder), base_of, accelerator)
+            print(f"{device}, peak {accelerator.peak_tflops:g} TFLOPS; yardstick {YARDSTICK}")
+        if chosen.only in ("", "memory") and not chosen.small:
+            report["memory"] = timed(MEMORY, Path(folder), base_of, accelerator)
+        if chosen.only in ("", "serving"):
+            for name in ("embedded",) if chosen.small else ("1.5B", "7B"):
+                report[f"serving {name}"] = serve(base_of(name), 64, 32 if chosen.small else 128)
+                print(f"serving {name}: {report[f'serving {name}']}", flush=True)
+        if chosen.only in ("", "matrix"):
+            outcomes = gpu_matrix.run(Path(folder), chosen.at_once, chosen.variant or ("ddp" if chosen.small else ""))
+            report["matrix"] = {str(each.variant): each.exact for each in outcomes}
+    print(json.dumps(report))
 
 
 if __name__ == "__main__":

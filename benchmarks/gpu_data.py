@@ -37,6 +37,16 @@ QWEN2_1_5B = {
     "tie_word_embeddings": True,
 }
 """The shape of Qwen2.5-1.5B: 1,543,714,304 weights."""
+QWEN2_7B = {
+    **QWEN2_1_5B,
+    "hidden_size": 3584,
+    "intermediate_size": 18_944,
+    "num_attention_heads": 28,
+    "num_key_value_heads": 4,
+    "vocab_size": 152_064,
+    "tie_word_embeddings": False,
+}
+"""The shape of Qwen2.5-7B: 7,615,616,512 weights."""
 
 COMMON, OWN = 0.5, 0.03
 """Rows of known ids are a constant and a little noise of their own, the rest 0. So only known ids are drawn, and nearly
@@ -56,6 +66,7 @@ def write_base(folder: Path, shape: dict[str, Any], device: str) -> Path:
         rows = model.get_input_embeddings().weight.data
         rows[: len(tokenizer)].normal_(COMMON, OWN)
         rows[len(tokenizer) :].zero_()
+        model.get_output_embeddings().weight.data.copy_(rows)
     model.generation_config = GenerationConfig(**special)
     model.to(torch.bfloat16).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -70,8 +81,12 @@ def write_plan(
     rewards: Rewards,
     problems_per_row: int,
     checkpoints: Checkpoints,
+    **training: Any,
 ) -> Path:
-    """A plan over fresh problems, as the selection stage would leave it; returns the path of `plan.json`."""
+    """A plan over fresh problems, as the selection stage would leave it; returns the path of `plan.json`.
+
+    `training`: further sections of the recipe's `training`.
+    """
     store = Store(root)
     drawn = problems(5, "train", 48 * problems_per_row)
     rows: list[dict[str, Any]] = []
@@ -91,6 +106,7 @@ def write_plan(
         settings.kind: settings,
         "sentinel": Sentinel(warm_up=settings.steps),  # it would stop what learns nothing
         "checkpoints": checkpoints,
+        **training,
     }
     context = context_of(
         store,

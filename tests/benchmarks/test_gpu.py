@@ -7,24 +7,39 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.gpu import PARTS, WARM_UP, figures, on_cpu, on_gpu, resume, table
+from benchmarks.gpu import (
+    MEMORY,
+    PARTLY_RIGHT,
+    PARTS,
+    SHAPES,
+    SMALL,
+    SPEED,
+    WARM_UP,
+    Run,
+    figures,
+    table,
+    timed,
+)
 from benchmarks.gpu_data import QWEN2_1_5B, write_base, write_plan
+from benchmarks.gpu_matrix import Variant, attempt, variants
+from benchmarks.gpu_serving import serve
 from pipeline.demo import MODEL_DIR
 from pipeline.locations import Document
-from pipeline.recipe import Checkpoints
+from pipeline.methods import MethodSettings
+from pipeline.recipe import Accelerator, Checkpoints, Distribution
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import TrainingResult
 
 TINY = {**QWEN2_1_5B, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
-def test_the_shape_is_that_of_the_real_model() -> None:
+@pytest.mark.parametrize(("name", "weights"), [("1.5B", 1_543_714_304), ("7B", 7_615_616_512)])
+def test_the_shape_is_that_of_the_real_model(name: str, weights: int) -> None:
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     with torch.device("meta"):
-        model = Qwen2ForCausalLM(Qwen2Config(**QWEN2_1_5B))
-    assert sum(each.numel() for each in model.parameters()) == 1_543_714_304
+        model = Qwen2ForCausalLM(Qwen2Config(**SHAPES[name]))
+    assert sum(each.numel() for each in model.parameters()) == weights
 
 
 @pytest.mark.slow
@@ -42,17 +57,15 @@ def test_random_weights_draw_known_ids_that_differ(tmp_path: Path) -> None:
     assert len({tuple(row.tolist()) for row in drawn}) > 4
 
 
-@pytest.mark.parametrize("method", ["grpo", "dpo"])
-def test_a_plan_has_rows_for_every_step(tmp_path: Path, method: str) -> None:
-    case = on_gpu("NVIDIA H200")
-    settings = case.settings[method]
-    path = write_plan(tmp_path, MODEL_DIR, settings, case.accelerator, case.rewards, 8, Checkpoints())
+@pytest.mark.parametrize("run", [*SPEED, *MEMORY], ids=lambda run: run.name)
+def test_a_plan_has_rows_for_every_step(tmp_path: Path, run: Run) -> None:
+    h200 = Accelerator(name="NVIDIA H200", peak_tflops=989.0)
+    path = write_plan(tmp_path, MODEL_DIR, run.settings, h200, PARTLY_RIGHT, 8, Checkpoints(), **run.training)
     plan = TrainingPlan.model_validate_json(path.read_text(), context=Document(path))
-    assert plan.method == settings
-    assert plan.peak_tflops == 989.0
+    assert plan.method == run.settings
     assert plan.data is not None
     rows = pq.read_table(plan.data.uri).to_pylist()
-    assert len(rows) == settings.steps * (16 if method == "grpo" else 64)
+    assert len(rows) == run.settings.scheduled_rows
     assert min(len(row["prompt"][0]["content"]) for row in rows) > 300, "eight problems to a row"
 
 
@@ -62,8 +75,7 @@ def test_figures_leave_the_warm_up_out() -> None:
         "seconds/step": 10.0, "seconds/generate": 4.0, "seconds/reward": 1.0, "seconds/logprobs": 2.0,
         "seconds/update": 2.5, "tokens_per_s": 500.0, "mfu": 0.2, "memory_mb": 2048.0,
     }  # fmt: skip
-    result = TrainingResult.model_construct(metrics=(*[slow] * WARM_UP, *[usual] * 3, {"held_out/accuracy": 0.5}))
-    actual = figures(result)
+    actual = figures([*[slow] * WARM_UP, *[usual] * 3, {"held_out/accuracy": 0.5}])
     assert (actual["step"], actual["tokens_per_s"], actual["mfu"], actual["memory_mb"]) == (10.0, 500.0, 0.2, 2048.0)
     assert actual["other"] == pytest.approx(0.5)
     assert sum(actual[part] for part in (*PARTS, "other")) == pytest.approx(actual["step"])
@@ -72,14 +84,41 @@ def test_figures_leave_the_warm_up_out() -> None:
     assert printed.splitlines()[-1].split()[-3] == "-", "no MFU without a peak"
 
 
+def test_the_matrix_has_every_method_under_every_strategy() -> None:
+    names = set(map(str, variants()))
+    assert {f"{method} fsdp2+offload lora" for method in MethodSettings.model_fields} <= names
+    assert {"dpo zero3 all", "kto ddp nf4"} <= names
+
+
+@pytest.mark.variant
+@pytest.mark.slow
+def test_a_training_that_fails_is_told_from_one_with_other_bits(tmp_path: Path) -> None:
+    refused = attempt(Variant("sft", Distribution(), "nf4"), tmp_path)
+    assert not refused.exact
+    assert "nf4 needs a GPU" in str(refused)
+
+
 @pytest.mark.variant
 @pytest.mark.slow
 def test_killed_training_ends_with_the_same_bits_and_account(tmp_path: Path) -> None:
-    result = resume(on_cpu(), tmp_path, MODEL_DIR, "grpo")
-    assert result.killed.resumed_from == (2,)
-    assert result.same
-    seen = figures(result.undisturbed)
-    assert seen["step"] > 0
-    assert seen["generate"] > 0
-    assert seen["update"] > 0
-    assert seen["tokens_per_s"] > 0
+    outcome = attempt(Variant("grpo", Distribution(), "lora"), tmp_path)
+    assert outcome.exact
+    assert outcome.resumed is not None
+    assert outcome.resumed.killed.resumed_from == (2,)
+
+
+@pytest.mark.variant
+@pytest.mark.slow
+def test_figures_of_a_real_training(tmp_path: Path) -> None:
+    cpu = Accelerator(name="cpu", peak_tflops=1.0)
+    taken = timed(SMALL, tmp_path, lambda name: MODEL_DIR, cpu)
+    for name in ("embedded GRPO", "embedded DPO"):
+        assert taken[name]["step"] > 0 and taken[name]["update"] > 0 and taken[name]["tokens_per_s"] > 0
+    assert taken["embedded GRPO"]["generate"] > 0 and taken["embedded GRPO"]["end_s"] > 0
+
+
+@pytest.mark.variant
+@pytest.mark.slow
+def test_answers_are_the_same_on_cpu_in_any_batch() -> None:
+    served = serve(MODEL_DIR, 64, 16)
+    assert served["same_in_the_same_batches"] == served["same_in_other_batches"] == 1
