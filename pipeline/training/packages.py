@@ -1,4 +1,4 @@
-"""The packages that a training by TRL needs on the machine that trains, and which of them are not installed there.
+"""The packages that a training by TRL needs on the machine that trains, a compiler among them, and which are missing.
 
 Looks for them and imports none. Refuses to speak for a cluster, where they are the image's, and for NeMo RL, which has
 an environment of its own.
@@ -7,6 +7,7 @@ an environment of its own.
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Iterable
 
 from pipeline.methods import Method
@@ -14,6 +15,8 @@ from pipeline.recipe import Recipe
 
 TRAINS = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 """What the extra `train` has; the others are in `gpu`."""
+COMPILER = "c++"
+"""What torch's cpp_extension calls."""
 
 
 def missing_packages(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
@@ -31,12 +34,18 @@ def missing_packages(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
         needed["bitsandbytes"] = "training.lora.quantise to none"
     if training.distribution.strategy.startswith("zero"):
         needed["deepspeed"] = "training.distribution.strategy to fsdp2"
-    return [
+    missing = [
         f"training: this environment lacks {package}. Install preference-tuning[gpu] on a machine with a GPU, or set "
         f"{instead}."
         for package, instead in needed.items()
         if not _is_installed(package)
     ]
+    if "deepspeed" in needed and training.distribution.cpu_offload and shutil.which(COMPILER) is None:
+        missing.append(
+            f"training: DeepSpeed compiles its optimizer for the host's memory, and there is no {COMPILER} on PATH. "
+            "Install a C++ compiler, or set training.distribution.cpu_offload to false."
+        )
+    return missing
 
 
 def possible_methods(recipe: Recipe) -> list[Method]:

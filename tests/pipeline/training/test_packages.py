@@ -1,0 +1,36 @@
+"""What a training needs on the machine that trains: named before anything is paid for."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipeline.methods import DPO
+from pipeline.recipe import Distribution, Lora, Training
+from pipeline.training import packages
+from pipeline.training.packages import missing_packages
+from tests.contexts import recipe_of
+
+OFFLOADED = Training(distribution=Distribution(strategy="zero2", cpu_offload=True))
+
+
+@pytest.mark.parametrize(
+    ("training", "lacks"),
+    [
+        (Training(), []),
+        (Training(lora=Lora(quantise="nf4")), ["lacks bitsandbytes", "quantise to none"]),
+        (OFFLOADED, ["lacks deepspeed", "strategy to fsdp2"]),
+    ],
+)
+def test_packages_of_the_extra_gpu_are_named_with_the_way_round(training: Training, lacks: list[str]) -> None:
+    missing = missing_packages(recipe_of(training=training), [DPO()])
+    assert len(missing) == bool(lacks)
+    assert all(words in line for line in missing for words in lacks)
+
+
+def test_an_optimizer_in_the_hosts_memory_wants_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "_is_installed", lambda package: True)
+    monkeypatch.setattr(packages, "COMPILER", "no-such-compiler")
+    (line,) = missing_packages(recipe_of(training=OFFLOADED), [DPO()])
+    assert "there is no no-such-compiler on PATH" in line and "cpu_offload to false" in line
+    sharded = Training(distribution=Distribution(strategy="zero2"))
+    assert missing_packages(recipe_of(training=sharded), [DPO()]) == []
