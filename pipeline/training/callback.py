@@ -251,11 +251,13 @@ def finite(trainer: Trainer | None) -> bool:
     """Whether every trained weight, or this rank's shard of it, is a finite number."""
     assert trainer is not None, "attach() comes before the training"
     model: Any = trainer.model
-    return all(bool(torch.isfinite(_local(p.detach())).all()) for p in model.parameters() if p.requires_grad)
+    return all(bool(torch.isfinite(_local(p).detach()).all()) for p in model.parameters() if p.requires_grad)
 
 
 def _local(weight: Any) -> torch.Tensor:
-    return weight.to_local() if hasattr(weight, "to_local") else weight
+    """This rank's part: under ZeRO-3 a large weight is empty between two steps, and the shard hangs on it."""
+    shard = getattr(weight, "ds_tensor", weight)
+    return shard.to_local() if hasattr(shard, "to_local") else shard
 
 
 def memory() -> dict[str, float]:

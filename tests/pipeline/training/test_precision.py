@@ -1,4 +1,4 @@
-"""The precision that adapters are trained in, and what is merged in the end."""
+"""What a training's weights are: their precision, their shards, and what is merged in the end."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from transformers.integrations.deepspeed import (
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Lora
+from pipeline.training.callback import finite
 from pipeline.training.export import take_back
 from pipeline.training.setup import PlanSetup
 from tests.pipeline.training.plans import folder, make_plan
@@ -76,3 +77,12 @@ def test_the_base_to_merge_into_is_whole_under_zero_3(tmp_path: Path, request: p
     trainer: Any = SimpleNamespace(processing_class=AutoTokenizer.from_pretrained(MODEL_DIR))
     merged = Path(take_back(plan, trainer, folder(store, plan), best).model.uri)
     assert weights_in(merged) == weights_in(MODEL_DIR)
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1.0, True), (float("nan"), False), (float("inf"), False)])
+def test_a_shard_that_is_no_number_is_seen_under_zero_3(value: float, expected: bool) -> None:
+    """Between two steps DeepSpeed leaves a weight empty, with this rank's shard beside it."""
+    weight: Any = torch.nn.Parameter(torch.empty(0))
+    weight.ds_tensor = torch.tensor([0.5, value])
+    trainer: Any = SimpleNamespace(model=SimpleNamespace(parameters=lambda: [weight]))
+    assert finite(trainer) is expected
