@@ -72,6 +72,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Waiting:
     return Waiting(tmp_path, monkeypatch)
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("where", one_and_variants(["terminal", "job"]))
 def test_an_approved_candidate_is_promoted(waiting: Waiting, where: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status"]) == 0

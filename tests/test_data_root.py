@@ -67,6 +67,7 @@ def places(root: Path, named: Path) -> set[tuple[str, str]]:
     return places
 
 
+@pytest.mark.variant
 def test_no_file_says_where_the_root_lies(root: Path, iterations: Iterations) -> None:
     assert places(root, root) == ABSOLUTE
     assert places(root, iterations.folder) == set(), "the root was made there"
@@ -78,6 +79,7 @@ def test_no_file_says_where_the_root_lies(root: Path, iterations: Iterations) ->
     assert not [name for name in names if str(root) in name or str(iterations.folder) in name]
 
 
+@pytest.mark.variant
 def test_the_loop_goes_on_in_a_copy_without_its_original(root: Path, tmp_path: Path, fork_server: ForkServer) -> None:
     shutil.copytree(root, tmp_path / "data")
     away = root.with_name("away")

@@ -88,6 +88,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield opened
 
 
+@pytest.mark.variant
 def test_dagster_shows_hostile_metadata_as_text(tmp_path: Path, browser: Browser) -> None:
     """Of itself it makes a live link of `[link](javascript:...)`."""
     lines = [
@@ -107,6 +108,7 @@ def test_dagster_shows_hostile_metadata_as_text(tmp_path: Path, browser: Browser
             assert_shown_as_texts(page)
 
 
+@pytest.mark.variant
 def test_mlflow_shows_a_hostile_card_as_text(tmp_path: Path, browser: Browser) -> None:
     from mlflow import MlflowClient
 

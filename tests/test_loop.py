@@ -204,6 +204,7 @@ def test_mlflow_has_points_in_time_and_a_whole_model(loop: Loop) -> None:
     assert "candidate's answer" in table["columns"] and table["data"]
 
 
+@pytest.mark.variant
 def test_mlflow_that_is_away_fails_no_training(
     iterations: Iterations, fork_server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,7 @@ from pipeline.rollout.record import read_events
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import EMBEDDED, ROOT, deployment, forked, instance
+from tests.variants import one_and_variants
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -58,7 +59,12 @@ def job(settings: Deployment, io_manager: object = records) -> dg.JobDefinition:
 
 
 @pytest.mark.parametrize(
-    "stage, below", [*((stage, "") for stage in STAGES), ("traces", "*"), ("reward_labels", "*"), ("eval_report", "*")]
+    "stage, below",
+    [
+        *((stage, "") for stage in STAGES),
+        ("traces", "*"),
+        *(pytest.param(stage, "*", marks=pytest.mark.variant) for stage in ("reward_labels", "eval_report")),
+    ],
 )
 def test_a_stage_runs_again(finished: Finished, stage: str, below: str) -> None:
     again = job(finished.settings).execute_in_process(
@@ -95,7 +101,9 @@ def target() -> dg.JobDefinition:
     return TARGET[0]
 
 
-@pytest.mark.parametrize("stage", ["traces", "policy_checkpoint", "model_version", "canary"])
+@pytest.mark.parametrize(
+    "stage", one_and_variants(["traces", "policy_checkpoint", "model_version", "canary"], "traces", "policy_checkpoint")
+)
 def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str) -> None:
     manager = dg.IOManagerDefinition(lambda _: FailsOnce(), required_resource_keys={"deployment"})
     TARGET[:] = TARGET or [job(finished.settings, manager)]

@@ -63,6 +63,7 @@ def slot_server(settings: Deployment, digest: str) -> int:
     raise AssertionError("no process serves it")
 
 
+@pytest.mark.variant
 def test_a_canary_whose_server_is_killed_goes_unnoticed(tmp_path: Path) -> None:
     settings = deployment(tmp_path / "data", LONG)
     open_rollout(settings, tmp_path, time.time())
@@ -80,6 +81,7 @@ def test_a_canary_whose_server_is_killed_goes_unnoticed(tmp_path: Path) -> None:
     assert running_address(settings.store().path(layout.gateway(name))) is None, "its servers ended with the run"
 
 
+@pytest.mark.variant
 def test_a_weight_that_is_set_to_0_by_hand_is_obeyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = deployment(tmp_path / "data", LONG)
     rollout = open_rollout(settings, tmp_path, time.time())

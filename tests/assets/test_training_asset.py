@@ -169,6 +169,7 @@ def test_health_passes_where_nothing_was_trained(lay: Lay) -> None:
     assert (ended and ended.ending, ended and ended.detail) == ("not trained", "because")
 
 
+@pytest.mark.variant
 def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
     settings = lay(STOP)
     for _ in range(2):  # the second time changes nothing
@@ -210,6 +211,7 @@ def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     assert client.get_run(logged.run.run_id).data.params["training.seed"] == "1"
 
 
+@pytest.mark.variant
 def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "fingerprints", lambda *asked: Fingerprints())  # its files are no model's
     settings = lay(HOLD)

@@ -67,6 +67,7 @@ def test_a_sample_is_that_of_its_seed() -> None:
     assert {each.operator for each in sample(SOURCE, 9, "1", "operand")} == {"operand"}
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_guard_without_a_test_survives_its_removal(tree: Path) -> None:
     judged = list(trials(tree, MODULE, [TEST], [each for each in mutants(SOURCE) if each.operator == "operand"]))
@@ -77,6 +78,7 @@ def test_a_guard_without_a_test_survives_its_removal(tree: Path) -> None:
     assert (tree / MODULE).read_text() == SOURCE
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_what_never_ends_is_ended(tree: Path) -> None:
     with Runner(tree, MODULE, [TEST]) as runner:
@@ -85,6 +87,7 @@ def test_what_never_ends_is_ended(tree: Path) -> None:
         assert runner.run(within_s=1.0).status == "timed out"
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_tests_that_fail_by_themselves_are_refused(tree: Path) -> None:
     (tree / TEST).write_text(TESTED.replace("0.25", "0.5"))

@@ -53,6 +53,7 @@ def fallen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Year, Any, Any]:
     return year, *year.gate("low", "new")
 
 
+@pytest.mark.variant
 def test_a_candidate_below_the_best_ever_fails(tmp_path: Path) -> None:
     year = Year(tmp_path, old=0.8, other=0.79, low=0.3, new=0.6)
     year.gate("old", "other")
@@ -75,6 +76,7 @@ def test_a_candidate_as_good_as_the_best_ever_passes(tmp_path: Path) -> None:
     assert [reason for reason in verdict.reasons if "guard held: best_ever" in reason]
 
 
+@pytest.mark.variant
 def test_a_champion_that_is_the_best_ever_changes_nothing(tmp_path: Path) -> None:
     year = Year(tmp_path, old=0.5, new=0.7)
     report, verdict = year.gate("old", "new")

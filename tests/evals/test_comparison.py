@@ -39,6 +39,7 @@ def test_items_that_agree_within_their_cluster_count_once(kit: Any) -> None:
     assert (repeated.champion, repeated.candidate) == (once.champion, once.candidate)
 
 
+@pytest.mark.variant
 @settings(max_examples=15)
 @given(seed=st.integers(0, 10_000))
 def test_the_order_of_results_changes_nothing(kit: Any, good: tuple[Any, ...], seed: int) -> None:

@@ -90,6 +90,7 @@ def test_what_is_not_confirmed_fails(tmp_path: Path) -> None:
     assert any("again" in reason for reason in verdict.reasons)
 
 
+@pytest.mark.variant
 def test_items_that_a_gate_has_asked_confirm_nothing(tmp_path: Path) -> None:
     gates = Gates(tmp_path)
     assert gates.gate({"old": 0.4, "new": 0.7})[2].verdict is Verdict.PASS

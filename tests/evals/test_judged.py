@@ -91,6 +91,7 @@ def test_both_orders_are_kept_as_they_were(tmp_path: Path) -> None:
     assert {(each.champion_first, each.candidate_first) for each in got.pairs} == {(0.5, 0.5)}
 
 
+@pytest.mark.variant
 def test_nothing_is_judged_twice(tmp_path: Path) -> None:
     settings = section(judged=2)
     first, server = judged(tmp_path, judge(0.6), settings)
@@ -174,6 +175,7 @@ def test_the_budget_is_that_of_the_iteration(tmp_path: Path) -> None:
     assert not server.requests, "what was spent counts"
 
 
+@pytest.mark.variant
 def test_what_a_judge_cannot_say_counts_as_lost(tmp_path: Path) -> None:
     settings = section(items=300, role="target")
 

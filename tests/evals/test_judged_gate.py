@@ -49,6 +49,7 @@ def test_tests_of_preference_that_disagree_are_inconclusive(tmp_path: Path, boun
     assert verdict.reasons[0].startswith("the tests of preference disagree: judged-0")
 
 
+@pytest.mark.variant
 def test_a_long_winded_candidate_is_not_preferred(tmp_path: Path) -> None:
     settings = section(items=300, role="target")
     verdict, report = gated(tmp_path, judge(0.45, habit=1.5), settings, longer=1.5)
@@ -59,6 +60,7 @@ def test_a_long_winded_candidate_is_not_preferred(tmp_path: Path) -> None:
     assert verdict.verdict is Verdict.FAIL
 
 
+@pytest.mark.variant
 def test_a_guard_holds_within_its_margin(tmp_path: Path) -> None:
     settings = section(items=300, role="guard", margin=0.15)
     assert gated(tmp_path / "alike", judge(0.5), settings)[0].verdict is Verdict.PASS

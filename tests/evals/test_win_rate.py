@@ -66,6 +66,7 @@ def test_the_bootstrap_draws_whole_clusters() -> None:
         assert getattr(two.raw, name) == pytest.approx(getattr(one.raw, name), abs=1e-6)
 
 
+@pytest.mark.variant
 def test_both_intervals_cover_the_truth() -> None:
     rates = [
         win_rate(simulated_pairs(seed, 200, 0.6, 1.4, 1.0), 0.05, seed, draws=400).controlled for seed in range(150)

@@ -58,6 +58,7 @@ def restored(
     return watched.store
 
 
+@pytest.mark.variant
 def test_an_accepted_restore_passes_and_stays_visible(restored: Store, capsys: pytest.CaptureFixture[str]) -> None:
     fields = said(capsys)
     assert (fields["intact"], fields["flaws"]) == (True, [])

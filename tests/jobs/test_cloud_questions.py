@@ -75,6 +75,7 @@ def recipe(name: str) -> Recipe:
     return load(RECIPES / f"spot_h200_{name}.yaml")
 
 
+@pytest.mark.variant
 def test_thumbs_on_open_questions_are_planned_for_dpo(tmp_path: Path) -> None:
     selected = select(tmp_path, recipe("dpo"), checkable=False)
     assert (selected.plan.decision.method, selected.plan.decision.forced) == ("dpo", True)
@@ -90,6 +91,7 @@ def test_thumbs_on_open_questions_are_planned_for_dpo(tmp_path: Path) -> None:
     assert selected.refusals == []
 
 
+@pytest.mark.variant
 def test_open_questions_that_nobody_can_check_give_no_grpo(tmp_path: Path) -> None:
     selected = select(tmp_path, recipe("grpo"), checkable=False)
     assert selected.plan.decision.method == "none" and selected.plan.data is None
@@ -106,6 +108,7 @@ def test_open_questions_with_a_figure_are_planned_for_grpo(tmp_path: Path) -> No
     assert selected.refusals == []
 
 
+@pytest.mark.variant
 @pytest.mark.parametrize("name", ["dpo", "grpo"])
 def test_dry_run_refuses_what_it_may_not_spend(tmp_path: Path, name: str) -> None:
     chosen = recipe(name)

@@ -58,6 +58,7 @@ def test_dg_lists_and_checks_what_dagster_sees(folder: Path, tmp_path: Path) -> 
     assert "All definitions loaded successfully" in checked.stdout + checked.stderr
 
 
+@pytest.mark.variant
 def test_dg_works_in_a_project(tmp_path: Path) -> None:
     project = tmp_path / "chat"
     assert init([str(project)]) == 0
@@ -90,6 +91,7 @@ def test_dg_launch_follows_or_makes_way(folder: Path, tmp_path: Path) -> None:
             assert (ended(at_work), ended(followed), ended(same)) == (1, 130, 1)
 
 
+@pytest.mark.variant
 def test_dg_launches_the_loop(folder: Path, iterations: Iterations, tmp_path: Path) -> None:
     """Over an iteration that has ended: it says so, and changes nothing."""
     data = iterations.first(tmp_path / "first") / "data"

@@ -190,6 +190,7 @@ def test_a_killed_worker_fails_the_run(clone: Clone):
     wait_for(lambda: not any(map(is_running, pids)))  # SIGKILL takes effect a moment later
 
 
+@pytest.mark.variant
 def test_a_second_launch_follows_the_run_that_a_killed_one_left(clone: Clone):
     launch, pids = clone.launch_and_hang()
     left = clone.last_run()

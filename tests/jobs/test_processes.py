@@ -238,6 +238,7 @@ def test_launch_ended_while_it_loads_leaves_nothing(start: Callable[..., Command
     assert {signum: command.left() for signum, command in commands.items()} == {each: {} for each in ENDINGS}
 
 
+@pytest.mark.variant
 def test_launch_ends_its_run_on_a_signal(start: Callable[..., Command]) -> None:
     commands = {signum: start(*TOY, sigint=signal.SIG_DFL) for signum in (signal.SIGINT, signal.SIGTERM)}
     for signum, command in commands.items():
@@ -248,6 +249,7 @@ def test_launch_ends_its_run_on_a_signal(start: Callable[..., Command]) -> None:
         assert command.left() == {}, signum
 
 
+@pytest.mark.variant
 def test_run_with_a_killed_part_leaves_nothing(start: Callable[..., Command]) -> None:
     cases = list(itertools.product(("worker", "step"), (True, False)))
     commands = {case: start(*TOY) for case in cases}

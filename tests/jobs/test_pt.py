@@ -61,6 +61,7 @@ def test_a_pipe_that_is_closed_ends_it_quietly() -> None:
     assert done.returncode == 141 and done.stderr == "" and done.stdout.startswith("name: text")
 
 
+@pytest.mark.variant
 def test_results_for_a_machine_are_one_json_object(tmp_path: Path) -> None:
     root = {"PREFERENCE_TUNING_OVERRIDES": f"data_root={tmp_path}/data"}
     assert json.loads(pt("governance", "blocks", "--json", **root).stdout) == {"blocks": []}

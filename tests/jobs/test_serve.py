@@ -67,6 +67,7 @@ def test_it_answers_until_it_is_ended_and_leaves_nothing(tmp_path: Path, signum:
         httpx2.get(f"{url}/health")
 
 
+@pytest.mark.variant
 def test_slots_that_others_keep_get_the_gateway_alone(tmp_path: Path) -> None:
     slots = [f"rollout.traffic.slots.{slot}=http://127.0.0.1:{port}/v1" for slot, port in (("a", 9), ("b", 8))]
     process = started(tmp_path / "data", *slots)

@@ -45,6 +45,7 @@ def assert_launched(done: subprocess.CompletedProcess[str], clone: Path, elsewhe
     assert list(elsewhere.iterdir()) == []
 
 
+@pytest.mark.variant
 def test_launch_from_a_crontab(clone: Path, elsewhere: Path) -> None:
     done = run(elsewhere, f"cd {clone} && {DAGSTER} job launch -j toy >> launch.log 2>&1", HOME="/nonexistent")
     assert done.stdout == ""

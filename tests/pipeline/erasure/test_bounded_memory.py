@@ -11,6 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.variants import one_and_variants
+
 ANN, BOB = "user-ann-0001", "user-bob-0002"
 MEBIBYTE = 1 << 20
 SIZE, MOST = 160, 120
@@ -86,7 +88,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", CASES)
+@pytest.mark.parametrize("what", one_and_variants(CASES, "a line without an end", "a row group"))
 def test_a_file_larger_than_memory_is_bounded(what: str, tmp_path: Path) -> None:
     write, changed, remains = CASES[what]
     folder = tmp_path / "raw" / "observations_v2"

@@ -46,6 +46,7 @@ def listed(store: Store) -> list[str]:
     return [slot.digest for slot in table.slots]
 
 
+@pytest.mark.variant
 def test_users_reach_both_models_and_each_knows_who_answered(tmp_path: Path) -> None:
     store, candidate = Store(tmp_path / "data"), sibling(tmp_path / "candidate")
     settings = GatewaySettings(root=str(store.root), model_name=NAME, port=0)

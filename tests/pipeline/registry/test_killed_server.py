@@ -18,6 +18,7 @@ from pipeline.storage import digest_dir
 from tests.pipeline.registry.test_registered_model import artifacts, register
 from tests.ports import held_port
 from tests.servers import mlflow_server
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 RUN, UPLOAD, VERSION = "/runs/create", "/adapter_model.safetensors", "/model-versions/create"
@@ -90,7 +91,7 @@ def line(server: str) -> Iterator[tuple[str, Line]]:
         yield made
 
 
-@pytest.mark.parametrize("path", [RUN, VERSION])
+@pytest.mark.parametrize("path", one_and_variants([RUN, VERSION]))
 def test_request_whose_answer_is_lost_makes_one_thing(path: str, line: tuple[str, Line], tmp_path: Path) -> None:
     """MLflow's client would ask again by itself, within the same call."""
     url, cut = line

@@ -186,6 +186,7 @@ def loaded(adapter: Path | None) -> Generator[Any]:
     yield model
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_slot_is_recognised_by_its_files_answers(tuned: tuple[Path, ModelRef]) -> None:
     adapter, merged = tuned

@@ -65,6 +65,7 @@ def package(folder: Path, site: Path, version: str = "1.0") -> None:
         assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_the_pages_package_is_read_by_the_stage(tmp_path: Path) -> None:
     line = json.loads(block("json"))

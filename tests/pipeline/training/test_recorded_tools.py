@@ -135,6 +135,7 @@ def test_what_cannot_be_replayed_is_refused(changes: dict[str, Any], complaint: 
         make_tool_plan(tmp_path, **changes)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", one_and_variants([False, True]))
 def test_recorded_tools_are_trained_and_resumed_to_the_bit(

@@ -67,6 +67,7 @@ def test_any_schedule_of_kills_ends_with_the_same_bits(case: str, tmp_path: Path
     assert interrupted, "no kill hit a running training"
 
 
+@pytest.mark.variant
 def test_solved_training_ends_early_with_the_same_bits(tmp_path: Path, fork_server: ForkServer) -> None:
     quick = GRPO(**SMALL | {"prompts_per_step": 8, "learning_rate": 6e-3}, steps=14)
     often = Validation(every_steps=2, prompts=16, samples=2, max_completion_tokens=32)

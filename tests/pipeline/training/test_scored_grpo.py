@@ -257,6 +257,7 @@ def test_a_scorer_that_tells_nothing_is_counted(
         assert all(step["frac_reward_zero_std"] == 1 and step["grad_norm"] == 0 for step in steps)
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_server: ForkServer) -> None:
     """Users love a 7, which the second scorer forbids."""

@@ -191,6 +191,7 @@ def test_prompts_longer_than_max_tokens_are_refused(method: str, tmp_path: Path,
     assert "tokens of max_tokens, or of the model's context" in fork_server.said()
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_sft_learns_what_won(tmp_path: Path, fork_server: ForkServer) -> None:
     settings = SFT_SETTINGS.model_copy(update={"steps": 20, "learning_rate": 3e-3})

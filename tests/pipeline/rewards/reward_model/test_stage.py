@@ -66,6 +66,7 @@ def test_thumbs_that_do_not_suffice_are_a_result(store: Store, rows: list, reaso
     assert trained(store, POLITE_ROWS) == report, "the record stands"
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_planted_taste_is_found_and_admitted(polite: Planted) -> None:
     report = polite.report

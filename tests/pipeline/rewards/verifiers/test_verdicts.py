@@ -217,6 +217,7 @@ def test_a_recipe_describes_a_grader() -> None:
     check.close()
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_poison_costs_only_itself() -> None:
     """Between any two poisoned items stand ordinary ones, and every one of those has the right label."""

@@ -13,12 +13,13 @@ from pipeline.traces.lake import DayReplaced, LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import path_of, write_files
 
 from ....servers import postgres, restart_postgres
+from ....variants import one_and_variants
 from .lakes import DAY, NEXT_DAY, batch, ids, postgres_lake, put, python, row
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=one_and_variants(["sqlite", "postgres"]))
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> LakeConfig:
     if request.param == "sqlite":
         return local_lake(Store(tmp_path))
