@@ -212,7 +212,7 @@ def test_two_launchers_say_the_same_of_a_crash(cluster: Cluster, planned: Planne
         errors = [launched.ended() for launched in both]
     assert [type(error) for error in errors] == [RuntimeError, RuntimeError], errors
     assert all("exit code 1" in str(error) for error in errors)
-    assert attempts(planned) == [(1, "crashed")]
+    assert attempts(planned) == [(1, "crashed")], [launched.lines for launched in both]
 
 
 def test_settled_end_is_cleared_away_by_the_next_launch(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
