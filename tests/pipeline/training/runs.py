@@ -14,10 +14,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.locations import Document
 from pipeline.storage import digest_file
 from pipeline.training.journal import read_journal
 from pipeline.training.result import TrainingResult
+from tests.fork_server import result_of
 
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 """What torch asks for before cuBLAS gives the same bits twice."""
@@ -50,8 +50,7 @@ def train(plan: Path, environment: Mapping[str, str], kill_at: int | None = None
     code = start(plan, environment).wait()
     if code:
         raise failure(plan, code)
-    path = plan.parent / "result.json"
-    return TrainingResult.model_validate_json(path.read_bytes(), context=Document(path))
+    return result_of(plan)
 
 
 def failure(plan: Path, code: int) -> RuntimeError:

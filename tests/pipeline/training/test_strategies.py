@@ -18,6 +18,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.methods import MethodName
 from pipeline.recipe import Distribution, Lora
 from pipeline.selection.cost import parameters
+from pipeline.training.packages import COMPILER
 from pipeline.training.result import TrainingResult
 from tests.pipeline.training.plans import GRPO_SETTINGS, folder, make_plan
 from tests.pipeline.training.runs import resume, train
@@ -33,21 +34,23 @@ def environment(strategy: str) -> Mapping[str, str]:
     """Of the training's processes. Skips where DeepSpeed or what builds its operators is missing."""
     path = [str(TESTS / "ranks_as_devices"), os.environ.get("PYTHONPATH", "")]
     if strategy.startswith("zero"):
-        if not DEEPSPEED.is_dir() or shutil.which("g++") is None:
-            pytest.skip(f"no DeepSpeed in {DEEPSPEED} (make test installs it there), or no g++")
+        if not DEEPSPEED.is_dir():
+            pytest.skip(f"no DeepSpeed in {DEEPSPEED}: make test installs it there")
+        if shutil.which(COMPILER) is None:
+            pytest.skip(f"no {COMPILER} on PATH, with which DeepSpeed compiles what its ranks on CPU speak through")
         path.insert(1, str(DEEPSPEED))
     return {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "PATH": os.pathsep.join([str(DEEPSPEED / "bin"), os.environ["PATH"]]),  # ninja
         "DS_ACCELERATOR": "cpu",
-        "TORCH_EXTENSIONS_DIR": str(DEEPSPEED.with_name("torch_extensions")),  # DeepSpeed compiles some once
+        "TORCH_EXTENSIONS_DIR": str(DEEPSPEED.with_name("torch_extensions")),  # of operators compiled once
     }
 
 
 def plan(root: Path, method: MethodName, strategy: Any, lora: Lora | None) -> Path:
     spread, processes = Distribution(strategy=strategy), 1 if strategy == "ddp" else 2
-    store, made = make_plan(root, method, processes=processes, distribution=spread, lora=lora)
-    return folder(store, made) / "plan.json"
+    store, training_plan = make_plan(root, method, processes=processes, distribution=spread, lora=lora)
+    return folder(store, training_plan) / "plan.json"
 
 
 def losses(result: TrainingResult) -> list[float]:
@@ -57,14 +60,14 @@ def losses(result: TrainingResult) -> list[float]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The losses of the same training in one process, by method and what is trained; each is made once."""
-    made: dict[tuple[str, bool], list[float]] = {}
+    losses_by_case: dict[tuple[str, bool], list[float]] = {}
 
     def of(method: MethodName, lora: Lora | None) -> list[float]:
         key = (method, lora is None)
-        if key not in made:
+        if key not in losses_by_case:
             root = tmp_path_factory.mktemp("alone")
-            made[key] = losses(train(plan(root, method, "ddp", lora), environment("ddp")))
-        return made[key]
+            losses_by_case[key] = losses(train(plan(root, method, "ddp", lora), environment("ddp")))
+        return losses_by_case[key]
 
     return of
 
@@ -100,8 +103,8 @@ def test_two_ranks_train_what_one_process_trains(
 def test_grpo_begins_at_its_reference(strategy: str, tmp_path: Path) -> None:
     settings = GRPO_SETTINGS.model_copy(update={"beta": 0.1, "learning_rate": 1e-6})
     spread = Distribution(strategy=strategy)  # pyright: ignore[reportArgumentType]
-    store, made = make_plan(tmp_path, "grpo", processes=2, distribution=spread, lora=None, grpo=settings)
-    result = train(folder(store, made) / "plan.json", environment(strategy))
+    store, training_plan = make_plan(tmp_path, "grpo", processes=2, distribution=spread, lora=None, grpo=settings)
+    result = train(folder(store, training_plan) / "plan.json", environment(strategy))
     assert [row["kl"] for row in result.metrics if "kl" in row] == pytest.approx([0.0] * STEPS, abs=1e-3)
 
 
