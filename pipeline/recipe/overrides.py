@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import re
 from collections.abc import Hashable
 from typing import Any
@@ -57,7 +59,15 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse(text: str) -> Any:
-    """The value that a YAML text is. Raises ValueError, in one line, that says where it is none."""
+    """The value that a YAML text is. Raises ValueError, in one line, that says where it is none.
+
+    A step asks for its recipe dozens of times, mostly unchanged: what was parsed is kept, and each caller gets a copy.
+    """
+    return copy.deepcopy(_parsed(text))
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> Any:
     if len(text) > LONGEST:
         raise ValueError(f"{len(text):,} characters, and a recipe has at most {LONGEST:,}")
     try:
