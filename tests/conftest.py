@@ -80,6 +80,14 @@ def _connect_without_sync(*arguments: Any, connect: Any = sqlite3.connect, **opt
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _done_once() -> Iterator[None]:
+    from .done_once import done_once
+
+    with done_once():
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _few_authorities(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """HTTP clients read every authority of the world before their first word, also to http://127.0.0.1."""
     authorities = tmp_path_factory.mktemp("authorities") / "one.pem"

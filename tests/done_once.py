@@ -1,0 +1,75 @@
+"""What libraries do again for every client, table and database, always with the same outcome: once a test process.
+
+In a program's life they do it once, in that of the tests hundreds of times. Nothing of the project is left out.
+"""
+
+import functools
+import gc
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def done_once() -> Iterator[None]:
+    """Inside, what the tests imported is not looked through for garbage, and the following happens the first time
+    alone: certificate authorities, botocore's descriptions of AWS and Alembic's migrations are read, and MLflow's
+    tables made one migration after the other."""
+    import alembic.script
+    import botocore.loaders
+    import httpcore2
+    import mlflow.store.db.utils
+
+    scripts, described, tables = alembic.script.ScriptDirectory, botocore.loaders.JSONFileLoader, mlflow.store.db.utils
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(httpcore2, "default_ssl_context", _by_environment(httpcore2.default_ssl_context))
+        patch.setattr(described, "load_file", _by_last_argument(described.load_file, str))
+        read = _by_last_argument(scripts.from_config, lambda config: config.get_alembic_option("script_location"))
+        patch.setattr(scripts, "from_config", staticmethod(read))
+        patch.setattr(tables, "_initialize_tables", _copied(tables._initialize_tables))
+        usual = gc.get_threshold()
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20 * usual[0], *usual[1:])
+        yield
+        gc.set_threshold(*usual)
+
+
+def _by_environment(make: Callable[..., Any]) -> Callable[..., Any]:
+    made = functools.cache(lambda trust_env, *_: make(_trust_env=trust_env))
+    return lambda *, _trust_env=True: made(_trust_env, *map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+
+
+def _by_last_argument(read: Callable[..., Any], key: Callable[[Any], Any]) -> Callable[..., Any]:
+    known: dict[Any, Any] = {}
+
+    def once(*arguments: Any) -> Any:
+        at = key(arguments[-1])
+        if at not in known:
+            known[at] = read(*arguments)
+        return known[at]
+
+    return once
+
+
+def _copied(make: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Makes the tables of one empty file of SQLite; every later one gets a copy of that, page by page."""
+    first = sqlite3.connect(":memory:", check_same_thread=False)
+
+    def initialize(engine: Any) -> None:
+        if engine.dialect.name != "sqlite":
+            return make(engine)
+        is_first = not first.execute("SELECT * FROM sqlite_master").fetchall()
+        if is_first:
+            make(engine)
+        with closing(engine.raw_connection()) as connection:
+            here = connection.driver_connection
+            source, target = (here, first) if is_first else (first, here)
+            source.backup(target)
+        return None
+
+    return initialize
