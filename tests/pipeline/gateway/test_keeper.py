@@ -6,14 +6,17 @@ import os
 import shutil
 import signal
 import time
-from contextlib import ExitStack
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
 
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.users import ask, requests_of
+from pipeline.gateway import keeper as keeper_module
 from pipeline.gateway.keeper import SlotKeeper
 from pipeline.gateway.process import running_gateway
 from pipeline.gateway.settings import GatewaySettings
@@ -23,7 +26,6 @@ from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.router import Split
 from pipeline.storage import ModelRef, Store, model_ref
 
-pytestmark = pytest.mark.slow
 NAME = "arithmetic"
 CHAMPION = model_ref(MODEL_DIR)
 
@@ -46,6 +48,33 @@ def listed(store: Store) -> list[str]:
     return [slot.digest for slot in table.slots]
 
 
+@contextmanager
+def never_asked(name: str, model: ModelRef, *_: object) -> Generator[SimpleNamespace]:
+    """In place of a server's start: who is named to the gateway is the keeper's, whatever runs."""
+    yield SimpleNamespace(url=f"http://{model.digest[:12]}", ended=False)
+
+
+def test_a_server_that_may_not_have_users_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper_module, "model_slot", never_asked)
+    monkeypatch.setattr(keeper_module, "DRAIN_S", 0.0)
+    store, candidate = Store(tmp_path / "data"), ModelRef(uri="candidate", digest="c" * 64)
+    cold, said = {candidate.digest}, list[str]()
+    with SlotKeeper(store, NAME, 32, said.append, lambda slot: "cold" if slot.digest in cold else "") as keeper:
+        keeper.serve([CHAMPION])
+        assert listed(store) == [CHAMPION.digest] and not keeper.due
+        for _ in range(2):
+            keeper.serve([CHAMPION, candidate])
+            assert listed(store) == [CHAMPION.digest] and keeper.due, "it runs, and may not have users yet"
+        assert [line for line in said if "gets no users yet: cold" in line] == [said[-1]], "said once"
+        cold.clear()
+        keeper.serve([CHAMPION, candidate])
+        assert listed(store) == [CHAMPION.digest, candidate.digest] and not keeper.due
+        keeper.serve([candidate])
+        assert listed(store) == [candidate.digest]
+    assert listed(store) == [], "what serves no more is not in the file"
+
+
+@pytest.mark.slow
 @pytest.mark.variant
 def test_users_reach_both_models_and_each_knows_who_answered(tmp_path: Path) -> None:
     store, candidate = Store(tmp_path / "data"), sibling(tmp_path / "candidate")
@@ -78,6 +107,7 @@ def test_users_reach_both_models_and_each_knows_who_answered(tmp_path: Path) -> 
     assert not table.slots, "what serves no more is not in the file"
 
 
+@pytest.mark.slow
 @pytest.mark.variant
 def test_a_slot_that_dies_is_started_again(tmp_path: Path) -> None:
     store, asked = Store(tmp_path), list[str]()

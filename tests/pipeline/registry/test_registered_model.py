@@ -116,7 +116,6 @@ def on_another_machine(url: str, folder: Path, script: str, *arguments: str) -> 
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.variant
 def test_version_loads_and_is_rebuilt_from_the_server_alone(server: str, tmp_path: Path) -> None:
     root, other = tmp_path / "data", tmp_path / "other"
     other.mkdir()
