@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast test-all test-vllm lint serve ui clean help
+.PHONY: run test test-fast test-all test-vllm pytest lint serve ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
@@ -30,17 +30,19 @@ run: .venv/installed
 	@python -m jobs.summary
 	@echo; echo "Look at it with: make ui"
 
-# More workers than cores: many tests wait for processes to start and to end.
-PYTEST := python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# More workers than cores: many tests wait for processes to start and to end. A make that a test types is its own.
+PYTEST := env -u MAKEFLAGS -u MAKELEVEL python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test: .venv/installed lint
-	@$(PYTEST) -m "not variant"
+# The checks take a minute of one core, and no test waits for them: either's failure fails the target.
+test: WHICH := not variant
+test test-all: .venv/installed
+	@$(MAKE) --no-print-directory -j 2 lint pytest WHICH="$(WHICH)"
 
 test-fast: .venv/installed
 	@$(PYTEST) -m "not slow"
 
-test-all: .venv/installed lint
-	@$(PYTEST)
+pytest: .venv/installed
+	@$(PYTEST) -m "$(WHICH)"
 
 test-vllm: .venv/installed .venv-vllm/installed
 	@VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python python -m pytest -m vllm

@@ -1,5 +1,5 @@
-"""The rules of the house that a script can check, but for the order of imports: make lint, which make test begins with,
-asks import-linter."""
+"""The rules of the house that a script can check, but for the order of imports: for that make lint asks
+import-linter."""
 
 import ast
 import subprocess
