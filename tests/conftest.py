@@ -163,6 +163,15 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator["ForkServe
         yield server
 
 
+@pytest.fixture
+def forking(fork_server: "ForkServer") -> Iterator[None]:
+    """What the test starts of samplers, trainers and reward models is forked by that server."""
+    from .loop import forked
+
+    with forked(fork_server):
+        yield
+
+
 @pytest.fixture(scope="session")
 def undisturbed_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The plan of two ranks after a training that nobody disturbed, one for all workers."""

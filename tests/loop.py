@@ -11,6 +11,7 @@ import pytest
 from assets.graph import ASSETS
 from assets.resources import Deployment, records
 from pipeline import processes
+from pipeline.rewards.reward_model import stage as reward_model_stage
 from pipeline.storage import digest_file
 from pipeline.training import launch as training_launch
 
@@ -65,9 +66,10 @@ def run_loop(settings: Deployment, found: dg.DagsterInstance) -> dg.ExecuteInPro
 
 @contextmanager
 def forked(server: ForkServer) -> Iterator[None]:
-    """Inside, samplers and trainers are forked by the server: the same processes, without their imports."""
+    """Inside, samplers, trainers and reward models are forked by the server: the same processes, without their
+    imports."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (processes, training_launch):
+        for module in (processes, training_launch, reward_model_stage):
             patch.setattr(module, "subprocess", as_subprocess(server))
         yield
 

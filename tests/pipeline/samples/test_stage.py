@@ -220,6 +220,7 @@ def test_forgotten_user_leaves_no_sample(world: World) -> None:
     assert sum(len(path.read_text().splitlines()) for path in journals) == lines - 12
 
 
+@pytest.mark.usefixtures("forking")
 def test_real_model_answers(world: World) -> None:
     iteration = world.work.iteration.model_copy(update={"champion": model_ref(MODEL_DIR)})
     work = context_of(world.people.store, iteration, world.people.lake, samples=SECTION, rewards=REWARDS,

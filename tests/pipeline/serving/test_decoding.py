@@ -19,8 +19,9 @@ from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages
 from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import ModelRef, model_ref
+from tests.variants import one_and_variants
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]
 
 OPINIONS: dict[str, Any] = {
     "repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "top_k": 2, "top_p": 0.5, "temperature": 0.3,
@@ -62,7 +63,7 @@ def stops(model: ModelRef) -> tuple[int, ...]:
     return stop_ids(model.uri, AutoTokenizer.from_pretrained(model.uri))
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("temperature", one_and_variants([1.0, 0.0]))
 def test_what_the_folder_says_about_sampling_changes_no_answer(tmp_path: Path, temperature: float) -> None:
     plan = PLAN.model_copy(update={"temperature": temperature})
     plain, opinionated = (

@@ -101,13 +101,6 @@ def test_slot_refuses_with_a_reason(url: str, body: Any, status: int, word: str)
     assert word in reply.json()["error"]["message"]
 
 
-def test_slot_ends_with_its_block(tmp_path: Path) -> None:
-    with model_slot("arithmetic", model_ref(MODEL_DIR), 8, tmp_path, print) as endpoint:
-        assert httpx2.get(endpoint.url.removesuffix("/v1") + "/health").status_code == 200
-    with pytest.raises(httpx2.ConnectError):
-        httpx2.get(f"{endpoint.url}/models")
-
-
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 QUESTION = {"role": "user", "content": "1+1="}
 CALL = answer("f", {"a": "b"})
@@ -127,7 +120,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_slot_passes_tools_and_calls(caller: Path, tmp_path: Path) -> None:
+def test_slot_passes_tools_and_ends_with_its_block(caller: Path, url: str, tmp_path: Path) -> None:
     with model_slot("desk", model_ref(caller), 64, tmp_path / "slot", print) as endpoint:
         body = {"model": "desk", "messages": [QUESTION], "tools": [TOOL], "temperature": 0}
         (choice,) = posted(endpoint.url, body).json()["choices"]
@@ -143,9 +136,10 @@ def test_slot_passes_tools_and_calls(caller: Path, tmp_path: Path) -> None:
         deltas = [each["choices"][0]["delta"] for each in events if each["choices"]]
         (streamed,) = [delta["tool_calls"] for delta in deltas if "tool_calls" in delta]
         assert streamed == [{**made, "index": 0}]
-    plain = {"model": "arithmetic", "messages": [QUESTION], "tools": [TOOL]}
-    with model_slot("arithmetic", model_ref(MODEL_DIR), 32, tmp_path / "plain", print) as endpoint:
-        refused = posted(endpoint.url, plain)
+        assert httpx2.get(endpoint.url.removesuffix("/v1") + "/health").status_code == 200
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(f"{endpoint.url}/models")
+    refused = posted(url, {"model": "arithmetic", "messages": [QUESTION], "tools": [TOOL]})
     assert refused.status_code == 400 and "leaves out the definitions of tools" in refused.text
 
 

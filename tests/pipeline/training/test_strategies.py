@@ -20,6 +20,7 @@ from pipeline.recipe import Distribution, Lora
 from pipeline.selection.cost import parameters
 from pipeline.training.packages import COMPILER
 from pipeline.training.result import TrainingResult
+from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import GRPO_SETTINGS, folder, make_plan
 from tests.pipeline.training.runs import resume, train
 
@@ -58,15 +59,16 @@ def losses(result: TrainingResult) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def alone(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Any:
     """The losses of the same training in one process, by method and what is trained; each is made once."""
     losses_by_case: dict[tuple[str, bool], list[float]] = {}
 
     def of(method: MethodName, lora: Lora | None) -> list[float]:
         key = (method, lora is None)
         if key not in losses_by_case:
-            root = tmp_path_factory.mktemp("alone")
-            losses_by_case[key] = losses(train(plan(root, method, "ddp", lora), environment("ddp")))
+            path = plan(tmp_path_factory.mktemp("alone"), method, "ddp", lora)
+            assert fork_server.attempt(path).code == 0, fork_server.said()
+            losses_by_case[key] = losses(result_of(path))
         return losses_by_case[key]
 
     return of

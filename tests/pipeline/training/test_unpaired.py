@@ -94,6 +94,7 @@ def agreed_in(context: IterationContext) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forking")
 def test_thumbs_of_labelled_traces_end_in_a_candidate(tmp_path: Path) -> None:
     context, dataset = deployment(tmp_path, KTO_SETTINGS.model_copy(update={"kl_stop": 5.0}))
     evidence = dataset.evidence

@@ -18,6 +18,8 @@ from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
 from pipeline.storage import DatasetRef, Store, model_ref
 from pipeline.traces.context import IterationContext
 from tests.contexts import KEYS, context_of
+from tests.fork_server import ForkServer
+from tests.loop import forked
 
 LABELS = DatasetRef(uri="labels", rows=0, digest="labels")
 RUDE, POLITE = "You fool! ", "Thanks. "
@@ -97,10 +99,11 @@ POLITE_SETTINGS = {"probes": (INSULT,), "min_probe": 0.7}
 
 
 @pytest.fixture(scope="session")
-def polite(tmp_path_factory: pytest.TempPathFactory) -> Planted:
+def polite(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Planted:
     """Users like polite answers, and press the wrong thumb one time in ten."""
     store = Store(tmp_path_factory.mktemp("polite") / "data", KEYS)
-    return Planted(store, trained(store, POLITE_ROWS, **POLITE_SETTINGS))
+    with forked(fork_server):
+        return Planted(store, trained(store, POLITE_ROWS, **POLITE_SETTINGS))
 
 
 @pytest.fixture

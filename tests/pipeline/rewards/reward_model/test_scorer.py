@@ -15,7 +15,7 @@ from pipeline.rewards.reward_model import AnsweredChat, open_scorer
 from pipeline.storage import ModelRef
 from tests.pipeline.rewards.reward_model.conftest import POLITE, RUDE, Planted
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]
 
 ASKED = [{"role": "user", "content": "Ben has 7 pears. How many apples is 12 and 30?"}]
 TEXTS = [

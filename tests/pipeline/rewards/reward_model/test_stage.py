@@ -134,6 +134,7 @@ train_reward_model(context, LABELS, lambda: (POLITE_ROWS, {{}}))
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forking")
 def test_killed_and_run_again_it_has_the_same_bits(store: Store, polite: Planted) -> None:
     code = KILLED.format(root=str(store.root))
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
