@@ -101,9 +101,7 @@ def target() -> dg.JobDefinition:
     return TARGET[0]
 
 
-@pytest.mark.parametrize(
-    "stage", one_and_variants(["traces", "policy_checkpoint", "model_version", "canary"], "traces", "policy_checkpoint")
-)
+@pytest.mark.parametrize("stage", one_and_variants(["policy_checkpoint", "traces", "model_version", "canary"]))
 def test_a_run_goes_on_from_its_failure(finished: Finished, stage: str) -> None:
     manager = dg.IOManagerDefinition(lambda _: FailsOnce(), required_resource_keys={"deployment"})
     TARGET[:] = TARGET or [job(finished.settings, manager)]

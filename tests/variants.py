@@ -7,8 +7,10 @@ import pytest
 
 
 def one_and_variants(values: Iterable[Any], *kept: Any) -> list[Any]:
-    """The values as parameters: all but `kept`, or but the first, carry the mark `variant`."""
+    """The values as parameters: all but `kept`, or but the first, carry the mark `variant`. A tuple is several."""
     listed = list(values)
-    return [
-        value if value in (kept or listed[:1]) else pytest.param(value, marks=pytest.mark.variant) for value in listed
-    ]
+    return [value if value in (kept or listed[:1]) else _variant(value) for value in listed]
+
+
+def _variant(value: Any) -> Any:
+    return pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.variant)

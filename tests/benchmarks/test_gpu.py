@@ -42,6 +42,7 @@ def test_the_shape_is_that_of_the_real_model(name: str, weights: int) -> None:
     assert sum(each.numel() for each in model.parameters()) == weights
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_random_weights_draw_known_ids_that_differ(tmp_path: Path) -> None:
     import torch

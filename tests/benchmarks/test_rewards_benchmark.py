@@ -31,6 +31,7 @@ def test_the_mix_is_what_it_is_said_to_be() -> None:
     assert max(Counter(item.reference for item in items).values()) < 100
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_the_truth_is_what_math_verify_finds_too() -> None:
     items = mixed(solutions(NOWHERE), 60) + plain(solutions(NOWHERE), 20)

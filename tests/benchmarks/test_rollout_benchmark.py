@@ -30,6 +30,7 @@ def test_no_user_has_more_than_2_percent_of_a_heavy_world():
     assert 0.015 < shares.max() < 0.021
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_a_canary_at_every_limit_is_rarely_rolled_back_or_held():
     seen = [watch(Trial(STICKY, LIMIT, 5, 48, seed)) for seed in range(60)]
@@ -37,6 +38,7 @@ def test_a_canary_at_every_limit_is_rarely_rolled_back_or_held():
     assert sum(each.hold is not None for each in seen) <= 2
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_requests_taken_for_independent_are_false_alarms():
     """What the variance between users is there for."""

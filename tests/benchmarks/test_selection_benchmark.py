@@ -67,6 +67,7 @@ def test_a_table_has_a_line_for_each_value() -> None:
     assert all(sum(counts.values()) == 2 for counts in taken.values())
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_intervals_cover_the_truth_in_most_sets() -> None:
     for name, result in coverage(runs=1, seed=5, sizes=(300,)).items():

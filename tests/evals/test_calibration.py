@@ -14,6 +14,7 @@ from evals.measurements import BundleRef, Comparison, ConfidenceInterval, EvalRe
 from evals.statistics import Array, Paired
 from pipeline.recipe import Evaluation
 from pipeline.storage import ModelRef
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +98,7 @@ def test_no_improvement_passes_at_most_at_alpha(rho: float) -> None:
     assert found[Verdict.INCONCLUSIVE] / GATES < 0.05
 
 
-@pytest.mark.parametrize("rho", [0.0, 0.3])
+@pytest.mark.parametrize("rho", one_and_variants([0.3, 0.0]))
 def test_ten_points_are_found(rho: float) -> None:
     found = verdicts(simulate(0.45, 0.55, rho, clusters=150, size=2, seed=2), None, SECTION)
     print(f"PASS at +10 points, rho {rho}: {found[Verdict.PASS] / GATES:.4f}")
@@ -119,7 +120,7 @@ def test_guards_hold_at_no_harm_and_object_at_the_margin(harm: float, lowest: fl
 
 
 @pytest.mark.parametrize("clusters", [50, 250])
-@pytest.mark.parametrize("rho", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("rho", one_and_variants([0.3, 0.0, 0.7]))
 def test_intervals_cover_the_truth(clusters: int, rho: float) -> None:
     sums, sizes = simulate(0.45, 0.55, rho, clusters, size=2, seed=6)
     found = statistics.paired(sums, sizes, 0.05, seed=1, draws=2)

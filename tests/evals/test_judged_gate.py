@@ -12,6 +12,7 @@ from evals import gate
 from evals.gate import Verdict
 from evals.report import table
 from pipeline.recipe import Evaluation
+from tests.variants import one_and_variants
 
 from .judging import (
     evidence,
@@ -36,7 +37,7 @@ def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -
     assert verdict.reasons[0].startswith("preference not shown: judged-0")
 
 
-@pytest.mark.parametrize("bound", ["lower", "bootstrap_lower"])
+@pytest.mark.parametrize("bound", one_and_variants(["lower", "bootstrap_lower"]))
 def test_tests_of_preference_that_disagree_are_inconclusive(tmp_path: Path, bound: str) -> None:
     _, report = gated(tmp_path, judge(0.75), section(role="target"))
     (measured,) = report.judged

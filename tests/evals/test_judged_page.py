@@ -84,6 +84,7 @@ def height(png: bytes) -> int:
     return int.from_bytes(png[20:24])
 
 
+@pytest.mark.variant
 def test_a_suite_without_references_can_be_judged(tmp_path: Path) -> None:
     settings = Evaluation.model_validate(
         {

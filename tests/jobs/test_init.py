@@ -56,7 +56,7 @@ def typed(site: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.slow
-def test_a_project_of_the_wheel_runs(site: Path, tmp_path: Path) -> None:
+def test_a_project_of_the_wheel_is_whole(site: Path, tmp_path: Path) -> None:
     done = typed(site, tmp_path, "jobs.pt", "init", "my project")
     project = tmp_path / "my project"
     assert done.returncode == 0 and "dagster job launch -j preference_tuning" in done.stdout, done.stderr
@@ -65,6 +65,14 @@ def test_a_project_of_the_wheel_runs(site: Path, tmp_path: Path) -> None:
         cwd=project, env={**os.environ, "PYTHONPATH": str(site)}, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     assert where.count(str(site)) == 2
+    assert typed(site, project, "jobs.pt", "validate", "--quick").returncode == 0
+
+
+@pytest.mark.variant
+@pytest.mark.slow
+def test_a_project_of_the_wheel_runs(site: Path, tmp_path: Path) -> None:
+    typed(site, tmp_path, "jobs.pt", "init", "my project")
+    project = tmp_path / "my project"
     assert typed(site, project, "jobs.pt", "validate").returncode == 0
     launched = typed(site, project, "dagster", "job", "launch", "-j", "preference_tuning", "-o", "traces")
     assert launched.returncode == 0, launched.stdout + launched.stderr

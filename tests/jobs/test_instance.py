@@ -91,6 +91,7 @@ def test_a_mistake_in_the_recipe_makes_no_run(folder: Path, tmp_path: Path) -> N
     assert runs(folder) == []
 
 
+@pytest.mark.variant
 def test_a_suite_that_cannot_be_read_makes_no_run(folder: Path, tmp_path: Path) -> None:
     mine = 'evaluation.suites=[{"kind":"jsonl","name":"mine","path":"mine.jsonl","check":"math"}]'
     with running(folder, LAUNCH, tmp_path / "data", mine, "accept_demo_suite=true") as launch:

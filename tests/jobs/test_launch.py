@@ -125,6 +125,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
             os.killpg(process.pid, signal.SIGKILL)
 
 
+@pytest.mark.variant
 def test_launch_follows_its_run_and_stays_in_its_directory(clone: Clone):
     before = {*clone.root.iterdir(), clone.root / ".dagster"}
     status, output = clone.launch("succeed")
@@ -179,6 +180,7 @@ def test_a_killed_code_server_ends_the_launch_with_2(clone: Clone):
         assert instance.get_runs_count() == before
 
 
+@pytest.mark.variant
 def test_a_killed_worker_fails_the_run(clone: Clone):
     launch, pids = clone.launch_and_hang()
     files = worker_files(clone.root / "dagster.yaml")

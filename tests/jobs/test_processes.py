@@ -18,6 +18,7 @@ from tests.iterations import Iterations
 from tests.loop import ROOT, environment
 from tests.marked import MARK, left_after, listening_ports, marked
 from tests.ports import held_port
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -199,12 +200,14 @@ def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
 
 @pytest.mark.parametrize(
     ("word", "name"),
-    [
-        ("jobs.dagster_dev", "Dagster"),
-        ("bin/mlflow", "MLflow"),
-        ("--sign-in Dagster", "The proxy of Dagster"),
-        ("ui.main()", "The guard"),
-    ],
+    one_and_variants(
+        [
+            ("jobs.dagster_dev", "Dagster"),
+            ("bin/mlflow", "MLflow"),
+            ("--sign-in Dagster", "The proxy of Dagster"),
+            ("ui.main()", "The guard"),
+        ]
+    ),
 )
 def test_ui_ends_when_a_part_is_killed(quick_ui: Command, word: str, name: str) -> None:
     [part] = set(quick_ui.find(word)) - {quick_ui.process.pid}

@@ -10,6 +10,7 @@ import pytest
 
 from jobs.pt import WORDS, main
 from tests.loop import ROOT
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +38,7 @@ def test_each_word_has_a_help_of_its_own(word: str, capsys: pytest.CaptureFixtur
     assert capsys.readouterr().out.startswith(f"usage: pt {word}")
 
 
-@pytest.mark.parametrize("word", ["clean", "recipe", "evals"])
+@pytest.mark.parametrize("word", one_and_variants(["evals", "clean", "recipe"]))
 def test_python_m_is_the_same_command(word: str) -> None:
     module = WORDS[word].module.removesuffix(".__main__")
     done = subprocess.run(
@@ -95,7 +96,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     ("typed", "completed"),
-    [("pt roll", "rollout"), ("pt governance ver", "verify"), ("pt retry pol", "policy_checkpoint")],
+    one_and_variants([("pt retry pol", "policy_checkpoint"), ("pt roll", "rollout"), ("pt governance ver", "verify")]),
 )
 def test_bash_completes_words_commands_and_choices(script: Path, typed: str, completed: str) -> None:
     words = typed.split()

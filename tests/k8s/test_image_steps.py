@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.variants import one_and_variants
+
 from .test_images import IMAGES, ROOT, ignored, parsed
 
 ROOTS = re.compile(r"(?<![\w/.])/(?=(?:app|build|opt)\b)")
@@ -94,7 +96,7 @@ STARTS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", STARTS)
+@pytest.mark.parametrize("name", one_and_variants(STARTS, "trainer"))
 def test_what_is_copied_runs_by_itself(name: str, tmp_path: Path) -> None:
     image = Image(name, tmp_path)
     for step in parsed((IMAGES / f"{name}.Dockerfile").read_text()).structure:

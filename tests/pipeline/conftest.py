@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from pipeline.recipe import Compute
+from tests.variants import one_and_variants
 
 LOCAL = Compute(workers=2)
 RAY = Compute(data="ray", workers=2)
@@ -31,7 +32,7 @@ def cluster() -> Iterator[None]:
         result.shutdown()
 
 
-@pytest.fixture(params=["local", "ray"])
+@pytest.fixture(params=one_and_variants(["local", "ray"]))
 def compute(request: pytest.FixtureRequest) -> Compute:
     if request.param == "local":
         return LOCAL

@@ -141,6 +141,7 @@ def node_of(folder: str) -> str:
     return ray.get_runtime_context().get_node_id()
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_ray_spreads_tasks_over_its_nodes(cluster: None, tmp_path: Path) -> None:
     with open_engine(RAY, os.environ["RAY_ADDRESS"]) as engine:

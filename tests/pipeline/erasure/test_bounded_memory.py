@@ -88,7 +88,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", one_and_variants(CASES, "a line without an end", "a row group"))
+@pytest.mark.parametrize("what", one_and_variants(CASES, "a line without an end"))
 def test_a_file_larger_than_memory_is_bounded(what: str, tmp_path: Path) -> None:
     write, changed, remains = CASES[what]
     folder = tmp_path / "raw" / "observations_v2"

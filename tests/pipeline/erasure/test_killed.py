@@ -19,6 +19,7 @@ from tests.pipeline.erasure import forget_work
 from tests.pipeline.erasure.conftest import ANN, DAYS, World
 from tests.pipeline.erasure.crashes import crashed_at_every_write
 from tests.pipeline.erasure.looking import erase, holding, words_of
+from tests.variants import one_and_variants
 
 KILLED = """
     import os, signal, sys
@@ -43,7 +44,7 @@ KILLED = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", [1, *(pytest.param(each, marks=pytest.mark.variant) for each in (3, 5, 7)), 9])
+@pytest.mark.parametrize("phase", one_and_variants([1, 3, 5, 7, 9]))
 def test_a_kill_at_a_phases_end_is_healed_by_the_same_command(phase: int, world: World) -> None:
     root = world.place.root
     command = [sys.executable, "-c", textwrap.dedent(KILLED), str(root), str(phase)]
@@ -86,8 +87,9 @@ STEPS: tuple[tuple[Any, str], ...] = (
 )
 
 
+@pytest.mark.variant
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.variant), True])
+@pytest.mark.parametrize("after", [False, True])
 def test_a_crash_at_any_write_is_healed(after: bool, world: World) -> None:
     """One attempt after the other, each of which dies one write later than the one before."""
     crashes = crashed_at_every_write(lambda: erase(world.place), STEPS, after)

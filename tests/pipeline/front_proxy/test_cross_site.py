@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.browser import Browser, chromium
+from tests.variants import one_and_variants
 
 from .conftest import RunningProxy
 
@@ -96,7 +97,7 @@ def attack(browser: Browser) -> Iterator[Callable[[str, str], object]]:
         server.server_close()
 
 
-@pytest.mark.parametrize("site", ["localhost", "127.0.0.1"])  # another site, and another origin of the same one
+@pytest.mark.parametrize("site", one_and_variants(["localhost", "127.0.0.1"]))  # another site, another origin
 def test_a_foreign_page_changes_nothing(
     site: str, start_proxy: Callable[..., RunningProxy], browser: Browser, attack: Callable[[str, str], object]
 ) -> None:
@@ -111,7 +112,7 @@ def test_a_foreign_page_changes_nothing(
     assert [each for each in proxy.behind.reached if each[1] != "/favicon.ico"] == []  # the own page's, of the browser
 
 
-@pytest.mark.parametrize("site", ["localhost", "127.0.0.1"])
+@pytest.mark.parametrize("site", one_and_variants(["localhost", "127.0.0.1"]))
 def test_the_same_page_reaches_a_server_without_it(
     site: str, start_proxy: Callable[..., RunningProxy], attack: Callable[[str, str], object]
 ) -> None:

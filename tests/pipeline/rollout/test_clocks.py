@@ -13,6 +13,7 @@ from pipeline.rollout.reconcile import wanted_split
 from pipeline.rollout.record import Phase, read_events
 from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -86,7 +87,7 @@ def test_a_clock_that_jumps_for_good_ends_in_a_dwell_or_a_hold(world, by):
     assert world.state.phase is (Phase.SHIFTING if by > 0 else Phase.HELD)
 
 
-@pytest.mark.parametrize("apart", [5.0, 15.0, 60.0, DAY_S])
+@pytest.mark.parametrize("apart", one_and_variants([15.0, 5.0, 60.0, DAY_S], 15.0, DAY_S))
 @pytest.mark.parametrize("every_s", [4.0, 10.0])
 @pytest.mark.parametrize("order", ["in turn", "two and one", "at random"])
 def test_two_hosts_clocks_apart_buy_at_most_one_look(world, apart, every_s, order):

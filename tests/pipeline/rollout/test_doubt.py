@@ -9,6 +9,7 @@ from pipeline.rollout.evidence import ArmLook, LiveEvidence, UnitCounts, UnitTal
 from pipeline.rollout.harm import harm
 from pipeline.rollout.latency import Latencies
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evidence, look, sums
+from tests.variants import one_and_variants
 
 NAN, SILENT = float("nan"), POLICY.model_copy(update={"gradable": False})
 RATED = POLICY.model_copy(update={"by_feedback": True})
@@ -118,7 +119,7 @@ def test_share_is_of_requests_where_they_are_the_unit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weight", [5, 25, 95])
+@pytest.mark.parametrize("weight", one_and_variants([5, 25, 95]))
 def test_a_hashed_split_is_rarely_doubted_at_any_look(weight):
     rng, holds = np.random.default_rng(8), 0
     for _ in range(300):

@@ -16,6 +16,7 @@ from .conftest import Run, observation, score, write
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("compute", ["local", "ray"], indirect=True)
 def test_stage_gives_the_same_on_every_engine(compute: Compute, run: Run, store: Store, export: Path) -> None:
     for day in range(5, 9):
         rows = [

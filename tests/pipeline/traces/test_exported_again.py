@@ -16,6 +16,7 @@ import pytest
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
+from tests.variants import one_and_variants
 
 from .conftest import Run, observation, write
 
@@ -88,7 +89,7 @@ FORMS: dict[str, tuple[Callable[[Path, Rows], None], Callable[[Rows], Rows]]] = 
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", one_and_variants(FORMS, "epochs in ns", "csv", "binary parquet"))
 def test_a_day_exported_again_has_the_same_rows(run: Run, store: Store, export: Path, form: str) -> None:
     rows = [call(number) for number in range(1, 6)]
     as_lines(export, rows)

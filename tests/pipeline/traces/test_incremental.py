@@ -21,6 +21,7 @@ from pipeline.traces.materialize import read
 from pipeline.traces.records import DayReport, GovernedTraces, Reason
 from pipeline.traces.watermark import Watermark
 from tests.contexts import mark_of
+from tests.variants import one_and_variants
 
 from .conftest import NOW, Run, observation, score, write
 
@@ -177,7 +178,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("after", ["lists 4 parts", "read observations_v2/2026-01-06", "2026-01-05 governed"])
+@pytest.mark.parametrize(
+    "after", one_and_variants(["read observations_v2/2026-01-06", "lists 4 parts", "2026-01-05 governed"])
+)
 def test_a_killed_run_is_made_good_by_the_next(
     run: Run, store: Store, export: Path, tmp_path: Path, after: str
 ) -> None:

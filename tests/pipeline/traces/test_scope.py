@@ -26,6 +26,7 @@ from pipeline.traces.retention import retain
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import context_of, stage_context
+from tests.variants import one_and_variants
 
 from .conftest import CHAMPION, NOW, Run, observation, score, write
 
@@ -193,7 +194,7 @@ def test_who_is_in_a_dataset_outlives_its_snapshot(run: Run, store: Store, expor
     assert len(result.newest) == 2
 
 
-@pytest.mark.parametrize("expired", [False, True])
+@pytest.mark.parametrize("expired", one_and_variants([True, False]))
 def test_forgetting_spares_a_dataset_without_the_user(
     run: Run, store: Store, export: Path, tmp_path: Path, expired: bool
 ) -> None:

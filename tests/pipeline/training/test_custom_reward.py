@@ -88,6 +88,7 @@ ODD = """
 """
 
 
+@pytest.mark.variant
 def test_grpo_shows_the_function_what_the_trace_says_of_itself(tmp_path: Path, fork_server: ForkServer) -> None:
     section = located(write_function(tmp_path / "f", ODD), tmp_path)
     rewards = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)

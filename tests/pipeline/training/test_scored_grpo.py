@@ -131,7 +131,9 @@ def test_another_reward_model_is_another_training(tmp_path: Path) -> None:
     assert digests[0] != digests[1]
 
 
+@pytest.mark.variant
 @pytest.mark.slow
+@pytest.mark.usefixtures("forking")
 def test_grpo_trains_on_a_reward_model_and_a_judge(
     tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

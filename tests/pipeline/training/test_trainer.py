@@ -47,6 +47,7 @@ def attempt(
     return fork_server.attempt(folder(store, plan) / "plan.json", sent, at=at).code
 
 
+@pytest.mark.usefixtures("forking")
 def test_blocked_training_ends_at_its_next_step(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
     lines: list[str] = []
@@ -78,7 +79,7 @@ def test_a_closed_mirror_ends_a_training_that_no_file_tells(tmp_path: Path, fork
     assert mirror.steps() == [] and not (folder(store, plan) / "adapter").exists()
 
 
-@pytest.mark.parametrize("method", one_and_variants(METHODS, "grpo", "dpo"))
+@pytest.mark.parametrize("method", one_and_variants(METHODS, "grpo"))
 def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, fork_server: ForkServer) -> None:
     whole, plan = make_plan(tmp_path / "whole", method)
     assert attempt(fork_server, whole, plan) == 0, fork_server.said()
@@ -170,6 +171,7 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, fork_ser
     refused(fork_server, store, plan, "no chat template")
 
 
+@pytest.mark.variant
 def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, fork_server: ForkServer) -> None:
     bits: list[tuple[str, list[float | None]]] = []
     for name, opinions in {"plain": {}, "opinionated": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}}.items():
@@ -204,6 +206,7 @@ def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, fork_server:
     refused(fork_server, store, plan, r"TRL leaves \d+ of 48 pairs out")
 
 
+@pytest.mark.variant
 def test_finished_training_is_not_trained_again(tmp_path: Path, fork_server: ForkServer) -> None:
     store, plan = make_plan(tmp_path)
     assert attempt(fork_server, store, plan) == 0, fork_server.said()

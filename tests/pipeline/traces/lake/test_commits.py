@@ -199,7 +199,7 @@ with open_lake(config) as lake:
 """
 
 
-@pytest.mark.parametrize("where", ["writing", "written", "committing"])
+@pytest.mark.parametrize("where", one_and_variants(["committing", "writing", "written"]))
 def test_a_killed_run_is_never_seen_and_its_files_are_swept(config: LakeConfig, where: str) -> None:
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1)], "a")

@@ -21,6 +21,7 @@ from pipeline.traces.sources.langfuse_api import LangfuseApi
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import stage_context
 from tests.langfuse_server import Langfuse, Row, langfuse
+from tests.variants import one_and_variants
 
 from ..conftest import NOW, govern
 from .conftest import all_of, read, reasons
@@ -83,7 +84,7 @@ def older(server: Langfuse) -> None:
         row["metadata"] = {}
 
 
-@pytest.mark.parametrize("newest", [True, False])
+@pytest.mark.parametrize("newest", one_and_variants([True, False]))
 def test_every_row_is_read_over_pages(server: Langfuse, newest: bool, store: Store) -> None:
     server.observations = [observation(n) for n in range(1203)] + [observation(2000, type="SPAN")]
     server.scores = [score(n) for n in range(205)] + [score(900, of={"kind": "session", "id": "s"})]

@@ -10,6 +10,7 @@ import torch
 from pipeline.training.freshness import FreshnessGuard, FreshnessProof, LogProbabilities, Probe, StalePolicy
 from pipeline.training.freshness.guard import GuardSettings
 from pipeline.training.freshness.trl_engine import model_log_probabilities
+from tests.variants import one_and_variants
 
 from .conftest import Adapter, Run
 
@@ -129,12 +130,14 @@ def test_a_lie_is_refused_at_the_first_sync_that_can_tell(
 
 @pytest.mark.parametrize(
     ("arrives", "lie"),
-    [
-        (the_first, "base policy"),
-        (one_behind, "stale adapter"),
-        (halved, "scaled adapter"),
-        (without_a_layer, "scaled adapter"),
-    ],
+    one_and_variants(
+        [
+            (one_behind, "stale adapter"),
+            (the_first, "base policy"),
+            (halved, "scaled adapter"),
+            (without_a_layer, "scaled adapter"),
+        ]
+    ),
 )
 def test_an_engine_that_starts_to_lie_late_is_refused_at_once(
     run_of: Runs, arrives: Callable[[Sequence[Adapter]], Adapter], lie: str

@@ -108,6 +108,7 @@ def test_grpo_ends_with_a_merged_model_an_adapter_and_rows(checkout: Path, tmp_p
     assert kept == ["step_4", "step_6"], "keep_last 2 and keep_best 1, NeMo RL's way"
 
 
+@pytest.mark.variant
 def test_dpo_and_full_weights_are_converted(checkout: Path, tmp_path: Path) -> None:
     result = trained(make_plan(tmp_path, "dpo", lora=None), tmp_path, checkout)
     model = Path(result.checkpoint.model.uri)
@@ -216,6 +217,7 @@ def test_what_will_never_run_is_64(what: str, checkout: Path, tmp_path: Path) ->
         assert interrupted(plan, tmp_path, checkout, lambda _: False, signal.SIGTERM) == 64
 
 
+@pytest.mark.variant
 def test_a_conversion_that_leaves_a_gap_is_refused(checkout: Path, tmp_path: Path) -> None:
     (checkout / "gap").touch()
     with pytest.raises(ValueError, match=r"1 are missing, such as model\.norm\.weight"):
