@@ -16,6 +16,7 @@ def test_masking_costs_in_proportion_to_the_text(family: str) -> None:
     assert grows < 1.1 and each < MOST
 
 
+@pytest.mark.slow
 def test_a_validator_that_begins_anew_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every place of a run of digits tried to its end, as a careless search for numbers would."""
 

@@ -52,6 +52,7 @@ def fail(instance: dg.DagsterInstance, job: str) -> str:
     return run.run_id
 
 
+@pytest.mark.slow
 def test_endings_that_want_a_person_are_told(tmp_path: Path, hook: Webhook, instance: dg.DagsterInstance) -> None:
     assert not is_due(tmp_path, instance)
     end(tmp_path, "long ago", "refused")
@@ -83,6 +84,7 @@ def test_a_failed_run_is_told(tmp_path: Path, hook: Webhook, instance: dg.Dagste
     assert not is_due(tmp_path, instance)
 
 
+@pytest.mark.slow
 def test_a_receiver_that_is_away_fails_nobody_and_gets_it_later(
     tmp_path: Path, hook: Webhook, instance: dg.DagsterInstance
 ) -> None:

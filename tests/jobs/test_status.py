@@ -147,6 +147,7 @@ def test_no_screen_is_wider_than_its_terminal_but_for_commands(laid: Laid) -> No
     assert any("\x1b[" in line for line in view(read, 1e9, 100, colour=True))
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_for_an_answer() -> None:
     code = f"import sys, jobs.status; print([m for m in {list(HEAVY)} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

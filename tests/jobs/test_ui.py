@@ -18,6 +18,7 @@ def test_a_port_in_use_is_named_with_a_way_out(
     assert f"DAGSTER_PORT={port + 1} make ui" in output
 
 
+@pytest.mark.slow
 def test_the_servers_listen_on_sockets_and_proxies_on_ports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={tmp_path}")
     commands = ui._commands("/tmp/of sockets")

@@ -123,6 +123,7 @@ def test_order_codes_differ_in_four_places() -> None:
     assert min(int((a != b).sum()) for n, a in enumerate(codes) for b in codes[:n]) >= 4
 
 
+@pytest.mark.slow
 @pytest.mark.variant
 def test_the_planted_circuit_attends_to_the_asked_value() -> None:
     """Before any training: the word that asks for a kind of value looks at the row of its order, held out or not."""

@@ -114,6 +114,7 @@ def test_a_training_is_proven_from_its_second_sync_on(run_of: Callable[[int, flo
     assert trainer.syncs == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["colocate", "server"])
 def test_a_push_that_never_arrives_is_refused(run_of: Callable[[int, float], Run], mode: str) -> None:
     trainer = FakeTrainer(run_of(8, 2e-3), mode, push=False)
