@@ -34,15 +34,16 @@ run: .venv/installed
 PYTEST := env -u MAKEFLAGS -u MAKELEVEL python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The checks take a minute of one core, and no test waits for them: either's failure fails the target.
-test: WHICH := not variant
+test: MARKS := not variant
+test-all: MARKS :=
 test test-all: .venv/installed
-	@$(MAKE) --no-print-directory -j 2 lint pytest WHICH="$(WHICH)"
+	@$(MAKE) --no-print-directory -j 2 lint pytest MARKS="$(MARKS)"
 
 test-fast: .venv/installed
 	@$(PYTEST) -m "not slow"
 
 pytest: .venv/installed
-	@$(PYTEST) -m "$(WHICH)"
+	@$(PYTEST) -m "$(MARKS)"
 
 test-vllm: .venv/installed .venv-vllm/installed
 	@VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python python -m pytest -m vllm

@@ -40,35 +40,35 @@ def done_once() -> Iterator[None]:
 
 
 def _by_environment(make: Callable[..., Any]) -> Callable[..., Any]:
-    made = functools.cache(lambda trust_env, *_: make(_trust_env=trust_env))
-    return lambda *, _trust_env=True: made(_trust_env, *map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
+    context_of = functools.cache(lambda trust_env, cert_file, cert_dir: make(_trust_env=trust_env))
+    return lambda *, _trust_env=True: context_of(_trust_env, *map(os.environ.get, ("SSL_CERT_FILE", "SSL_CERT_DIR")))
 
 
 def _by_last_argument(read: Callable[..., Any], key: Callable[[Any], Any]) -> Callable[..., Any]:
-    known: dict[Any, Any] = {}
+    results: dict[Any, Any] = {}
 
-    def once(*arguments: Any) -> Any:
-        at = key(arguments[-1])
-        if at not in known:
-            known[at] = read(*arguments)
-        return known[at]
+    def cached(*arguments: Any) -> Any:
+        name = key(arguments[-1])
+        if name not in results:
+            results[name] = read(*arguments)
+        return results[name]
 
-    return once
+    return cached
 
 
 def _copied(make: Callable[[Any], None]) -> Callable[[Any], None]:
     """Makes the tables of one empty file of SQLite; every later one gets a copy of that, page by page."""
-    first = sqlite3.connect(":memory:", check_same_thread=False)
+    template = sqlite3.connect(":memory:", check_same_thread=False)
 
     def initialize(engine: Any) -> None:
         if engine.dialect.name != "sqlite":
             return make(engine)
-        is_first = not first.execute("SELECT * FROM sqlite_master").fetchall()
+        is_first = not template.execute("SELECT * FROM sqlite_master").fetchall()
         if is_first:
             make(engine)
         with closing(engine.raw_connection()) as connection:
             here = connection.driver_connection
-            source, target = (here, first) if is_first else (first, here)
+            source, target = (here, template) if is_first else (template, here)
             source.backup(target)
         return None
 

@@ -44,7 +44,6 @@ def typed(folder: Path, data: Path, *words: str) -> subprocess.CompletedProcess[
     return subprocess.run([DG, *words], cwd=folder, env=variables, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.variant
 def test_dg_lists_and_checks_what_dagster_sees(folder: Path, tmp_path: Path) -> None:
     listed = typed(folder, tmp_path / "data", "list", "defs", "--json")
     assert listed.returncode == 0, listed.stderr

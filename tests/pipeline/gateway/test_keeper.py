@@ -58,14 +58,14 @@ def test_a_server_that_may_not_have_users_is_not_named(tmp_path: Path, monkeypat
     monkeypatch.setattr(keeper_module, "model_slot", never_asked)
     monkeypatch.setattr(keeper_module, "DRAIN_S", 0.0)
     store, candidate = Store(tmp_path / "data"), ModelRef(uri="candidate", digest="c" * 64)
-    cold, said = {candidate.digest}, list[str]()
-    with SlotKeeper(store, NAME, 32, said.append, lambda slot: "cold" if slot.digest in cold else "") as keeper:
+    cold, lines = {candidate.digest}, list[str]()
+    with SlotKeeper(store, NAME, 32, lines.append, lambda slot: "cold" if slot.digest in cold else "") as keeper:
         keeper.serve([CHAMPION])
         assert listed(store) == [CHAMPION.digest] and not keeper.due
         for _ in range(2):
             keeper.serve([CHAMPION, candidate])
             assert listed(store) == [CHAMPION.digest] and keeper.due, "it runs, and may not have users yet"
-        assert [line for line in said if "gets no users yet: cold" in line] == [said[-1]], "said once"
+        assert [line for line in lines if "gets no users yet: cold" in line] == [lines[-1]], "said once"
         cold.clear()
         keeper.serve([CHAMPION, candidate])
         assert listed(store) == [CHAMPION.digest, candidate.digest] and not keeper.due
