@@ -47,6 +47,8 @@ class LoadedModel:
 
     @cached_property
     def model(self) -> Any:
+        # cuDNN's attention sums a long key in another order each time, and is planned anew for each of its lengths.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         model: Any = AutoModelForCausalLM.from_pretrained(self.folder, dtype=precision())
         model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         use_stop_ids_only(model, self.stops, self.tokenizer)
