@@ -12,6 +12,7 @@ import json
 import random
 import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,12 @@ def ensure_suite(store: Store, section: EmbeddedSuite, seed: int) -> Path:
 
 def suite_text(section: EmbeddedSuite, seed: int) -> str:
     """The file's content: a JSON line for each of its held-out problems, the same for the same arguments."""
-    rows = _ROWS[type(section)](seed if section.seed is None else section.seed, section.items)
-    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows)
+    return _text(type(section), seed if section.seed is None else section.seed, section.items)
+
+
+@lru_cache(maxsize=4)
+def _text(suite: type[EmbeddedSuite], seed: int, items: int) -> str:
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _ROWS[suite](seed, items))
 
 
 def _arithmetic_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from functools import cache
 from pathlib import Path
 
 import dagster as dg
@@ -10,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 from assets import cluster
 from assets.cluster import launchable
-from evals.suites import Suite, embedded
+from evals.suites import Item, Suite, embedded
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.demo.suite import suite_text
@@ -46,9 +47,12 @@ def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResu
 
 def asked(section: SuiteSection) -> Suite:
     """The embedded suite; of a file that a recipe names and nobody has here, so many items."""
-    own = section if isinstance(section, ArithmeticSuite) else ArithmeticSuite(items=1300)
-    items = embedded.parse(suite_text(own, 11).encode(), own.items)
-    return Suite(name=section.name, items=items)
+    return Suite(name=section.name, items=items_of(section.items if isinstance(section, ArithmeticSuite) else 1300))
+
+
+@cache
+def items_of(count: int) -> tuple[Item, ...]:
+    return embedded.parse(suite_text(ArithmeticSuite(items=count), 11).encode(), count)
 
 
 @pytest.mark.parametrize(
