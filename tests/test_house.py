@@ -99,6 +99,13 @@ def test_loading_the_definitions_leaves_heavy_libraries_out() -> None:
     assert done.stdout.strip().endswith("[]")
 
 
+@pytest.mark.variant
+@pytest.mark.parametrize("entry", ["pipeline.serving.__main__", "pipeline.training.worker"])
+def test_what_decodes_starts_without_scikit_learn(entry: str) -> None:
+    code = f"import sys, {entry}; assert 'sklearn' not in sys.modules; import sklearn.metrics"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
 MAY_READ_THE_ENVIRONMENT = {
     "assets/environment.py": "the one place",
     "pipeline/training/__main__.py": "torchrun's RANK",

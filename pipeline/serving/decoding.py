@@ -7,7 +7,9 @@ vLLM does under `--generation-config vllm`. For processes that have loaded torch
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 import jinja2
@@ -17,6 +19,13 @@ from transformers import AutoConfig, GenerationConfig
 
 from pipeline.serving.inference import PROBES, Decoding, Messages
 from pipeline.storage import digest_json
+
+if "sklearn" not in sys.modules:
+    # transformers takes it for assisted decoding alone; with its scipy and pandas it is a second of each start.
+    sys.modules["sklearn"] = None  # pyright: ignore[reportArgumentType]
+    with suppress(ImportError):  # where somebody has asked for it before, transformers insists
+        import_module("transformers.generation.candidate_generator")
+    del sys.modules["sklearn"]
 
 
 def stop_ids(folder: str, tokenizer: Any) -> tuple[int, ...]:

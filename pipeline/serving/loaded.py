@@ -9,7 +9,7 @@ from typing import Any
 
 import jinja2
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessorList
+import transformers
 
 from pipeline.call_forms import in_one_form
 from pipeline.chat_template import rendered
@@ -41,7 +41,7 @@ class LoadedModel:
 
     def __init__(self, folder: str, batch_size: int) -> None:
         self.folder, self.batch_size = folder, batch_size
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder, padding_side="left")
+        self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, padding_side="left")
         self.stops = stop_ids(folder, self.tokenizer)
         self.decoding: Decoding = decoding_of(folder, self.tokenizer, self.stops)
 
@@ -49,7 +49,7 @@ class LoadedModel:
     def model(self) -> Any:
         # cuDNN's attention sums a long key in another order each time, and is planned anew for each of its lengths.
         torch.backends.cuda.enable_cudnn_sdp(False)
-        model: Any = AutoModelForCausalLM.from_pretrained(self.folder, dtype=precision())
+        model: Any = transformers.AutoModelForCausalLM.from_pretrained(self.folder, dtype=precision())
         model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
         use_stop_ids_only(model, self.stops, self.tokenizer)
         return model
@@ -104,7 +104,7 @@ class LoadedModel:
         """Token ids of each completion; what follows the first stop id is of no meaning. `watch` sees each step."""
         inputs = self.tokenizer.pad({"input_ids": prompts}, return_tensors="pt").to(self.model.device)
         width = inputs["input_ids"].shape[1]
-        draw = LogitsProcessorList()
+        draw = transformers.LogitsProcessorList()
         if watch is not None:
             draw.append(Watched(watch, width))
         if sampling.temperature > 0:
