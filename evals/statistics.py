@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ LEVEL = 0.95
 
 BOOTSTRAP_DRAWS = 10_000
 _CHUNK = 500
+_KEPT = 20_000_000
+"""Counts of two bytes that may stay in memory."""
 
 
 def cluster_sums(counts: Array, clusters: Sequence[str]) -> Array:
@@ -122,11 +125,23 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def resamples(clusters: int, draws: int, seed: int) -> Iterator[Array]:
     """How often each cluster is in each of `draws` resamples of whole clusters, as (rows, clusters) a time; the same
     for a seed."""
+    kept = clusters * draws <= _KEPT and clusters <= np.iinfo(np.uint16).max
+    for times in (_kept if kept else _drawn)(clusters, draws, seed):
+        yield times.astype(np.float64)
+
+
+@lru_cache(maxsize=1)
+def _kept(clusters: int, draws: int, seed: int) -> tuple[NDArray[np.uint16], ...]:
+    """One evaluation asks for the same resamples at each of its suites and guards."""
+    return tuple(times.astype(np.uint16) for times in _drawn(clusters, draws, seed))
+
+
+def _drawn(clusters: int, draws: int, seed: int) -> Iterator[NDArray[np.int_]]:
     rng = np.random.default_rng(seed)
     for first in range(0, draws, _CHUNK):
         rows = min(_CHUNK, draws - first)
         picked = rng.integers(0, clusters, size=(rows, clusters)) + clusters * np.arange(rows)[:, None]
-        yield np.bincount(picked.ravel(), minlength=rows * clusters).reshape(rows, clusters).astype(np.float64)
+        yield np.bincount(picked.ravel(), minlength=rows * clusters).reshape(rows, clusters)
 
 
 def bootstrap_means(sums: Array, sizes: Array, draws: int, seed: int) -> Array:

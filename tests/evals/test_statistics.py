@@ -86,6 +86,14 @@ def test_bootstrap_resamples_whole_clusters() -> None:
     assert set(draws[0]) == {0.0, 6 / 4, 2.0}
 
 
+def test_resamples_too_many_to_keep_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = np.concatenate(list(statistics.resamples(40, 1200, seed=5)))
+    monkeypatch.setattr(statistics, "_KEPT", 0)
+    drawn = np.concatenate(list(statistics.resamples(40, 1200, seed=5)))
+    assert (kept == drawn).all() and kept.dtype == drawn.dtype == np.float64
+    assert (kept.sum(axis=1) == 40).all() and len(np.unique(kept, axis=0)) == 1200
+
+
 def test_an_arm_without_variation_still_has_an_interval() -> None:
     sizes = np.full(50, 8.0)
     mean, low, high = statistics.accuracy_interval(sizes, sizes)
