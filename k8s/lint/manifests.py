@@ -14,11 +14,14 @@ class Manifests:
 
     def __init__(self, objects: Iterable[Node]) -> None:
         self.objects = [o for top in objects for o in (rows(top, "items") if _is_list(top) else [top])]
+        self._by_kind: dict[str, list[Node]] = {}
+        for each in self.objects:
+            self._by_kind.setdefault(text(each, "kind"), []).append(each)
         self.workloads = [w for o in self.objects if (w := workload(o)) is not None]
 
     def of(self, kind: str, group: str = "") -> list[Node]:
         """Objects of a kind, and where the kind's name is used twice, of a group."""
-        return [o for o in self.objects if text(o, "kind") == kind and text(o, "apiVersion").startswith(group)]
+        return [o for o in self._by_kind.get(kind, []) if text(o, "apiVersion").startswith(group)]
 
     @property
     def trainings(self) -> list[Workload]:
