@@ -133,8 +133,8 @@ def fingerprints(recipe: Recipe, champion: ModelRef, candidate: ModelRef, log: L
     if recipe.evaluation.serving.kind != "transformers":
         log("The models are served by others: slots are told by their names, not by what they answer.")
         return Fingerprints()
-    sample = over(TransformersEngine(recipe.evaluation.serving, log))
-    champion_answers, candidate_answers = (fingerprint_of_files(model, sample) for model in (champion, candidate))
+    with over(TransformersEngine(recipe.evaluation.serving, log)) as sample:
+        champion_answers, candidate_answers = (fingerprint_of_files(model, sample) for model in (champion, candidate))
     return Fingerprints(champion=champion_answers, candidate=candidate_answers)
 
 

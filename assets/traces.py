@@ -58,7 +58,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     source = recipe.traces.source
     if isinstance(source, DemoSource):
         log = context.log.info
-        ensure_days(store.path(layout.PRODUCTION), champion.model, source, sampler(log), log)
+        with sampler(log) as sample:
+            ensure_days(store.path(layout.PRODUCTION), champion.model, source, sample, log)
     for suite in recipe.evaluation.suites:
         if isinstance(suite, EmbeddedSuite):
             demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)

@@ -99,7 +99,8 @@ def base() -> ModelRef:
 
 def answered(model: ModelRef, asked: Sequence[Request], samples: int, seed: int) -> list[list[Answer]]:
     sampling = Sampling(samples=samples, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=seed)
-    return sampler(quiet)(model, [request.messages for request in asked], sampling)
+    with sampler(quiet) as sample:
+        return sample(model, [request.messages for request in asked], sampling)
 
 
 def worth(model: ModelRef, seed: int, items: int) -> Worth:
@@ -118,7 +119,8 @@ def worth_of_turns(model: ModelRef, kind: Kind, seed: int, items: int) -> float:
     rng = random.Random(f"turns/{kind}/{seed}")
     asked = [draw_turn(rng, "heldout", kind) for _ in range(items)]
     sampling = Sampling(samples=2, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=seed)
-    drawn = sampler(quiet)(model, [turn.conversation for turn in asked], sampling)
+    with sampler(quiet) as sample:
+        drawn = sample(model, [turn.conversation for turn in asked], sampling)
     return fmean(utility(t.request, a.text, a.finished) for t, each in zip(asked, drawn, strict=True) for a in each)
 
 

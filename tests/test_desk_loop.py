@@ -72,7 +72,8 @@ def hidden_utility(model: ModelRef) -> dict[Kind, float]:
     rng = random.Random("held out")
     asked = [draw_turn(rng, "heldout", kind) for kind in KINDS for _ in range(60)]
     sampling = Sampling(samples=2, temperature=1.0, max_completion_tokens=48, seed=4)
-    drawn = sampler()(model, [turn.conversation for turn in asked], sampling)
+    with sampler() as sample:
+        drawn = sample(model, [turn.conversation for turn in asked], sampling)
     worth = [
         (turn.kind, utility(turn.request, answer.text, answer.finished))
         for turn, answers in zip(asked, drawn, strict=True)

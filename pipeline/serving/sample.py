@@ -5,11 +5,20 @@ Owns the plain call over the port of inference.py. Refuses to keep an answer: wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
 from pipeline.recipe.serving import TransformersServing
-from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, Messages, Sampling, answer_seed
+from pipeline.serving.inference import (
+    Answer,
+    AnswerRequest,
+    InferenceEngine,
+    InferenceSession,
+    Messages,
+    Sampling,
+    answer_seed,
+)
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import ModelRef
 
@@ -20,24 +29,37 @@ class Sampler(Protocol):
     def __call__(self, model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]: ...
 
 
-def sampler(log: Callable[[str], None] = print) -> Sampler:
+@contextmanager
+def sampler(log: Callable[[str], None] = print) -> Generator[Sampler]:
     """A sampler over transformers; it raises what a session does."""
-    return over(TransformersEngine(TransformersServing(), log))
+    with over(TransformersEngine(TransformersServing(), log)) as sample:
+        yield sample
 
 
-def over(engine: InferenceEngine) -> Sampler:
-    """A sampler over an engine. Equal prompts at different places get different answers."""
+@contextmanager
+def over(engine: InferenceEngine) -> Generator[Sampler]:
+    """A sampler over an engine. Equal prompts at different places get different answers. The session of the model that
+    was asked last stays open."""
+    with ExitStack() as held:
+        opened: tuple[ModelRef, InferenceSession] | None = None
 
-    def sample(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
-        requests = [
-            AnswerRequest(key=f"{place}/{n}", messages=messages, seed=answer_seed(sampling.seed, str(place), n))
-            for place, messages in enumerate(prompts)
-            for n in range(sampling.samples)
-        ]
-        answers: dict[str, Answer] = {}
-        if requests:
-            with engine.open("model", model) as session:
-                session.answer(requests, sampling, lambda answer: answers.update({answer.key: answer}))
-        return [[answers[f"{place}/{n}"] for n in range(sampling.samples)] for place in range(len(prompts))]
+        def session_of(model: ModelRef) -> InferenceSession:
+            nonlocal opened
+            if opened is None or opened[0] != model:
+                opened = None
+                held.close()
+                opened = model, held.enter_context(engine.open("model", model))
+            return opened[1]
 
-    return sample
+        def sample(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
+            requests = [
+                AnswerRequest(key=f"{place}/{n}", messages=messages, seed=answer_seed(sampling.seed, str(place), n))
+                for place, messages in enumerate(prompts)
+                for n in range(sampling.samples)
+            ]
+            answers: dict[str, Answer] = {}
+            if requests:
+                session_of(model).answer(requests, sampling, lambda answer: answers.update({answer.key: answer}))
+            return [[answers[f"{place}/{n}"] for n in range(sampling.samples)] for place in range(len(prompts))]
+
+        yield sample

@@ -190,9 +190,9 @@ def loaded(adapter: Path | None) -> Generator[Any]:
 @pytest.mark.slow
 def test_a_slot_is_recognised_by_its_files_answers(tuned: tuple[Path, ModelRef]) -> None:
     adapter, merged = tuned
-    sample = sampler(lambda line: None)
     base = model_ref(BASE)
-    prints = {model.digest: fingerprint_of_files(model, sample) for model in (base, merged)}
+    with sampler(lambda line: None) as sample:
+        prints = {model.digest: fingerprint_of_files(model, sample) for model in (base, merged)}
     champion, candidate = prints[base.digest], prints[merged.digest]
     assert len(champion) == len(PROMPTS) and champion != candidate
     with loaded(adapter) as model, answering(model) as server:
