@@ -3,7 +3,8 @@
 `python -m benchmarks.gpu`, whole or `--only` one of:
 speed: GRPO and DPO with LoRA of models of 1.5B's and 7B's shape with random weights in bf16, through `python -m
 pipeline.training`: step time by part, tokens/s, MFU, memory, seconds to start and to save. memory: the same in 4 bits,
-and every weight. serving: answers of the default engine. matrix: every method under every strategy, killed and resumed.
+and every weight. serving: answers of the default engine, and by kernels of attention. matrix: every method under every
+strategy, killed and resumed.
 `--small` is the embedded model on CPU. Says nothing of what a model learns. The last line is JSON.
 """
 
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import gpu_matrix
 from benchmarks.gpu_data import QWEN2_1_5B, QWEN2_7B, write_base, write_plan
-from benchmarks.gpu_serving import serve
+from benchmarks.gpu_serving import attention, serve
 from pipeline.demo import MODEL_DIR
 from pipeline.methods import DPO, GRPO
 from pipeline.recipe import Accelerator, Checkpoints, Lora, Rewards
@@ -188,6 +189,8 @@ def main() -> None:
             for name in ("embedded",) if chosen.small else ("1.5B", "7B"):
                 report[f"serving {name}"] = serve(base_of(name), 64, 32 if chosen.small else 128)
                 print(f"serving {name}: {report[f'serving {name}']}", flush=True)
+            report["attention"] = attention(base_of("embedded" if chosen.small else "1.5B"), 64, 64)
+            print(f"attention: {report['attention']}", flush=True)
         if chosen.only in ("", "matrix"):
             outcomes = gpu_matrix.run(Path(folder), chosen.at_once, chosen.variant or ("ddp" if chosen.small else ""))
             report["matrix"] = {str(each.variant): each.exact for each in outcomes}

@@ -22,7 +22,7 @@ from benchmarks.gpu import (
 )
 from benchmarks.gpu_data import QWEN2_1_5B, write_base, write_plan
 from benchmarks.gpu_matrix import Variant, attempt, variants
-from benchmarks.gpu_serving import serve
+from benchmarks.gpu_serving import ATTENTION, attention, serve
 from pipeline.demo import MODEL_DIR
 from pipeline.locations import Document
 from pipeline.methods import MethodSettings
@@ -123,3 +123,5 @@ def test_figures_of_a_real_training(tmp_path: Path) -> None:
 def test_answers_are_the_same_on_cpu_in_any_batch() -> None:
     served = serve(MODEL_DIR, 64, 16)
     assert served["same_in_the_same_batches"] == served["same_in_other_batches"] == 1
+    drawn = attention(MODEL_DIR, 32, 16)
+    assert drawn.keys() == ATTENTION.keys() and all(each["same"] == 1 for each in drawn.values())
