@@ -23,7 +23,7 @@ LEVEL = 0.95
 
 BOOTSTRAP_DRAWS = 10_000
 _CHUNK = 500
-_KEPT = 20_000_000
+_KEPT_COUNTS = 20_000_000
 """Counts of two bytes that may stay in memory."""
 
 
@@ -125,8 +125,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def resamples(clusters: int, draws: int, seed: int) -> Iterator[Array]:
     """How often each cluster is in each of `draws` resamples of whole clusters, as (rows, clusters) a time; the same
     for a seed."""
-    kept = clusters * draws <= _KEPT and clusters <= np.iinfo(np.uint16).max
-    for times in (_kept if kept else _drawn)(clusters, draws, seed):
+    few = clusters * draws <= _KEPT_COUNTS and clusters <= np.iinfo(np.uint16).max
+    for times in (_kept if few else _drawn)(clusters, draws, seed):
         yield times.astype(np.float64)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import load
+from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
 
@@ -99,8 +100,7 @@ def test_loading_the_definitions_leaves_heavy_libraries_out() -> None:
     assert done.stdout.strip().endswith("[]")
 
 
-@pytest.mark.variant
-@pytest.mark.parametrize("entry", ["pipeline.serving.__main__", "pipeline.training.worker"])
+@pytest.mark.parametrize("entry", one_and_variants(["pipeline.serving.__main__", "pipeline.training.worker"]))
 def test_what_decodes_starts_without_scikit_learn(entry: str) -> None:
     code = f"import sys, {entry}; assert 'sklearn' not in sys.modules; import sklearn.metrics"
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)

@@ -37,10 +37,10 @@ def serve(model: LoadedModel, lines: TextIO, out: TextIO) -> None:
         started = reported = time.monotonic()
         try:
             for number, answer in enumerate(model.answers(requests, sampling), start=1):
-                write("answer", answer.model_dump(mode="json"))
                 if time.monotonic() - reported > PROGRESS_EVERY_S or number == len(requests):
                     reported = time.monotonic()
                     write("progress", f"{number} of {len(requests)} answers, {number / (reported - started):.0f}/s")
+                write("answer", answer.model_dump(mode="json"))  # last: whoever has all answers reads no further
         except RequestRefused as refusal:
             write("refused", str(refusal))
             return

@@ -88,7 +88,7 @@ def test_bootstrap_resamples_whole_clusters() -> None:
 
 def test_resamples_too_many_to_keep_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = np.concatenate(list(statistics.resamples(40, 1200, seed=5)))
-    monkeypatch.setattr(statistics, "_KEPT", 0)
+    monkeypatch.setattr(statistics, "_KEPT_COUNTS", 0)
     drawn = np.concatenate(list(statistics.resamples(40, 1200, seed=5)))
     assert (kept == drawn).all() and kept.dtype == drawn.dtype == np.float64
     assert (kept.sum(axis=1) == 40).all() and len(np.unique(kept, axis=0)) == 1200
