@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, Self
 from pipeline.locations import Document
 from pipeline.storage import digest_file
 from pipeline.training.result import TrainingResult
+from tests.processes import is_alive
 
 ENVIRONMENT = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "DISABLE_MLFLOW_INTEGRATION": "TRUE"}
 """As the entry points set it, for what is imported here."""
@@ -113,7 +114,7 @@ class ForkServer:
         process = ForkedProcess(None, self._fork([sys.executable, "-m", "pipeline.training", str(plan)], output))
         if sent is not None:
             until = time.monotonic() + after_s
-            while _runs(process.pid) and (time.monotonic() < until or at not in self.said()):
+            while is_alive(process.pid) and (time.monotonic() < until or at not in self.said()):
                 time.sleep(0.01)
             process.send_signal(sent)
         return Attempt(sent, process.wait())
@@ -164,14 +165,6 @@ def result_of(plan: Path) -> TrainingResult:
 
 def adapter_of(plan: Path) -> str:
     return digest_file(plan.parent / "adapter" / "adapter_model.safetensors")
-
-
-def _runs(pid: int) -> bool:
-    """Whether the process exists and is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def _serve(descriptor: int) -> None:

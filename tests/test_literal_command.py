@@ -21,6 +21,7 @@ from pipeline.training.result import TrainingResult
 from tests.fork_server import ForkServer
 from tests.loop import ROOT, adapter_digest, deployment, environment
 from tests.planted import MARK, arguments_with_a_secret, files_with_a_secret, planted
+from tests.processes import below
 
 DAGSTER = str(Path(sys.executable).parent / "dagster")
 COMMAND = [DAGSTER, "job", "launch", "-j", "preference_tuning", "-m", "jobs.definitions"]
@@ -38,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def launch(
-    folder: Path, *arguments: str, at: str = "", act: Callable[[psutil.Process], None] | None = None
+    folder: Path, *arguments: str, at: str = "", act: Callable[[int], None] | None = None
 ) -> tuple[int, list[str]]:
     """Type the command; when a line with `at` comes, do `act` to the command's process. Returns exit code and lines."""
     lines: list[str] = []
@@ -54,17 +55,17 @@ def launch(
         for line in command.stdout:
             lines.append(line.rstrip())
             if act is not None and at in line:
-                act(psutil.Process(command.pid))
+                act(command.pid)
                 act = None
         return command.wait(), lines
 
 
-def kill(words: list[str]) -> Callable[[psutil.Process], None]:
+def kill(words: list[str]) -> Callable[[int], None]:
     """Kills the one process below the command whose command line holds all the words, with SIGKILL."""
 
-    def act(command: psutil.Process) -> None:
-        matches = [c for c in command.children(recursive=True) if all(w in " ".join(c.cmdline()) for w in words)]
-        assert matches, [c.cmdline() for c in command.children(recursive=True)]
+    def act(command: int) -> None:
+        matches = below(command, *words)
+        assert matches, words
         matches[0].send_signal(signal.SIGKILL)
 
     return act

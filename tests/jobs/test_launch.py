@@ -7,17 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import dagster as dg
-import psutil
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
 from jobs.workers import DATA_ROOT_TAG, worker_files
+from tests.marked import MARK, marked
+from tests.processes import below, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
 TAKES_RUNS = "QUEUED_RUN_COORDINATOR"
@@ -33,41 +35,34 @@ def wait_for(what: Callable[[], object]) -> None:
         time.sleep(0.1)
 
 
-def is_running(pid: int) -> bool:
-    """Not gone, and not a zombie that waits for its parent (Linux)."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    return False
-
-
 @dataclass
 class Clone:
     """A directory with what a fresh clone has: instance files, definitions, and where to find them."""
 
     root: Path
     outputs: Path
-    started: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started: int = 0
 
     @property
     def output(self) -> Path:
         """What the command that was started last has printed."""
-        return self.outputs / f"{len(self.started)}.txt"
+        return self.outputs / f"{self.started}.txt"
 
     def start(self, *command: str) -> subprocess.Popen[bytes]:
         """Start a console script as a terminal does: a process group of its own, in which SIGINT is not ignored."""
-        with (self.outputs / f"{len(self.started) + 1}.txt").open("wb") as output:
-            process = subprocess.Popen(
+        self.started += 1
+        with self.output.open("wb") as output:
+            return subprocess.Popen(
                 [Path(sys.executable).parent / command[0], *command[1:]],
                 cwd=self.root,
-                env={**os.environ, "PWD": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
+                env={**os.environ, MARK: self.mark, "PWD": str(self.root), "PYTHONDONTWRITEBYTECODE": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
-        self.started.append(process)
-        return process
 
     def start_launch(self, act: str, *options: str) -> subprocess.Popen[bytes]:
         tags = json.dumps({"act": act, DATA_ROOT_TAG: str(self.root / "data")})
@@ -113,16 +108,21 @@ class Clone:
 
 
 @pytest.fixture(scope="module")
-def clone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clone]:
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
     root = tmp_path_factory.mktemp("clone")
     for source in (REPOSITORY / ".env", REPOSITORY / "dagster.yaml", Path(__file__).with_name("toy_definitions.py")):
         shutil.copy(source, root)
     (root / "pyproject.toml").write_text('[tool.dagster]\nmodule_name = "toy_definitions"\n')
-    clone = Clone(root, tmp_path_factory.mktemp("outputs"))
-    yield clone
-    for process in clone.started:
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+    return Clone(root, tmp_path_factory.mktemp("outputs"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(clone: Clone) -> Iterator[None]:
+    """A test that fails fails alone: a run that it left would keep the pool from the next one's."""
+    yield
+    for pid in marked(clone.mark):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.variant
@@ -162,19 +162,15 @@ def test_ctrl_c_cancels_the_run_and_ends_its_processes(clone: Clone):
     os.killpg(launch.pid, signal.SIGINT)  # as a terminal does: to the command and to its code server
     assert launch.wait(timeout=DEADLINE_S) == 130, output.read_text()
     assert clone.status_of(run) is dg.DagsterRunStatus.CANCELED
-    wait_for(lambda: not any(map(is_running, pids)))  # SIGKILL takes effect a moment later
+    wait_for(lambda: not any(map(is_alive, pids)))  # SIGKILL takes effect a moment later
 
 
 def test_a_killed_code_server_ends_the_launch_with_2(clone: Clone):
-    def code_servers() -> list[psutil.Process]:
-        children = psutil.Process(launch.pid).children(recursive=True)
-        return [child for child in children if {"api", "grpc"} <= set(child.cmdline())]
-
     with clone.instance() as instance:
         before = instance.get_runs_count()
     launch = clone.start_launch("succeed")
-    wait_for(code_servers)
-    code_servers()[0].kill()
+    wait_for(lambda: below(launch.pid, "api grpc"))
+    below(launch.pid, "api grpc")[0].kill()
     assert launch.wait(timeout=DEADLINE_S) == 2
     with clone.instance() as instance:
         assert instance.get_runs_count() == before
@@ -189,7 +185,7 @@ def test_a_killed_worker_fails_the_run(clone: Clone):
     os.kill(pids[0], signal.SIGKILL)
     assert launch.wait(timeout=DEADLINE_S) == 1, clone.output.read_text()
     assert clone.last_run().is_failure and files.at_work(clone.root / "data") == []
-    wait_for(lambda: not any(map(is_running, pids)))  # SIGKILL takes effect a moment later
+    wait_for(lambda: not any(map(is_alive, pids)))  # SIGKILL takes effect a moment later
 
 
 @pytest.mark.variant
@@ -214,7 +210,8 @@ def test_a_launch_of_other_stages_is_refused_or_waits(clone: Clone, monkeypatch:
     other = clone.start_launch("succeed", "-o", "traces")
     assert other.wait(timeout=DEADLINE_S) == 1
     refusal = clone.output.read_text()
-    assert f"Error: Run {at_work.run_id} of toy is at work with all stages, and this launch asks for traces." in refusal
+    assert f"Error: Run {at_work.run_id} of toy is at work on {clone.root / 'data'} with all stages" in refusal
+    assert "this launch asks for traces." in refusal
     assert "Traceback" not in refusal
     assert clone.last_run().run_id == at_work.run_id, "a launch that is refused makes no run"
 
@@ -251,7 +248,7 @@ def test_when_everything_was_killed_the_same_command_completes(clone: Clone):
     os.killpg(launch.pid, signal.SIGKILL)
     lost = clone.last_run()
     assert lost.status is dg.DagsterRunStatus.STARTED
-    assert all(map(is_running, pids)), "a run outlives the command that follows it"
+    assert all(map(is_alive, pids)), "a run outlives the command that follows it"
     os.kill(pids[0], signal.SIGKILL)  # with the slot of the pool in its hands
 
     launch = clone.start_launch("hang")
@@ -259,7 +256,7 @@ def test_when_everything_was_killed_the_same_command_completes(clone: Clone):
     # The daemon beats until the command, however long that takes, has looked for it.
     wait_for(lambda: clone.beat(age_s=0) or "queued for the daemon" in output.read_text())
     assert clone.status_of(lost) is dg.DagsterRunStatus.FAILURE
-    wait_for(lambda: not any(map(is_running, pids)))  # SIGKILL takes effect a moment later
+    wait_for(lambda: not any(map(is_alive, pids)))  # SIGKILL takes effect a moment later
     clone.beat(age_s=3600)
     assert launch.wait(timeout=DEADLINE_S) == 0, output.read_text()
     assert "launched without it" in output.read_text()

@@ -18,6 +18,7 @@ from tests.iterations import Iterations
 from tests.loop import ROOT, environment
 from tests.marked import MARK, left_after, listening_ports, marked
 from tests.ports import held_port
+from tests.processes import parent
 from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
@@ -84,13 +85,6 @@ def wait_until(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline
         time.sleep(0.1)
-
-
-def parent(pid: int) -> int:
-    """The pid of its parent; 0 for a process that has just ended."""
-    with suppress(FileNotFoundError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    return 0
 
 
 @pytest.fixture

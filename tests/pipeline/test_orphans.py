@@ -18,6 +18,7 @@ from pipeline.gateway.lock import running_address
 from pipeline.gateway.settings import GatewaySettings
 from pipeline.processes import process_start
 from pipeline.storage import Store
+from tests.processes import children
 from tests.servers import STARTS_WITHIN_S
 
 pytestmark = pytest.mark.slow
@@ -62,10 +63,6 @@ def test_gateways_workers_end_with_a_killed_supervisor(tmp_path: Path) -> None:
         os.kill(supervisor.pid, signal.SIGKILL)
     wait_for(lambda: all(process_start(pid) is None for pid in workers))
     assert running_address(folder) is None
-
-
-def children(pid: int) -> list[int]:
-    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_up(url: str) -> bool:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+
+from tests.processes import is_alive
 
 from .api import Api
 from .controllers import controllers
@@ -103,14 +104,6 @@ def terminated(pod: Object) -> Object:
     return pod["status"]["containerStatuses"][0]["state"]["terminated"]
 
 
-def dead(pid: int) -> bool:
-    with suppress(ProcessLookupError, FileNotFoundError):
-        os.kill(pid, 0)
-        # A zombie of our own is dead too.
-        return "Z" in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    return True
-
-
 @pytest.mark.parametrize(("code", "ends", "reason"), [(0, "Succeeded", "Completed"), (3, "Failed", "Error")])
 def test_a_pod_ends_as_its_process_does(here: Here, code: int, ends: str, reason: str) -> None:
     pod = here.pod("p", "python", "-c", f"print('one'); print('two'); raise SystemExit({code})")
@@ -154,7 +147,7 @@ def test_a_pod_that_ignores_sigterm_is_killed_after_its_grace(here: Here) -> Non
     pid = here.kubelet.running()[NS, "deaf"]
     here.driver.api.delete("Pod", NS, "deaf")
     here.until(pod, "gone")
-    assert dead(pid)
+    assert not is_alive(pid)
 
 
 def test_nothing_outlives_its_pod_or_the_test(tmp_path: Path) -> None:
@@ -165,10 +158,11 @@ def test_nothing_outlives_its_pod_or_the_test(tmp_path: Path) -> None:
         here.until(ends, "Succeeded")
         here.up(stays)
         children = [int(here.log(pod).split()[1]) for pod in (ends, stays)]
-        here.driver.wait_until(lambda: dead(children[0]), "the end of the child")  # SIGKILL takes effect a moment later
-        assert not dead(children[1])
+        # SIGKILL takes effect a moment later.
+        here.driver.wait_until(lambda: not is_alive(children[0]), "the end of the child")
+        assert is_alive(children[1])
         leader = here.kubelet.running()[NS, "stays"]
-    here.driver.wait_until(lambda: dead(children[1]) and dead(leader))
+    here.driver.wait_until(lambda: not is_alive(children[1]) and not is_alive(leader))
 
 
 @pytest.mark.parametrize(
@@ -243,9 +237,9 @@ def test_spot_interruption_evicts_and_removes_the_node(here: Here) -> None:
     here.kubelet.interrupt("spot-0", deadline_s=1)
     assert time.monotonic() - began >= 1
     assert here.driver.api.find("Node", "", "spot-0") is None
-    here.driver.wait_until(lambda: dead(pids[NS, "polite"]) and dead(pids[NS, "deaf"]))
+    here.driver.wait_until(lambda: not is_alive(pids[NS, "polite"]) and not is_alive(pids[NS, "deaf"]))
     here.until(deaf, "gone")  # the collector of pods of nodes that are no more
-    assert phase(here.at(other)) == "Running" and not dead(pids[NS, "other"])
+    assert phase(here.at(other)) == "Running" and is_alive(pids[NS, "other"])
 
 
 def test_kubelet_reports_what_ended_while_the_server_was_away(tmp_path: Path) -> None:
@@ -261,7 +255,7 @@ def test_kubelet_reports_what_ended_while_the_server_was_away(tmp_path: Path) ->
         pid = kubelet.running()[NS, "p"]
         with server.away():
             kubelet.kill(NS, "p", signal.SIGTERM)
-            here.driver.wait_until(lambda: dead(pid))
+            here.driver.wait_until(lambda: not is_alive(pid))
         assert terminated(here.until(pod, "Failed"))["exitCode"] == 7
 
 

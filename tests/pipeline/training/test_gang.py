@@ -18,6 +18,7 @@ from pipeline.training.distribution import check_world
 from pipeline.training.gang import exit_code, needed, run
 from pipeline.training.plan import TrainingPlan
 from tests.ports import held_port
+from tests.processes import is_alive
 
 WORKER = """
 import json, os, signal, sys, time
@@ -248,7 +249,7 @@ def test_no_process_outlives_its_gang(tmp_path: Path) -> None:
     process.kill()
     process.wait()
     for path in here:
-        while _running(int(path.read_text())):
+        while is_alive(int(path.read_text())):
             time.sleep(0.02)
 
 
@@ -273,10 +274,3 @@ def test_nodes_meet_at_the_master_and_never_restart_alone(launch: Callable[..., 
 def test_a_node_that_is_not_of_the_plan_is_refused(tmp_path: Path, node_rank: int, master: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         run(tmp_path / "plan.json", plan(nodes=2), max_restarts=0, node_rank=node_rank, master=master)
-
-
-def _running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False

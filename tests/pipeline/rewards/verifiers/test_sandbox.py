@@ -16,6 +16,7 @@ import pytest
 
 from pipeline.rewards.verifiers import sandbox
 from pipeline.rewards.verifiers.sandbox import CodeResult, examine
+from tests.processes import children, is_alive
 
 ROOT = Path(sandbox.__file__).parents[3]
 ADD = "def add(a, b): return a + b"
@@ -39,20 +40,6 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.01)
-
-
-def children(pid: int) -> set[int]:
-    result: set[int] = set()
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        result |= {int(child) for child in (task / "children").read_text().split()}
-    return result
-
-
-def running(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 FORBIDDEN = {
@@ -253,7 +240,7 @@ examine("while True: pass", "assert add", fenced=True, timeout_s=600, memory_mb=
         started = children(parent.pid)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-    wait_for(lambda: not any(running(pid) for pid in started))
+    wait_for(lambda: not any(map(is_alive, started)))
 
 
 # A seccomp filter that answers one call with ENOSYS and allows the rest stands in for a kernel without it.

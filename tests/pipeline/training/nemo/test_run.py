@@ -22,6 +22,7 @@ from pipeline.training.nemo.render import configuration, workspace
 from pipeline.training.nemo.run import run
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
+from tests.processes import is_alive
 
 from .plans import SECTIONS, make_plan
 
@@ -68,13 +69,6 @@ def interrupted(plan: TrainingPlan, folder: Path, checkout: Path, when: Callable
 
 def steps(result: TrainingResult) -> list[float]:
     return [row["step"] for row in result.metrics]
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -131,7 +125,7 @@ def test_killed_and_terminated_it_ends_with_the_same_weights(checkout: Path, tmp
     whole = trained(plan, tmp_path / "whole", checkout)
     behave(checkout, pause_at=3)
     assert interrupted(broken, tmp_path / "broken", checkout, lambda line: "step 3/6" in line, signal.SIGKILL) == -9
-    until(lambda: not runs(int((checkout / "pid").read_text())))  # no orphan writes beside its successor
+    until(lambda: not is_alive(int((checkout / "pid").read_text())))  # no orphan writes beside its successor
     behave(checkout, pause_at=5)
     assert interrupted(broken, tmp_path / "broken", checkout, lambda line: "step 5/6" in line, signal.SIGTERM) == 143
     behave(checkout)
