@@ -51,9 +51,9 @@ class GangAttempts:
     def current(self, at: float, name: Callable[[int], str]) -> LaunchAttempt:
         """The newest attempt if it is not over, else a new one. Of two launchers that open one at once, one wins."""
         while True:
-            if (unfinished := self.unfinished()) is not None:
-                return unfinished
-            newest = self._newest()
+            newest = self._newest()  # looked up once: a rival may open one at any moment
+            if newest is not None and newest.closed_at is None:
+                return newest
             number = newest.attempt + 1 if newest else 1
             attempt = LaunchAttempt(attempt=number, name=name(number), opened_at=at)
             if self._store.create(self._name(number), attempt):
