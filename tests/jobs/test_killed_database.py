@@ -36,9 +36,7 @@ def clone(database: tuple[Path, str], tmp_path: Path) -> Iterator[Clone]:
     (root / ".dagster").mkdir()
     clone = Clone(root, outputs)
     yield clone
-    for process in clone.started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+    clone.end()
 
 
 def test_a_database_killed_in_a_launch_loses_no_run(clone: Clone, database: tuple[Path, str]) -> None:

@@ -89,6 +89,12 @@ class Clone:
         with chdir(self.root), dg.DagsterInstance.from_config(str(self.root)) as instance:
             yield instance
 
+    def end(self) -> None:
+        """Kill what is left of its commands."""
+        for pid in marked(self.mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def last_run(self) -> dg.DagsterRun:
         with self.instance() as instance:
             return instance.get_runs(limit=1)[0]
@@ -120,9 +126,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 def nothing_left(clone: Clone) -> Iterator[None]:
     """A test that fails fails alone: a run that it left would keep the pool from the next one's."""
     yield
-    for pid in marked(clone.mark):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    clone.end()
 
 
 @pytest.mark.variant
