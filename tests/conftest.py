@@ -1,6 +1,7 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
 import fcntl
+import gc
 import os
 import signal
 import sqlite3
@@ -37,6 +38,8 @@ os.environ.setdefault("MLFLOW_SERVER_ENABLE_JOB_EXECUTION", "false")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
 os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+# To collect the tests is to import: until `done_once` that garbage is looked for in vain.
+gc.disable()
 # What a test starts mostly imports: see the file there.
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(STARTED), os.environ.get("PYTHONPATH"))))
 # A run of the tests tells of the change, not of luck or of a slow machine: the same examples every time, none of them

@@ -31,10 +31,11 @@ def done_once() -> Iterator[None]:
         read = _by_last_argument(scripts.from_config, lambda config: config.get_alembic_option("script_location"))
         patch.setattr(scripts, "from_config", staticmethod(read))
         patch.setattr(tables, "_initialize_tables", _copied(tables._initialize_tables))
-        gc.collect()
         gc.freeze()
+        gc.collect()  # of nothing: ends what sitecustomize began
         usual = gc.get_threshold()
         gc.set_threshold(20 * usual[0], *usual[1:])
+        gc.enable()
         yield
         gc.set_threshold(*usual)
 
