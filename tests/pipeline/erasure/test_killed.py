@@ -54,6 +54,7 @@ def test_a_kill_at_a_phases_end_is_healed_by_the_same_command(phase: int, world:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 61])
 def test_an_erasure_killed_at_its_writes_ends_the_same(every: int, _made: tuple[World, Path], tmp_path: Path) -> None:
     """At every file that is opened to be written, made, renamed or removed, and around every commit of a database."""
