@@ -126,9 +126,12 @@ def unsteady(endpoint: str, faults: Iterator[str]) -> Generator[str]:
                 answer = urllib.request.urlopen(asked)
             except urllib.error.HTTPError as error:
                 answer = error
-            body = b"<Error><Code>InternalError</Code></Error>" if fault == "500" else answer.read()
-            self.send_response(500 if fault == "500" else answer.status)
-            for key, value in answer.headers.items():
+            status, body, headers = answer.status, answer.read(), dict(answer.headers)
+            if fault == "500":  # an error has none of the object's headers: not its checksum either
+                status, body = 500, b"<Error><Code>InternalError</Code></Error>"
+                headers = {"Content-Type": "application/xml"}
+            self.send_response(status)
+            for key, value in headers.items():
                 if key.lower() not in ("content-length", "connection", "transfer-encoding", "date", "server"):
                     self.send_header(key, value)
             length = answer.headers["Content-Length"] if self.command == "HEAD" else str(len(body))

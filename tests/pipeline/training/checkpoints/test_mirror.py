@@ -141,8 +141,11 @@ def test_another_plan_has_another_place(tmp_path: Path, uri: str) -> None:
     assert "belongs to another plan" in near.said[0]
 
 
+FAULTS = [["500", "cut", "", "cut", "500"], *([*[""] * at, fault] for at in range(4) for fault in ("500", "cut"))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", one_and_variants([["500", "cut", "", "cut", "500"], ["500"], ["cut"]]))
+@pytest.mark.parametrize("faults", one_and_variants(FAULTS))
 def test_a_mirror_that_fails_now_and_then_is_asked_again(
     tmp_path: Path, bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, faults: list[str]
 ) -> None:
