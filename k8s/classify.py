@@ -94,9 +94,11 @@ def _queued(observed: Observed) -> Classification:
 
 def _failure(observed: Observed) -> Classification:
     quoted = {int(code) for code in _EXIT.findall(observed.detail)}
-    # The pod that submits to Ray ends with 1 whatever the trainer ended with, which is quoted then.
-    trainers = {pod.exit_code for pod in observed.pods if pod.container == CONTAINER} - {None, 0}
-    codes = trainers or quoted or {pod.exit_code for pod in observed.pods} - {None, 0}
+    # The pod that submits to Ray ends with 1 whatever the trainer ended with, which is quoted then; its nodes end with
+    # codes of Ray's once KubeRay takes them down.
+    submitters = tuple(pod for pod in observed.pods if pod.container != CONTAINER)
+    trainers = set[int | None]() if submitters else {pod.exit_code for pod in observed.pods} - {None, 0}
+    codes = trainers | quoted or {pod.exit_code for pod in observed.pods} - {None, 0}
     detail = observed.detail or "nothing was said of it"
     if NEVER_RETRY in codes | quoted:
         return Classification("refused", f"the trainer refuses the plan (exit code {NEVER_RETRY})")
@@ -115,7 +117,7 @@ def _failure(observed: Observed) -> Classification:
         return Classification("preempted", f"pod {disrupted.name} was taken away ({disrupted.disrupted})")
     if codes == {PREEMPTED} or (not codes and _DISRUPTED.search(detail)):  # a crash's peers end with 143 too
         return Classification("preempted", detail)
-    failed = _first(observed, lambda pod: pod.exit_code not in (None, 0))
+    failed = next((pod for pod in submitters or observed.pods if pod.exit_code not in (None, 0)), None)
     ended = f"pod {failed.name} ended with exit code {failed.exit_code}; " if failed else ""
     return Classification("crashed", ended + detail)
 

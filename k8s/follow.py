@@ -33,6 +33,8 @@ NEVER_HEARD_S = 60.0
 """The same for one that has not answered this launch at all: likely it is not the right one."""
 STARTING_S = 120.0
 """How long a no to what was allowed before is not believed: an API server that starts has not read the rights yet."""
+CONFLICT = 409
+"""The API server's answer where what is applied is another's by now: Kueue writes into a RayJob that it admits."""
 GONE_WITHIN_S = 600.0
 """For what is deleted to be gone, beside its grace period."""
 SELF_RESTARTING = ("jobset", "volcano")
@@ -192,7 +194,12 @@ class GangFollower:
             return Classification("leaving", f"{names} are not over yet")
         if alive:
             self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
-        obj = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
+        try:
+            obj = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
+        except Refused as refusal:
+            if refusal.code != CONFLICT or late:
+                raise
+            return Classification("leaving", "another launcher has just made it, and its queue has changed it since")
         self._attempts.place(number, obj["metadata"]["uid"])
         if self._settled():  # since the pods were counted: whoever did that may have cleared away before this came
             self._delete(obj["metadata"]["uid"])

@@ -37,6 +37,8 @@ REAL = os.environ.get("KUBECONFIG", "")
 IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
 ROOM = {"cpu": "64", "memory": "256Gi"}
 NODES = 3
+GANG = {"jobset": 2, "indexed_job": 2, "volcano": 2, "rayjob": 3}
+"""By backend, the pods of two nodes: the third submits to Ray."""
 LOGS = "a real API server asks the node's kubelet for a pod's log, and the played one does not answer it"
 
 
@@ -105,6 +107,12 @@ class Cluster:
             self.driver.run(pod)
         matches = [self.api.find("Pod", self.namespace, pod["metadata"]["name"]) for pod in pods]
         return [pod for pod in matches if pod is not None]
+
+    def run_gang(self, backend: str) -> list[dict[str, Any]]:
+        """All pods of the backend's gang of two nodes, once they run."""
+        if backend == "rayjob":
+            self.run_all(GANG[backend] - 1)  # the submitter comes once the cluster is up
+        return self.run_all(GANG[backend])
 
     def jobsets(self) -> list[dict[str, Any]]:
         return self.api.list("JobSet", self.namespace)[0]
@@ -288,6 +296,11 @@ def ender(cluster: Cluster) -> Any:
     return Ender(daemon=True)
 
 
+def those_that_end(pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of a gang's pods those that end by themselves: Ray's head and workers stay until KubeRay deletes them."""
+    return [pod for pod in pods if pod["spec"]["containers"][0]["name"] == "submitter"] or pods
+
+
 class Robot(threading.Thread):
     """A kubelet that only plays: pods run at once, and end with 0 once all of them ran."""
 
@@ -313,15 +326,15 @@ class Robot(threading.Thread):
 
     def _look(self) -> None:
         driver = self.cluster.driver
-        alive = [pod for pod in driver.pods(self.cluster.namespace) if not ended(pod)]
-        running = [pod for pod in alive if pod.get("status", {}).get("phase") == "Running"]
+        pods = driver.pods(self.cluster.namespace)
+        running = [pod for pod in pods if pod.get("status", {}).get("phase") == "Running"]
         self.writers.append({pod["metadata"]["labels"]["preference-tuning/attempt"] for pod in running})
-        for pod in alive:
+        for pod in pods:
             if "deletionTimestamp" in pod["metadata"]:
                 driver.end(pod)
-            elif pod not in running:
+            elif pod not in running and not ended(pod):
                 driver.run(pod)
         if len(running) == self.number:
             leave_result(*self.planned)
-            for pod in running:
+            for pod in those_that_end(running):
                 driver.finish(pod, 0)

@@ -75,6 +75,14 @@ CASES = {
         failed(SUBMITTER, detail="command failed with exit code 64, last"),
         "refused",
     ),
+    "Ray's submitter, a crash, its nodes taken down": (
+        failed(pod(-1, code=143, phase=RAN), SUBMITTER, detail="command failed with exit code 1, last"),
+        "crashed",
+    ),
+    "Ray's submitter, saved and left, its nodes taken down": (
+        failed(pod(-1, code=1, phase=RAN), SUBMITTER, detail="command failed with exit code 143, last"),
+        "preempted",
+    ),
     "too long": (failed(detail="DeadlineExceeded: Job was active longer than specified deadline"), "timed_out"),
 }  # fmt: skip
 

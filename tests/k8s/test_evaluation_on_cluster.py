@@ -170,6 +170,19 @@ def test_evaluation_that_is_refused_is_not_tried_again(cluster: Cluster, tmp_pat
     assert "refuses the plan" in str(error)
 
 
+def test_two_launchers_of_an_evaluation_say_the_same(cluster: Cluster, tmp_path: Path) -> None:
+    store = Store(tmp_path / "data")
+    plan = published(store, noisy(tmp_path / "candidate"))
+    given = task(store, plan, cluster.settings(tmp_path, max_restarts=0))
+    both = [Evaluating(cluster, given) for _ in range(2)]
+    with ender(cluster):
+        cluster.driver.finish(cluster.run_all(1)[0], 1)
+        errors = [launched.ended() for launched in both]
+    assert [type(error) for error in errors] == [RuntimeError, RuntimeError], errors
+    attempts = GangAttempts(store, plan.iteration.id, layout.EVAL_ATTEMPTS).all()
+    assert [(each.attempt, each.outcome) for each in attempts] == [(1, "crashed")]
+
+
 class Killed(BaseException):
     """The launcher's end, which tells nobody."""
 

@@ -15,7 +15,7 @@ from k8s.client import KubernetesClient
 from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 
-from .conftest import Cluster, Launch, Robot, ender
+from .conftest import GANG, Cluster, Launch, Robot, ender
 
 pytestmark = pytest.mark.slow
 
@@ -77,6 +77,24 @@ def test_launcher_overtaken_while_it_makes_follows_the_gang(
     ]
     if (applied := cluster.asked("patch", "JobSet")) is not None:
         assert len({path for path in applied if not path.endswith("/status")}) == 1
+
+
+def test_gang_that_its_queue_has_changed_meanwhile_is_followed(
+    cluster: Cluster, planned: Planned, tmp_path: Path
+) -> None:
+    """Kueue writes into the worker groups of a RayJob, which is a conflict for who applies it again."""
+    settings, client = cluster.settings(tmp_path, backend="rayjob"), cluster.connect()
+    client._http = held = Held(client._http, "PATCH", "/rayjobs/", 1)
+    overtaken = Launch(cluster, planned, settings, client)
+    assert held.reached.wait(120)
+    first = Launch(cluster, planned, settings)
+    cluster.pods(GANG["rayjob"] - 1)  # Kueue has let it go
+    held.released.set()
+    with Robot(cluster, planned, GANG["rayjob"]):
+        assert [launched.ended() for launched in (first, overtaken)] == [None, None]
+    assert [(each.attempt, each.outcome) for each in GangAttempts(planned[0], planned[1].iteration).all()] == [
+        (1, "succeeded")
+    ]
 
 
 def test_launcher_overtaken_by_a_whole_attempt_makes_nothing(

@@ -12,12 +12,15 @@ from k8s.classify import Classification
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
+from tests.variants import one_and_variants
 
-from .conftest import Cluster, Launch, Robot, ender, leave_result
+from .conftest import GANG, Cluster, Launch, Robot, ender, leave_result, those_that_end
 
 pytestmark = pytest.mark.slow
 
 Planned = tuple[Store, TrainingPlan]
+CRASHES = [backend for backend in GANG if backend != "volcano"]
+"""Backends with which a crash ends the gang: Volcano starts it again."""
 RANK = "batch.kubernetes.io/job-completion-index"
 
 
@@ -187,28 +190,33 @@ def test_cancelled_run_deletes_its_gang_an_interrupted_one_not(
     assert attempts(planned) == ([(1, "deleted"), (2, "succeeded")] if cancelled else [(1, "succeeded")])
 
 
-def test_two_launchers_follow_one_gang(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    settings = cluster.settings(tmp_path)
+@pytest.mark.parametrize("backend", one_and_variants(GANG))
+def test_two_launchers_follow_one_gang(cluster: Cluster, planned: Planned, tmp_path: Path, backend: str) -> None:
+    settings = cluster.settings(tmp_path, backend=backend)
     both = [Launch(cluster, planned, settings) for _ in range(2)]
-    with Robot(cluster, planned) as robot:
+    with Robot(cluster, planned, GANG[backend]) as robot:
         assert [launched.ended() for launched in both] == [None, None]
     assert both[0].result == both[1].result
-    assert len(cluster.jobsets()) == 1
+    assert attempts(planned) == [(1, "succeeded")]
     assert all(len(writers) <= 1 for writers in robot.writers)
 
 
-def test_two_launchers_say_the_same_of_a_crash(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
+@pytest.mark.parametrize("backend", one_and_variants(CRASHES))
+def test_two_launchers_say_the_same_of_a_crash(
+    cluster: Cluster, planned: Planned, tmp_path: Path, backend: str
+) -> None:
     """The first clears the gang away: to the other that is no deletion by somebody, nor its own to try again."""
-    settings = cluster.settings(tmp_path, max_restarts=0)
+    settings = cluster.settings(tmp_path, max_restarts=0, backend=backend)
     both = [Launch(cluster, planned, settings) for _ in range(2)]
     with ender(cluster):
-        pods = cluster.run_all()
+        pods = cluster.run_gang(backend)
         for launched in both:
             lines = launched.lines
             cluster.driver.wait_until(
-                lambda lines=lines: any("running: 2 pods" in line for line in lines), "the word of it"
+                lambda lines=lines: any(f"running: {GANG[backend]} pods" in line for line in lines),
+                str(lines),
             )
-        cluster.driver.finish(pods[0], 1)
+        cluster.driver.finish(those_that_end(pods)[0], 1)
         errors = [launched.ended() for launched in both]
     assert [type(error) for error in errors] == [RuntimeError, RuntimeError], errors
     assert all("exit code 1" in str(error) for error in errors)

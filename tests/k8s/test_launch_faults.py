@@ -17,7 +17,7 @@ from pipeline.training.plan import TrainingPlan
 
 from .cluster.faults import Fault
 from .cluster.gangs import requires as required
-from .conftest import Cluster, Launch, Robot, ender
+from .conftest import GANG, Cluster, Launch, Robot, ender, those_that_end
 
 pytestmark = pytest.mark.slow
 
@@ -292,9 +292,10 @@ def requires(cluster: Cluster, backend: str) -> None:
 def test_every_backend_comes_to_its_end(cluster: Cluster, planned: Planned, tmp_path: Path, backend: str) -> None:
     requires(cluster, backend)
     settings = cluster.settings(tmp_path, backend=backend)
-    with Robot(cluster, planned, number=3 if backend == "rayjob" else 2):
+    with Robot(cluster, planned, GANG[backend]):
         launched = Launch(cluster, planned, settings)
         assert launched.ended() is None, launched.lines
+    assert [each.outcome for each in GangAttempts(planned[0], planned[1].iteration).all()] == ["succeeded"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -302,13 +303,8 @@ def test_every_backend_fails_at_once_for_a_plan_that_is_refused(
     cluster: Cluster, planned: Planned, tmp_path: Path, backend: str
 ) -> None:
     requires(cluster, backend)
-    number = 3 if backend == "rayjob" else 2
     launched = Launch(cluster, planned, cluster.settings(tmp_path, backend=backend))
-    if backend == "rayjob":
-        cluster.run_all(number - 1)  # the submitter comes once the cluster is up
-    pods = cluster.run_all(number)
-    submitter = [pod for pod in pods if pod["spec"]["containers"][0]["name"] == "submitter"]
-    cluster.driver.finish((submitter or pods)[0], 64)
+    cluster.driver.finish(those_that_end(cluster.run_gang(backend))[0], 64)
     while launched.is_alive():
         for pod in cluster.driver.pods(cluster.namespace):
             if "deletionTimestamp" in pod["metadata"]:

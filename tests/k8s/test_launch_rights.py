@@ -11,7 +11,7 @@ from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 
-from .conftest import Cluster, Launch, Robot
+from .conftest import GANG, Cluster, Launch, Robot
 from .policies import launcher_account
 from .render.golden import CASES
 
@@ -34,7 +34,7 @@ def test_a_components_rights_are_enough_for_its_backend(
     cluster: Cluster, planned: Planned, tmp_path: Path, backend: str
 ) -> None:
     client = client_of(cluster, tmp_path, BACKENDS[backend])
-    with Robot(cluster, planned, number=3 if backend == "rayjob" else 2):
+    with Robot(cluster, planned, GANG[backend]):
         assert Launch(cluster, planned, cluster.settings(tmp_path, backend=backend), client).ended() is None
 
 

@@ -119,7 +119,8 @@ class PodDriver:
     def end(self, pod: Object, code: int = 143) -> None:
         """The kubelet's part for a pod that somebody deleted."""
         if self.api.find("Pod", *place(pod)):
-            self.finish(pod, code)
+            if not ended(pod):
+                self.finish(pod, code)
             self.api.delete("Pod", *place(pod), grace_s=0, uid=pod["metadata"]["uid"])
 
     def waiting(self, pod: Object, reason: str, message: str) -> None:
