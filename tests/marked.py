@@ -1,5 +1,7 @@
 """Every process that came from one command, whatever it is called and whoever its parent is now (Linux)."""
 
+import os
+import signal
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +19,13 @@ def marked(mark: str) -> dict[int, str]:
                 words = folder.joinpath("cmdline").read_bytes().decode(errors="replace")
                 processes[int(folder.name)] = words.replace("\0", " ")
     return processes
+
+
+def kill(mark: str) -> None:
+    """Send SIGKILL to each process with the mark."""
+    for pid in marked(mark):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def left_after(mark: str, seconds: float) -> dict[int, str]:

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.jobs.test_launch import DEADLINE_S, REPOSITORY, Clone
+from tests.marked import kill
 from tests.servers import postgres, restart_postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.variant]
@@ -36,7 +37,7 @@ def clone(database: tuple[Path, str], tmp_path: Path) -> Iterator[Clone]:
     (root / ".dagster").mkdir()
     clone = Clone(root, outputs)
     yield clone
-    clone.end()
+    kill(clone.mark)
 
 
 def test_a_database_killed_in_a_launch_loses_no_run(clone: Clone, database: tuple[Path, str]) -> None:

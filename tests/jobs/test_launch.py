@@ -9,7 +9,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import chdir, contextmanager, suppress
+from contextlib import chdir, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
 from jobs.workers import DATA_ROOT_TAG, worker_files
-from tests.marked import MARK, marked
+from tests.marked import MARK, kill
 from tests.processes import below, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
@@ -89,12 +89,6 @@ class Clone:
         with chdir(self.root), dg.DagsterInstance.from_config(str(self.root)) as instance:
             yield instance
 
-    def end(self) -> None:
-        """Kill what is left of its commands."""
-        for pid in marked(self.mark):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
     def last_run(self) -> dg.DagsterRun:
         with self.instance() as instance:
             return instance.get_runs(limit=1)[0]
@@ -126,7 +120,7 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Clone:
 def nothing_left(clone: Clone) -> Iterator[None]:
     """A test that fails fails alone: a run that it left would keep the pool from the next one's."""
     yield
-    clone.end()
+    kill(clone.mark)
 
 
 @pytest.mark.variant

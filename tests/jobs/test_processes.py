@@ -16,7 +16,7 @@ import pytest
 
 from tests.iterations import Iterations
 from tests.loop import ROOT, environment
-from tests.marked import MARK, left_after, listening_ports, marked
+from tests.marked import MARK, kill, left_after, listening_ports, marked
 from tests.ports import held_port
 from tests.processes import parent
 from tests.variants import one_and_variants
@@ -74,11 +74,6 @@ class Command:
     def left(self) -> dict[int, str]:
         return left_after(self.mark, ENDED_S)
 
-    def kill_all(self) -> None:
-        for pid in marked(self.mark):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-
 
 def wait_until(what: Callable[[], bool]) -> None:
     deadline = time.monotonic() + ENDED_S
@@ -105,7 +100,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
     yield start
     for command in started:
-        command.kill_all()
+        kill(command.mark)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from tests.servers import mlflow_server
 from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
+TO_DO = r"gives no answer \(\w+\)\. See to it that it runs, and launch the same again"
 RUN, UPLOAD, VERSION = "/runs/create", "/adapter_model.safetensors", "/model-versions/create"
 
 
@@ -102,6 +103,14 @@ def test_request_whose_answer_is_lost_makes_one_thing(path: str, line: tuple[str
     check_one(url, name, recorded.version.version)
 
 
+def test_a_server_that_is_not_there_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(RETRIES, "0")
+    with held_port() as held:
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=f"MLflow at {url} {TO_DO}"):
+            register(str(tmp_path / "data"), url, "nobody")
+
+
 @pytest.mark.variant
 def test_server_killed_in_a_registration_leaves_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three times in one registration, which is begun again each time: the same version and digests come of it."""
@@ -112,7 +121,7 @@ def test_server_killed_in_a_registration_leaves_one_version(tmp_path: Path, monk
         for path, after in ((RUN, True), (UPLOAD, False), (VERSION, True)):
             with mlflow_server(kept, line.port) as line.killed:
                 line.cut_at, line.after = path, after
-                with pytest.raises(ConnectionError, match=f"MLflow at {url} gives no answer .* launch the same again"):
+                with pytest.raises(ConnectionError, match=f"MLflow at {url} {TO_DO}"):
                     register(str(root), url, "dead")
         assert line.cuts == [RUN, UPLOAD, VERSION]
         with mlflow_server(kept, line.port):
