@@ -20,9 +20,8 @@ from jobs.run_lines import RunLines
 
 HEARTBEAT_S = 60
 """A daemon writes a heartbeat every 30 s; with two of them missing it counts as gone."""
-PATIENCE_S = 115
-"""What a canceled run gets to end by itself, for a trainer's last checkpoint (a little more than the default
-`training.grace_s`), and an ended one's worker to leave."""
+LEAVES_S = 60
+"""What the worker of a run that has ended gets to leave."""
 POLL_S = 0.5
 FAULTS = 10
 """How many looks at a run may fail, on a busy database for one, before it counts as lost from sight."""
@@ -77,6 +76,9 @@ def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
 class RunFollower:
     """Stays with a run until it has ended; SIGINT or SIGTERM cancels it, a second one kills it.
 
+    A canceled run is never killed by the clock: its trainer has `training.grace_s` for a last checkpoint, however long
+    that is, and ends after it by itself.
+
     `workspace`: where a run is launched from that was left in a queue without a daemon; this project's launcher, which
     starts a worker of its own, needs none.
     """
@@ -94,7 +96,7 @@ class RunFollower:
         self.cursor: str | None = None
         self.began = self.ended = time.monotonic()
         self.signals: list[int] = []
-        self.canceled_at = 0.0
+        self.canceled = False
         self.faults = 0
 
     def follow(self) -> None:
@@ -134,13 +136,13 @@ class RunFollower:
 
     def _is_over_or_lost(self) -> bool:
         try:
-            return self._is_over()
+            return self.is_over()
         except Exception as fault:  # the boundary between watching and running: a fault here is not the run's
             self.faults += 1
             self.lines.reason = f"Lost sight of the run, which may go on: {fault!r}"
             return self.faults > FAULTS
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
         """One look at the run: what is new, whether a signal came, whether somebody still works on it."""
         run = self.instance.get_run_by_id(self.run.run_id)
         if run is None:
@@ -151,21 +153,28 @@ class RunFollower:
         for record in news.records:
             self.lines.take(record.event_log_entry)
         if run.is_finished:
-            deadline = time.monotonic() + PATIENCE_S
-            while self.launcher.is_alive(run.run_id) and time.monotonic() < deadline:
-                time.sleep(0.1)
+            self._await_worker(run)
             self.launcher.kill(run.run_id)
             self.instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
             return True
-        if self.signals and not self.canceled_at:
+        if self.signals and not self.canceled:
             self.lines.write("run", "canceling; a second Ctrl-C kills it")
-            self.canceled_at = time.monotonic()
+            self.canceled = True
             self.coordinator.cancel_run(run.run_id)
-        elif len(self.signals) > 1 or (self.canceled_at and time.monotonic() > self.canceled_at + PATIENCE_S):
+        elif len(self.signals) > 1:
             self.launcher.kill(run.run_id)
         if run.status is not dg.DagsterRunStatus.QUEUED:
             reap_if_dead(self.instance, run.run_id)
-        elif not self.canceled_at and not daemon_is_alive(self.instance):
+        elif not self.canceled and not daemon_is_alive(self.instance):
             self.lines.write("run", "the daemon that was to take it is gone: launched without it")
             self.instance.launch_run(run.run_id, self.workspace)
         return False
+
+    def _await_worker(self, run: dg.DagsterRun) -> None:
+        """Until it has left. One of a canceled run may still be within its trainer's grace: Dagster's daemon writes
+        CANCELED after three minutes, whatever the worker does."""
+        deadline = time.monotonic() + LEAVES_S
+        while self.launcher.is_alive(run.run_id) and len(self.signals) < 2:
+            if run.status is not dg.DagsterRunStatus.CANCELED and time.monotonic() > deadline:
+                return
+            time.sleep(0.1)

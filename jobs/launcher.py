@@ -144,7 +144,7 @@ def reap_dead_runs(instance: dg.DagsterInstance) -> None:
     pools = [log.get_concurrency_info(key) for key in log.get_concurrency_keys()]
     for run_id in {step.run_id for pool in pools for step in (*pool.claimed_slots, *pool.pending_steps)}:
         run = instance.get_run_by_id(run_id)
-        if run is None or run.is_finished:
+        if run is None or (run.is_finished and not launcher_of(instance).is_alive(run_id)):
             launcher_of(instance).kill(run_id)
             log.free_concurrency_slots_for_run(run_id)
 

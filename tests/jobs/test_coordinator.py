@@ -1,14 +1,22 @@
-"""Which daemon a launch leaves its run to, whatever the clock says."""
+"""Which daemon a launch leaves its run to, and how long it waits for a canceled one, whatever the clock says."""
 
+import itertools
+import shutil
+import signal
+import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import dagster as dg
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
+from jobs import coordinator
 from jobs.coordinator import HEARTBEAT_S, daemon_is_alive
 from jobs.dagster_internals import queue_daemon_type
+from jobs.launcher import launcher_of
+from tests.loop import ROOT
 
 DAY_S = 86_400.0
 
@@ -19,3 +27,33 @@ def test_a_daemon_of_before_a_clock_was_set_back_is_gone(age_s: float, is_alive:
         assert not daemon_is_alive(instance)
         instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age_s, queue_daemon_type(), "a daemon", None))
         assert daemon_is_alive(instance) is is_alive
+
+
+def test_a_canceled_run_is_not_killed_within_its_trainers_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every look at the clock is a day after the one before, and the daemon has given the run up."""
+    shutil.copy(ROOT / "dagster.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    days = itertools.count(step=DAY_S)
+    monkeypatch.setattr(coordinator, "time", SimpleNamespace(monotonic=lambda: next(days), sleep=time.sleep))
+    saves = "trap 'sleep 1; touch saved; exit' TERM; while :; do touch ready; sleep 0.1; done"
+    with (
+        dg.DagsterInstance.from_config(str(tmp_path)) as instance,
+        subprocess.Popen(["bash", "-c", saves], start_new_session=True) as worker,
+    ):
+        run = instance.add_run(dg.DagsterRun("toy", status=dg.DagsterRunStatus.STARTED))
+        launcher = launcher_of(instance)
+        launcher.directory.mkdir(parents=True)
+        launcher.workers.remember(run.run_id, worker.pid)
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.01)
+        queue = instance.run_coordinator
+        assert isinstance(queue, coordinator.FollowingRunCoordinator)
+        follower = coordinator.RunFollower(queue, instance, None, run)
+        follower.signals.append(signal.SIGINT)
+        assert not follower.is_over()
+        assert not follower.is_over()
+        instance.report_run_canceled(run)
+        assert follower.is_over()
+        assert (tmp_path / "saved").exists()
