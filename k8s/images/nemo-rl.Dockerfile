@@ -20,10 +20,10 @@ RUN apt-get update \
 
 # torch only merges and exports here: name PyTorch's index of builds for CPUs, or 3 GB of CUDA come along a second time.
 ARG TORCH_INDEX=
-COPY constraints-gpu.txt k8s/images/nemo-rl.txt /build/
+COPY constraints/gpu.txt k8s/images/nemo-rl.txt /build/
 ENV PATH=/opt/venv/bin:${PATH}
-RUN pip install --no-cache-dir -c /build/constraints-gpu.txt ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} torch
-RUN pip install --no-cache-dir -c /build/constraints-gpu.txt -r /build/nemo-rl.txt
+RUN pip install --no-cache-dir -c /build/gpu.txt ${TORCH_INDEX:+--index-url ${TORCH_INDEX}} torch
+RUN pip install --no-cache-dir -c /build/gpu.txt -r /build/nemo-rl.txt
 
 # `python` is ours and `ray` is NeMo RL's, which `uv run` starts in its own environment whatever the PATH. uv has its
 # Python and its packages under /root, and wants a cache that it can write.

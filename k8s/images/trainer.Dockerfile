@@ -22,9 +22,9 @@ RUN apt-get update \
 ENV PATH=/opt/venv/bin:${PATH}
 
 # torch comes first and alone: anything else that wants it must find it there, not fetch another build.
-COPY constraints-gpu.txt k8s/images/trainer.txt /build/
-RUN pip install --no-cache-dir -c /build/constraints-gpu.txt torch
-RUN pip install --no-cache-dir -c /build/constraints-gpu.txt -r /build/trainer.txt
+COPY constraints/gpu.txt k8s/images/trainer.txt /build/
+RUN pip install --no-cache-dir -c /build/gpu.txt torch
+RUN pip install --no-cache-dir -c /build/gpu.txt -r /build/trainer.txt
 
 # Not installed but found: the project's own requirements include Dagster, and no trainer or evaluation needs it.
 COPY pipeline /app/pipeline

@@ -27,7 +27,7 @@ def missing_packages(recipe: Recipe, methods: Iterable[Method]) -> list[str]:
     if absent := [name for name in TRAINS if not _is_installed(name)]:
         return [
             f"training: this environment lacks {', '.join(absent)}. Install preference-tuning[train], torch first "
-            "(pip install -c constraints-cpu.txt torch), or train on a cluster (compute.kubernetes)."
+            "(pip install -c constraints/cpu.txt torch), or train on a cluster (compute.kubernetes)."
         ]
     needed = {package: field for method in methods for package, field in method.packages.items()}
     if training.lora is not None and training.lora.quantise == "nf4":

@@ -202,7 +202,7 @@ def test_the_component_takes_out_what_the_chart_makes(name: str, tmp_path: Path)
 
 
 def test_the_page_installs_the_charts_of_dagster_s_version() -> None:
-    (version,) = re.findall(r"^dagster==(\S+)$", (ROOT / "constraints-cpu.txt").read_text(), re.MULTILINE)
+    (version,) = re.findall(r"^dagster==(\S+)$", (ROOT / "constraints/cpu.txt").read_text(), re.MULTILINE)
     installed = [shlex.split(line) for line in LINES if line.startswith("helm upgrade")]
     assert [(words[3], words[words.index("--namespace") + 1]) for words in installed] == [
         ("dagster-user-deployments", RUNS), ("dagster", PLATFORM),

@@ -139,7 +139,7 @@ def test_every_version_that_pip_installs_is_decided_here(dockerfile: Path) -> No
     for step in steps:
         words = shlex.split(step)
         constraints = words[words.index("-c") + 1]
-        assert Path(constraints).name in set(copied(dockerfile)), step
+        assert f"constraints/{Path(constraints).name}" in copied(dockerfile), step
         assert "--no-cache-dir" in words and "--no-deps" not in words
 
 
@@ -201,7 +201,7 @@ def test_the_trainers_image_has_what_an_evaluation_loads() -> None:
 
 
 def test_the_trainer_is_pinned_and_agrees_with_the_tested_set() -> None:
-    gpu, cpu = pins("constraints-gpu.txt"), pins("constraints-cpu.txt")
+    gpu, cpu = pins("constraints/gpu.txt"), pins("constraints/cpu.txt")
     assert requirements("trainer") | requirements("nemo-rl") <= gpu.keys()
     decisive = ("accelerate", "dagster-pipes", "datasets", "math-verify", "numpy", "peft", "pyarrow", "pydantic")
     decisive += ("safetensors", "tokenizers", "torch", "transformers", "trl", "xxhash")
@@ -212,6 +212,17 @@ def test_the_extras_of_the_dagster_image_exist() -> None:
     (extras,) = re.findall(r"'\.\[([\w,-]+)\]'", (IMAGES / "dagster.Dockerfile").read_text())
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras.split(",")) <= project.keys()
-    pinned = pins("constraints-cpu.txt").keys()
+    pinned = pins("constraints/cpu.txt").keys()
     assert {"dagster-k8s", "dagster-postgres", "dagster-aws", "gcsfs", "google-cloud-storage"} <= pinned
     assert "psycopg2-binary" in pinned
+
+
+def test_the_web_server_of_dagster_s_chart_checks_origins(tmp_path: Path) -> None:
+    """The chart starts `dagster-webserver`, which is `jobs.webserver` in the image."""
+    (replaced,) = [run for run in instructions(IMAGES / "dagster.Dockerfile", "RUN") if "dagster-webserver" in run]
+    subprocess.run(["sh", "-c", replaced.replace("/opt/venv/bin", str(tmp_path))], check=True)
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    command = ["/bin/sh", str(tmp_path / "dagster-webserver"), "-h", "0.0.0.0", "-p", "80"]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
+    assert done.stdout == "-m jobs.webserver -h 0.0.0.0 -p 80\n"

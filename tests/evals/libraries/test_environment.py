@@ -52,7 +52,7 @@ def test_a_fault_arrives_with_the_last_lines() -> None:
 @pytest.mark.parametrize(("python", "word"), [("", "none is named"), ("/nowhere/python", "no Python for lm-eval")])
 def test_a_missing_environment_says_how_to_make_one(python: str, word: str) -> None:
     _, lm_eval = library_environments(lm_eval_python=python)
-    with pytest.raises(ValueError, match=rf"(?s){word}.*-r constraints-lm-eval.txt.*LM_EVAL_PYTHON"):
+    with pytest.raises(ValueError, match=rf"(?s){word}.*-r constraints/lm-eval.txt.*LM_EVAL_PYTHON"):
         lm_eval.call("works", "double", number=1)
 
 
