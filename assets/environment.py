@@ -93,6 +93,8 @@ class Environment:
     takes the keys from the environment by itself, but not these."""
     ports: dict[str, str]
     """DAGSTER_PORT and MLFLOW_PORT: where `make ui` listens."""
+    dagster_hosts: list[str]
+    """DAGSTER_ALLOWED_HOSTS, divided by commas: the names, without a port, that Dagster's web server is asked by."""
 
     def traces_address(self) -> str:
         """Of the database with the table of traces. Raises ValueError where it is not set."""
@@ -182,6 +184,7 @@ def environment() -> Environment:
         ray=read("RAY_ADDRESS", ""),
         s3={name: value for name, value in s3.items() if value},
         ports={"DAGSTER": read("DAGSTER_PORT", "3000"), "MLFLOW": read("MLFLOW_PORT", "5000")},
+        dagster_hosts=(read("DAGSTER_ALLOWED_HOSTS") or "127.0.0.1,localhost").split(","),
     )
 
 

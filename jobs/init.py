@@ -125,7 +125,7 @@ def after(folder: Path, start: str, compose: bool) -> list[str]:
             *lines,
             "  docker compose up -d",
             "  docker compose exec daemon dagster job launch -j preference_tuning",
-            "  docker compose logs dagster mlflow-page   # the links to both pages",
+            "  xdg-open http://localhost:3000            # Dagster; MLflow is on http://localhost:5000",
         ]
     return [
         *lines,

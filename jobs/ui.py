@@ -1,22 +1,19 @@
-"""`pt ui` (`make ui`): Dagster and MLflow side by side on 127.0.0.1 until Ctrl-C or SIGTERM, from one process that
-ends both.
+"""`pt ui` (`make ui`): Dagster (code servers, daemon, web server) and MLflow on 127.0.0.1 until Ctrl-C or SIGTERM.
 
-Refuses to listen anywhere else: neither of the two asks for a password. Both listen on Unix sockets in a folder of one
-user, and a proxy before each lets nobody in but a browser that opened its one-time link (pipeline/front_proxy). Both
-start processes that outlive them, so each has a session of its own, which ends with this process however that ends: a
-guard, forked from it, sees to it. Runs that the daemon launched are in sessions of their own too and go on, as they do
-without a UI.
+Neither page asks for a password, so they listen nowhere else, and both refuse what pages of other sites send
+(jobs/same_origin.py; MLflow's own --allowed-hosts). The servers start processes that outlive them, so each has a
+session of its own. All sessions end with this process however that ends: a guard, forked from it, ends them after a
+SIGKILL. Runs that the daemon launched have their own sessions and go on.
 """
 
 import argparse
 import os
-import shlex
-import shutil
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +30,7 @@ HOST = "127.0.0.1"
 PORTS = {name: int(port) for name, port in environment().ports.items()}
 GRACE_S = 20.0
 """What the servers get to end by themselves: Dagster's daemon says in it that it is no longer there to take runs."""
+POLL_S = 0.1
 TAIL = 20
 DEFAULTS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 """For variables that are not set. Without the second, MLflow's pages report what is clicked."""
@@ -41,7 +39,7 @@ MAKE_DATABASE = "import sys; from pipeline.registry.tracking import ensure_datab
 
 
 class UiServer:
-    """One of the two or its proxy, in a session of its own; its output goes on to the terminal."""
+    """A server in a session of its own; its output goes on to the terminal."""
 
     def __init__(self, name: str, command: list[str]):
         self.name, self.tail = name, deque[str](maxlen=TAIL)
@@ -83,14 +81,11 @@ def main(arguments: Sequence[str] = ()) -> int:
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup means it
             signal.signal(number, signal.default_int_handler)
     servers: list[UiServer] = []
-    guard, sockets = 0, tempfile.mkdtemp(prefix="ui-")  # 0700
+    guard = 0
     try:
-        guard, guarded = _start_guard(sockets)
-        print("Open these links, each in one browser. Ctrl-C ends both.", flush=True)
-        for name, command in _commands(sockets).items():
-            servers.append(UiServer(name, command))
-            os.write(guarded, f"{servers[-1].process.pid}\n".encode())
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # not reaped: its pid stays its own
+        with tempfile.TemporaryDirectory(prefix="ui-", ignore_cleanup_errors=True) as folder:
+            guard, guarded = _start_guard()
+            _serve(servers, guarded, Path(folder, "workspace.yaml"))
     except KeyboardInterrupt:
         return 0
     finally:
@@ -98,58 +93,66 @@ def main(arguments: Sequence[str] = ()) -> int:
         end_sessions([server.process.pid for server in servers], signal.SIGINT, GRACE_S)
         if guard:
             os.kill(guard, signal.SIGKILL)
-        shutil.rmtree(sockets, ignore_errors=True)
     for server in ended:
         server.copier.join()
         status = server.process.returncode
         print(f"{server.name} ended with status {status}, so everything was ended. Its last lines:")
         print("".join(server.tail), end="")
     if not ended:
-        print("The guard of the two servers was killed, so everything was ended. Start it again: make ui")
+        print("The guard of the servers was killed, so everything was ended. Start it again: make ui")
     return 1
 
 
-def _commands(sockets: str) -> dict[str, list[str]]:
+def _serve(servers: list[UiServer], guarded: int, workspace: Path) -> None:
+    """Start the servers, and return when one of them or the guard has ended."""
+
+    def start(name: str, command: list[str]) -> None:
+        servers.append(UiServer(name, command))
+        os.write(guarded, f"{servers[-1].process.pid}\n".encode())
+
+    start("MLflow", _mlflow())
+    start("Dagster's code servers", [sys.executable, "-m", "jobs.code_servers", str(workspace)])
+    while not workspace.exists():  # the code loads
+        if _has_ended():
+            return
+        time.sleep(POLL_S)
+    options = ["-w", str(workspace)]
+    start("Dagster's daemon", [sys.executable, "-m", "dagster._daemon", "run", *options])
+    web = ["--host", HOST, "--port", str(PORTS["DAGSTER"])]
+    start("Dagster's web server", [sys.executable, "-m", "jobs.webserver", *web, *options])
+    print(f"Dagster  http://{HOST}:{PORTS['DAGSTER']}\nMLflow   http://{HOST}:{PORTS['MLFLOW']}\nCtrl-C ends both.")
+    sys.stdout.flush()
+    os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)  # not reaped: its pid stays its own
+
+
+def _has_ended() -> bool:
+    return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def _mlflow() -> list[str]:
     settings = deployment()
     settings.store().path(layout.MLFLOW).mkdir(parents=True, exist_ok=True)
     if settings.tracking_uri().startswith(SQLITE):
         subprocess.run([sys.executable, "-c", MAKE_DATABASE, settings.tracking_uri()], check=False)
+    command = [str(Path(sys.executable).parent / "mlflow"), "server", "--host", HOST, "--port", str(PORTS["MLFLOW"])]
+    command += ["--allowed-hosts", f"{HOST}:*,localhost:*", "--workers", "1"]
     artifacts = settings.store().path(layout.MLFLOW_ARTIFACTS)
-    dagster = [sys.executable, "-m", "jobs.dagster_dev", _socket(sockets, "DAGSTER")]
-    dagster += ["-h", HOST, "-p", str(PORTS["DAGSTER"])]
-    mlflow = [str(Path(sys.executable).parent / "mlflow"), "server", "--host", HOST, "--port", str(PORTS["MLFLOW"])]
-    mlflow += ["--workers", "1", "--uvicorn-opts", f"--uds {shlex.quote(_socket(sockets, 'MLFLOW'))}"]
-    mlflow += ["--backend-store-uri", settings.tracking_uri(), "--artifacts-destination", str(artifacts)]
-    proxies = {f"The proxy of {name}": _proxy(sockets, name) for name in ("Dagster", "MLflow")}
-    return {"Dagster": dagster, "MLflow": mlflow, **proxies}
+    return [*command, "--backend-store-uri", settings.tracking_uri(), "--artifacts-destination", str(artifacts)]
 
 
-def _socket(sockets: str, name: str) -> str:
-    return str(Path(sockets, f"{name.lower()}.sock"))
-
-
-def _proxy(sockets: str, name: str) -> list[str]:
-    """What listens on the port, and asks whoever comes for the cookie of a link that it has printed."""
-    port = PORTS[name.upper()]
-    hosts = [f"{host}:{port}" for host in (HOST, "localhost")]
-    command = [sys.executable, "-m", "pipeline.front_proxy", "--listen", f"{HOST}:{port}", "--sign-in", name]
-    command += ["--hosts", ",".join(hosts), "--origins", ",".join(f"http://{host}" for host in hosts)]
-    return [*command, "--to", f"unix:{_socket(sockets, name)}"]
-
-
-def _start_guard(sockets: str) -> tuple[int, int]:
+def _start_guard() -> tuple[int, int]:
     """The guard's pid, and where to write the pid of every session that is to end with this process."""
     sessions, guarded = os.pipe()
     guard = os.fork()
     if guard == 0:
         os.close(guarded)
-        _guard(sessions, sockets)
+        _guard(sessions)
     os.close(sessions)
     return guard, guarded
 
 
-def _guard(sessions: int, sockets: str) -> NoReturn:
-    """Wait for the parent's end, which closes the pipe, and end what it has left. `sockets`: the folder of them."""
+def _guard(sessions: int) -> NoReturn:
+    """Wait for the parent's end, which closes the pipe, and end what it has left."""
     try:
         os.setsid()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -157,7 +160,6 @@ def _guard(sessions: int, sockets: str) -> NoReturn:
         with os.fdopen(sessions) as pipe:
             leaders = [int(line) for line in pipe]
         end_sessions(leaders, signal.SIGINT, GRACE_S)
-        shutil.rmtree(sockets, ignore_errors=True)
     finally:
         os._exit(0)
 

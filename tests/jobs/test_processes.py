@@ -1,18 +1,25 @@
 """What is left of the commands when they are ended: nothing, whoever is ended and with what signal."""
 
 import itertools
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+from websockets import Origin, Subprotocol
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from tests.iterations import Iterations
 from tests.loop import ROOT, environment
@@ -116,8 +123,8 @@ def ui(start: Callable[..., Command], tmp_path: Path) -> Iterator[Command]:
         overrides = f"data_root={tmp_path / 'data'}"
         variables = {"PYTHONPATH": str(ROOT), "PREFERENCE_TUNING_OVERRIDES": overrides, **chosen}
         command = start("python", "-m", "jobs.ui", **variables)
-        command.wait_for(lambda: command.find("dagster._daemon", "run") and command.find("-m uvicorn"))
-        assert len(marked(command.mark)) >= 10
+        command.wait_for(lambda: len(listening_ports(command.mark)) == 2)
+        assert listening_ports(command.mark) == {int(port) for port in chosen.values()}
         yield command
 
 
@@ -125,13 +132,15 @@ SERVER = f"""#!{sys.executable}
 import signal, subprocess, sys
 if sys.argv[1] == "-c":
     sys.exit()
+if "jobs.code_servers" in sys.argv:
+    open(sys.argv[-1], "x")
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.pause()
 """
-"""In place of Dagster, of MLflow and of their proxies: like them it leaves children behind when it ends, which ignore
-Ctrl-C. What makes MLflow's database has nothing to do here."""
+"""In place of Dagster's servers and MLflow: like them it leaves children behind when it ends, which ignore Ctrl-C. What
+makes MLflow's database has nothing to do here."""
 UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop(1), 1.0; sys.exit(ui.main())"
 """As `python -m jobs.ui`, with the servers that lie beside the given Python, and little grace for them."""
 UI_OF_MAKE = """
@@ -146,7 +155,7 @@ runpy.run_module('jobs.ui', run_name='__main__')
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Path:
-    """In place of the Python that starts Dagster and the proxies, with MLflow beside it."""
+    """In place of the Python that starts Dagster's servers, with MLflow beside it."""
     for name in ("python", "mlflow"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).write_text(SERVER)
@@ -165,10 +174,54 @@ def quick_ui(start: Callable[..., Command], servers: Path, tmp_path: Path) -> It
         yield command
 
 
-def test_ui_ends_on_ctrl_c(ui: Command) -> None:
-    links = [line.split()[1] for line in ui.text().splitlines() if "/sign-in?token=" in line]
-    ui.wait_for(lambda: len(listening_ports(ui.mark)) == 2)
-    assert listening_ports(ui.mark) == {int(link.split("/")[2].split(":")[1]) for link in links}, "the proxies' alone"
+def request(method: str, url: str, body: object = None, **headers: str) -> tuple[int, dict[str, Any]]:
+    """Status and JSON of an answer."""
+    head = {"content-type": "application/json", **headers}
+    data = None if body is None else json.dumps(body).encode()
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, data, head, method=method)) as answer:
+            return answer.status, json.loads(answer.read() or "{}")
+    except urllib.error.HTTPError as error:
+        return error.code, {}
+
+
+LAUNCH_RUN = {
+    "query": "mutation($p: ExecutionParams!) { launchRun(executionParams: $p) { __typename } }",
+    "variables": {"p": {"selector": {"repositoryLocationName": "preference_tuning", "repositoryName": "__repository__",
+                                     "jobName": "tell"}}},
+}  # fmt: skip
+DAEMONS = {"query": "{ instance { daemonHealth { allDaemonStatuses { daemonType healthy } } } }"}
+SEARCH = {"max_results": 1}
+
+
+def test_ui_serves_its_own_pages_alone_until_ctrl_c(ui: Command) -> None:
+    dagster, mlflow = (line.split()[1] for line in ui.text().splitlines() if line.startswith(("Dagster ", "MLflow ")))
+    graphql, experiments = f"{dagster}/graphql", f"{mlflow}/ajax-api/2.0/mlflow/experiments/search"
+    foreign = "http://pages.example"
+
+    status, launched = request("POST", graphql, LAUNCH_RUN, origin=dagster)
+    assert status == 200 and launched["data"]["launchRun"]["__typename"], launched
+    assert request("POST", experiments, SEARCH, origin=mlflow)[0] == 200
+    refused = {
+        "origin": request("POST", graphql, LAUNCH_RUN, origin=foreign),
+        "another port": request("POST", graphql, LAUNCH_RUN, origin=mlflow),
+        "host": request("POST", graphql, LAUNCH_RUN, host="pages.example", origin=foreign),
+        "mutation by GET": request("GET", f"{graphql}?query=mutation%7BreloadWorkspace%7B__typename%7D%7D"),
+        "MLflow's host": request("POST", experiments, SEARCH, host="pages.example"),
+        "MLflow's origin": request("POST", experiments, SEARCH, origin=foreign),
+    }
+    assert {status for status, _ in refused.values()} == {403}, refused
+    with pytest.raises(InvalidStatus, match="403"):
+        connect(graphql.replace("http", "ws", 1), origin=Origin(foreign), proxy=None)
+    own = {"origin": Origin(dagster), "subprotocols": [Subprotocol("graphql-ws")]}
+    with connect(graphql.replace("http", "ws", 1), **own, proxy=None):
+        pass
+
+    def daemons() -> list[dict[str, Any]]:
+        return request("POST", graphql, DAEMONS)[1]["data"]["instance"]["daemonHealth"]["allDaemonStatuses"]
+
+    ui.wait_for(lambda: all(each["healthy"] for each in daemons() if each["daemonType"] in ("SCHEDULER", "SENSOR")))
+
     ui.process.send_signal(signal.SIGINT)
     assert ui.wait() == 0, ui.text()
     assert marked(ui.mark) == {}
@@ -191,9 +244,10 @@ def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
     ("word", "name"),
     one_and_variants(
         [
-            ("jobs.dagster_dev", "Dagster"),
+            ("jobs.code_servers", "Dagster's code servers"),
             ("bin/mlflow", "MLflow"),
-            ("--sign-in Dagster", "The proxy of Dagster"),
+            ("dagster._daemon", "Dagster's daemon"),
+            ("jobs.webserver", "Dagster's web server"),
             ("ui.main()", "The guard"),
         ]
     ),
