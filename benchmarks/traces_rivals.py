@@ -151,7 +151,7 @@ def materialized(
         stage_context(
             store,
             log=lambda line: print(line, file=sys.stderr),
-            traces=Traces(source=source, near_duplicates=near_duplicates),
+            traces=Traces(source=source, near_duplicates=near_duplicates, regions_allowed=("us", "kr")),
             compute=Compute(data=where, workers=workers),
         ),
         Address(source, str(export)),

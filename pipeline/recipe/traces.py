@@ -217,10 +217,10 @@ class Traces(Section):
     """Metadata key that says whether a user agreed to training. Absent, null, false, 0 and "false" all mean no."""
     region_key: str = "region"
     """Metadata key of the region whose law covers the trace."""
-    regulated_regions: tuple[str, ...] = ("eu",)
-    """Regions whose traces only a job inside the same boundary may read."""
-    job_region: str = ""
-    """The boundary that this deployment runs in; empty: outside every regulated region."""
+    regions_allowed: tuple[str, ...] = ()
+    """Regions whose traces this deployment may read, in any case: `eu` also allows `eu-west-1`. A trace of another
+    region stays out, and so does one without a region. Empty: only traces without a region come in (the embedded
+    production: `us`)."""
     confidential_key: str = "confidential"
     """Metadata key that keeps a trace out of every training set when it is true."""
     recognisers: Annotated[tuple[str, ...], Added] = ()
@@ -273,6 +273,12 @@ class Traces(Section):
             version = digest_json([self.source.installed().digest, self.source.options])
             return f"plugin {self.source.name} {version[:16]}"
         return "langfuse_export" if self.source.kind == "demo" else self.source.kind
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """The regions in force, in lower case."""
+        allowed = self.regions_allowed or (("us",) if self.source.kind == "demo" else ())
+        return tuple(sorted(region.strip().lower() for region in allowed))
 
     @property
     def counts(self) -> Attribution:

@@ -29,6 +29,7 @@ from pipeline.rollout.router import Arm, Split
 from pipeline.rollout.thumbs import thumbs
 from pipeline.serving.served_names import HEAD, digest_head
 from pipeline.storage import Record, digest_json
+from pipeline.traces.attributes import merged
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.gates import GateRules, check
@@ -144,8 +145,8 @@ class ProductionQuality:
                         calls[trace.trace_id] = max(before, trace, key=lambda t: (_utc(t.timestamp), _updated(t)))
         for trace in calls.values():
             if (row := attributes.get(trace.trace_id)) is not None:
-                trace.user_id, trace.session_id = row.user_id or trace.user_id, row.session_id or trace.session_id
-                trace.metadata = msgspec.json.encode({**_object(trace.metadata), **_object(row.metadata)}).decode()
+                trace.user_id, trace.session_id = trace.user_id or row.user_id, trace.session_id or row.session_id
+                trace.metadata = merged(trace.metadata, row.metadata)
             by_id = {score.id: score for score in (*trace.feedback, *scores.get(trace.trace_id, ()))}
             trace.feedback = [s for s in by_id.values() if s.observation_id in (None, trace.observation_id)]
         return sorted(calls.values(), key=lambda trace: _utc(trace.timestamp)), newest

@@ -1,7 +1,7 @@
 """Pairs of one prompt's completions, and the cap on what anybody can place in them.
 
 Rule. Only rewards on one scale are compared: same prompt, same reward profile, same reference. Of completions that
-differ in white space alone one stands for all, the one with the median reward. Then best against worst, second best
+differ in white space alone one stands for all, with their mean reward. Then best against worst, second best
 against second worst, and so on while the thresholds hold. After that no user and no tenant is behind more than their
 share of the pairs: a few per cent of poisoned preferences plant a behaviour (arXiv 2404.05530). A lone tenant is not
 capped. Which pairs go is drawn by a hash, so neither the order of files nor a user decides it.
@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import mean
 from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow.parquet as pq
@@ -149,11 +150,18 @@ def _pairs(prompt: str, scored: Sequence[Scored], settings: Selection) -> Iterab
 
 
 def _distinct(scored: Sequence[Scored]) -> list[Scored]:
-    """One completion of each wording; its median label, which a single contrary vote does not move."""
+    """One completion of each wording, with the mean of its rewards: where votes differ, it is on no side."""
     same: defaultdict[str, list[Scored]] = defaultdict(list)
     for each in scored:  # best first
         same[" ".join(each[1].completion.split())].append(each)
-    return sorted((labels[len(labels) // 2] for labels in same.values()), key=_rank)
+    return sorted((labels[0] if len(labels) == 1 else _mean(labels) for labels in same.values()), key=_rank)
+
+
+def _mean(labels: Sequence[Scored]) -> Scored:
+    """The completion whose reward is the nearest to the mean, with the mean as its reward."""
+    reward = mean(reward for reward, _ in labels)
+    _, row = min(labels, key=lambda each: (abs(each[0] - reward), _rank(each)))
+    return reward, row._replace(final_reward=reward)
 
 
 def _rank(scored: Scored) -> tuple[float, str, str]:

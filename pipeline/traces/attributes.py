@@ -1,7 +1,7 @@
 """Attributes of whole traces that a source keeps in rows of their own: staged once, joined to the calls in each worker.
 
-Owns what wins: the trace's user, session and metadata over the call's, the newest export over older ones. Metadata and
-identities are masked before they are staged. Refuses to judge.
+What a call says of itself wins over what its trace says, and the newest export over older ones. Metadata and identities
+are masked before they are staged.
 """
 
 from __future__ import annotations
@@ -70,13 +70,14 @@ class AttributeTable:
         for trace in traces:
             row = known.get(trace.trace_id)
             if row is not None:
-                trace.user_id = row["user_id"] or trace.user_id
-                trace.session_id = row["session_id"] or trace.session_id
-                trace.metadata = _merged(trace.metadata, row["metadata"])
+                trace.user_id = trace.user_id or row["user_id"]
+                trace.session_id = trace.session_id or row["session_id"]
+                trace.metadata = merged(trace.metadata, row["metadata"])
 
 
-def _merged(own: str, whole: str) -> str:
+def merged(own: str, whole: str) -> str:
+    """The metadata of a trace with that of one of its calls laid over it."""
     if own == "{}":
         return whole
-    both = [cast(dict[str, Any], msgspec.json.decode(text)) for text in (own, whole)]
+    both = [cast(dict[str, Any], msgspec.json.decode(text)) for text in (whole, own)]
     return msgspec.json.encode(both[0] | both[1]).decode()

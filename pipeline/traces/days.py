@@ -40,7 +40,7 @@ def rules_digest(settings: Traces) -> str:
     """Digest of everything in the recipe that decides whether a row is admitted, the kind of source included."""
     elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "retention"}
     rules = settings.model_dump(mode="json", exclude=elsewhere)
-    rules["regulated_regions"] = sorted(rules["regulated_regions"])
+    rules["regions_allowed"] = settings.regions
     rules.pop("recognisers")
     if settings.recognisers:
         rules["recognisers"] = identities(settings.recognisers)

@@ -8,6 +8,7 @@ on which a gate raises are rejected with `gate_error`, and only those.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ import pyarrow as pa
 
 from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
-from pipeline.traces.batch import UNREADABLE
 from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.pii.columns import (
     mask_calls_column,
@@ -29,7 +29,7 @@ from pipeline.traces.pii.columns import (
 )
 from pipeline.traces.records import Reason
 
-VERSION = 7
+VERSION = 8
 """Raise it when a gate's rule changes: every day is then made again."""
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -100,12 +100,11 @@ def consent(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 
 def region(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """A regulated region's trace stays out unless this deployment runs inside the same boundary."""
-    name = pc.fill_null(_word(batch["region_said"]), "")
-    own = rules.settings.job_region.lower()
-    closed = [r.lower() for r in rules.settings.regulated_regions if r.lower() != own]
-    # A region that cannot be read may be a regulated one.
-    return pc.is_in(name, pa.array([UNREADABLE, *closed]))
+    """A trace stays out unless its region, or the part of the name before a separator, is on the list."""
+    name, allowed = pc.fill_null(_word(batch["region_said"]), ""), rules.settings.regions
+    if not allowed:
+        return pc.not_equal(name, "")
+    return pc.invert(pc.match_substring_regex(name, f"^(?:{'|'.join(map(re.escape, allowed))})(?:[^a-z0-9]|$)"))
 
 
 def confidential(batch: pa.RecordBatch, rules: GateRules) -> Any:

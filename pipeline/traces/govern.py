@@ -167,7 +167,8 @@ def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> 
         case Reason.CONSENT:
             return _annotation(settings.consent_key, value["consent_said"])
         case Reason.REGION:
-            return _annotation(settings.region_key, value["region_said"])
+            seen = _annotation(settings.region_key, value["region_said"])
+            return f"{seen}, and traces.regions_allowed is {', '.join(settings.regions) or 'empty'}"
         case Reason.CONFIDENTIAL:
             return _annotation(settings.confidential_key, value["confidential_said"])
         case Reason.LATENCY:

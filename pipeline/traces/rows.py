@@ -37,7 +37,7 @@ class Score(msgspec.Struct):
 
 
 class Attributes(msgspec.Struct):
-    """What a source says of a whole trace, in a row of its own. `metadata` is JSON; it wins over the calls' own."""
+    """What a source says of a whole trace, in a row of its own. `metadata` is JSON; a call's own wins over it."""
 
     trace_id: str
     user_id: str | None

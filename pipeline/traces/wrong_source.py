@@ -65,6 +65,8 @@ def explain(tally: RowCounts, address: Address, parts: Sequence[SourcePart], set
     advice = f"Mend the source or the recipe's gates, or lower {floor} if all is right."
     if blamed is Reason.CONSENT:  # then the rows could be read
         advice = _about_consent(look, settings.consent_key)
+    elif blamed is Reason.REGION:
+        advice = f"Name the regions whose traces may be read in traces.regions_allowed (now {list(settings.regions)})."
     elif kind and kind != settings.reader:
         advice = f"These look like a {kind}: set traces.source.kind to {kind}."
     under = f"under the floor of {100 * settings.min_admitted_share:g}%"

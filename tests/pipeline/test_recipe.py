@@ -253,7 +253,7 @@ def test_a_reward_model_enters_the_digest_where_it_is_asked() -> None:
 
 @pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process() -> None:
-    override = "traces.regulated_regions=[eu,uk,kr,us]"
+    override = "traces.regions_allowed=[eu,uk,kr,us]"
     code = f"from pipeline.recipe import load; print(load({str(EMBEDDED)!r}, [{override!r}]).digest())"
     by_name = {
         subprocess.run(

@@ -1,8 +1,8 @@
 """Reader of traces downloaded from the Langfuse UI: one JSON file a trace, `{trace, observations}`; made on real ones.
 
 Owns the UI's camelCase. Its `latency` is in seconds or in milliseconds, by version, and is not read: the two times are.
-Text, model and usage come from the GENERATION observations; user, session, scores and consent from the trace, whose
-metadata wins over theirs.
+Text, model and usage come from the GENERATION observations; user, session and scores from the trace. What an
+observation's metadata says wins over the trace's.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _observation(value: Any, trace: UiTrace, metadata: dict[str, Any]) -> Observ
             "status_message": row.get("statusMessage"),
             "input": row.get("input"),
             "output": row.get("output"),
-            "metadata": {**metadata_of(row.get("metadata")), **metadata},
+            "metadata": {**metadata, **metadata_of(row.get("metadata"))},
             "usage_details": row.get("usageDetails"),
             "version": row.get("version") or trace.version,
             "release": trace.release,

@@ -16,6 +16,7 @@ from pipeline.storage import digest_json
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
+from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.daily_parts import DayRange, PagedRows, daily_parts
 from pipeline.traces.sources.langfuse import ScoreRow, count, metadata_text, put, score_of
 from pipeline.traces.sources.lines import refusal
@@ -26,7 +27,7 @@ JUDGES = ("LLM_JUDGE", "AI_JUDGE")
 EXPECTED = ("expected_answer", "expected_response")
 """Names of expectations that are the trace's reference answer."""
 USER, SESSION = "mlflow.trace.user", "mlflow.trace.session"
-USAGE = "mlflow.chat.tokenUsage"
+USAGE, TOOLS = "mlflow.chat.tokenUsage", "mlflow.chat.tools"
 PAGE = 100
 ADVICE = (
     "Set MLFLOW_TRACES_URI (or MLFLOW_TRACKING_URI) to the tracking server that has the traces, and "
@@ -169,6 +170,7 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
         messages=chat.prompt(asked, answered),
         completion=chat.completion(answered),
         tool_calls=chat.tool_calls(answered),
+        tools=chat.tools(asked) or chat.tools(chat.Chat([], tools=normal_tools(span.get_attribute(TOOLS)))),
         line=line,
         input_tokens=count(usage.get("input_tokens")),
         output_tokens=count(usage.get("output_tokens")),

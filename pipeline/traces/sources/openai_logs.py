@@ -25,7 +25,8 @@ from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import decoded
 
 TIMES = ("created", "created_at", "timestamp", "time", "start_time")
-IDS = ("id", "request_id", "custom_id")
+IDS = ("request_id", "id")
+"""A batch's `custom_id` is none: the next batch has the same ones."""
 STARTS, ENDS = ("start_time", "startTime", "started_at"), ("end_time", "endTime", "completed_at")
 USERS = ("user", "user_id", "safety_identifier")
 MARKS = ("version", "release", "environment", "tags")
@@ -33,7 +34,7 @@ MARKS = ("version", "release", "environment", "tags")
 SESSIONS = ("session_id", "conversation_id")
 _PLACED = frozenset(
     ("request", "response", "body", "metadata", "messages", "input", "instructions", "choices", "output", "usage")
-) | {"object", "method", "url", "error", "status_code", "tools", *TIMES, *IDS, *USERS, *SESSIONS}
+) | {"object", "method", "url", "error", "status_code", "tools", "custom_id", *TIMES, *IDS, *USERS, *SESSIONS}
 """Keys of a line that are not metadata."""
 
 Json = dict[str, Any]
@@ -65,8 +66,7 @@ def _row(text: bytes, line: int) -> Trace | Rejection:
         row = msgspec.json.decode(text, type=Json)
         request, response = _request(row), _response(row)
         places = (response, row, request)
-        # A call that got no id, as one that failed, is known by its content.
-        trace_id = str(_first(places, IDS) or hashlib.sha256(text).hexdigest()[:32])
+        trace_id = _identity(row, response, text)
         day = day_of(_first(places, TIMES))
         return _trace(row, request, response, trace_id, line)
     except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
@@ -109,6 +109,15 @@ def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -
         unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
+
+
+def _identity(row: Json, response: Json, text: bytes) -> str:
+    """The line's own id; else that of the response and the content, for ids of local servers come again."""
+    own = None if row is response else _first((row,), IDS)
+    if own is not None:
+        return str(own)
+    content, answered = hashlib.sha256(text).hexdigest()[:32], _first((response,), ("id",))
+    return content if answered is None else f"{answered}-{content[:16]}"
 
 
 def _request(row: Json) -> Json:

@@ -172,7 +172,7 @@ def test_the_governed_rows_have_what_users_said(tmp_path):
         awaited(lambda: gateway.state().counts.recorded == 12)
     folder = Store(tmp_path).path(layout.served(NAME))
     source = OtelSource(uri=str(folder))
-    governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC))
+    governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC), regions_allowed=("us",))
     store = Store(tmp_path)
     table = read(store, local_lake(store), governed.iteration.dataset, ["trace_id", "feedback_mean"])
     rows = {row["trace_id"]: row["feedback_mean"] for row in table.to_pylist()}

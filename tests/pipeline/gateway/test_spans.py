@@ -115,7 +115,7 @@ def test_governed_path_takes_what_was_served(tmp_path):
     no_consent = [row for row in rows if "user_consent" not in json.loads(row.metadata)]
     failed = [row for row in rows if row.level == "ERROR" and row not in no_consent]
     source = OtelSource(uri=str(tmp_path / layout.served(NAME)))
-    governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC))
+    governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC), regions_allowed=("us",))
     assert {reason.value: count for reason, count in governed.rejected.items() if count} == {
         "consent": len(no_consent),
         "intermediate": len(failed),  # the last call of a trace is the one that was served

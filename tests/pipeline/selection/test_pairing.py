@@ -63,10 +63,22 @@ def test_what_is_never_paired(changes: dict[str, Any]) -> None:
     assert pairs(by_prompt([row("a", 1.0, **changes), row("b", 0.0)]), SETTINGS) == []
 
 
-def test_of_equal_texts_the_median_label_stands() -> None:
-    same = [row(f"s{i}", reward, completion=f"said{' ' * i}so") for i, reward in enumerate((0.1, 0.9, 1.0), start=1)]
-    (pair,) = pairs(by_prompt([*same, row("b", 0.0)]), SETTINGS.model_copy(update={"max_pairs_per_prompt": 3}))
-    assert (pair.chosen.trace_id, pair.margin) == ("s2", 0.9)
+@pytest.mark.parametrize(
+    ("rewards", "made"),
+    [
+        ((0.75, 0.25), []),  # a thumb up and a thumb down
+        ((0.25, 0.25), [("top", "s0", 0.75)]),
+        ((0.1, 0.9, 0.2), [("top", "s2", 0.6)]),
+        ((0.7, 0.7, 0.7), [("s0", "low", 0.7)]),
+    ],
+)
+def test_equal_texts_stand_with_the_mean_of_their_rewards(
+    rewards: tuple[float, ...], made: list[tuple[str, str, float]]
+) -> None:
+    other = row("top", 1.0) if min(rewards) < 0.5 else row("low", 0.0)
+    same = [row(f"s{n}", reward, completion=f"said{' ' * (n + 1)}so") for n, reward in enumerate(rewards)]
+    found = pairs(by_prompt([*same, other]), SETTINGS)
+    assert [(pair.chosen.trace_id, pair.rejected.trace_id, round(pair.margin, 9)) for pair in found] == made
 
 
 REWARDS = st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1) | st.none(), st.sampled_from("xyz")), max_size=30)

@@ -97,19 +97,22 @@ def test_a_yes_is_a_yes(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("region", "job_region", "admitted"),
+    ("region", "allowed", "admitted"),
     [
-        ("eu", "", False),
-        (" EU ", "", False),
-        ("eu", "eu", True),
-        ("eu", "us", False),
-        ("us", "", True),
-        (None, "", True),
-        (["eu"], "", False),
+        ("eu", (), False),
+        (None, (), True),
+        ("us", ("us",), True),
+        (" US ", ("Us",), True),
+        ("us-east-1", ("eu", "us"), True),
+        ("eu-west-1", ("us",), False),
+        ("usa", ("us",), False),
+        ("us.1", ("u.",), False),
+        (None, ("us",), False),
+        (["us"], ("us",), False),
     ],
 )
-def test_regions(region: Any, job_region: str, admitted: bool) -> None:
-    settings = SETTINGS.model_copy(update={"job_region": job_region})
+def test_regions(region: Any, allowed: tuple[str, ...], admitted: bool) -> None:
+    settings = SETTINGS.model_copy(update={"regions_allowed": allowed})
     verdict = judged(settings, metadata={"user_consent": True, "region": region})
     assert verdict == Reason.REGION if not admitted else isinstance(verdict, dict)
 
@@ -191,7 +194,7 @@ def test_a_row_that_no_table_can_hold_is_rejected_alone() -> None:
 def test_metadata_that_exports_turned_into_text_is_read_back() -> None:
     by_name = {"user_consent": '"yes"', "expected_answer": '"12"', "finish_reason": "stop", "region": '["eu"]'}
     assert judged(metadata=by_name) == Reason.REGION
-    result = judged(metadata={**by_name, "region": "us"})
+    result = judged(SETTINGS.model_copy(update={"regions_allowed": ("us",)}), metadata={**by_name, "region": '"us"'})
     assert isinstance(result, dict)
     assert (result["reference"], result["finish_reason"]) == ("12", "stop")
 

@@ -113,6 +113,19 @@ def test_attributes_of_the_older_layout_reopen_rejected_rows(run: Run, store: St
     assert result["user_id"].startswith("pseudonym-")
 
 
+def test_what_a_call_says_of_itself_wins_over_its_trace(run: Run, store: Store, export: Path) -> None:
+    own: list[dict[str, str]] = [{}, {"user_consent": "false"}, {"confidential": "yes"}, {"region": "eu"}]
+    calls = [observation(n, metadata=said, user_id=["u0", None][n % 2]) for n, said in enumerate(own)]
+    write(export, "observations/2026-01-05.jsonl", calls)
+    said = {"user_consent": "true", "confidential": "no", "region": "us"}
+    traces = [{"id": f"t{n}", "timestamp": at(5), "user_id": "of the trace", "metadata": said} for n in range(4)]
+    write(export, "traces/2026-01-05.jsonl", traces)
+    governed = run(regions_allowed=("us",))
+    assert governed.rejected == {Reason.CONSENT: 1, Reason.CONFIDENTIAL: 1, Reason.REGION: 1}
+    (result,) = read(store, local_lake(store), governed.iteration.dataset).to_pylist()
+    assert result["user_id"] == "u0"
+
+
 def test_a_forgotten_user_does_not_come_back(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1), observation(2)])
     run()

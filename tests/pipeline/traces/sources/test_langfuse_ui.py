@@ -91,10 +91,11 @@ def test_a_missing_source_says_what_to_do(tmp_path: Path) -> None:
 CALL = {"id": "o", "input": "Hi", "type": "GENERATION", "startTime": "2026-01-05T00:00:00Z"}
 
 
-def test_the_word_of_the_ui_trace_on_consent_wins(tmp_path: Path) -> None:
-    trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z", "metadata": '{"user_consent": false}'}
-    write(tmp_path, "t.json", [{"trace": trace, "observations": [{**CALL, "metadata": {"user_consent": True}}]}])
-    assert [json.loads(t.metadata) for t in read(LangfuseUi(str(tmp_path))).traces] == [{"user_consent": False}]
+@pytest.mark.parametrize(("own", "word"), [({"user_consent": False}, False), ({}, True)])
+def test_what_a_call_says_of_itself_wins_over_its_ui_trace(tmp_path: Path, own: dict[str, bool], word: bool) -> None:
+    trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z", "metadata": '{"user_consent": true}'}
+    write(tmp_path, "t.json", [{"trace": trace, "observations": [{**CALL, "metadata": own}]}])
+    assert [json.loads(t.metadata) for t in read(LangfuseUi(str(tmp_path))).traces] == [{"user_consent": word}]
 
 
 @pytest.mark.parametrize("said", [2.5, 2500, None, "fast"])

@@ -15,7 +15,7 @@ from pipeline.storage import Store
 from pipeline.traces import materialize
 from pipeline.traces.lake import local_lake
 from pipeline.traces.sources import mlflow_traces
-from pipeline.traces.sources.mlflow_traces import MlflowTraces
+from pipeline.traces.sources.mlflow_traces import TOOLS, MlflowTraces
 from tests.ports import held_port
 from tests.servers import mlflow_server
 
@@ -128,6 +128,21 @@ def test_days_are_pages_of_their_own(server: str, client: Any, store: Store, mon
     assert digest() == first
     log_call(client, experiment, 9)
     assert digest() != first
+
+
+@pytest.mark.parametrize("place", ["inputs", "attributes"])
+def test_the_tools_that_a_call_offers_are_kept(server: str, client: Any, place: str) -> None:
+    tool = {"type": "function", "function": {"name": "lookup", "parameters": {"type": "object"}}}
+    asked = {"model": "m", "messages": [{"role": "user", "content": "Hi"}]}
+    by_place: dict[str, Any] = {
+        "inputs": {"inputs": {**asked, "tools": [tool]}},
+        "attributes": {"attributes": {TOOLS: [tool]}},
+    }
+    experiment = client.create_experiment(f"tools in {place}")
+    log_call(client, experiment, 1, **by_place[place])
+    assert [json.loads(t.tools or "") for t in read(MlflowTraces(server, section(f"tools in {place}"))).traces] == [
+        [tool]
+    ]
 
 
 def test_what_is_no_answer_is_counted(server: str, client: Any) -> None:

@@ -47,8 +47,24 @@ def test_a_call_is_read(tmp_path: Path, row: Any) -> None:
     assert trace.messages == ASKED
     assert (trace.completion, trace.finish_reason, trace.model) == ("2", "stop", "m-2026")
     assert (trace.input_tokens, trace.output_tokens, trace.user_id) == (7, 3, "u")
-    assert (trace.trace_id, trace.timestamp) == ("chatcmpl-1", datetime(2026, 1, 5, 10, 0, 1))
+    assert trace.trace_id.startswith("chatcmpl-1-") and trace.timestamp == datetime(2026, 1, 5, 10, 0, 1)
     assert (trace.level, trace.error, trace.metadata) == ("DEFAULT", None, '{"user_consent":"true"}')
+
+
+@pytest.mark.parametrize("own", [{"request_id": "r"}, {"id": "r"}, {"request_id": "r", "id": "x"}, {"custom_id": "c"}])
+def test_ids_of_responses_that_come_again_make_rows_of_their_own(tmp_path: Path, own: dict[str, str]) -> None:
+    lines = [
+        {
+            **{key: f"{value}-{n}" if key == "request_id" or len(own) == 1 else value for key, value in own.items()},
+            "request": {**REQUEST, "messages": [{"role": "user", "content": f"What is {n} + 1?"}]},
+            "response": RESPONSE,
+        }
+        for n in range(2)
+    ]
+    ids = [trace.trace_id for trace in rows_of(tmp_path, *lines).traces]
+    assert len(set(ids)) == 2
+    assert ids == ["r-0", "r-1"] or "custom_id" in own
+    assert ids == [trace.trace_id for trace in rows_of(tmp_path, *lines).traces]
 
 
 def test_the_tools_that_a_request_offers_are_kept(tmp_path: Path) -> None:
