@@ -29,6 +29,7 @@ from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import EmbeddedSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
+from pipeline.rewards.verifiers.texts import OPTION
 from pipeline.storage import Store
 from pipeline.traces.sample import SourceSample, sample_source
 from pipeline.traces.sources.protocol import Address, limits_of
@@ -229,6 +230,11 @@ def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Ite
         settings = section.suite(each.name)
         if not refusals:
             yield CheckedLine(True, f"suite {each.name} ({settings.role}): {len(each.items):,} items")
+        letters = [item for item in each.items if item.check in ("normalised", "contains")]
+        if count := sum(OPTION.fullmatch(item.reference) is not None for item in letters):
+            yield CheckedLine(
+                True, f"suite {each.name}: {count:,} references are letters of options, graded as `choice`"
+            )
         if template is not None:
             try:
                 asked_in_full = [m for m in map(each.messages, each.items) if not kinds_of(m) & template.left_out]

@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import re2
 from jsonschema import Draft202012Validator
@@ -19,9 +19,10 @@ from jsonschema.exceptions import SchemaError
 
 from evals.suites.chats import asked
 from evals.suites.suite import AnswerFormat, Item
+from pipeline.choices import letter_of, options_of, with_options
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite
-from pipeline.rewards.verifiers import reference_answer
+from pipeline.rewards.verifiers import readable, reference_answer
 from pipeline.rewards.verifiers.calls import wanted_calls
 from pipeline.storage import Store, digest_json
 
@@ -113,6 +114,8 @@ def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
             f"nothing reads its field {unknown[0]!r}. Name it in ignore, or say in fields what it is "
             f"(one of {', '.join(Columns._fields)})."
         )
+    if where.options and row.get(where.options) is not None:
+        row = _with_options(row, where)
     messages = asked(row, where)
     check = section.check if section.check == "none" else row.get(where.check, section.check)
     if check not in (*get_args(VerifierKind), section.check):
@@ -127,6 +130,24 @@ def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
     )  # fmt: skip
 
 
+def _with_options(row: Mapping[str, Any], where: Columns) -> Mapping[str, Any]:
+    """An item of multiple choice with its options in the prompt and a letter as its reference."""
+    options, question = options_of(row[where.options]), row.get(where.prompt)
+    if options is None or not isinstance(question, str):
+        raise ValueError(f"its {where.options!r} are two to ten texts, beside a {where.prompt!r}.")
+    letter = letter_of(row.get(where.reference), options)
+    if not letter:
+        raise ValueError(
+            f"its {where.reference!r} is {row.get(where.reference)!r}: a letter, an index from 0, or an option's text."
+        )
+    return {
+        **row,
+        where.prompt: with_options(question, options),
+        where.reference: letter,
+        where.check: row.get(where.check, "choice"),
+    }
+
+
 def _reference(value: Any, name: str, check: str) -> str:
     """A reference answer as text; of calls, JSON in text or as it is."""
     if check == "calls":
@@ -137,9 +158,19 @@ def _reference(value: Any, name: str, check: str) -> str:
                 "none is right."
             )
         return text
-    if isinstance(value, bool) or not isinstance(value, str | int | float) or not str(value).strip():
-        raise ValueError(f"its {name!r} is {value!r}, and a reference answer is a text or a number.")
-    return str(value)
+    listed = cast(list[Any], value) if isinstance(value, list) and check not in ("code", "json_schema") else [value]
+    if not listed or any(
+        isinstance(v, bool) or not isinstance(v, str | int | float) or not str(v).strip() for v in listed
+    ):
+        raise ValueError(
+            f"its {name!r} is {value!r}, and a reference answer is a text or a number, or a list of texts of which any "
+            "is right."
+        )
+    if unread := next((v for v in listed if not readable(str(v), check)), None):
+        raise ValueError(
+            f"its {name!r} is {unread!r}, which check: {check} cannot read. Write it otherwise, or name another check."
+        )
+    return str(value) if value is listed[0] else json.dumps([str(v) for v in listed], ensure_ascii=False)
 
 
 def _format(row: Mapping[str, Any], where: Columns) -> AnswerFormat | None:

@@ -10,7 +10,7 @@ from pipeline.recipe.custom import CustomReward
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.section import Added, Operational, Section, Share
 
-VerifierKind = Literal["math", "exact", "normalised", "contains", "json_schema", "code", "calls"]
+VerifierKind = Literal["math", "exact", "normalised", "contains", "choice", "json_schema", "code", "calls"]
 
 
 Weight = Annotated[float, Field(ge=0, le=1000)]

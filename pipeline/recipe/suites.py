@@ -99,6 +99,7 @@ class Columns(NamedTuple):
     messages: str = ""
     tools: str = ""
     prompt: str = ""
+    options: str = ""
     reference: str = ""
     cluster: str = ""
     slice: str = ""
@@ -135,13 +136,14 @@ class FileSuite(SuiteSection):
 
 
 class JsonlSuite(FileSuite):
-    """Items of the user's own: `prompt` or `messages`, `reference`, and where there are some `tools`, `id`, `cluster`,
-    `slice`, `check` and `format`. Messages and tools are as OpenAI's chat has them, with calls and their results."""
+    """Items of the user's own: `prompt` or `messages`, `reference` (a text, a number, or a list of texts of which any
+    is right), and where there are some `options` of a multiple choice, `tools`, `id`, `cluster`, `slice`, `check` and
+    `format`. Messages and tools are as OpenAI's chat has them, with calls and their results."""
 
     kind: Literal["jsonl"] = "jsonl"
     """Which kind of suite this is."""
     fields: dict[
-        Literal["messages", "tools", "prompt", "reference", "cluster", "slice", "id", "check", "format"], str
+        Literal["messages", "tools", "prompt", "options", "reference", "cluster", "slice", "id", "check", "format"], str
     ] = Field(default={})
     """Names of these fields in the file, where they are others: `{prompt: question, reference: answer}`."""
     ignore: tuple[str, ...] = ()

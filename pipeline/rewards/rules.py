@@ -20,7 +20,7 @@ from typing import NoReturn
 from pipeline.conversation import split
 from pipeline.recipe.rewards import Rules, VerifierKind
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
-from pipeline.rewards.verifiers.answers import final_answer, visible
+from pipeline.rewards.verifiers.answers import final_answer, marked_answer, visible
 from pipeline.rewards.verifiers.code import CodeBlock, blocks, python_block
 
 NGRAM = 4
@@ -107,5 +107,5 @@ def _before_the_answer(text: str, block: CodeBlock | None) -> str:
     """What precedes the last block of code or JSON, or the last marked answer; else all but the last line."""
     if block is not None:
         return text[: block.start]
-    marker = max(text.rfind("####"), text.rfind("\\boxed{"))
-    return text[:marker] if marker >= 0 else text.rstrip().rpartition("\n")[0]
+    marked = marked_answer(text)
+    return text[: marked.start] if marked else text.rstrip().rpartition("\n")[0]

@@ -1,7 +1,8 @@
 """Prompt sets as they are published: a file or folder of problems with their answers, read one by one.
 
-Owns which fields hold what, and why a problem is left out. A reference stays as it is given, be it a bare answer or a
-whole solution with `####` or `\\boxed{}`: the verifiers read the answer in it. Refuses to answer or to govern anything.
+Input: rows with the fields of a known layout, or named ones. Output: messages and a reference, which stays as it is
+given, a bare answer or a whole solution with `####` or `\\boxed{}`; the options of a multiple choice stand in the
+prompt, and its reference is a letter. A list of answers is a reference of which any is right.
 """
 
 from __future__ import annotations
@@ -14,15 +15,20 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pyarrow.parquet as pq
 
+from pipeline.choices import letter_of, options_of, with_options
+from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.traces import PromptFields
 
 LAYOUTS = (("problem", "expected_answer"), ("question", "answer"), ("problem", "answer"), ("problem", "solution"))
 """Fields of problem and reference: OpenMathInstruct-2; GSM8K; DeepScaleR; MATH. The first that a set has counts."""
 ROWS = 1_000
+OPTIONS = ("choices", "options")
+CONTEXT = ("context", "contexts", "passage", "passages", "article", "paragraph", "document")
+"""Fields of a text that a question is about."""
 LINES = (".jsonl", ".jsonl.gz")
 SPLITS = frozenset({"train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval"})
 """Words by which the names of files and folders tell a split."""
@@ -58,6 +64,12 @@ def read_prompts(path: Path, fields: PromptFields, rejected: Counter[str]) -> It
             f"{path} has the fields {', '.join(map(str, first)) or 'none'}, and a prompt set has {wanted}. "
             "Name the fields of problem and answer: fields.prompt and fields.reference."
         )
+    beside = next((name for name in CONTEXT if first.get(name) and name not in fields.metadata), None)
+    if beside and fields.prompt is None:
+        raise ValueError(
+            f"{path} has the field {beside}, and no prompt would hold it: its questions cannot be answered without it. "
+            "Write it into the problem and name that field (fields.prompt), or keep it as metadata (fields.metadata)."
+        )
     return _prompts(chain([first], rows), *names, fields, rejected)
 
 
@@ -68,7 +80,12 @@ def _prompts(
     before = [{"role": "system", "content": fields.system}] if fields.system else []
     for row in rows:
         prompt, reference = _layout(row, fields) or (prompt, reference)  # files of two sets may lie in one folder
-        problem, answer = _text(row.get(prompt)), _text(row.get(reference))
+        problem, answer = _text(row.get(prompt)), _reference(row.get(reference))
+        metadata = {name: row[name] for name in fields.metadata if name in row}
+        options = next((found for name in OPTIONS if (found := options_of(row.get(name)))), None)
+        if options and problem:
+            problem, answer = with_options(problem, options), letter_of(row.get(reference), options)
+            metadata[Verifier().kind_key] = "choice"
         if not problem or not answer:
             rejected["empty_reference" if problem else "empty_prompt"] += 1
             continue
@@ -78,7 +95,7 @@ def _prompts(
             continue
         references[key] = value
         messages = [*before, {"role": "user", "content": problem}]
-        yield PromptRow(messages, answer, {name: row[name] for name in fields.metadata if name in row})
+        yield PromptRow(messages, answer, metadata)
 
 
 def _layout(row: Mapping[str, Any], fields: PromptFields) -> tuple[str, str] | None:
@@ -169,6 +186,13 @@ def _lines(file: Path, rejected: Counter[str]) -> Iterator[Mapping[str, Any]]:
                 yield row
             else:
                 rejected["unreadable"] += 1
+
+
+def _reference(value: Any) -> str:
+    """A text, or the JSON of a list of texts, of which any is right."""
+    if isinstance(value, list) and value and all(isinstance(each, str) for each in cast(list[Any], value)):
+        return json.dumps(value, ensure_ascii=False)
+    return _text(value)
 
 
 def _text(value: Any) -> str:

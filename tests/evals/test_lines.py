@@ -15,6 +15,7 @@ from evals.templates import template_refusals
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe.suites import Gsm8kSuite, JsonlSuite, Math500Suite
+from pipeline.rewards.verifiers import VerifierTask, grade
 from pipeline.storage import Store
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -54,6 +55,24 @@ def test_fields_of_other_names_are_mapped(tmp_path: Path) -> None:
     fields = {"prompt": "question", "reference": "answer", "cluster": "topic", "slice": "level", "check": "how"}
     own = read(tmp_path, lines([row, other]), fields=fields, ignore=["x"])
     assert {(item.cluster, item.slice, item.check) for item in own.items} == {("greeting", "3", "normalised")}
+
+
+def test_options_stand_in_the_prompt_and_the_check_is_choice(tmp_path: Path) -> None:
+    rows = [{"ask": f"Which {n}?", "choices": ["Oxygen", "Neon"], "answer": n} for n in range(2)]
+    fields = {"prompt": "ask", "options": "choices", "reference": "answer"}
+    own = read(tmp_path, lines(rows), fields=fields)
+    assert own.items[0].messages[0]["content"].startswith("Which 0?\n\nA) Oxygen\nB) Neon\n")
+    assert [(item.reference, item.check) for item in own.items] == [("A", "choice"), ("B", "choice")]
+
+
+def test_any_of_a_list_of_references_is_right(tmp_path: Path) -> None:
+    rows = [
+        {"input": "Another name for PrEP?", "ideal": ["Truvada", "Descovy"]},
+        {"input": "Capital?", "ideal": "Oslo"},
+    ]
+    own = read(tmp_path, lines(rows), fields={"prompt": "input", "reference": "ideal"}, check="normalised")
+    outcomes = grade([VerifierTask(text, own.items[0].reference, "normalised") for text in ("descovy", "Oslo")])
+    assert [each.outcome for each in outcomes] == ["correct", "wrong"]
 
 
 def test_conversations_get_system_prompt_and_instruction(tmp_path: Path) -> None:
@@ -150,6 +169,13 @@ def test_what_editors_add_to_a_file_changes_no_item(tmp_path: Path, edit: Any) -
         (lines([{"prompt": "a", "reference": None}]), "its 'reference' is None"),
         (lines([{"prompt": "a", "reference": " "}]), "a reference answer is a text or a number"),
         (lines([{"prompt": "a", "reference": True}]), "its 'reference' is True"),
+        (lines([{"prompt": "a", "reference": ["b", ""]}]), "a list of texts of which any is right"),
+        (lines([{"prompt": "a", "reference": {"value": "b"}}]), "a list of texts of which any is right"),
+        (lines([{"prompt": "a", "reference": "!", "check": "normalised"}]), "which check: normalised cannot read"),
+        (lines([{"prompt": "a", "reference": "7", "check": "choice"}]), "which check: choice cannot read"),
+        (lines([{"prompt": "a", "reference": '{"type": 1}', "check": "json_schema"}]), "json_schema cannot read"),
+        (lines([{"prompt": "a", "options": ["b"], "reference": "A"}]), "its 'options' are two to ten texts"),
+        (lines([{"prompt": "a", "options": ["b", "c"], "reference": "d"}]), "a letter, an index from 0, or an option"),
         (lines([{"prompt": "a"}]), "line 1: its 'reference' is None"),
         (lines([{"prompt": " ", "reference": "1"}]), "a prompt is a text"),
         (lines([{"reference": "1"}]), "it has neither of 'prompt' or 'messages'"),

@@ -137,6 +137,16 @@ def test_the_gate_is_asked_too(places: dict[str, Path], capsys: pytest.CaptureFi
     assert len([line for line in wrong if line.startswith("evaluation: ")]) == 3
 
 
+def test_references_that_are_letters_of_options_are_told(
+    places: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"prompt": f"Larger? A) {n} B) 3.", "reference": "AB"[n < 3], "check": "normalised"} for n in range(6)]
+    path = tmp_path / "letters.jsonl"
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    _, fine, _ = check(places, capsys, *suite_of(path))
+    assert "suite own-questions: 6 references are letters of options, graded as `choice`" in fine
+
+
 def test_a_suite_that_is_not_there_is_a_line(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     code, _, wrong = check(places, capsys, "evaluation.suites.0.path=/nowhere/suite.jsonl")
     assert code == 1

@@ -1,13 +1,13 @@
 """The one checker of answers, shared by the reward and the evaluation so that they cannot drift apart.
 
-`answers` extracts, `mathematics`, `texts`, `json_schema` and `code` compare, `pool` holds the processes that can be
-killed, `grading` puts them together.
+`answers` extracts; `mathematics`, `units`, `texts`, `choices`, `json_schema` and `code` compare; `pool` holds the
+processes that can be killed, `grading` puts them together.
 """
 
 from __future__ import annotations
 
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, final_answer, plain_number, reference_answer
-from pipeline.rewards.verifiers.grading import Grader, grade, grader, grader_of
+from pipeline.rewards.verifiers.grading import Grader, grade, grader, grader_of, readable
 from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 
 __all__ = [
@@ -22,8 +22,9 @@ __all__ = [
     "grader",
     "grader_of",
     "plain_number",
+    "readable",
     "reference_answer",
 ]
 
-VERSION = "verifiers/2"
+VERSION = "verifiers/3"
 """Part of every label's provenance and of the evaluation's protocol; changes when a verdict could change."""

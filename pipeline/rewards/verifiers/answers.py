@@ -1,20 +1,23 @@
-"""Which answer a text commits to. Owns extraction and cleaning; refuses to say whether an answer is right.
+"""Which answer a text commits to: extraction and cleaning. Whether an answer is right is decided elsewhere.
 
-Rule: the last marker counts, be it `####` (its line) or `\\boxed{...}` (its braces), and only that one: what was said
-before is reasoning, and a last marker with nothing behind it, or never closed, is no answer. Markers in fenced code
-count only where there are none outside. Invisible characters are removed: `3<zero-width space>0` reads as 30, so it
-is 30. Everything here takes time linear in the text.
+Rule: thoughts are taken off first. The last marker counts, be it `####` (its line) or `\\boxed{...}` (its braces), and
+only that one: what was said before is reasoning, and a last marker with nothing behind it, or never closed, is no
+answer. A line of `####` and words with text below it is a Markdown heading and no marker; below a heading that says
+"Answer" stands the answer. Markers in fenced code count only where there are none outside. Invisible characters are
+removed: `3<zero-width space>0` reads as 30, so it is 30. Everything here takes time linear in the text.
 """
 
 from __future__ import annotations
 
 import re
+import unicodedata
 from fractions import Fraction
+from typing import NamedTuple
 
 MAX_ANSWER_CHARS = 400
 
 _INVISIBLE = dict.fromkeys([0x00AD, 0x180E, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, *range(0x2060, 0x2065), 0xFEFF])
-_NUMBER = re.compile(r"([+-]?) ?(\d{1,30}(?:,\d{3})*)(\.\d{1,30})?")
+_NUMBER = re.compile(r"([+-]?) ?(\d{1,30}(?:,\d{3})*)(\.\d{1,30})?(?:[eE]([+-]?\d{1,3}))?")
 _DELIMITERS = re.compile(r"\\?\$|(?<!\\)\\[()\[\]]|[`€£¥₩₹]")
 _PHRASE = re.compile(r"(?:the |my )?(?:final )?answer(?: is)?\s*[:=]?\s*", re.IGNORECASE)
 _WITH_UNIT = re.compile(r"([+-]?[\d,]*\d(?:\.\d+)?) ([^\W\d_]{2,}(?:[ /][^\W\d_]+){0,2})")
@@ -26,30 +29,95 @@ _NOT_UNITS = re.compile(
 )
 
 
+_THOUGHT = r"\|?(?:begin_of_|end_of_)?(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning)\|?"
+_OPENED = re.compile(rf"\s*(?:<{_THOUGHT}>|\[THINK\]|◁think▷)", re.IGNORECASE)
+_CLOSED = re.compile(rf"<[|/]+{_THOUGHT}>|<\|end_of_{_THOUGHT}>|\[/THINK\]|◁/think▷", re.IGNORECASE)
+_CLOSED_LINE = re.compile(rf"(?:{_CLOSED.pattern})[ \t]*(?:\n|\Z)", re.IGNORECASE)
+_FINAL_CHANNEL = "<|channel|>final<|message|>"
+
+_MARKER = re.compile(
+    r"(?<!#)####(?!#)|\\f?box(?:ed)?\s*\{|^[ \t]*#{1,6}[ \t*]*(?:final )?(?:answer|result)[ \t:*]*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+_HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]", re.MULTILINE)
+_SOMETHING = re.compile(r"\S")
+_LATEX_WORD = re.compile(r"\\(?:text|mathrm|mbox)\{[^{}]*\}|\\[a-zA-Z]+")
+_WORD = re.compile(r"[^\W\d_]{3,}(?!\()|[^\x00-\x7f\W\d_]{2,}")
+
+
+def without_thoughts(text: str) -> str | None:
+    """The text behind the thoughts that it begins with; None where a thought has no end.
+
+    A chat template may have opened the thought in the prompt: then the text has its end alone, at the end of a line.
+    """
+    if _FINAL_CHANNEL in text:
+        return text.rpartition(_FINAL_CHANNEL)[2].partition("<|")[0]
+    if text.lstrip().startswith("<|channel|>"):
+        return None
+    if not _OPENED.match(text):
+        closed = _CLOSED_LINE.search(text)
+        return text if closed is None or "```" in text[: closed.start()] else text[closed.end() :]
+    while _OPENED.match(text):
+        closed = _CLOSED.search(text)
+        if closed is None:
+            return None
+        text = text[closed.end() :]
+    return text
+
+
 def visible(text: str) -> str:
     """The text without the characters that nobody sees."""
     return text.translate(_INVISIBLE)
 
 
+class MarkedAnswer(NamedTuple):
+    """An answer ("" for a marker with nothing behind it) and where its marker begins."""
+
+    start: int
+    answer: str
+
+
 def final_answer(text: str) -> str | None:
     """The answer that a solution commits to, or None."""
-    text = visible(text)
+    text = visible(without_thoughts(text) or "")
     outside = "\n".join(text.split("```")[::2])
-    return _last_marked(outside if "####" in outside or "\\boxed{" in outside else text)
+    marked = marked_answer(outside) or marked_answer(text)
+    return marked.answer or None if marked else None
 
 
-def _last_marked(text: str) -> str | None:
-    hashes, box = text.rfind("####"), text.rfind("\\boxed{")
-    if hashes > box:
-        return text[hashes + len("####") :].strip().partition("\n")[0].strip() or None
-    if box < 0:
-        return None
-    depth, begin = 0, box + len("\\boxed")
+def marked_answer(text: str) -> MarkedAnswer | None:
+    """What stands behind the last marker of a text; None without one."""
+    for marker in reversed([*_MARKER.finditer(text)]):
+        if "{" in marker.group():
+            return MarkedAnswer(marker.start(), _in_braces(text, marker.end()))
+        end = text.find("\n", marker.end())
+        end = len(text) if end < 0 else end
+        line = text[marker.end() : end].strip()
+        title = (line or marker.group()).strip("# \t:*_").lower().removeprefix("final ")
+        more = _SOMETHING.search(text, end) is not None
+        if title in ("answer", "result") and more:
+            heading = _HEADING.search(text, end + 1)
+            section = text[end : heading.start() if heading else len(text)].strip()
+            return MarkedAnswer(marker.start(), section)
+        begins_line = not text[text.rfind("\n", 0, marker.start()) + 1 : marker.start()].strip()
+        if not (more and begins_line and _is_title(line)):
+            return MarkedAnswer(marker.start(), line)
+    return None
+
+
+def _is_title(line: str) -> bool:
+    """Whether a line says words rather than a number, with its unit or in a phrase, or a formula."""
+    return bool(_WORD.search(_LATEX_WORD.sub("", line))) and plain_number(line) is None
+
+
+def _in_braces(text: str, begin: int) -> str:
+    """The text up to the brace that closes; "" where none does."""
+    depth = 1
     for brace in re.finditer(r"\\.|[{}]", text[begin:], re.DOTALL):  # an escaped brace is a character of the answer
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
         if depth == 0:
-            return text[begin + 1 : begin + brace.start()].strip() or None
-    return None
+            return text[begin : begin + brace.start()].strip()
+    return ""
 
 
 def reference_answer(text: str) -> str:
@@ -62,7 +130,8 @@ def bare(answer: str) -> str:
 
     A word that changes the number (`30 million`, `30 or so`) is no unit.
     """
-    text = " ".join(_DELIMITERS.sub(" ", answer).replace("\u2212", "-").split())
+    text = answer if answer.isascii() else "".join(map(_as_ascii, answer))
+    text = " ".join(_DELIMITERS.sub(" ", text).split())
     text = text.removeprefix("**").removesuffix("**").strip()
     phrase = _PHRASE.match(text)
     text = (text[phrase.end() :] if phrase else text).rstrip(" .,;:")
@@ -70,10 +139,20 @@ def bare(answer: str) -> str:
     return unit[1] if unit and not _NOT_UNITS.search(unit[2]) else text
 
 
+def _as_ascii(character: str) -> str:
+    """Minus and fraction signs of Unicode as ASCII: ½ is ` 1/2`."""
+    if character in "\u2212\u2044":
+        return "-" if character == "\u2212" else "/"
+    kind, _, parts = unicodedata.decomposition(character).partition(" ")
+    if kind != "<fraction>":
+        return character
+    return " " + "".join(chr(int(part, 16)) for part in parts.split()).replace("\u2044", "/")
+
+
 def plain_number(text: str) -> Fraction | None:
     """The exact value of `1,234`, `$18`, `-0.5`, `30 dollars` or `7.`; None for anything else."""
     match = _NUMBER.fullmatch(bare(text)) if len(text) <= MAX_ANSWER_CHARS else None
     if match is None:
         return None
-    sign, whole, decimals = match.groups()
-    return Fraction(f"{sign}{whole.replace(',', '')}{decimals or ''}")
+    sign, whole, decimals, exponent = match.groups()
+    return Fraction(f"{sign}{whole.replace(',', '')}{decimals or ''}") * Fraction(10) ** int(exponent or 0)

@@ -7,6 +7,7 @@ inside. A check that failed says so; it is never "wrong".
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,8 +15,9 @@ from functools import partial
 from pipeline.conversation import OPENS, split
 from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import mathematics, texts
-from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS
+from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, reference_answer, without_thoughts
 from pipeline.rewards.verifiers.calls import same_calls
+from pipeline.rewards.verifiers.choices import choice
 from pipeline.rewards.verifiers.json_schema import check_json
 from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
@@ -53,7 +55,15 @@ class Grader:
         budget: TimeBudget | None = None,
     ) -> list[Grade]:
         """`whose`: by whom each is, for the `budget` of time-outs; a check that it has nothing left for is not run."""
-        results = [_here(c if isinstance(c, VerifierTask) else VerifierTask(c[0], c[1])) for c in checks]
+        each = [_alternatives(c if isinstance(c, VerifierTask) else VerifierTask(c[0], c[1])) for c in checks]
+        if all(len(tasks) == 1 for tasks in each):
+            return self._grade([tasks[0] for tasks in each], whose, budget)
+        owners = [owner for tasks, owner in zip(each, whose, strict=False) for _ in tasks]
+        grades = iter(self._grade([task for tasks in each for task in tasks], owners, budget))
+        return [_best([next(grades) for _ in tasks]) for tasks in each]
+
+    def _grade(self, tasks: Sequence[VerifierTask], whose: Sequence[str], budget: TimeBudget | None) -> list[Grade]:
+        results = list(map(_here, tasks))
         todo = list(dict.fromkeys(check for check in results if isinstance(check, VerifierTask)))
         deadlines_s = [self._code_deadline_s if check.kind == "code" else self._timeout_s for check in todo]
         if not todo:
@@ -115,8 +125,40 @@ def grade(checks: Sequence[VerifierTask | tuple[str, str]], *, workers: int = 2,
         return check(checks)
 
 
+def readable(reference: str, kind: str) -> bool:
+    """Whether a check of this kind finds an answer in a reference, as far as this can be seen without a worker."""
+    if kind == "choice" or (kind in ("normalised", "contains") and texts.OPTION.fullmatch(reference)):
+        return choice("", reference).outcome is not Outcome.unparsable_gold
+    if kind == "json_schema":
+        return check_json("", reference).outcome is not Outcome.unparsable_gold
+    return kind not in ("normalised", "contains") or bool(texts.normalise(reference_answer(reference)))
+
+
+def _alternatives(check: VerifierTask) -> list[VerifierTask]:
+    """The check against each answer of a reference that is a JSON list of texts: any of them is right."""
+    if check.kind in ("calls", "code", "json_schema") or not check.reference.lstrip().startswith('["'):
+        return [check]
+    try:
+        listed = json.loads(check.reference)
+    except ValueError:
+        return [check]
+    if not all(isinstance(each, str) for each in listed):
+        return [check]
+    return [check._replace(reference=each) for each in dict.fromkeys(listed)] or [check]
+
+
+def _best(grades: Sequence[Grade]) -> Grade:
+    """Correct where one is; without a label where one of the others has none."""
+    return min(grades, key=lambda grade: (grade.outcome is not Outcome.correct, grade.outcome.score is not None))
+
+
 def _here(check: VerifierTask) -> Grade | VerifierTask:
-    """The verdict where this process can give it, else what a worker has to check. Texts are checked without calls."""
+    """The verdict where this process can give it, else what a worker has to check. Thoughts are no part of an answer,
+    and texts are checked without calls."""
+    said = without_thoughts(check.completion)
+    if said is None:
+        return Grade(Outcome.no_answer, "")
+    check = check._replace(completion=said)
     if check.kind != "calls" and OPENS in check.completion:
         check = check._replace(completion=split(check.completion)[0])
     match check.kind:
@@ -124,6 +166,8 @@ def _here(check: VerifierTask) -> Grade | VerifierTask:
             return same_calls(check.completion, check.reference)
         case "exact":
             return texts.exact(check.completion, check.reference)
+        case "choice":
+            return choice(check.completion, check.reference)
         case "normalised" if check.completion.isascii() and check.reference.isascii():
             return texts.normalised(check.completion, check.reference)
         case "contains" if check.completion.isascii() and check.reference.isascii():

@@ -10,15 +10,23 @@ from __future__ import annotations
 
 import logging
 import re
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, bare, final_answer, plain_number, reference_answer
 from pipeline.rewards.verifiers.outcome import Grade, Outcome
+from pipeline.rewards.verifiers.units import other_unit, same_time
 
 _ARITHMETIC = re.compile(r"[\d\s.+\-*/^()]+")
 _MIXED = re.compile(r"([+-]?)(\d+) (\d+)/(\d+)")
 _GROUPED = re.compile(r"(?<![\d.])\d{1,3}(?:(?: |\\,|\\ |\{,\})\d{3})+(?!\d)")
+_SCIENTIFIC = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[eE]([+-]?\d{1,3})(?!\w)")
+_RELATION = {"<=": r"\le ", ">=": r"\ge ", "≤": r"\le ", "≥": r"\ge "}
+_MATRIX = re.compile(r"\\begin\{([a-zA-Z]*matrix)\}.*?\\end\{\1\}", re.DOTALL)
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:\.\d{3})+|[+-]?\d+,\d+")
+_DIGITS = 12
+"""To which numbers are equal: 0.3333333 is no third."""
 _SIDE_BY_SIDE = re.compile(r"\d(?:\s|\\[,;:! ]|\\q?quad|~|&)+\.?\d")
 
 
@@ -34,10 +42,22 @@ def without_math_verify(completion: str, reference: str) -> Grade | tuple[str, s
         return Grade(Outcome.correct, answer)
     if len(answer) > MAX_ANSWER_CHARS:
         return Grade(Outcome.error, answer)
+    same = same_time(answer, gold)
+    if same is not None or other_unit(answer, gold):
+        return Grade(Outcome.correct if same else Outcome.wrong, answer)
     mine, golden = plain_number(answer), plain_number(gold)
+    if mine != golden and ((golden or 0) == _with_comma(answer) or (mine or 0) == _with_comma(gold)):
+        return Grade(Outcome.error, answer)  # 1.000 is one, or a thousand: only its writer knows
     if mine is None or golden is None:
         return answer, gold
     return Grade(Outcome.correct if mine == golden else Outcome.wrong, answer)
+
+
+def _with_comma(answer: str) -> Fraction | None:
+    """The number as those write it whose decimal sign is the comma; None where there is none."""
+    text = bare(answer)
+    swapped = text.translate(str.maketrans(".,", ",."))
+    return plain_number(swapped) if _THOUSANDS.fullmatch(text) else None
 
 
 def compare(answer: str, gold: str) -> Outcome:
@@ -50,8 +70,32 @@ def compare(answer: str, gold: str) -> Outcome:
     parsed = _parse(answer)
     if not parsed:
         return Outcome.no_answer
-    same = verify(parsed_gold, parsed, timeout_seconds=None, raise_on_error=True)
+    same = verify(
+        parsed_gold, parsed, float_rounding=_DIGITS, allow_set_relation_comp=True,
+        timeout_seconds=None, raise_on_error=True,
+    )  # fmt: skip
+    if "%" not in answer + gold and _agree(parsed_gold[0], parsed[0], positive=not same) is not same:
+        # Equal to math-verify and far apart in proportion (2**-98, 2**-99); or equal for positive values alone.
+        return Outcome.wrong if same else Outcome.error
     return Outcome.correct if same else Outcome.wrong
+
+
+def _agree(gold: Any, answer: Any, *, positive: bool) -> bool:
+    """Whether two numbers are equal to so many digits in proportion; `positive`: two expressions with the same symbols,
+    at some positive values of these. What is neither agrees as math-verify says."""
+    from sympy import Expr, N, Rational
+
+    if not (isinstance(gold, Expr) and isinstance(answer, Expr)) or gold.free_symbols != answer.free_symbols:
+        return not positive
+    if positive != bool(gold.free_symbols):
+        return not positive
+    symbols = sorted(gold.free_symbols, key=str)
+    for turn in (3, 5, 7):
+        values: Any = {symbol: Rational(turn + 2 * place, 11) for place, symbol in enumerate(symbols)}
+        left, right = (N(each.subs(values), 30) for each in (gold, answer))
+        if not (left.is_number and right.is_number) or abs(left - right) > abs(left) * 10**-_DIGITS:
+            return False
+    return True
 
 
 def warm_up() -> None:
@@ -66,9 +110,12 @@ def _parse(text: str) -> list[Any]:
 
     no_limit: Any = None  # typed as int, documented as None
     text = _GROUPED.sub(lambda group: re.sub(r"\D", "", group.group()), bare(text))
+    text = _SCIENTIFIC.sub(r"(\1 \\cdot 10^{\2})", text)
+    for sign, command in _RELATION.items():
+        text = text.replace(sign, command)
     text = _MIXED.sub(r"\1(\2+\\frac{\3}{\4})", text)
     # After the word "answer" math-verify would take the next part that it can read, and drop the rest.
-    if not text or _SIDE_BY_SIDE.search(text) or "answer" in text.lower():
+    if not text or _SIDE_BY_SIDE.search(_MATRIX.sub("", text)) or "answer" in text.lower():
         return []
     expressions = parse(
         f"${text}$",

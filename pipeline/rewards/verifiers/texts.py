@@ -1,10 +1,11 @@
-"""Texts that must be equal, exactly or by meaning of their letters, or hold another. Owns the comparisons.
+"""Texts that must be equal, exactly or by meaning of their letters, or hold another.
 
 The committed answer is compared where there is one (answers.py), else the whole text. `exact`: equal but for white
 space around. `normalised`: the rule of SQuAD (arXiv:1606.05250: lower case, no punctuation, no articles, single
-spaces) over NFKC and case folding, with one departure: punctuation directly before a digit stays, so that 1.5 is not
-15 and -5 not 5. Linear time, but for NFKC: Unicode's ordering of a long run of combining marks is quadratic, so that
-only ASCII is normalised outside a worker.
+spaces) over NFKC and case folding, with two departures: punctuation directly before a digit stays, so that 1.5 is not
+15 and -5 not 5, and a text of articles alone keeps them. A reference that is one letter from A to J is an option:
+`normalised` and `contains` compare it as `choice` does. Linear time, but for NFKC: Unicode's ordering of a long run of
+combining marks is quadratic, so that only ASCII is normalised outside a worker.
 """
 
 from __future__ import annotations
@@ -13,9 +14,17 @@ import re
 import unicodedata
 
 from pipeline.rewards.verifiers.answers import final_answer, reference_answer, visible
+from pipeline.rewards.verifiers.choices import choice
 from pipeline.rewards.verifiers.outcome import Grade, Outcome
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+OPTION = re.compile(r"\s*[A-J]\s*")
+_SPACELESS = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, kana, Han; and Hangul, whose particles follow a word without a space."""
+_UNSPACED = re.compile(rf"(?<=[{_SPACELESS}]) | (?=[{_SPACELESS}])")
+_EDGE = re.compile(rf"[ {_SPACELESS}]")
 _PUNCTUATION = re.compile(r"[^\w\s](?!\d)|_")
 
 
@@ -27,26 +36,42 @@ def exact(completion: str, reference: str) -> Grade:
 
 def normalised(completion: str, reference: str) -> Grade:
     """Equal texts after normalisation."""
+    if OPTION.fullmatch(reference):
+        return choice(completion, reference)
     answer = final_answer(completion) or visible(completion).strip()
     return _compare(answer, normalise(answer), normalise(reference_answer(reference)))
 
 
 def contains(completion: str, reference: str) -> Grade:
-    """The reference stands in the completion, as whole words after normalisation. Says nothing of what else does."""
+    """The reference stands in the completion after normalisation: as whole words, or as a part of the text in scripts
+    that are written without spaces. Says nothing of what else does."""
+    if OPTION.fullmatch(reference):
+        return choice(completion, reference)
     answer = final_answer(completion) or visible(completion).strip()
-    text, gold = normalise(answer), normalise(reference_answer(reference))
+    text, gold = (_UNSPACED.sub("", normalise(each)) for each in (answer, reference_answer(reference)))
     if not gold:
         return Grade(Outcome.unparsable_gold, "")
     if not text:
         return Grade(Outcome.no_answer, answer)
-    return Grade(Outcome.correct if f" {gold} " in f" {text} " else Outcome.wrong, answer)
+    return Grade(Outcome.correct if _holds(f" {text} ", gold) else Outcome.wrong, answer)
+
+
+def _holds(text: str, gold: str) -> bool:
+    at = text.find(gold)
+    while at >= 0:
+        end = at + len(gold)
+        begins = _EDGE.match(gold) or _EDGE.match(text, at - 1)
+        if begins and (_EDGE.match(gold, len(gold) - 1) or _EDGE.match(text, end)):
+            return True
+        at = text.find(gold, at + 1)
+    return False
 
 
 def normalise(text: str) -> str:
     """Lower case, no punctuation but before digits, no articles, single spaces."""
     folded = unicodedata.normalize("NFKC", visible(text)).casefold()
     kept = _PUNCTUATION.sub(lambda match: "" if unicodedata.category(match[0])[0] == "P" else match[0], folded)
-    return " ".join(_ARTICLES.sub(" ", kept).split())
+    return " ".join(_ARTICLES.sub(" ", kept).split()) or " ".join(kept.split())
 
 
 def _compare(answer: str, prediction: str, gold: str) -> Grade:

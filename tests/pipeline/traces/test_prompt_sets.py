@@ -47,6 +47,32 @@ def test_prompt_sets_are_read_as_they_are_given(tmp_path: Path, name: str) -> No
     assert (right.outcome, wrong.outcome) == ("correct", "wrong")
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": "Which gas?", "choices": ["Oxygen", "Neon"], "answer": 1},
+        {"question": "Which gas?", "options": ["Oxygen", "Neon"], "answer": "B", "answer_index": 1},
+        {"question": "Which gas?", "choices": {"text": ["Oxygen", "Neon"], "label": ["A", "B"]}, "answer": "Neon"},
+    ],
+)
+def test_options_stand_in_the_prompt_and_the_reference_is_a_letter(tmp_path: Path, row: dict[str, Any]) -> None:
+    ((row_read,), rejected) = read(write(tmp_path / "set.jsonl", [row]))
+    assert row_read.messages[0]["content"].startswith("Which gas?\n\nA) Oxygen\nB) Neon\n") and not rejected
+    assert (row_read.reference, row_read.metadata) == ("B", {"verifier": "choice"})
+
+
+def test_a_set_whose_questions_are_about_a_text_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "set.jsonl", [{"question": "Where?", "context": {"title": ["A"]}, "answer": "Bergen"}])
+    with pytest.raises(ValueError, match="the field context, and no prompt would hold it"):
+        read(path)
+    assert [row.reference for row in read(path, prompt="question")[0]] == ["Bergen"]
+
+
+def test_a_list_of_answers_is_a_reference_of_which_any_is_right(tmp_path: Path) -> None:
+    ((row,), _) = read(write(tmp_path / "set.jsonl", [{"question": SUM, "answer": ["42", "42.0"]}]))
+    assert [each.outcome for each in grade([("#### 42", row.reference)])] == ["correct"]
+
+
 def test_two_sets_in_one_folder_keep_their_fields(tmp_path: Path) -> None:
     for name in ("GSM8K", "MATH"):
         (tmp_path / name).mkdir()

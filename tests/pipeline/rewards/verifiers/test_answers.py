@@ -19,6 +19,13 @@ from pipeline.rewards.verifiers.answers import bare
         (r"\boxed{1} or \boxed{2}", "2"),
         ("the answer is 30", None),
         ("####", None),
+        ("The sum is 30.\n#### 30\n\n#### Check\n15+15=30", "30"),
+        ("## Final answer\n\nParis\n\n## Notes\nNone.", "Paris"),
+        ("#### Note\nOslo", None),
+        ("##### Note", None),
+        ("#### Oslo", "Oslo"),
+        (r"<think>\boxed{40}</think> It is \fbox{41}.", "41"),
+        (r"<thinking>\boxed{40}", None),
         (r"\boxed{never closed", None),
         (r"\boxed{30} and \boxed{31", None),  # cut off before the answer that counts
         ("#### 30\n####", None),
@@ -83,7 +90,7 @@ def test_what_surrounds_a_number_is_no_part_of_it(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["30 million", "30 or so", "30 and", "30 percent", "30 31", "30 or 31", "30 x", "30/31", "3e1", "", "-", "1" * 401],
+    ["30 million", "30 or so", "30 and", "30 percent", "30 31", "30 or 31", "30 x", "30/31", "3e", "", "-", "1" * 401],
 )
 def test_what_changes_a_number_is_no_unit(text: str) -> None:
     assert plain_number(text) is None

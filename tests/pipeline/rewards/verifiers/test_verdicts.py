@@ -37,7 +37,50 @@ def check() -> Iterator[Grader]:
         ("#### 2/4", r"\frac{1}{2}", "correct"),
         ("#### 3 1/2", "7/2", "correct"),
         ("#### 3 1/2", "2", "wrong"),
-        ("#### 1/3", "0.333333", "correct"),
+        ("#### 1/3", "0.333333", "wrong"),
+        (r"\boxed{0.3333333}", r"\frac{1}{3}", "wrong"),
+        (r"\boxed{\frac{1}{2^{98}}}", r"\frac{1}{2^{99}}", "wrong"),
+        # Units, currencies and times count where the reference has them.
+        ("#### 5 AM", "5 PM", "wrong"),
+        ("#### 5 p.m.", "5 PM", "correct"),
+        ("#### 17:30", "5:30 PM", "correct"),
+        ("#### 1:00", "12:00", "wrong"),
+        ("#### 3 minutes", "3 hours", "wrong"),
+        ("#### 3 hrs", "3 hours", "correct"),
+        ("#### 3", "3 hours", "correct"),
+        ("#### 60 miles per hour", "60 km/h", "wrong"),
+        ("#### 10 oranges", "10 apples", "wrong"),
+        ("#### 10 red apples", "10 apples", "correct"),
+        ("#### €18", "$18", "wrong"),
+        ("#### 18 dollars", "$18", "correct"),
+        ("#### $18$", "€18", "correct"),
+        (r"\boxed{12\,\mathrm{cm}}", "12 cm", "correct"),
+        (r"\boxed{12\text{ cm}}", r"12\text{ mm}", "wrong"),
+        # Forms of one value.
+        (r"\boxed{\begin{pmatrix}1&-2\\3&4\end{pmatrix}}", r"\begin{pmatrix} 1 & -2 \\ 3 & 4 \end{pmatrix}", "correct"),
+        (r"\boxed{\begin{pmatrix}1&-2\\3&5\end{pmatrix}}", r"\begin{pmatrix} 1 & -2 \\ 3 & 4 \end{pmatrix}", "wrong"),
+        (r"so \fbox{30}", "30", "correct"),
+        ("#### 3½", "7/2", "correct"),
+        ("#### 1e6", "1,000,000", "correct"),
+        (r"\boxed{6.02 \times 10^{23}}", "6.02e23", "correct"),
+        (r"\boxed{x > 2}", r"(2,\infty)", "correct"),
+        ("#### 1 <= x < 4", "[1,4)", "correct"),
+        ("#### 1 < x < 4", "[1,4)", "wrong"),
+        # Nobody but the writer knows: no label.
+        ("#### 1.000", "1000", "error"),
+        ("#### 2,5", "2.5", "error"),
+        (r"\boxed{\frac{1}{\sqrt{n}}}", r"\sqrt{1/n}", "error"),
+        # Thoughts and headings.
+        (r"<think>Maybe \boxed{41}. But wait", "41", "no_answer"),
+        (r"<think>So \boxed{41}.</think> The answer is 42.", "41", "no_answer"),
+        ("\\boxed{40}?\n</think>\n\n\\boxed{41}", "41", "correct"),
+        ("The sum is 30.\n#### 30\n\n#### Check\n15+15=30", "30", "correct"),
+        ("\\boxed{30}\n\n#### Why\nBecause 5*6.", "30", "correct"),
+        ("#### 30\n\nI hope that helps!", "30", "correct"),
+        # Any of a list.
+        ("#### 0.5", '["1/2", "0.6"]', "correct"),
+        ("#### 0.7", '["1/2", "0.6"]', "wrong"),
+        ("#### 0.7", r'["1/2", "\\frac{"]', "unparsable_gold"),
         ("#### x+1", "1+x", "correct"),
         ("#### (x+1)^2", "x^2+2x+1", "correct"),
         ("#### 2**3", "8", "correct"),
@@ -95,9 +138,19 @@ def test_math(check: Grader, completion: str, reference: str, outcome: str) -> N
         ("5", "-5", "wrong", "wrong"),
         ("Rome", "Paris", "wrong", "wrong"),
         ("", "Paris", "no_answer", "no_answer"),
-        ("the!", "Paris", "wrong", "no_answer"),
+        ("!", "Paris", "wrong", "no_answer"),
         ("Paris", "", "unparsable_gold", "unparsable_gold"),
-        ("Paris", "the!", "wrong", "unparsable_gold"),
+        ("Paris", "!", "wrong", "unparsable_gold"),
+        ("the who", "The Who", "wrong", "correct"),
+        ("the the", "The The", "wrong", "correct"),
+        ("A", "A", "correct", "correct"),
+        ("B", "A", "wrong", "wrong"),
+        ("A", "B", "wrong", "wrong"),
+        ("<think>France, so Paris.</think>\n\nParis", "Paris", "correct", "correct"),
+        ("<think>Paris", "Paris", "no_answer", "no_answer"),
+        ("#### Answer\n\nParis", "Paris", "correct", "correct"),
+        ("Paris", '["Rome", "Paris"]', "correct", "correct"),
+        ("paris", '["Rome", "Paris"]', "wrong", "correct"),
     ],
 )
 def test_texts(check: Grader, completion: str, reference: str, exact: str, normalised: str) -> None:
@@ -117,17 +170,62 @@ def test_texts(check: Grader, completion: str, reference: str, exact: str, norma
         ("Köln, Straße 3", "strasse 3", "correct"),
         ("", "DHL", "no_answer"),
         ("DHL", "", "unparsable_gold"),
+        ("Refunds take 14 days.\n\n#### Need more help?\nWrite to us.", "14 days", "correct"),
+        ("<think>Paris is too obvious.</think> It is Lyon.", "Paris", "wrong"),
+        ("The answer is A.", "A", "correct"),
+        ("It is a parcel.", "A", "no_answer"),
+        ("答えは東京です。", "東京", "correct"),
+        ("答えは東京です。", "大阪", "wrong"),
+        ("서울입니다", "서울", "correct"),
+        ("เมืองหลวงคือกรุงเทพมหานคร", "กรุงเทพ", "correct"),
+        ("締切は115日です", "15日", "wrong"),
+        ("これはOpenAIです", "AI", "wrong"),
     ],
 )
 def test_contains(check: Grader, completion: str, reference: str, outcome: str) -> None:
     assert [g.outcome for g in check([VerifierTask(completion, reference, "contains")])] == [outcome]
 
 
+@pytest.mark.parametrize(
+    ("completion", "reference", "outcome"),
+    [
+        *(
+            (text, "B", "correct")
+            for text in ("B", "(b)", "**B**", "B) 3", "B. It is so", "#### B", r"\boxed{\text{B}}")
+        ),
+        *((text, "B", "correct") for text in ("A is wrong. The answer is (B).", "Not A:\n\n**B**", "Option B fits.")),
+        ("The answer is C.", "B", "wrong"),
+        ("J", "J", "correct"),
+        ("Answer: D\n\nBecause A, B, C are wrong.", "D", "correct"),
+        *((text, "B", "no_answer") for text in ("A or B", "The answer is A or B", "I think a parcel", "", "A parcel.")),
+        ("B", "B) Carbon dioxide", "correct"),
+        ("B", '["A", "B"]', "correct"),
+        ("B", "1", "unparsable_gold"),
+    ],
+)
+def test_choice(check: Grader, completion: str, reference: str, outcome: str) -> None:
+    assert [g.outcome for g in check([VerifierTask(completion, reference, "choice")])] == [outcome]
+
+
+def test_thoughts_are_taken_off_json_calls_and_code() -> None:
+    code = "```python\ndef f(x):\n    return len(x.split('</think>\\n'))\n```"
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    tasks = [
+        VerifierTask('<think>easy</think>\n{"n": 3}', SCHEMA, "json_schema"),
+        VerifierTask(f"<think>{call}</think>", '[{"name": "f"}]', "calls"),
+        VerifierTask(f"<|channel|>analysis<|message|>?<|end|><|channel|>final<|message|>{call}", "[]", "calls"),
+        VerifierTask(f"<think>hm</think>{code}", "assert f('') == 1", "code"),
+        VerifierTask(code, "assert f('') == 1", "code"),
+    ]  # fmt: skip
+    outcomes = [grade.outcome for grade in grade(tasks, workers=1, timeout_s=60.0)]
+    assert outcomes == ["correct", "no_answer", "wrong", "correct", "correct"]
+
+
 @pytest.mark.slow
 @given(st.text())
 def test_normalising_twice_changes_nothing(text: str) -> None:
     once = normalise(text)
-    assert normalise(f"  The {text}\t") == once or text[:1].isalnum() is False
+    assert normalise(f"  The {text}\t") in (once, f"the {once}") or text[:1].isalnum() is False
     assert once == " ".join(once.split())
 
 
@@ -240,6 +338,14 @@ def test_poison_costs_only_itself() -> None:
     poisoned = {name: grades[5 * place + 4].outcome for place, name in enumerate(POISON)}
     assert not [name for name, outcome in poisoned.items() if outcome is Outcome.correct]
     assert {*poisoned.values()} >= {Outcome.timeout, Outcome.error, Outcome.no_answer, Outcome.unparsable_gold}
+
+
+@pytest.mark.shared
+def test_published_cases(shared_data: Path, check: Grader) -> None:
+    for path in sorted((shared_data.parent / "cases").glob("3*-verifier-*/verdicts.jsonl")):
+        for row in map(json.loads, path.read_text().splitlines()):
+            outcome = check([VerifierTask(row["completion"], row["reference"], row["kind"])])[0].outcome
+            assert outcome in row["right"].split(" or ") or ("abstain" in row["right"] and outcome.score is None), row
 
 
 @pytest.mark.shared
