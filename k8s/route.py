@@ -73,8 +73,6 @@ class HttpRoute:
         self.slots.check(slots)
         if not route.epoch:
             return None
-        if route.unsettled:
-            return Unsettled(reason=route.unsettled)
         models = {slot.digest: ModelRef(uri=slot.uri, digest=slot.digest) for slot in slots if slot.digest}
         weights = {slot.digest: route.weights[slot.name] for slot in slots if slot.digest}
         stray = {
@@ -94,7 +92,7 @@ class HttpRoute:
                 f"The weights of {self._where} are {_shown(route.weights)}: they do not sum to 100, and are shares of "
                 "their sum. Set two percentages."
             )
-        return Split(
+        asked = Split(
             rollout=route.rollout,
             epoch=route.epoch,
             champion=models[route.champion],
@@ -103,10 +101,11 @@ class HttpRoute:
             canary_weight=canary_weight,
             warm=next((models[slot.digest] for slot in slots if slot.wanted and slot.digest in kept), None),
         )
+        return Unsettled(reason=route.unsettled, asked=asked) if route.unsettled else asked
 
     def apply(self, split: Split) -> None:
         """Ask for these weights, then have the slots hold and run what the split names. No effect when the route
-        carries a later epoch.
+        carries a later epoch, or the same one and a lower weight, which a person set.
 
         A model without requests is loaded into the free slot, with as many servers as the champion has: a way back
         must not meet servers that are sized for 5%. Servers of a model that the split does not name end once no
@@ -130,6 +129,8 @@ class HttpRoute:
             wanted = (split.rollout, split.epoch, split.champion.digest, split.canary.digest if split.canary else "")
             if (route.rollout, route.epoch, route.champion, route.canary, route.weights) == (*wanted, weights):
                 self._fill(split, route, slots)
+                return
+            if route.epoch == split.epoch and _lowered(split, slots, route.weights, weights):
                 return
             if self._patched(route, weights, wanted):
                 self._fill(split, self._route(), slots)
@@ -270,6 +271,14 @@ def _weights(split: Split, slots: tuple[Slot, Slot], now: dict[str, int]) -> dic
             raise ValueError(f"{weight}% is for {model.digest[:12]}, and no slot holds it: {_held(slots)}. Load it.")
         weights[of[model.digest]] += weight
     return weights
+
+
+def _lowered(split: Split, slots: tuple[Slot, Slot], now: dict[str, int], wanted: dict[str, int]) -> bool:
+    """Whether the canary's slot has less than a split asks for: a person took requests from it."""
+    return any(
+        split.canary is not None and slot.digest == split.canary.digest and now[slot.name] < wanted[slot.name]
+        for slot in slots
+    )
 
 
 def _unsettled(obj: dict[str, Any]) -> str:

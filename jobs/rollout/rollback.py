@@ -10,10 +10,10 @@ import time
 
 from assets.resources import Deployment
 from assets.traffic import traffic_split
-from jobs.rollout import DONE, REFUSED, AddCommand, look_command
+from jobs.rollout import COMMAND, DONE, REFUSED, AddCommand, look_command
 from jobs.rollout.decide import decision_options, exit_code, outcome_lines, take
 from pipeline.rollout.decision import RolloutDecision
-from pipeline.rollout.router import Split, TrafficSplit, Unrouted
+from pipeline.rollout.router import Split, TrafficSplit, Unrouted, Unsettled, asked_for, without_canary
 
 READ_BACK_WITHIN_S = 10.0
 
@@ -30,15 +30,20 @@ def add_to(add: AddCommand) -> None:
 def router_to_zero(split: TrafficSplit, sleep_s: float = 0.5) -> str:
     """Give the champion everything, at the router alone; says what is in force then. Raises ValueError when it does
     not read so."""
-    before = split.read()
-    if isinstance(before, Unrouted):
-        raise ValueError(f"{before.reason}. Set the weights of what serves your users by hand.")
-    if not isinstance(before, Split):
-        why = before.reason if before else "none was ever applied"
+    read = split.read()
+    if isinstance(read, Unrouted):
+        raise ValueError(f"{read.reason}. Set the weights of what serves your users by hand.")
+    before = asked_for(read)
+    if before is None:
+        why = read.reason if isinstance(read, Unsettled) else "none was ever applied"
         raise ValueError(f"The router reads no split ({why}). Set its weights by hand.")
-    if before.canary_weight == 0:
-        return f"Rollout {before.rollout}: the router reads 0% on the canary already."
-    split.apply(before.model_copy(update={"champion_weight": 100, "canary_weight": 0}))
+    if before.canary_weight or before.shadow_share:
+        split.apply(without_canary(before))
+    elif isinstance(read, Split):
+        return (
+            f"Rollout {before.rollout}: the router reads 0% on the canary already. Where it is yet to get its first "
+            f"weight, stop it by {COMMAND} pause or abort."
+        )
     deadline = time.monotonic() + READ_BACK_WITHIN_S
     while True:
         after = split.read()
@@ -63,8 +68,8 @@ def _rollback(settings: Deployment, asked: argparse.Namespace) -> int:
 
 def _router_only(settings: Deployment, rollout: str) -> int:
     split = traffic_split(settings)
-    in_force = split.read()
-    if rollout and isinstance(in_force, Split) and not _names(in_force, rollout):
+    in_force = asked_for(split.read())
+    if rollout and in_force is not None and not _names(in_force, rollout):
         print(f"Nothing was done: the router serves rollout {in_force.rollout}, not {rollout}.")
         return REFUSED
     print(router_to_zero(split))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from pipeline import layout
 from pipeline.gateway.lock import running_address
@@ -45,12 +46,19 @@ class GatewaySplit:
         if state is None:
             return read_split(self._store, self._model_name)
         if state.refused:
-            return Unsettled(reason=f"The gateway keeps the split before: {state.refused}")
+            return Unsettled(reason=f"The gateway keeps the split before: {state.refused}", asked=self._asked(state))
         if state.expired and state.split is not None:
             return Unsettled(
                 reason=f"The lease of epoch {state.split.epoch} has ended, and the champion serves alone until the "
-                "split is applied again."
+                "split is applied again.",
+                asked=self._asked(state),
             )
+        return state.split
+
+    def _asked(self, state: GatewayState) -> Split | None:
+        """The file's split; what the gateway has where that cannot be read."""
+        with suppress(ValueError):
+            return read_split(self._store, self._model_name)
         return state.split
 
     def apply(self, split: Split) -> None:

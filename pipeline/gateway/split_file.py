@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pipeline import layout
-from pipeline.rollout.router import NO_ROLLOUT, Split, route
+from pipeline.rollout.router import NO_ROLLOUT, Split, route, without_canary
 from pipeline.storage import ModelRef, Store
 
 
@@ -25,14 +25,14 @@ def read_split(store: Store, model_name: str) -> Split | None:
 
 
 def write_split(store: Store, model_name: str, split: Split) -> None:
-    """Put a split into the file. No effect when one of a later epoch is there; a file that cannot be read has none, and
-    must not keep a rollback out."""
+    """Put a split into the file. No effect when one of a later epoch is there, or one of the same epoch with a lower
+    weight, which a person wrote; a file that cannot be read has none, and must not keep a rollback out."""
     name = layout.split_file(model_name)
     with _locked(store.path(f"{name}.lock")):
         current = None
         with suppress(ValueError):
             current = store.read(name, Split)
-        if current is None or current.epoch <= split.epoch:
+        if current is None or (current.epoch, -current.canary_weight) <= (split.epoch, -split.canary_weight):
             store.write(name, split)
 
 
@@ -62,11 +62,6 @@ def _locked(path: Path) -> Generator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-def without_canary(split: Split) -> Split:
-    """The champion alone."""
-    return split.model_copy(update={"champion_weight": 100, "canary_weight": 0, "shadow_share": 0.0})
 
 
 def model_of(split: Split, unit: str) -> str:
@@ -106,9 +101,11 @@ class SplitWatch:
 
     @property
     def expired(self) -> bool:
-        """Whether the lease has ended without a renewal."""
-        until = None if self.split is None else self.split.expires_at
-        return until is not None and (time.time() > until or time.monotonic() > self._lease_ends)
+        """Whether the lease has ended without a renewal. The champion alone needs none."""
+        split = self.split
+        if split is None or split.expires_at is None or not (split.canary_weight or split.shadow_share):
+            return False
+        return time.time() > split.expires_at or time.monotonic() > self._lease_ends
 
     def reload(self) -> None:
         """Read the file at the next request whatever it looks like: the slots have changed."""

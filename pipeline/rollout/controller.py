@@ -9,7 +9,8 @@ answer copies (SHADOWING), and gets each weight in turn: SHIFTING until the rout
 In a tick metrics and harm come first, then the slot, then the router. Proven harm takes the canary to 0 at once and is
 final. What cannot be seen, of metrics or router, is a miss; three in a row hold the rollout. A weight that a person
 lowered is obeyed and held; one that somebody raised is put back. Time counts towards a dwell only while usable metrics
-cover it, and a look adds at most its own length, whatever the clock says. When dwell and sample suffice, one test a
+cover it, and a look adds at most its own length, whatever the clock says; a clock that goes back by more than a look
+holds the rollout. When dwell and sample suffice, one test a
 stage advances the rollout or holds it. A held rollout keeps its weight and its looks; a person resumes or aborts it
 (decision.py). No rule reads a clock: time is an argument.
 """
@@ -24,7 +25,7 @@ from pipeline.rollout.advance import awaited, shortfall, wanted_pairs
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.doubt import doubt, judged_until, unusable
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, Uncountable, summed
-from pipeline.rollout.fold import adds_s, looked_from, read_state, watched_from
+from pipeline.rollout.fold import adds_s, looked_from, read_state
 from pipeline.rollout.harm import harm
 from pipeline.rollout.overdue import overdue
 from pipeline.rollout.ports import RolloutPorts, Tick, Unwatched
@@ -37,7 +38,7 @@ from pipeline.rollout.reconcile import (
     wanted_split,
 )
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
-from pipeline.rollout.router import Split
+from pipeline.rollout.router import Split, asked_for
 from pipeline.rollout.servers import load_ratio
 from pipeline.rollout.tallies import read_tally, write_tally
 
@@ -144,8 +145,8 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
     if not router.reason:
         return RolloutStep(Phase.OBSERVING, f"the router reads {state.canary_weight}%")
     look = _look(state, proposal, ports, now)  # it may be in force all the same
-    if look.harm is not None:
-        return look.harm
+    if look.decided is not None:
+        return look.decided
     if router.lowered_to is not None:
         return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
     busiest = state.evidence.busiest_per_s
@@ -156,8 +157,8 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
 def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
     """A stage's tick: harm, slot, router, then whether the evidence suffices."""
     look = _look(state, proposal, ports, now)
-    if look.harm is not None:
-        return look.harm
+    if look.decided is not None:
+        return look.decided
     if look.slot.wrong:
         return RolloutStep(Phase.HELD, look.slot.reason, look=look.result, weight=0)
     router = _router(state, ports, now)
@@ -167,7 +168,7 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
         return RolloutStep(Phase.HELD, router.reason, missed=True, raised=True)
     if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
         return _missed(state, reason, look=None if router.differs else look.result)._replace(
-            unready=look.slot.down, raised=router.raised, behind=look.behind, unread=look.unread and not router.differs
+            unready=look.slot.down, raised=router.raised, unread=look.unread and not router.differs
         )
     if look.result is None:  # nothing new since it was looked at
         return None
@@ -182,8 +183,8 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     if state.canary_weight == 0 and not router.raised:
         return None  # no canary to watch
     look = _look(state, proposal, ports, now)
-    if look.harm is not None:
-        return look.harm
+    if look.decided is not None:
+        return look.decided
     if look.slot.wrong and state.canary_weight:
         return RolloutStep(Phase.HELD, look.slot.reason, look=look.result, weight=0)
     if router.lowered_to is not None:
@@ -198,7 +199,6 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         missed=bool(missed),
         unready=look.slot.down,
         raised=router.raised,
-        behind=look.behind,
     )
 
 
@@ -254,21 +254,22 @@ class _Look(NamedTuple):
     """None: nothing new, or nothing usable."""
     blind: str = ""
     """Why it was not usable."""
-    harm: RolloutStep | None = None
+    decided: RolloutStep | None = None
+    """Proven harm, or a clock that went back: the tick's step, whatever else there is."""
     slot: SlotState = SlotState()
-    behind: bool = False
     unread: bool = False
     """A later look may see what this one could not."""
     note: str = ""
 
 
 def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> _Look:
-    policy, watched = proposal.policy, watched_from(state, now)
-    if watched - now > policy.max_look_s:  # one reading is no proof of which one was wrong: the next one is
-        return _Look(blind=f"clock: it reads {now:.0f}, and was looked at until {watched:.0f}", behind=True)
+    policy, watched = proposal.policy, state.watched_until
+    if watched - now > policy.max_look_s:  # this reading is wrong, or the one before was: nothing here can tell
+        reason = f"the clock went back by {watched - now:.0f} s. Set it right, then resume: the stage starts over"
+        return _Look(decided=RolloutStep(Phase.HELD, reason, missed=True, clock_went_back=True))
     if now <= watched:
         return _Look()
-    evidence, since = state.evidence, looked_from(state, now)
+    evidence, since = state.evidence, looked_from(state)
     graded_since = None if evidence.graded_until is None else min(since, evidence.graded_until)
     request = LookRequest(
         number=state.looks + 1, since=since, now=now, slow_over_s=evidence.slow_over_s, graded_since=graded_since
@@ -349,13 +350,15 @@ def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
         read = ports.split.read()
     except Exception as error:  # boundary: any router; who cannot be read has not confirmed anything
         return _Router(f"the router cannot be read: {error}")
+    asked = asked_for(read)
+    if asked is not None and lowered_by_hand(read, state, wanted):
+        reason = f"the router was asked for {asked.canary_weight}%, not {wanted.canary_weight}%"
+        return _Router(f"{reason}: somebody took requests from the canary", True, lowered_to=asked.canary_weight)
     if not isinstance(read, Split):
         return _Router(f"the router is not settled: {read.reason}" if read else "the router has no split", True)
     if read.rollout != wanted.rollout:
         return _Router(f"the router has the split of rollout {read.rollout}", True)
     reason = f"the router reads {read.canary_weight}%, not {wanted.canary_weight}%"
-    if lowered_by_hand(read, state, wanted):
-        return _Router(f"{reason}: somebody took requests from the canary", differs=True, lowered_to=read.canary_weight)
     if wanted.canary_weight and read.expires_at is not None and read.expires_at <= now:
         return _Router("the router's lease ran out: the champion served alone", True)
     if read.routes_like(wanted):

@@ -68,77 +68,59 @@ def _seen(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
     """What an event's look changes."""
     assert state.proposal is not None, "an event belongs to a rollout"
     change: dict[str, object] = {"raised": state.raised + event.raised}
-    if event.behind:
-        return change | {"behind": event.at, "looks": state.looks + 1, "misses": state.misses + 1}
+    if event.clock_went_back:  # what the new readings cover is counted anew, so nothing of before may stay
+        started = {"evidence": state.evidence.fresh(), "tally": "", "unread_since": None}
+        return change | {**started, "looks": state.looks + 1, "watched_until": event.at}
     if event.look is None and not event.missed:
         return change
     change |= {
         "looks": state.looks + 1,
         "misses": state.misses + 1 if event.missed else 0,
         "unready": state.unready + 1 if event.unready else 0,
-        "behind": None,
         "unread_since": None,
     }
-    seen_from = watched_from(state, event.at)
     if event.look is None:
-        until = max(seen_from, event.at)
+        until = max(state.watched_until, event.at)
         if event.unread:
-            change |= {"unread_since": looked_from(state, event.at)}
+            change |= {"unread_since": looked_from(state)}
         else:
             change |= {"evidence": state.evidence.skipped_to(until)}
-        return change | _watched(state, until)
+        return change | {"watched_until": until}
     if not event.missed:
         change |= {"covered_s": state.covered_s + adds_s(state, event.look)}
         change |= {"judged_until": max(state.judged_until, event.look.judged_until)}
     return change | {
         "evidence": event.look.evidence,
         "tally": event.look.tally,
-        **_watched(state, max(seen_from, event.look.window_end)),
+        "watched_until": max(state.watched_until, event.look.window_end),
     }
 
 
-def _watched(state: RolloutState, until: float) -> dict[str, object]:
-    return {"watched_until": until, "furthest": max(state.furthest, until)}
-
-
-def watched_from(state: RolloutState, now: float) -> float:
-    """Where the next window starts. Where two readings in a row say that the clock once ran ahead, at the first."""
-    if state.behind is not None and state.behind <= now < state.watched_until:
-        return state.behind
-    return state.watched_until
-
-
-def looked_from(state: RolloutState, now: float) -> float:
+def looked_from(state: RolloutState) -> float:
     """Where the next look begins: what earlier ones could not read yet is read again, and no dwell."""
-    seen_from = watched_from(state, now)
-    return seen_from if state.unread_since is None else min(state.unread_since, seen_from)
+    return state.watched_until if state.unread_since is None else min(state.unread_since, state.watched_until)
 
 
 def adds_s(state: RolloutState, look: LookResult) -> float:
     """Seconds that a look adds to what is covered: its window without what was watched before, within one look's
-    longest. A clock that jumped, or a controller that was away, is no time observed; and of two clocks that are apart,
-    the one ahead adds nothing each time that it follows the other."""
+    longest. A clock that jumped ahead, or a controller that was away, is no time observed."""
     assert state.proposal is not None, "a look belongs to a rollout"
-    start, longest = max(look.window_start, watched_from(state, look.window_end)), state.proposal.policy.max_look_s
-    window = look.window_end - start
-    if start < state.furthest and window > longest and look.window_end >= state.furthest:
-        return 0.0
-    return max(0.0, min(window, longest))
+    window = look.window_end - max(look.window_start, state.watched_until)
+    return max(0.0, min(window, state.proposal.policy.max_look_s))
 
 
 def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
     """What entering a phase changes."""
     assert state.proposal is not None, "an event belongs to a rollout"
-    skipped = max(watched_from(state, event.at), event.at)
+    skipped = max(state.watched_until, event.at)
     anew: dict[str, object] = {
         "covered_s": 0.0,
         "judged_until": 0.0,
         "misses": 0,
         "unready": 0,
         "raised": 0,
-        **_watched(state, skipped),
+        "watched_until": skipped,
         "unread_since": None,
-        "behind": None,
     }
     resumed = state.phase is Phase.HELD  # only a person leads out of it, except to 0
     match event.phase:

@@ -15,7 +15,7 @@ from pipeline import audit
 from pipeline.rollout.fold import fold
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState, read_events
-from pipeline.rollout.router import Split, TrafficSplit, Unsettled
+from pipeline.rollout.router import Split, TrafficSplit, Unsettled, asked_for
 from pipeline.rollout.servers import too_few
 from pipeline.rollout.tallies import drop_tallies
 from pipeline.storage import ModelRef, Store
@@ -145,11 +145,12 @@ def _surely_lower(state: RolloutState, wanted: Split) -> bool:
 
 
 def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted: Split) -> bool:
-    """Whether a person took requests from the canary: less is in force than this rollout ever asked for here."""
-    if not isinstance(read, Split) or read.rollout != wanted.rollout or read.canary_weight >= wanted.canary_weight:
+    """Whether a person took requests from the canary: the router was asked for less than this rollout ever did."""
+    asked = asked_for(read)
+    if asked is None or asked.rollout != wanted.rollout or asked.canary_weight >= wanted.canary_weight:
         return False
-    if state.phase is Phase.SHIFTING:  # what it asked for last may not be in force yet
-        return read.epoch >= state.turn or read.canary_weight < state.left_weight
+    if state.phase is Phase.SHIFTING:  # the rollout's own last split may be the one before
+        return asked.epoch >= state.turn or asked.canary_weight < state.left_weight
     return True
 
 

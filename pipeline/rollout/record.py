@@ -160,8 +160,8 @@ class RolloutEvent(Record):
     """No server of the canary's slot answered."""
     raised: bool = False
     """More of the traffic was on the canary than anybody decided."""
-    behind: bool = False
-    """The clock stood long before the end of what was looked at."""
+    clock_went_back: bool = False
+    """The clock stood long before the end of what was looked at: looks go on from there."""
     weight: int | None = None
     """Percent on the canary at which it is held, where that is not what its stage asked for."""
     quarantine: bool = False
@@ -187,7 +187,7 @@ class RolloutStep(NamedTuple):
     unread: bool = False
     unready: bool = False
     raised: bool = False
-    behind: bool = False
+    clock_went_back: bool = False
     weight: int | None = None
     quarantine: bool = False
     by: str = ""
@@ -248,10 +248,6 @@ class RolloutState(Record):
     """End of what was looked at, usable or not."""
     unread_since: float | None = None
     """Where the next look begins, when that is earlier: the looks since then saw nothing yet."""
-    behind: float | None = None
-    """What the clock read when it last stood long before that."""
-    furthest: float = 0.0
-    """Latest end of anything that was looked at in this rollout, also by a clock that ran ahead."""
 
     @property
     def rollout(self) -> str:

@@ -63,6 +63,8 @@ class Unsettled(Record):
     """Weights that were accepted and are not what routes yet, or not for certain."""
 
     reason: str
+    asked: Split | None = None
+    """What was asked for last, where the router knows it: a person may have asked for less."""
 
 
 class Unrouted(Unsettled):
@@ -72,6 +74,17 @@ class Unrouted(Unsettled):
         "rollout.traffic is none: nothing is routed here, so no candidate gets requests, nothing is measured on them, "
         "and nobody is promoted"
     )
+
+
+def asked_for(read: Split | Unsettled | None) -> Split | None:
+    """What a router was asked for last, whether it is in force or not."""
+    return read.asked if isinstance(read, Unsettled) else read
+
+
+def without_canary(split: Split) -> Split:
+    """The champion alone, which needs no lease."""
+    alone = {"champion_weight": 100, "canary_weight": 0, "shadow_share": 0.0, "expires_at": None, "lease_s": None}
+    return split.model_copy(update=alone)
 
 
 class Readiness(Record):
@@ -98,7 +111,9 @@ class TrafficSplit(Protocol):
         ...
 
     def apply(self, split: Split) -> None:
-        """Put a split into force. No effect when one of a later epoch is in force."""
+        """Put a split into force. No effect when one of a later epoch was asked for, or one of the same epoch with a
+        lower weight: within an epoch nobody but a person lowers it, and a tick that read it before must not undo that.
+        """
         ...
 
     def ready(self, model: ModelRef) -> Readiness:

@@ -71,6 +71,12 @@ def test_a_lease_that_is_renewed_goes_on(tmp_path, clocks, watch):
         assert weight(watch) == 50
 
 
+def test_a_champion_alone_needs_no_lease(tmp_path, clocks, watch):
+    write_split(Store(tmp_path), NAME, split_at(0).model_copy(update={"expires_at": clocks.wall + 1.0, "lease_s": 1.0}))
+    clocks.pass_s(2.0)
+    assert weight(watch) == 0 and not watch.expired
+
+
 def test_slots_that_change_do_not_renew_a_lease(tmp_path, clocks, watch):
     granted(tmp_path, clocks.wall + DAY_S)
     assert weight(watch) == 50

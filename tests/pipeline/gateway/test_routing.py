@@ -110,6 +110,16 @@ def test_an_older_epoch_is_not_applied(gateway):
     gateway.write_file(split.model_dump_json().encode())
 
 
+def test_a_weight_is_not_raised_within_its_epoch(gateway):
+    """A person lowered it between a tick's look at the router and its renewal of the lease."""
+    split = gateway.split(5)
+    lowered = split_of(0, split.epoch)
+    gateway.port.apply(lowered)
+    gateway.port.apply(split)
+    assert gateway.port.read() == lowered
+    assert gateway.port.read() != gateway.split(5) == gateway.port.read()
+
+
 def test_a_split_of_a_model_in_no_slot_is_not_in_force(gateway):
     before = gateway.split(5)
     assert gateway.port.read() == before

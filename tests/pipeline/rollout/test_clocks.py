@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from pipeline import audit
+from pipeline.rollout.decision import resume
 from pipeline.rollout.fold import fold
 from pipeline.rollout.reconcile import wanted_split
 from pipeline.rollout.record import Phase, read_events
@@ -67,15 +68,16 @@ def test_a_clock_that_jumps_and_is_put_right_buys_no_dwell(world, case, ticks):
         host.apart = by if 2 < passed[0] <= 2 + ticks else 0.0
         host.tick()
 
-    took = advances_after(world, began, tick, every_s)
-    # One reading that ran ahead adds one look at the most, as a controller that was away would.
-    assert took >= DWELL_S - (LOOK_S if by > 0 else 0.0)
+    advances_after(world, began, tick, every_s)
+    assert_held_by_the_clock(world)
+    host.apart = 0.0
+    assert advances_after(world, resumed(world), host.tick, every_s) >= DWELL_S, "the stage starts over"
 
 
 @pytest.mark.parametrize("by", [-DAY_S, DAY_S])
 def test_a_clock_that_jumps_for_good_ends_in_a_dwell_or_a_hold(world, by):
-    """Set back by a day, it reads a time before the stage began: the stage is overdue, and a person is asked."""
-    began = observed(world, STEADY.model_copy(update={"max_wait_s": 40.0}))
+    """Set forward it adds one look at the most, as a controller that was away would; set back it asks a person."""
+    began = observed(world)
     host = Host(world)
 
     def tick():
@@ -83,8 +85,36 @@ def test_a_clock_that_jumps_for_good_ends_in_a_dwell_or_a_hold(world, by):
         host.tick()
 
     took = advances_after(world, began, tick, 10.0)
-    assert took >= DWELL_S - (LOOK_S if by > 0 else 0.0)
-    assert world.state.phase is (Phase.SHIFTING if by > 0 else Phase.HELD)
+    if by > 0:
+        assert (took >= DWELL_S - LOOK_S, world.state.phase) == (True, Phase.SHIFTING)
+        return
+    assert_held_by_the_clock(world)
+    world.now += by  # everybody goes by this clock now
+    assert advances_after(world, resumed(world), world.tick, 10.0) >= DWELL_S
+    assert world.state.phase is Phase.SHIFTING
+
+
+def test_a_canary_is_watched_on_by_a_clock_that_went_back(world):
+    observed(world)
+    world.tick(10.0)
+    world.tick(-DAY_S)
+    assert_held_by_the_clock(world)
+    world.metrics.canary = {"quality": 0.1}
+    for _ in range(3):
+        world.tick(10.0)
+    assert (world.state.phase, world.weight()) == (Phase.ROLLED_BACK, 0)
+
+
+def assert_held_by_the_clock(world) -> None:
+    assert (world.state.phase, world.state.stage, world.weight()) == (Phase.HELD, 0, 5)
+    assert world.state.reason.startswith("the clock went back by 86") and "resume" in world.state.reason
+
+
+def resumed(world) -> float:
+    """The time at which its weight was read back again."""
+    assert resume(world.store, NAME, "the clock is right", world.now)
+    world.tick_until("observing", every_s=1.0)
+    return world.now
 
 
 @pytest.mark.parametrize("apart", one_and_variants([15.0, 5.0, 60.0, DAY_S], 15.0, DAY_S))
@@ -100,7 +130,10 @@ def test_two_hosts_clocks_apart_buy_at_most_one_look(world, apart, every_s, orde
         hosts[place].tick()
 
     took = advances_after(world, began, tick, every_s)
-    assert took >= DWELL_S - min(apart, LOOK_S)
+    if apart > LOOK_S:
+        assert world.state.phase is Phase.HELD
+    else:
+        assert took >= DWELL_S - apart
 
 
 @pytest.mark.parametrize("changes", ["2026-03-29T00:30:00", "2026-10-25T00:30:00"])

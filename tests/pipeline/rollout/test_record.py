@@ -38,7 +38,7 @@ def test_the_log_refuses_steps_that_are_not_legal_and_gaps(world):
 
 def test_an_event_says_nothing_that_was_not_written():
     event = RolloutEvent(epoch=1, at=0.0, rollout="r", phase=Phase.OBSERVING)
-    assert not any((event.missed, event.unready, event.raised, event.behind, event.quarantine, event.by))
+    assert not any((event.missed, event.unready, event.raised, event.clock_went_back, event.quarantine, event.by))
 
 
 def test_each_stage_begins_its_dwell_anew(world):
