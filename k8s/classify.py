@@ -1,9 +1,10 @@
 """What a look at a gang means: go on waiting, or over, and why.
 
-Rule, first match wins. A plan that the trainer refuses (exit 64, in a pod or in what a controller quotes) is refused,
-whatever else ended with it: it would be refused again. Out of memory comes next, then an image that can't be pulled:
-the same would happen again. A disruption (a DisruptionTarget condition, or nothing but exit 143) is a pre-emption. What
-is left of the failures is a crash. Everything else is waiting, for a stated reason.
+Rule, first match wins. A plan that the trainer refuses (exit 64 or 65, in a pod or in what a controller quotes) is
+refused, whatever else ended with it and whether or not a controller starts the gang again: it would be refused again.
+Out of memory comes next, then an image that can't be pulled: the same would happen again. A disruption (a
+DisruptionTarget condition, or nothing but exit 143) is a pre-emption. What is left of the failures is a crash.
+Everything else is waiting, for a stated reason.
 
 A crash of one pod takes its peers down with 143, and a pre-emption that takes too long with 137: so the codes of all
 pods are looked at, the most telling first. Exit codes: `pipeline.training.result`, and `k8s/README.md` for
@@ -13,7 +14,7 @@ the contract.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Literal, NamedTuple
 
 from k8s.observe import Observed, PodSeen
@@ -40,6 +41,7 @@ UNPULLABLE = frozenset(
      "CreateContainerConfigError", "CreateContainerError")
 )  # fmt: skip
 _NO_QUEUE = re.compile(r"(?:Local|Cluster)Queue \S+ (?:doesn't|does not) exist")
+_LIMITED = re.compile(r"didn't satisfy LimitRange constraints")
 _NO_CLAIM = re.compile(r"persistentvolumeclaim .{0,80} not found")
 _EXIT = re.compile(r"exit code (\d+)")
 _DISRUPTED = re.compile(r"has condition DisruptionTarget|PodEvicted|[Pp]re-?empt|node .{0,80}(?:lost|shut|deleted)")
@@ -61,6 +63,8 @@ def classify(observed: Observed) -> Classification:
         return Classification("leaving", "it is being deleted")
     if observed.state == "failed":
         return _failure(observed)
+    if (refusal := _refusal({pod.exit_code for pod in observed.pods})) is not None:
+        return refusal
     if observed.state == "suspended":
         return _queued(observed)
     if observed.refusal is not None:
@@ -89,7 +93,18 @@ def _queued(observed: Observed) -> Classification:
         return Classification("no_capacity", f"it had quota, and its nodes did not come in time: {words}")
     if observed.evicted == "Preempted":
         return Classification("restarting", f"Kueue pre-empted it, and it waits for quota again: {words}")
+    if _LIMITED.search(words):
+        return Classification("forbidden", f"{words}. Ask for less, or raise that LimitRange")
     return Classification("no_queue" if _NO_QUEUE.search(words) else "queued", words)
+
+
+def _refusal(codes: Container[int | None]) -> Classification | None:
+    """The trainer's own word that no start of it will ever end well; None without one."""
+    if NEVER_RETRY in codes:
+        return Classification("refused", f"the trainer refuses the plan (exit code {NEVER_RETRY})")
+    if BLOCKED in codes:
+        return Classification("refused", f"an erasure took data of the training away (exit code {BLOCKED})")
+    return None
 
 
 def _failure(observed: Observed) -> Classification:
@@ -100,10 +115,8 @@ def _failure(observed: Observed) -> Classification:
     trainers = set[int | None]() if submitters else {pod.exit_code for pod in observed.pods} - {None, 0}
     codes = trainers | quoted or {pod.exit_code for pod in observed.pods} - {None, 0}
     detail = observed.detail or "nothing was said of it"
-    if NEVER_RETRY in codes | quoted:
-        return Classification("refused", f"the trainer refuses the plan (exit code {NEVER_RETRY})")
-    if BLOCKED in codes | quoted:
-        return Classification("refused", f"an erasure took data of the training away (exit code {BLOCKED})")
+    if (refusal := _refusal(codes | quoted)) is not None:
+        return refusal
     starved = _first(observed, lambda pod: pod.ended == "OOMKilled")
     if starved is not None:
         return Classification("out_of_memory", f"pod {starved.name} took more memory than its limit")

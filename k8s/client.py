@@ -16,8 +16,10 @@ from urllib.parse import quote
 MANAGER = "preference-tuning"
 """Field manager of everything that is applied."""
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Before each further try of a request that got no answer, a 5xx or a 429."""
+"""Before each further try of a request that got no answer, a 5xx, a 410 or a 429."""
 TIMEOUT_S = 20.0
+PASSING = (410, 429)
+"""Statuses below 500 that the same request may not get again: 410 says that a list has expired, and to list anew."""
 LINES = 2000
 """Of a log, at most in one answer: the newest."""
 ADMISSION = {
@@ -74,7 +76,7 @@ class Refused(ValueError):
 
 
 class Unreachable(RuntimeError):
-    """No usable answer after every try: nobody listens, the answer never came, or it was 429 or 5xx throughout."""
+    """No usable answer after every try: nobody listens, the answer never came, or it was 410, 429 or 5xx throughout."""
 
 
 class KubernetesClient:
@@ -223,7 +225,7 @@ def _refusal(response: Any) -> int | None:
     """The status of an answer that would be the same again; None for one that time may mend."""
     if response.status_code == 500 and _message(response).startswith("failed to create typed patch object"):
         return 400  # how server-side apply answers an unknown field, a wrong type, a key that is there twice
-    return response.status_code if response.status_code < 500 and response.status_code != 429 else None
+    return response.status_code if response.status_code < 500 and response.status_code not in PASSING else None
 
 
 def _advice(code: int, method: str, path: str, response: Any) -> str:

@@ -13,6 +13,7 @@ pre-empted one, and a trainer may leave with 143 by mistake: those would start f
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
@@ -31,8 +32,10 @@ AWAY_S = 1800.0
 """How long the API server may be away before the step gives up; the gang goes on without it."""
 NEVER_HEARD_S = 60.0
 """The same for one that has not answered this launch at all: likely it is not the right one."""
-STARTING_S = 120.0
-"""How long a no to what was allowed before is not believed: an API server that starts has not read the rights yet."""
+STARTING_S = 60.0
+"""How long a missing right (401, 403) is not believed: an API server that starts has not read the rights yet."""
+_NO_RIGHT = re.compile(r" cannot \w+ resource ")
+"""In a 403 of the authorizer's; one of admission's stands."""
 CONFLICT = 409
 """The API server's answer where what is applied is another's by now: Kueue writes into a RayJob that it admits."""
 GONE_WITHIN_S = 600.0
@@ -130,7 +133,7 @@ class GangFollower:
         while True:
             # Read before the look: an object that a rival makes between the two has not vanished.
             placed = seen or self._attempts.placed(self._attempt.attempt)
-            observed = self._look(allowed=seen)
+            observed = self._look()
             if observed.state == "absent" and placed and not seen:
                 return Classification("gone", "it vanished while no launch followed it")
             if observed.state == "absent" and not seen:
@@ -224,8 +227,8 @@ class GangFollower:
             owned: dict[str, Any] = {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
             self._patiently(lambda owned=owned: self._client.apply(owned))
 
-    def _look(self, allowed: bool = False) -> Observed:
-        return self._patiently(lambda: observe(self._client, self._gang), allowed)
+    def _look(self) -> Observed:
+        return self._patiently(lambda: observe(self._client, self._gang))
 
     def _delete(self, uid: str = "") -> None:
         """`uid`: only that one."""
@@ -259,25 +262,23 @@ class GangFollower:
         pods = self._patiently(lambda: pods_of(self._client, self._gang, every_attempt=True))
         return [pod for pod in pods if pod.alive and pod.attempt <= self._gang.attempt]
 
-    def _patiently(self, ask: Callable[[], T], allowed: bool = False) -> T:
-        """What the API server answers, also when it is away for a while: the gang does not need it.
-
-        `allowed`: the same was answered before.
-        """
+    def _patiently(self, ask: Callable[[], T]) -> T:
+        """What the API server answers, also when it is away for a while or starts: the gang does not need it."""
         away_since, refused_since = self._hooks.now(), None
         while True:
             try:
                 return ask()
             except Refused as refusal:
                 refused_since = self._hooks.now() if refused_since is None else refused_since
-                if not allowed or refusal.code not in (401, 403) or self._hooks.now() - refused_since > STARTING_S:
+                no_right = refusal.code == 401 or (refusal.code == 403 and _NO_RIGHT.search(str(refusal)))
+                if not no_right or self._hooks.now() - refused_since > STARTING_S:
                     raise
-                self._tell(Classification("running", f"for all we know; asking again ({refusal})"))
+                self._tell_guess(f"asking again ({refusal})")
                 self._pause()
             except Unreachable as error:
                 if self._hooks.now() - away_since > (AWAY_S if self._client.answered else NEVER_HEARD_S):
                     raise RuntimeError(f"{error} A gang that is there goes on; run this again to follow it.") from error
-                self._tell(Classification("running", f"for all we know; waiting for the API server ({error})"))
+                self._tell_guess(f"waiting for the API server ({error})")
                 self._pause()
 
     def _check_ours(self, observed: Observed) -> None:
@@ -290,9 +291,14 @@ class GangFollower:
 
     def _tell(self, verdict: Classification) -> None:
         message = f"{verdict.cause.replace('_', ' ')}: {verdict.why}"
-        if message != self._last_detail:
+        detail = message.partition(" to pod set ")[0]  # Kueue names one pod set after the other, several times a second
+        if detail != self._last_detail:
             self._hooks.log(f"{self._gang.name} {message}")
-        self._last_detail = message
+        self._last_detail = detail
+
+    def _tell_guess(self, why: str) -> None:
+        """While nobody answers."""
+        self._tell(Classification("running" if self._last_detail else "starting", f"for all we know; {why}"))
 
     def _pause(self) -> None:
         self._hooks.sleep(self._gang.settings.poll_s)

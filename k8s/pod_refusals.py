@@ -85,7 +85,7 @@ def _amounts(text: str) -> dict[str, float]:
 
 
 _CLAUSE = re.compile(
-    r", (?=untolerated taint |flavor \S+ (?:doesn't|does not|not)|insufficient |resource \S+ unavailable )"
+    r", (?=untolerated taint|flavor \S+ (?:doesn't|does not|not)|insufficient |resource \S+ unavailable )"
 )
 _FLAVOR = re.compile(r"in flavor ([^\s,]+)")
 _NEVER_MEANT = re.compile(r"untolerated taint|flavor \S+ (?:doesn't|does not) match|maximum capacity \(0\)")

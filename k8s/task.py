@@ -33,7 +33,7 @@ FOR_PEOPLE = {
     "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (compute.nodes).",
     "no_queue": "Correct compute.kubernetes.queue, or create that queue: k8s/manifests/bases/kueue has `training`.",
     "over_quota": "Run it again once others leave room.",
-    "forbidden": "No pod of the gang was made, and none will be while that stands.",
+    "forbidden": "The gang gets no more pods while that stands.",
     "no_capacity": "Run it again later, or set compute.kubernetes.capacity to spot_first.",
     "restarting": "Run it again later: it goes on from its last checkpoint.",
     "starting": "Look at kubectl get events: why no pod is made, or none starts; k8s/README.md says what to look for.",

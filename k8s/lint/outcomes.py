@@ -24,7 +24,8 @@ class PodExit(NamedTuple):
 EVICTED = PodExit(143, evicted=True)
 NOTICED = PodExit(143)
 """The trainer saw the interruption notice before the eviction came."""
-REFUSED = PodExit(64)
+REFUSED = PodExit(64), PodExit(65)
+"""Never again: the plan is wrong, or an erasure took its data away."""
 CRASHED = PodExit(1)
 
 REPLACED = "the pod alone is replaced"

@@ -108,24 +108,26 @@ def jobset_exit_143(seen: Manifests) -> Hits:
 
 @rule(
     "error",
-    fix="First rule: FailJobSet where the message matches '.*exit code 64.*'; FailJob on 64 in podFailurePolicy.",
+    fix="First rule: FailJobSet where the message matches 'exit code (64|65) '; FailJob on both in podFailurePolicy.",
 )
 def jobset_exit_64(seen: Manifests) -> Hits:
-    """64 says never again (a bad plan, data that changed). Swallowed by the rule for pre-emption it restarts for ever:
-    the first failure rule that matches wins, and both come with the reason PodFailurePolicy."""
+    """64 and 65 say never again (a bad plan, data that changed or was erased). Swallowed by the rule for pre-emption
+    they restart for ever: the first failure rule that matches wins, and all come with the reason PodFailurePolicy."""
     for workload in seen.trainings:
         for job in workload.jobs if workload.kind == "JobSet" else []:
-            if (action := jobset_action(workload.object, job, REFUSED)) != "FailJobSet":
-                yield f"{workload.where} spec.failurePolicy", f"exit code 64 of {job.name!r}: {action}"
+            for end in REFUSED:
+                if (action := jobset_action(workload.object, job, end)) != "FailJobSet":
+                    yield f"{workload.where} spec.failurePolicy", f"exit code {end.code} of {job.name!r}: {action}"
 
 
-@rule("error", fix="FailJob on exit code 64 in podFailurePolicy, or backoffLimit 0.")
+@rule("error", fix="FailJob on exit codes 64 and 65 in podFailurePolicy, or backoffLimit 0.")
 def job_exit_64(seen: Manifests) -> Hits:
     """A plan that cannot train fails again at each of the backoff's tries, on all devices."""
     for workload in seen.trainings:
         for job in workload.jobs if workload.kind == "Job" else []:
-            if failure(job, REFUSED) is None:
-                yield f"{job.where}.podFailurePolicy", "after exit code 64 the pod is tried again"
+            for end in REFUSED:
+                if failure(job, end) is None:
+                    yield f"{job.where}.podFailurePolicy", f"after exit code {end.code} the pod is tried again"
 
 
 @rule("error", fix=f"Limit {RESTART} to onJobFailureReasons [PodFailurePolicy], and set maxRestarts.")

@@ -28,14 +28,16 @@ def volcano_min_available(seen: Manifests) -> Hits:
             yield f"{job.where} spec.minAvailable", f"{'not set' if least is None else least}, {job.size} pods"
 
 
-@rule("error", fix="First policy: {exitCode: 64, action: AbortJob}.")
+@rule("error", fix="First policies: {exitCode: 64, action: AbortJob}, and the same for 65.")
 def volcano_exit_64(seen: Manifests) -> Hits:
-    """64 says never again. The first policy that matches wins, so PodFailed before it restarts a hopeless plan."""
+    """64 and 65 say never again. The first policy that matches wins, so PodFailed before them restarts a hopeless
+    plan."""
     for job in _jobs(seen):
         for i, task in enumerate(rows(job.spec, "tasks")):
-            action = volcano_action(job.object, task, REFUSED)
-            if action not in {"AbortJob", "TerminateJob"}:
-                yield f"{job.where} spec.policies", f"exit code 64 of task {i}: {action}"
+            for end in REFUSED:
+                action = volcano_action(job.object, task, end)
+                if action not in {"AbortJob", "TerminateJob"}:
+                    yield f"{job.where} spec.policies", f"exit code {end.code} of task {i}: {action}"
 
 
 @rule("error", fix="Add {event: PodEvicted, action: RestartJob} and {event: PodFailed, action: RestartJob}.")

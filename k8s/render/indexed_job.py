@@ -9,7 +9,7 @@ import math
 
 from k8s.gang import Gang
 from k8s.render.pod import CONTAINER, Object, metadata, ranked_template
-from pipeline.training.result import NEVER_RETRY, PREEMPTED
+from pipeline.training.result import BLOCKED, NEVER_RETRY, PREEMPTED
 
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
@@ -48,7 +48,7 @@ def job_spec(gang: Gang, template: Object) -> Object:
         "activeDeadlineSeconds": gang.timeout_s + math.ceil(gang.settings.start_timeout_s),
         "podFailurePolicy": {
             "rules": [
-                {"action": "FailJob", "onExitCodes": _exit(NEVER_RETRY)},
+                {"action": "FailJob", "onExitCodes": _exit(NEVER_RETRY, BLOCKED)},
                 {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
                 {"action": "FailJob", "onExitCodes": _exit(PREEMPTED)},
             ]
@@ -59,5 +59,5 @@ def job_spec(gang: Gang, template: Object) -> Object:
     }
 
 
-def _exit(code: int) -> Object:
-    return {"containerName": CONTAINER, "operator": "In", "values": [code]}
+def _exit(*codes: int) -> Object:
+    return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}

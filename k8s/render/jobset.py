@@ -10,7 +10,7 @@ from __future__ import annotations
 from k8s.gang import Gang
 from k8s.render.indexed_job import INDEX, job_spec
 from k8s.render.pod import CONTAINER, QUEUE, Object, labels, metadata, ranked_template
-from pipeline.training.result import NEVER_RETRY
+from pipeline.training.result import BLOCKED, NEVER_RETRY
 
 RESTART = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
 
@@ -33,7 +33,7 @@ def training_jobset(gang: Gang) -> Object:
                         "name": "neverRetry",
                         "action": "FailJobSet",
                         "onJobFailureReasons": ["PodFailurePolicy"],
-                        "onJobFailureMessagePatterns": [f".*exit code {NEVER_RETRY}.*"],
+                        "onJobFailureMessagePatterns": [f"exit code ({NEVER_RETRY}|{BLOCKED}) "],
                     },
                     {
                         "name": "preempted",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from k8s.gang import Gang
 from k8s.render.pod import CONTAINER, Object, metadata, ranked_template
-from pipeline.training.result import NEVER_RETRY
+from pipeline.training.result import BLOCKED, NEVER_RETRY
 
 RANK = "metadata.annotations['volcano.sh/task-index']"
 RESTART = "metadata.annotations['volcano.sh/job-version']"
@@ -36,6 +36,7 @@ def training_vcjob(gang: Gang) -> Object:
             "plugins": {"env": [], "svc": ["--publish-not-ready-addresses=true"]},
             "policies": [  # the first that matches
                 {"exitCode": NEVER_RETRY, "action": "AbortJob"},
+                {"exitCode": BLOCKED, "action": "AbortJob"},
                 {"event": "PodFailed", "action": "RestartJob"},
                 {"event": "PodEvicted", "action": "RestartJob"},
             ],

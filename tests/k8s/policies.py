@@ -118,7 +118,8 @@ def _failed(denial: AdmissionDenial) -> bool:
 
 
 def defaulted(objects: Sequence[Object]) -> list[Object]:
-    """As validating admission sees them: with the API server's defaults, JobSet's webhook's and Kueue's."""
+    """As validating admission sees them: with the defaults of the API server, of each CRD, and of JobSet's and Kueue's
+    webhooks."""
     result = copy.deepcopy(list(objects))
     for obj in result:
         kind, spec = obj["kind"], obj["spec"]
@@ -129,10 +130,11 @@ def defaulted(objects: Sequence[Object]) -> list[Object]:
             spec["suspend"] = True
         if kind == "JobSet":
             spec |= {"successPolicy": {"operator": "All"}, "startupPolicy": {"startupPolicyOrder": "AnyOrder"}}
+            spec["failurePolicy"]["restartStrategy"] = "Recreate"
             spec["replicatedJobs"][0]["groupName"] = "default"
         if kind == "RayJob":
             for group in spec["rayClusterSpec"]["workerGroupSpecs"]:
-                group |= {"numOfHosts": 1, "scaleStrategy": {}}
+                group |= {"numOfHosts": 1, "priority": 0, "scaleStrategy": {}}
         if obj["apiVersion"] == "batch/v1":
             spec |= {"suspend": False, "manualSelector": False, "podReplacementPolicy": "Failed"}
             spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": "5f"}}

@@ -38,6 +38,15 @@ CASES = {
     "image": (Observed("pending", pods=(pod(phase="Pending", waiting="ImagePullBackOff"),)), "image"),
     "image of one": (Observed("running", pods=(pod(), pod(1, "Pending", waiting="ErrImagePull"))), "image"),
     "running": (Observed("running", pods=(pod(),)), "running"),
+    "refused, though a controller starts it again": (
+        Observed("restarting", restarts=1, pods=(pod(code=64, phase=RAN), pod(1))),
+        "refused",
+    ),
+    "erased, though it counts as running": (Observed("running", pods=(pod(code=65, phase=RAN), pod(1))), "refused"),
+    "more than a LimitRange allows, in a queue": (
+        Observed("suspended", detail="Pending: resources didn't satisfy LimitRange constraints: spec.podSets[0]"),
+        "forbidden",
+    ),
     "restarting": (Observed("restarting", restarts=2, pods=(pod(phase="Pending"),)), "restarting"),
     "being deleted": (Observed("leaving"), "leaving"),
     "not there": (Observed("absent"), "deleted"),

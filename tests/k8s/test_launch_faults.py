@@ -17,7 +17,7 @@ from pipeline.training.plan import TrainingPlan
 
 from .cluster.faults import Fault
 from .cluster.gangs import requires as required
-from .conftest import GANG, Cluster, Launch, Robot, ender, those_that_end
+from .conftest import GANG, Cluster, Launch, Robot, ender, once_told, those_that_end
 
 pytestmark = pytest.mark.slow
 
@@ -216,7 +216,9 @@ def test_a_right_that_is_missing_ends_the_launch_with_its_name(
     cluster: Cluster, planned: Planned, tmp_path: Path, name: str
 ) -> None:
     cluster.ours.faults.add(FORBIDDEN[name])
-    error = Launch(cluster, planned, cluster.settings(tmp_path)).ended()
+    launches = list[Launch]()
+    launches.append(Launch(cluster, planned, cluster.settings(tmp_path), now=once_told(launches, "asking again")))
+    error = launches[0].ended()
     assert isinstance(error, TrainingRefused)
     assert "list all that a launch needs" in str(error)
 

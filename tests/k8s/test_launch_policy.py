@@ -26,8 +26,9 @@ def policies_for(gang: Gang) -> Policies:
 def admitted(gang: Gang) -> None:
     policies = policies_for(gang)
     for obj, stored in zip(render(gang), defaulted(render(gang)), strict=True):
+        for operation in ("CREATE", "UPDATE"):
+            assert refusals(policies, LAUNCHER, stored, operation) == [], obj["kind"]
         assert refusals(policies, LAUNCHER, obj) == [], obj["kind"]
-        assert refusals(policies, LAUNCHER, stored, "UPDATE") == [], obj["kind"]
         assert refusals(policies, LAUNCHER, obj, "DELETE") == [], obj["kind"]
 
 
@@ -170,6 +171,14 @@ def test_an_overlay_admits_its_own_images_alone(name: str) -> None:
     for image in (trainer, nemo):
         settings = gang.settings.model_copy(update={"image": image})
         assert refusals(policies, LAUNCHER, render(gang.model_copy(update={"settings": settings}))[0]) == []
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("case", CASES)
+def test_the_defaults_are_fields_of_their_kind(case: str, shared_data: Path) -> None:
+    from .schemas import problems
+
+    assert [problems(obj) for obj in defaulted(render(CASES[case])) if obj["kind"] != "Service"] == [[]]
 
 
 @pytest.mark.shared

@@ -11,7 +11,7 @@ from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 
-from .conftest import GANG, Cluster, Launch, Robot
+from .conftest import GANG, Cluster, Launch, Robot, once_told
 from .policies import launcher_account
 from .render.golden import CASES
 
@@ -45,14 +45,18 @@ def test_a_right_that_was_taken_ends_the_launch(
 ) -> None:
     own = RESOURCES[KINDS[backend]]
     client = client_of(cluster, tmp_path, BACKENDS[backend], without=(own.group, own.plural, verb))
-    error = Launch(cluster, planned, cluster.settings(tmp_path, backend=backend), client).ended()
+    launches, settings = list[Launch](), cluster.settings(tmp_path, backend=backend)
+    launches.append(Launch(cluster, planned, settings, client, now=once_told(launches, "asking again")))
+    error = launches[0].ended()
     assert isinstance(error, TrainingRefused)
     assert f'cannot {verb} resource "{own.plural}"' in str(error)
 
 
 def test_another_backends_component_is_no_help(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     client = client_of(cluster, tmp_path, "rayjob", "volcano")
-    assert isinstance(Launch(cluster, planned, cluster.settings(tmp_path), client).ended(), TrainingRefused)
+    launches, now = list[Launch](), once_told
+    launches.append(Launch(cluster, planned, cluster.settings(tmp_path), client, now=now(launches, "asking again")))
+    assert isinstance(launches[0].ended(), TrainingRefused)
 
 
 def test_a_recipe_that_a_policy_refuses_is_told_why(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_pipes_files_outside_the_volume_are_found() -> None:
         (EVICTED, "RestartJobSetAndIgnoreMaxRestarts"),
         (NOTICED, "RestartJobSetAndIgnoreMaxRestarts"),
         (PodExit(137, evicted=True), "RestartJobSetAndIgnoreMaxRestarts"),
-        (REFUSED, "FailJobSet"),
+        *((end, "FailJobSet") for end in REFUSED),
         (CRASHED, "RestartJobSet"),
         (PodExit(137), "RestartJobSet"),
     ],
@@ -165,7 +165,10 @@ def test_how_our_jobset_ends(end: PodExit, action: str) -> None:
 
 @pytest.mark.parametrize(
     ("end", "action"),
-    [(EVICTED, "RestartJob"), (NOTICED, "RestartJob"), (CRASHED, "RestartJob"), (REFUSED, "AbortJob")],
+    [
+        *((end, "RestartJob") for end in (EVICTED, NOTICED, CRASHED)),
+        *((end, "AbortJob") for end in REFUSED),
+    ],
 )
 def test_how_our_volcano_job_ends(end: PodExit, action: str) -> None:
     (job,) = render(gang("volcano"))

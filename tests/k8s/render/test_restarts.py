@@ -8,7 +8,7 @@ from k8s.render import render
 
 from .golden import CASES, gang
 
-JOB_RULES = {64: 0, "DisruptionTarget": 1, 143: 2, 1: None, 137: None}
+JOB_RULES = {64: 0, 65: 0, "DisruptionTarget": 1, 143: 2, 1: None, 137: None}
 
 
 def _matching(rules, code=None, condition=None, container="trainer"):
@@ -60,6 +60,12 @@ def test_never_retry_wins_over_a_preemption_of_the_same_pod():
         ),
         (
             "PodFailurePolicy",
+            "Container trainer for pod preference-tuning/t-trainer-0-1-x7k2p failed with exit code 65 matching FailJob "
+            "rule at index 0",
+            "FailJobSet",
+        ),
+        (
+            "PodFailurePolicy",
             "Pod preference-tuning/t-trainer-0-1-x7k2p has condition DisruptionTarget matching FailJob rule at index 1",
             "RestartJobSetAndIgnoreMaxRestarts",
         ),
@@ -83,7 +89,9 @@ def test_rule_names_are_ones_that_jobset_takes():
     assert all(re.fullmatch(r"[A-Za-z](?:[A-Za-z0-9_,:]*[A-Za-z0-9_])?", name) for name in names)
 
 
-@pytest.mark.parametrize(("code", "action"), [(64, "AbortJob"), (143, "RestartJob"), (1, "RestartJob")])
+@pytest.mark.parametrize(
+    ("code", "action"), [(64, "AbortJob"), (65, "AbortJob"), (143, "RestartJob"), (1, "RestartJob")]
+)
 def test_volcano_aborts_before_it_restarts(code, action):
     spec = render(gang(backend="volcano"))[0]["spec"]
     rules = spec["policies"]

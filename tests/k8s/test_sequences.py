@@ -1,0 +1,123 @@
+"""What a launch says of a gang, over sequences that were recorded from real controllers."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+import pytest
+
+from k8s.attempts import GangAttempts
+from k8s.classify import Cause
+from k8s.follow import NO_PROGRESS_S, Hooks
+from k8s.gang import Gang, example
+from k8s.task import Task, run
+from pipeline.recipe import Compute, Kubernetes, Training
+from pipeline.storage import Store
+from pipeline.training.launch import TrainingRefused
+
+from .replay import UNFOLLOWED, Replay
+
+SEQUENCES = Path(__file__).parents[3] / "shared" / "data" / "k8s-sequences"
+SCENARIOS = sorted(path.stem for path in SEQUENCES.glob("*.json") if not path.stem.startswith("indexed-job"))
+"""Those of the backends that there are."""
+GANGS = {"kueue-never-fits": ("gang-a", "gang-b"), "kueue-queued-then-admitted": ("gang-a", "gang-b")}
+IMAGE = "registry.example.com/trainer@sha256:" + "0" * 64
+MENDED = {
+    "jobset-exit65": ("TrainingRefused", ["refused"], 0),
+    "volcano-exit65": ("TrainingRefused", ["refused"], 0),
+    "kueue-limit-range": ("TrainingRefused", ["forbidden"], 0),
+}
+"""How a launch ends where the recorded one was wrong."""
+
+
+class Launched(NamedTuple):
+    """What came of a launch, how its attempts ended and how often they were started again, what people were told."""
+
+    ending: str
+    attempts: list[str]
+    restarts: int
+    lines: list[str]
+
+    @property
+    def causes(self) -> list[str]:
+        said = (re.match(r"[\w-]+ ([a-z ]+)(?:: | \()", line) for line in self.lines)
+        return [match[1].replace(" ", "_") for match in said if match]
+
+
+def launched(replay: Replay, root: Path) -> Launched:
+    attempts, lines = GangAttempts(Store(root), "sequence"), list[str]()
+    compute = Compute(
+        kubernetes=Kubernetes(
+            image=IMAGE, backend=replay.backend, start_timeout_s=replay.setting("start_timeout_s", 600), poll_s=0.5
+        ),
+        nodes=4 if "4-nodes" in replay.name else 2,
+        processes=8,
+    )
+    training = Training(timeout_s=replay.setting("timeout_s", 3600))
+
+    def gang(number: int) -> Gang:
+        plan = replay.gang.replace("gang", "plan")
+        named = {"name": f"{replay.gang}-{number}", "plan_digest": plan, "attempt": number}
+        return example("sequence", str(root), compute, training).model_copy(update=named)
+
+    task = Task(
+        gang=gang,
+        attempts=attempts,
+        result=lambda: "result" if replay.has_result() else None,
+        result_path=root / "result.json",
+        left=set,
+        refusal=TrainingRefused,
+    )
+    hooks = Hooks(log=lines.append, now=lambda: replay.now, sleep=replay.sleep)
+    ending = "result"
+    try:
+        run(task, replay.client(), hooks)
+    except (TrainingRefused, RuntimeError, KeyboardInterrupt) as error:
+        ending = type(error).__name__
+        lines.append(str(error).replace(":", "", 1))
+    if ending == "KeyboardInterrupt" and replay.name == UNFOLLOWED:
+        replay.sleep(60)
+        return launched(replay, root)
+    ends = attempts.all()
+    return Launched(ending, [e.outcome for e in ends], sum(e.restarts for e in ends), lines)
+
+
+def expected(replay: Replay) -> tuple[str, list[str], int]:
+    recorded = replay.recorded
+    attempts = [(outcome, restarts) for _, outcome, restarts, _ in recorded["attempts_on_record"]]
+    ending = recorded["what_the_launcher_did"].partition(":")[0]
+    ending = "KeyboardInterrupt" if ending.startswith("interrupted") else ending
+    return MENDED.get(replay.name, (ending, [each[0] for each in attempts], sum(each[1] for each in attempts)))
+
+
+def causes_of(text: str, gang: str) -> list[set[str]]:
+    """What is to be told, one after the other; "queued or restarting" is either."""
+    text = re.sub(r"\([^)]*\)|; never.*", "", text)
+    if gang != "gang":
+        text = next(part for part in text.split(";") if gang in part)
+    phases = [set(re.findall(r"[a-z_]+", part)) & set(get_args(Cause)) for part in re.split(r",|:", text)]
+    return [phase for phase in phases if phase]
+
+
+def told_in_order(told: Iterable[str], phases: list[set[str]]) -> bool:
+    rest = iter(told)
+    return all(any(cause in phase for cause in rest) for phase in phases)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize(
+    ("name", "gang"), [pytest.param(n, g, id=f"{n}:{g}") for n in SCENARIOS for g in GANGS.get(n, ("gang",))]
+)
+def test_a_launch_says_what_it_should(name: str, gang: str, tmp_path: Path, shared_data: Path) -> None:
+    replay = Replay(shared_data / "k8s-sequences" / f"{name}.json", gang)
+    came = launched(replay, tmp_path)
+    assert (came.ending, came.attempts, came.restarts) == expected(replay)
+    should = replay.recorded["what_the_launcher_should_say"]
+    assert told_in_order(came.causes, causes_of(should, gang)), came.causes
+    for words in ("LimitRange", "ResourceQuota"):
+        assert words not in should or words in came.lines[-1]
+    if "five minutes" in should:
+        assert NO_PROGRESS_S <= replay.now < NO_PROGRESS_S + 30
+    if "waits behind" in should and gang == "gang-b":
+        assert any("it waits behind gang-a-1" in line for line in came.lines)
