@@ -31,6 +31,7 @@ from pipeline.traces.rows import (
     Score,
     Trace,
 )
+from pipeline.traces.sources.moments import EPOCH
 from pipeline.traces.sources.shapes import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])
@@ -117,7 +118,13 @@ class BatchBuilder:
 def _values(traces: Sequence[Trace]) -> dict[str, list[Any]]:
     """Each field of the traces as a list."""
     columns = traces.columns() if isinstance(traces, ColumnarTraces) else None
-    return columns or {name: list(map(attrgetter(name), traces)) for name in Trace.__struct_fields__}
+    if columns is None:
+        return {name: list(map(attrgetter(name), traces)) for name in Trace.__struct_fields__}
+    return {name: columns.get(name) or [getattr(_USUAL, name)] * len(traces) for name in Trace.__struct_fields__}
+
+
+_USUAL = Trace("", "", EPOCH, "", None, None, [], "", 0)
+"""What every field is that a source of columns leaves out."""
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:

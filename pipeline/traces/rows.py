@@ -91,8 +91,8 @@ class ColumnarTraces(Sequence[Trace]):
 
     @abstractmethod
     def columns(self) -> dict[str, list[Any]] | None:
-        """For each field of `Trace` a list of the rows' values, as `Trace` would have them but for two: `metadata` is
-        UTF-8 (`msgspec.Raw`), and a message may be a PlainMessage.
+        """For the fields of `Trace` that are not at their default in every row, a list of the rows' values, as `Trace`
+        would have them but for two: `metadata` is UTF-8 (`msgspec.Raw`), and a message may be a PlainMessage.
 
         None once a trace was handed out: it may have been changed since.
         """

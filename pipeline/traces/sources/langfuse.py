@@ -3,7 +3,7 @@
 Owns the meaning of the fields, in the snake_case of the blob-storage export. Refuses to open files: `langfuse_export`
 and `langfuse_ui` do, and bring their rows to this one shape.
 
-`trace_of` reads every row; `langfuse_plain` reads the usual ones faster, to the same.
+`trace_of` reads every row; `langfuse_plain` reads the usual ones of an export faster, to the same values.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat, choices, openinference
+from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.shapes import decoded
@@ -39,11 +40,16 @@ class Observation(msgspec.Struct):
     updated_at: Any = None
     user_id: str | None = None
     session_id: str | None = None
+    name: Any = None
     provided_model_name: str | None = None
     level: str | None = None
     status_message: str | None = None
     input: Any = None
     output: Any = None
+    tool_definitions: Any = None
+    """Tools that the request offered, where the input holds messages alone: by name, or in a list."""
+    tool_calls: Any = None
+    """Calls of tools that the answer holds, where the output does not."""
     metadata: Any = None
     usage_details: Any = None
     version: Any = None
@@ -116,8 +122,12 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
     asked, answered = chat.parse(row.input, "user"), choices.of_output(row.output)
-    if not (answered.messages or answered.unreadable or answered.failed):
+    asked.tools = asked.tools or normal_tools(_values(row.tool_definitions))
+    if not (answered.messages or answered.unreadable or answered.failed or row.tool_calls):
         answered = openinference.answered(openinference.in_metadata(row.metadata))
+    if row.tool_calls and not (chat.tool_calls(answered) or answered.unreadable):
+        said = {"role": "assistant", "content": chat.completion(answered), "tool_calls": _values(row.tool_calls)}
+        answered.messages = [*answered.messages[:-1], *chat.parse(said, "assistant").messages]
     failed = answered.failed or row.level == "ERROR"
     strange = None if failed else asked.unreadable or answered.unreadable
     if not (asked.messages or answered.messages or failed or strange):
@@ -142,13 +152,14 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         level="ERROR" if failed else row.level or "DEFAULT",
         error=row.status_message or None,
         finish_reason=answered.finish_reason,
-        metadata=marked(metadata_text(row.metadata), **_marks(row)),
+        metadata=marked(metadata_text(row.metadata), **marks_of(row)),
         unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
 
-def _marks(row: Observation) -> dict[str, Any]:
+def marks_of(row: Any) -> dict[str, Any]:
+    """What a row says beside its metadata of who answered."""
     return {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
 
 
@@ -226,6 +237,13 @@ def latency_s(start: Any, end: Any, latency: Any = None) -> float | None:
     """End less start where both are there, else what the source says, in seconds."""
     stated, ended = seconds(latency), utc_or_none(end)
     return stated if ended is None or not start else (ended - utc(start)).total_seconds()
+
+
+def _values(column: Any) -> list[Any]:
+    """A column of JSON texts, in a list or by name."""
+    held = decoded(column) if isinstance(column, str) else column
+    values = list(cast(Mapping[str, Any], held).values()) if isinstance(held, Mapping) else held or []
+    return [decoded(value) if isinstance(value, str) else value for value in values]
 
 
 def _object(value: Any) -> Mapping[str, Any]:

@@ -7,8 +7,8 @@ Owns the export's layout. Refuses to join: of the older layout, user, session an
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ from pipeline.traces.sources.elements import may_be_array
 from pipeline.traces.sources.files import CSV, JSON, PARQUET, Files, bare_name
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add
 from pipeline.traces.sources.langfuse_plain import plain_calls
-from pipeline.traces.sources.lines import LineBatch, blocks
+from pipeline.traces.sources.lines import blocks
 from pipeline.traces.sources.parquet import RecordBatch, records
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
@@ -52,15 +52,14 @@ class LangfuseExport:
         elif bare_name(part.name).endswith(CSV):
             yield from self._records(part, csv_rows.records(self._files.chunks(part, digest)))
         elif part.holds == "calls":
-            yield from map(_calls, blocks(self._files.chunks(part, digest), array=may_be_array(part.name)))
+            for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
+                usual, others = plain_calls(block, _trace)
+                yield Rows(traces=usual)
+                yield _rows(others, _observation.decode, block.rejected)
         else:
             decoder = msgspec.json.Decoder(KINDS[part.holds])
             for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
-                rows = Rows()
-                for line, text in block.lines():
-                    add(rows, line, lambda text=text: decoder.decode(text))
-                rows.rejected += block.rejected
-                yield rows
+                yield _rows(block.lines(), decoder.decode, block.rejected)
 
     def _records(self, part: SourcePart, batches: Iterator[RecordBatch]) -> Iterator[Rows]:
         kind = KINDS[part.holds]
@@ -71,20 +70,15 @@ class LangfuseExport:
             yield rows
 
 
-def _calls(block: LineBatch) -> Rows:
-    """The hot part of the stage."""
-    collects = gc.isenabled()
-    gc.disable()  # nothing here is garbage, and looking for some costs a quarter of the time
-    try:
-        traces, rejected = plain_calls(block.texts, block.first, _any_call)
-    finally:
-        if collects:
-            gc.enable()
-    return Rows(traces=traces, rejected=[*rejected, *block.rejected])
-
-
-def _any_call(line: int, text: bytes) -> Trace | Rejection:
+def _rows(lines: Iterable[tuple[int, bytes]], decode: Callable[[bytes], Any], rejected: list[Rejection]) -> Rows:
     rows = Rows()
-    add(rows, line, lambda: _observation.decode(text))
-    (row,) = (*rows.traces, *rows.rejected)
-    return row
+    for line, text in lines:
+        add(rows, line, lambda text=text: decode(text))
+    rows.rejected += rejected
+    return rows
+
+
+def _trace(line: int, text: bytes) -> Trace:
+    """Of a usual row, which is never rejected."""
+    (trace,) = _rows([(line, text)], _observation.decode, []).traces
+    return trace

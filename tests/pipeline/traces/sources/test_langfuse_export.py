@@ -225,6 +225,27 @@ def test_tool_calls_are_kept(export: Path) -> None:
         assert trace.messages[2] == {"role": "tool", "content": "found", "tool_call_id": "c"}
 
 
+def test_the_columns_of_tools_are_read(export: Path) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "find", "arguments": '{"id": "A7"}'}}
+    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
+    texts: dict[str, Any] = {
+        "tool_calls": [json.dumps(call)],
+        "tool_definitions": {"find": json.dumps(tool["function"])},
+    }
+    rows = [
+        observation(1, **texts, output=""),
+        observation(2, **texts, output="One moment."),
+        observation(3, output=json.dumps({"role": "assistant", "tool_calls": [call]}), **texts),
+        observation(4, tool_calls=json.dumps([call]), tool_definitions=json.dumps([tool]), output=None),
+        observation(5, tool_calls=[], tool_definitions={}),
+    ]
+    write(export, DAY, rows)
+    *called, plain = sorted(read(source(export)).traces, key=lambda trace: trace.line)
+    assert [(json.loads(t.tool_calls or ""), json.loads(t.tools or "")) for t in called] == [([call], [tool])] * 4
+    assert [trace.completion for trace in called] == ["", "One moment.", "", ""]
+    assert (plain.completion, plain.tool_calls, plain.tools) == ("6", None, None)
+
+
 def test_file_that_changed_since_its_listing_is_counted(export: Path) -> None:
     for name in ("gone", "grown"):
         write(export, f"observations_v2/{name}.jsonl", [observation(1)])

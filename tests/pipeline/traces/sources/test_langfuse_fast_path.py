@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from pipeline.recipe.traces import LangfuseExportSource, Traces
 from pipeline.traces.batch import BatchBuilder
-from pipeline.traces.rows import Rejection, Rows, Trace
+from pipeline.traces.rows import Rows, Trace
 from pipeline.traces.sources.langfuse import Observation, add
-from pipeline.traces.sources.langfuse_plain import plain_calls
+from pipeline.traces.sources.langfuse_plain import PlainRow, plain_calls
+from pipeline.traces.sources.lines import LineBatch
 
 from .conftest import observation
 
@@ -49,6 +50,12 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "output": VALUE | MESSAGE.map(json.dumps),
     "metadata": st.none() | TEXT | st.dictionaries(TEXT, TEXT) | st.dictionaries(TEXT, TEXT).map(json.dumps),
     "usage_details": st.none() | st.fixed_dictionaries({}, optional={"input": COUNTS, "output": COUNTS}),
+    "name": st.none() | TEXT | st.just(7),
+    "session_id": st.none() | TEXT,
+    "status_message": st.none() | TEXT,
+    "environment": st.none() | TEXT | st.just(3),
+    "tool_definitions": st.none() | st.just({}) | st.just({"f": '{"name": "f", "parameters": {}}'}),
+    "tool_calls": st.none() | st.just([]) | st.just(['{"id": "c", "function": {"name": "f", "arguments": "{}"}}']),
     "version": st.none() | st.sampled_from(["model@0123456789ab", "", 3]),
     "release": st.none() | TEXT,
     "tags": st.none() | st.lists(TEXT, max_size=2) | TEXT,
@@ -64,41 +71,41 @@ CHANGES = st.sets(st.sampled_from(sorted(FIELDS)), max_size=3).flatmap(
 ROW = CHANGES.map(lambda changes: observation(1, **{"usage_details": {"input": 7}, **changes}))
 
 
-SETTINGS = Traces(source=LangfuseExportSource(uri="x"))
+BUILDER = BatchBuilder(Traces(source=LangfuseExportSource(uri="x")), "f")
 
 
 @settings(max_examples=40)
 @given(st.lists(ROW, min_size=1, max_size=6))
 def test_the_fast_way_reads_what_the_slow_way_reads(rows: list[dict[str, Any]]) -> None:
-    texts = [json.dumps(row).encode() for row in rows]
-    slow = [every(line, text) for line, text in enumerate(texts, 1)]
-    fast, rejected = plain_calls(texts, 1, every)
-    builder = BatchBuilder(SETTINGS, "f")
-    columns, unfit = builder.batch(fast)
-    assert rejected == [row for row in slow if isinstance(row, Rejection)]
-    assert (plain(columns), unfit) == (plain(builder.batch(list(fast))[0]), [])
-    assert list(map(whole, fast)) == [whole(row) for row in slow if isinstance(row, Trace)]
-    assert fast.columns() is None, "traces that were handed out may have changed"
+    block = LineBatch(1, [json.dumps(row).encode() for row in rows], [])
+    fast, others = plain_calls(block, every)
+    columns, unfit = BUILDER.batch(fast)
+    assert not unfit and len(others) + len(fast) == len(rows)
+    slow = [every(line, text) for line, text in block.lines() if (line, text) not in others]
+    assert plain(columns) == plain(BUILDER.batch(slow)[0])
+    assert list(fast) == slow
+    assert not slow or fast.columns() is None, "traces that were handed out may have changed"
+
+
+def test_the_draw_has_every_field() -> None:
+    drawn = {*FIELDS, *USUAL, "id", "trace_id"}
+    assert drawn == set(PlainRow.__struct_fields__) == set(Observation.__struct_fields__)
 
 
 def test_text_that_is_no_utf8_is_refused_alone() -> None:
-    rows = [json.dumps(observation(n, metadata={"a": "b\u00e9"}), ensure_ascii=False) for n in (1, 2)]
-    texts = [rows[0].encode("latin-1"), rows[1].encode()]
-    fast, rejected = plain_calls(texts, 1, every)
-    assert ([row.line for row in rejected], [trace.line for trace in fast]) == ([1], [2])
+    by_name: dict[str, Any] = {"metadata": {"a": "b\u00e9"}, "usage_details": {}}
+    rows = [json.dumps(observation(n, **by_name), ensure_ascii=False) for n in (1, 2)]
+    fast, others = plain_calls(LineBatch(1, [rows[0].encode("latin-1"), rows[1].encode()], []), every)
+    assert ([line for line, _ in others], [trace.line for trace in fast]) == ([1], [2])
 
 
-def every(line: int, text: bytes) -> Trace | Rejection:
+def every(line: int, text: bytes) -> Trace:
     rows = Rows()
     add(rows, line, lambda: msgspec.json.decode(text, type=Observation))
-    (row,) = (*rows.traces, *rows.rejected)
-    return row
+    (trace,) = rows.traces
+    return trace
 
 
 def plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     """Rows of a batch; metadata is compared by what it says, for objects are written in several ways."""
     return [row | {"metadata": json.loads(row["metadata"])} for row in batch.to_pylist()]
-
-
-def whole(trace: Trace) -> Trace:
-    return msgspec.structs.replace(trace, metadata=json.loads(trace.metadata))
