@@ -150,6 +150,7 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
         workers=traffic.workers,
         record=traffic.record,
         trust_user_header=traffic.trust_user_header,
+        allowed_hosts=traffic.allowed_hosts,
         slot_urls=() if traffic.slots is None else (traffic.slots.a, traffic.slots.b),
         approval=None if recipe.rollout.approval is None else recipe.rollout.approval.proxy,
     )

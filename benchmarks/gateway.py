@@ -105,7 +105,7 @@ class Connection:
     async def post(self, user: str) -> bytes:
         fields: dict[str, Any] = {"model": "any", "messages": [{"role": "user", "content": QUESTION}], "user": user}
         body = json.dumps({**fields, "max_tokens": 64, "metadata": {"user_consent": "true"}}).encode()
-        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         self._writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         headers = (await self._reader.readuntil(b"\r\n\r\n")).lower()
         size = int(headers.partition(b"content-length:")[2].partition(b"\r\n")[0])

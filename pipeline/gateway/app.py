@@ -24,6 +24,7 @@ from pipeline.gateway.approvals import PATH, Approvals, ApprovalSecret
 from pipeline.gateway.asked import BadRequest
 from pipeline.gateway.caller import Caller
 from pipeline.gateway.counters import Counters, read_counts
+from pipeline.gateway.door import Door
 from pipeline.gateway.exposition import CONTENT_TYPE, exposition
 from pipeline.gateway.feedback import FeedbackRecorder
 from pipeline.gateway.proxy import Proxy
@@ -157,11 +158,17 @@ class GatewayApplication:
     """Completions straight to their endpoint, everything else through Starlette, whose middleware and routing would be
     a tenth of what a completion costs here."""
 
-    def __init__(self, completions: Mapping[str, _Completions], rest: Starlette) -> None:
+    def __init__(self, door: Door, completions: Mapping[str, _Completions], rest: Starlette) -> None:
         """`completions`: endpoints by path."""
-        self._completions, self._rest = completions, rest
+        self._door, self._completions, self._rest = door, completions, rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._door.check(scope)
+            except BadRequest as refused:
+                await Caller(scope, receive, send, trusted=False).refuse(refused)
+                return
         is_post = scope["type"] == "http" and scope["method"] == "POST"
         await ((is_post and self._completions.get(scope["path"])) or self._rest)(scope, receive, send)
 
@@ -213,4 +220,4 @@ def create(settings: GatewaySettings, supervisor: int, secret: ApprovalSecret | 
         routes.append(Route(PATH, approvals, methods=["GET", "POST"]))
     app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={404: _nowhere, 405: _nowhere})
     app.router.redirect_slashes = False
-    return GatewayApplication(completions, app)
+    return GatewayApplication(Door(settings.allowed_hosts), completions, app)

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from pipeline.gateway.asked import BadRequest
+from pipeline.gateway.door import LOOPBACK, host_name
 from pipeline.gateway.settings import MOST_BODY_BYTES
 from pipeline.gateway.spans import Served
 from pipeline.gateway.upstream import SlotFailed
@@ -19,7 +19,6 @@ from pipeline.rollout.router import Arm
 
 WATCH_AFTER_S = 0.2
 """Answers that take longer are given up when the caller hangs up."""
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 class Caller:
@@ -54,8 +53,7 @@ class Caller:
     def pinned_arm(self) -> Arm | None:
         """The arm that the caller names. Raises BadRequest for one who may not, or names none that there is.
 
-        The gateway's own page may, and a program that is trusted. A page of elsewhere is not: its browser sends its
-        origin, and the host that it believes to talk to.
+        The gateway's own page may on this machine, and a program that is trusted. Other pages are refused in door.py.
         """
         named = self.headers.get(b"x-rollout-arm")
         if named is None:
@@ -69,10 +67,9 @@ class Caller:
         raise BadRequest(400, "x-rollout-arm is neither champion nor canary. Name one of them, or leave it out.")
 
     def _may_name_arm(self) -> bool:
-        host, origin = self.headers.get(b"host", b"").decode("latin-1"), self.headers.get(b"origin")
-        if origin is None:
+        if b"origin" not in self.headers:
             return self.trusted
-        return urlsplit(f"//{host}").hostname in _LOOPBACK and origin.decode("latin-1") == f"http://{host}"
+        return host_name(self.headers[b"host"]) in LOOPBACK
 
     def forwarded(self, trace_id: str) -> dict[str, str]:
         """Headers of the request to a slot."""

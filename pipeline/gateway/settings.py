@@ -28,6 +28,8 @@ class GatewaySettings(Record):
     """`operations`: spans hold no text, no user and no metadata."""
     trust_user_header: bool = True
     """Whether `x-user-id` and `x-rollout-arm` are believed."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that callers may reach it by, besides this machine's own."""
     slot_urls: tuple[str, ...] = ()
     """Root URLs of servers that say themselves what they serve (`<model>@<digest12>`); (): the slot file says it."""
     timeout_s: PositiveFloat = 600.0

@@ -43,6 +43,9 @@ class GatewayTraffic(Section):
     them."""
     trust_user_header: bool = True
     """Whether `x-user-id` is believed; a gateway that strangers reach must not."""
+    allowed_hosts: tuple[DnsName, ...] = ()
+    """Host names, without a port, that callers may ask it by besides 127.0.0.1, localhost and [::1]: those of a proxy
+    before it."""
 
 
 class HttpRouteTraffic(Section):

