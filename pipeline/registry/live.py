@@ -3,27 +3,28 @@
 Owns the thread that sends what the trainer's metrics file has gained, each point with its step and the time at which it
 was measured. The file is the buffer: a tracking server that is away neither fails nor delays a training, what it missed
 is sent once it answers, and a process that goes on after a kill sends the file from its beginning, of which MLflow
-keeps each point once. How busy the machine is goes along, while MLflow answers. Refuses to be the last word: the record
-of the iteration sends the file once more.
+keeps each point once. How busy the machine is goes along by MLflow's own monitor, where MLflow's own switch
+(MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING) is on. Refuses to be the last word: the record of the iteration sends the file
+once more.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.iteration import Iteration
 from pipeline.registry import runs
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
-from pipeline.registry.system_metrics import SystemSampler
 from pipeline.storage import Store
-from pipeline.training.metrics_log import LoggedRow, read_rows
+from pipeline.training.metrics_log import read_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Run
+    from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 EVERY_S = 2.0
 """How often the file is looked at."""
@@ -73,7 +74,7 @@ class MetricsSender(threading.Thread):
         self._addresses: MlflowAddresses | None = None
         self._at = 0
         self._missed = False
-        self._system: SystemSampler | None = None
+        self._monitor: SystemMetricsMonitor | None = None
         self.failed = False
 
     @property
@@ -91,6 +92,8 @@ class MetricsSender(threading.Thread):
                     self._client.set_terminated(self._run.info.run_id, "FAILED")
             except Exception as error:  # boundary: MLflow; whatever it raises, the training goes on
                 self._miss(error)
+        if self._monitor is not None:
+            self._monitor.finish()
 
     def end(self) -> None:
         self._over.set()
@@ -102,8 +105,7 @@ class MetricsSender(threading.Thread):
         if not runs.training_started(store, iteration):
             return
         read = read_rows(runs.metrics_file(store, iteration), self._at)
-        load = self._load()
-        if self._run is not None and not read.rows and not load:
+        if self._run is not None and not read.rows:
             return
         self._addresses = addresses = self._addresses or self._training.addresses()
         if addresses.remote:
@@ -112,19 +114,20 @@ class MetricsSender(threading.Thread):
             self._client = mlflow_client(addresses.tracking, addresses.registry)
         if self._run is None:
             self._run = self._begin(self._client, addresses)
+            self._monitor = self._start_monitor(self._run, addresses)
         runs.log_points(self._client, self._run, runs.points(read.rows))
         self._at = read.end
-        runs.log_points(self._client, self._run, runs.points(load))
-        if self._system is not None:
-            self._system.sent()
 
-    def _load(self) -> Sequence[LoggedRow]:
-        """How busy the machine is, as far as it was not sent."""
-        if not self._training.is_here:
-            return ()
-        if self._system is None:
-            self._system = SystemSampler(runs.training_started(self._training.store, self._training.iteration))
-        return self._system.sample()
+    def _start_monitor(self, run: Run, addresses: MlflowAddresses) -> SystemMetricsMonitor | None:
+        from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING as switch
+
+        if not (self._training.is_here and switch.get()):
+            return None
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        monitor = SystemMetricsMonitor(run.info.run_id, resume_logging=True, tracking_uri=addresses.tracking)
+        monitor.start()
+        return monitor
 
     def _begin(self, client: MlflowClient, addresses: MlflowAddresses) -> Run:
         run = runs.open_run(client, addresses, self._training.store, self._training.iteration)

@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,9 @@ from mlflow import MlflowClient
 
 from pipeline import layout
 from pipeline.iteration import Iteration, identify
-from pipeline.registry import live, system_metrics
+from pipeline.registry import live
 from pipeline.registry.live import TrainingRun, live_metrics
 from pipeline.registry.runs import MlflowAddresses, metrics_file
-from pipeline.registry.system_metrics import SystemSampler
 from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
@@ -95,20 +93,18 @@ class Training:
         )
 
 
-def test_the_machines_load_is_sampled_and_waits_for_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its step is the time since the training began: what goes on after a kill goes on counting."""
-    clock = [1_700_000_025.0]
-    monkeypatch.setattr(system_metrics.time, "time", lambda: clock[0])
-    sampler = SystemSampler(datetime.fromtimestamp(1_700_000_000, UTC).isoformat())
-    (first,) = sampler.sample()
-    assert (first.at, first.step) == (1_700_000_025.0, 2)
-    assert {"system/cpu_utilization_percentage", "system/disk_usage_percentage"} <= first.metrics.keys()
-    clock[0] += system_metrics.EVERY_S / 2
-    assert sampler.sample() == (first,), "none is due, and MLflow has not taken the first"
-    clock[0] += system_metrics.EVERY_S
-    assert [row.step for row in sampler.sample()] == [2, 4]
-    sampler.sent()
-    assert sampler.sample() == ()
+@pytest.mark.slow
+@pytest.mark.parametrize("switch", ["true", "false"])
+def test_mlflow_s_switch_decides_on_system_metrics(
+    switch: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", switch)
+    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
+    training = Training(tmp_path, server, f"switch-{switch}")
+    with training.sent(print):
+        training.train(range(5))
+        wait_for(lambda: training.points() and (switch == "false" or training.points("system/disk_usage_percentage")))
+    assert bool(training.points("system/disk_usage_percentage")) is (switch == "true")
 
 
 @pytest.mark.slow
@@ -162,7 +158,6 @@ def test_server_that_is_away_gets_the_points_later(tmp_path: Path, monkeypatch: 
             first.enter_context(mlflow_server(tmp_path, port))
             wait_for(lambda: len(training.points()) == 15)
         assert training.points() == training.logged()
-        assert training.points("system/cpu_utilization_percentage"), "the machine's load goes along"
         assert len(training.runs()) == 1 and len(messages) == 2
 
 
