@@ -9,7 +9,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -20,7 +19,6 @@ from evals import erasure as evaluations
 from jobs import accepting, reapplying, rekeying, verifying
 from jobs.anchoring import anchor
 from pipeline import erasure
-from pipeline.at_work import at_work
 from pipeline.erasure import derived, mirrored
 from pipeline.erasure.affected import Person
 from pipeline.erasure.proof import ErasureProof, proof_name
@@ -39,16 +37,13 @@ from pipeline.traces.retention import Retained, retain, retired
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]
-LOOKS = ("verify", "blocks", "forgotten")
-"""Commands that change nothing."""
 
 
 def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     settings = deployment()
     try:
-        with nullcontext() if asked.command in LOOKS else at_work(settings.store()):
-            return asked.run(settings, asked)
+        return asked.run(settings, asked)
     except AssertionError:  # a bug of ours keeps its traceback
         raise
     except Exception as error:  # boundary: a person at a terminal; MLflow, PyIceberg and S3 have errors of their own

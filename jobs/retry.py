@@ -24,7 +24,6 @@ from jobs.anchoring import anchor
 from jobs.launcher import DetachedRunLauncher
 from jobs.workers import DATA_ROOT_TAG
 from pipeline import audit, layout
-from pipeline.at_work import at_work
 from pipeline.iteration import Iteration
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, read_events
@@ -62,12 +61,7 @@ def main(arguments: Sequence[str]) -> int:
     print("\n".join(_listed(store, iteration, names)), flush=True)
     if names and not asked.yes and not _agreed():
         return 1
-    try:
-        with at_work(store):
-            remove(store, iteration, asked.stage, names)
-    except ValueError as error:
-        print(f"retry: {error}", file=sys.stderr)
-        return 2
+    remove(store, iteration, asked.stage, names)
     anchor(settings)
     names = settings.names()
     command = ["dagster", "job", "launch", "-j", names.word(LOOP), "-o", f"{names.word(asked.stage)}*"]

@@ -3,25 +3,18 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import jobs.rollout
 from assets.resources import deployment
 from jobs.anchoring import anchor
 from jobs.rollout import COMMAND, FAILED, approve, decide, history, plan, rollback, status, watch
-from pipeline.at_work import at_work
-
-RAISES_TRAFFIC = ("approve", "resume")
-"""What waits, or is refused, where another host is at work on the data root unseen. Whoever takes traffic away neither
-asks nor waits: an event is made once on any file system, and the next look reconciles the rest."""
 
 
 def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     settings = deployment()
     try:
-        with at_work(settings.store()) if asked.command in RAISES_TRAFFIC else nullcontext():
-            return asked.run(settings, asked)
+        return asked.run(settings, asked)
     except AssertionError:  # a bug of ours keeps its traceback
         raise
     except KeyboardInterrupt:  # nothing is half done: each step of a decision is taken up by the next tick

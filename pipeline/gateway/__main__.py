@@ -17,7 +17,6 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from pipeline import layout
-from pipeline.at_work import at_work
 from pipeline.gateway.app import create
 from pipeline.gateway.approvals import SECRET, checked_secret
 from pipeline.gateway.counters import forget_counts
@@ -32,13 +31,12 @@ BACKLOG = 2048
 
 
 def serve(settings: GatewaySettings) -> None:
-    """Answer until SIGTERM. Raises ValueError where the model has a gateway already, and where another host is at work
-    on the data root unseen: spans and counts are appended under locks; and where the page of approvals lacks its
-    proxy's secret. OSError for a taken port."""
+    """Answer until SIGTERM. Raises ValueError where the model has a gateway already, and where the page of approvals
+    lacks its proxy's secret; OSError for a taken port."""
     secret = None if settings.approval is None else checked_secret(os.environ.get(SECRET, ""))
     store = Store(settings.root)
     folder = store.path(layout.gateway(settings.model_name))
-    with at_work(store), socket.socket() as listener, held_lock(folder) as publish:
+    with socket.socket() as listener, held_lock(folder) as publish:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", settings.port))
         listener.listen(BACKLOG)

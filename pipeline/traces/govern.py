@@ -6,10 +6,8 @@ does, over the keys alone.
 
 from __future__ import annotations
 
-import gc
 import hashlib
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -25,7 +23,6 @@ from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.gates import GateRules, check
-from pipeline.traces.memory import reused
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
 from pipeline.traces.sketches import KeptSketches, Sketched
@@ -87,8 +84,7 @@ def govern_part(task: GovernTask) -> GovernedPart:
     explain = partial(_seen, task.settings)
     rows, passed, whole = 0, 0, True
     sketches = KeptSketches(Path(task.sketches)) if task.sketches else None
-    staged = StagedDays(Path(task.folder), task.place, task.named_day, task.only)
-    with reused(), staged as days, _without_collector():
+    with StagedDays(Path(task.folder), task.place, task.named_day, task.only) as days:
         for block in source.rows(task.part, digest):
             if attached is not None:
                 attached.join(block.traces)
@@ -118,18 +114,6 @@ def _sketched(batch: pa.RecordBatch, reasons: Sequence[Reason | None], sketches:
     days: list[str] = batch["day"].filter(pa.array(passed)).cast(pa.string()).to_pylist()
     places = pa.array(np.cumsum(passed) - 1, mask=~passed)
     return Sketched(*(column.take(places) for column in sketches.sketch(days, texts)))
-
-
-@contextmanager
-def _without_collector() -> Generator[None]:
-    """Decoded rows hold no cycles, and looking for some in a million of them costs as much as decoding them."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def stage_annotations(task: GovernTask) -> GovernedPart:

@@ -13,7 +13,6 @@ from pipeline.gateway.split import GatewaySplit
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Split
 from tests.jobs.rollout.decided import decided, state, weight
-from tests.pipeline.test_at_work import other_host
 
 
 def test_status_without_a_rollout_says_who_serves(settings: Deployment, capsys) -> None:
@@ -101,13 +100,3 @@ def test_pause_holds_it_and_resume_goes_on(settings: Deployment, held: str, caps
     assert (state(settings).phase, weight(settings)) == (Phase.HELD, 5)
     assert main(["pause", "--reason", "twice"]) == 1
     assert [action for action, _, _ in decided(settings)] == ["resume", "pause"]
-
-
-def test_an_unseen_host_keeps_traffic_from_rising_alone(settings: Deployment, held: str, capsys) -> None:
-    """Whoever looks may, and so may whoever takes traffic away."""
-    with other_host(settings.store().root, "unshared"):
-        assert main(["resume", "--rollout", held, "--reason", "fine"]) == 2
-        assert "its locks are not seen" in capsys.readouterr().err and state(settings).phase is Phase.HELD
-        assert main(["status"]) == 0
-        assert main(["rollback", "--now", "--rollout", held, "--reason", "harm"]) == 0
-    assert weight(settings) == 0 and state(settings).phase is Phase.ROLLED_BACK
