@@ -79,7 +79,7 @@ class Environment:
     audit_anchors: str = field(repr=False)
     """AUDIT_ANCHORS_URI: `s3://bucket/prefix` of a bucket with object lock, for the audit log's heads."""
     audit_signers: str
-    """AUDIT_SIGNERS: file of the people who may accept a log that was restored; "" is `rollout.approval`'s."""
+    """AUDIT_SIGNERS: file of the people who may accept a log that was restored; "": nobody may."""
     dagster_home: str
     """DAGSTER_HOME: where the instance's `dagster.yaml` is, if not in the working directory."""
     notify: str = field(repr=False)

@@ -126,8 +126,7 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
             keeper = stack.enter_context(SlotKeeper(store, name, limit, log, admission(deployment, log)))
             put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
-            own = gateway_settings(deployment).model_copy(update={"approval": None})  # nobody waits for a run's page
-            stack.enter_context(running_gateway(_on_a_free_port(own, log), log))
+            stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
         wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
 
@@ -152,7 +151,6 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
         trust_user_header=traffic.trust_user_header,
         allowed_hosts=traffic.allowed_hosts,
         slot_urls=() if traffic.slots is None else (traffic.slots.a, traffic.slots.b),
-        approval=None if recipe.rollout.approval is None else recipe.rollout.approval.proxy,
     )
 
 

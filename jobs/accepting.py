@@ -30,19 +30,18 @@ def arguments(command: argparse.ArgumentParser) -> None:
     how.add_argument("--signature", type=Path, help="file that ssh-keygen -Y sign made elsewhere; - reads it")
 
 
-def signers_file(settings: Deployment) -> Path | None:
+def signers_file() -> Path | None:
     """Who may accept a restored log; None where nobody is named."""
-    approval = settings.recipe().rollout.approval
-    name = environment().audit_signers or (approval.allowed_signers if approval is not None else "")
+    name = environment().audit_signers
     return Path(name) if name else None
 
 
 def run(settings: Deployment, asked: argparse.Namespace) -> int:
-    store, signers = settings.store(), signers_file(settings)
+    store, signers = settings.store(), signers_file()
     if signers is None:
         raise ValueError(
-            "Nobody is named who may accept a restored log. Set AUDIT_SIGNERS to a file of names and public keys, as "
-            "rollout.approval.allowed_signers is one, where who writes to the data root cannot write."
+            "Nobody is named who may accept a restored log. Set AUDIT_SIGNERS to a file of names and public keys, in "
+            "the format of ssh-keygen's ALLOWED SIGNERS, where who writes to the data root cannot write."
         )
     restore = _restore(settings, store, signers, asked.reason, asked.line)
     if asked.signature is not None:

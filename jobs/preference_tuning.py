@@ -94,11 +94,6 @@ def canary_rollout():
         "digest": dg.Field(str, description="Digest of its candidate, the first 12 characters at least."),
         "reason": dg.Field(str, description="Why. It goes into the event and the audit log."),
         "by": dg.Field(str, description="Who decides. Dagster does not know who clicked."),
-        "signature": dg.Field(
-            str,
-            default_value="",
-            description="Of `approve` alone: what ssh-keygen -Y sign made of the line that the command shows.",
-        ),
     }
 )
 def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:

@@ -23,7 +23,7 @@ def run(settings: Deployment, asked: argparse.Namespace) -> int:
     store = settings.store()
     everywhere, notes = anchors_everywhere(settings)
     anchored = [each for each in everywhere if each.root == str(store.root)]
-    restores = _restores(settings, store)
+    restores = _restores(store)
     here = excused(anchored, restores.lost())
     others = _of_other_logs(store, here)
     flaws = [*restores.flaws, *others]
@@ -58,10 +58,10 @@ def run(settings: Deployment, asked: argparse.Namespace) -> int:
     return 0 if fields["intact"] else 1
 
 
-def _restores(settings: Deployment, store: Store) -> Accepted:
+def _restores(store: Store) -> Accepted:
     """What the log accepts; nothing where its lines cannot be read, which `audit.verify` says."""
     try:
-        return accepted(store, log_identity(store), signers_file(settings))
+        return accepted(store, log_identity(store), signers_file())
     except ValueError:
         return Accepted([], [])
 

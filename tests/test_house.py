@@ -117,7 +117,6 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/nemo/follow.py": "hands its own on",
     "pipeline/node_cache.py": "a trainer and an evaluation have no Dagster: where their pod has its cache",
     "pipeline/registry/unanswered.py": "MLflow's client takes its retries from there, at each request",
-    "pipeline/gateway/__main__.py": "a gateway has no Dagster: the secret of the proxy before its page of approvals",
     "pipeline/serving/server_process.py": "hands its own on",
     "pipeline/redaction.py": "hides the values of its secrets, in whatever process",
     "pipeline/registry/runs.py": "silences MLflow before it is imported",

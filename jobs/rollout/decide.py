@@ -1,4 +1,4 @@
-"""`resume`, `pause`, `abort` and `rollback`: a person's decision, carried out before the command returns."""
+"""`approve`, `resume`, `pause`, `abort` and `rollback`: a person's decision, carried out before the command returns."""
 
 import argparse
 import time
@@ -12,6 +12,7 @@ from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
 from pipeline.rollout.record import Phase, RolloutState
 
 HELP = {
+    "approve": "let a candidate in that waits for a person: one of rollout.approvers, who did not propose it",
     "resume": "let a held rollout go on at its weight; its stage starts over, its evidence stays",
     "pause": "hold a rollout at its weight; it is still looked at, and rolled back for harm",
     "abort": "take an active rollout back to 0%% now, without blaming the candidate",

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 from assets.resources import Deployment
-from jobs.rollout.approve import signed_decision
 from pipeline.rollout.decision import MIN_DIGEST, RolloutDecision
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Action
@@ -18,7 +17,6 @@ class LaunchpadForm(NamedTuple):
     """Of the candidate, or its beginning."""
     reason: str
     by: str
-    signature: str
 
 
 def launchpad_decision(settings: Deployment, form: LaunchpadForm) -> RolloutDecision:
@@ -30,6 +28,4 @@ def launchpad_decision(settings: Deployment, form: LaunchpadForm) -> RolloutDeci
             f"The decision is about rollout {form.rollout or '(none)'} of model {form.digest or '(none)'}; the latest "
             f"is {f'{state.rollout} of {latest[:MIN_DIGEST]}' if latest else 'none'}. Look at it, and decide again."
         )
-    if form.action == "approve":
-        return signed_decision(settings, form.signature, form.rollout, form.reason)
     return RolloutDecision(action=form.action, reason=form.reason, by=form.by, rollout=form.rollout)

@@ -20,8 +20,6 @@ PHASES = {
     "promoted": GOOD,
     "superseded": COLOURS["next"],
 }
-HOW = {"approve": "--key ~/.ssh/id_ed25519"}
-"""What a command wants besides the rollout, where that is no reason."""
 
 
 def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = False) -> Iterator[str]:
@@ -38,7 +36,7 @@ def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = Fals
     over = report.candidate is None or report.phase in TERMINAL
     yield from field("commands", next_command() if over else look_command())
     for action in report.decisions:
-        wants = HOW.get(action, "--reason 'WHY'")
+        wants = "--by NAME --reason 'WHY'" if action == "approve" else "--reason 'WHY'"
         yield from field("", f"{COMMAND} {action} --rollout {report.rollout} {wants}")
 
 

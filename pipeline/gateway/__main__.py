@@ -18,7 +18,6 @@ from uvicorn.supervisors import Multiprocess
 
 from pipeline import layout
 from pipeline.gateway.app import create
-from pipeline.gateway.approvals import SECRET, checked_secret
 from pipeline.gateway.counters import forget_counts
 from pipeline.gateway.lock import GatewayAddress, held_lock
 from pipeline.gateway.settings import GatewaySettings
@@ -31,9 +30,7 @@ BACKLOG = 2048
 
 
 def serve(settings: GatewaySettings) -> None:
-    """Answer until SIGTERM. Raises ValueError where the model has a gateway already, and where the page of approvals
-    lacks its proxy's secret; OSError for a taken port."""
-    secret = None if settings.approval is None else checked_secret(os.environ.get(SECRET, ""))
+    """Answer until SIGTERM. Raises ValueError where the model has a gateway already, OSError for a taken port."""
     store = Store(settings.root)
     folder = store.path(layout.gateway(settings.model_name))
     with socket.socket() as listener, held_lock(folder) as publish:
@@ -44,7 +41,7 @@ def serve(settings: GatewaySettings) -> None:
         forget_counts(store, settings.model_name)
         publish(GatewayAddress(url=f"http://127.0.0.1:{listener.getsockname()[1]}", pid=os.getpid()))
         config = uvicorn.Config(
-            functools.partial(create, settings, os.getpid(), secret),
+            functools.partial(create, settings, os.getpid()),
             factory=True,
             workers=settings.workers,
             lifespan="on",

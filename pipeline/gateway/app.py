@@ -20,7 +20,6 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from pipeline.gateway.approvals import PATH, Approvals, ApprovalSecret
 from pipeline.gateway.asked import BadRequest
 from pipeline.gateway.caller import Caller
 from pipeline.gateway.counters import Counters, read_counts
@@ -200,9 +199,8 @@ async def _nowhere(request: Request, error: Exception) -> Response:
 _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
-def create(settings: GatewaySettings, supervisor: int, secret: ApprovalSecret | None = None) -> GatewayApplication:
-    """The application of one worker, which ends with its supervisor (a pid). `secret`: of the proxy before the page of
-    approvals, where there is one."""
+def create(settings: GatewaySettings, supervisor: int) -> GatewayApplication:
+    """The application of one worker, which ends with its supervisor (a pid)."""
     die_with_parent(signal.SIGTERM, supervisor)
     gateway = Gateway(settings)
     completions = {f"/v1/{path}": _Completions(gateway, path) for path in ("chat/completions", "completions")}
@@ -215,9 +213,6 @@ def create(settings: GatewaySettings, supervisor: int, secret: ApprovalSecret | 
         Route("/-/metrics", gateway.metrics),
         Route("/", gateway.page),
     ]
-    if settings.approval is not None and secret is not None:
-        approvals = Approvals(Store(settings.root), settings.model_name, settings.approval, secret)
-        routes.append(Route(PATH, approvals, methods=["GET", "POST"]))
     app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={404: _nowhere, 405: _nowhere})
     app.router.redirect_slashes = False
     return GatewayApplication(Door(settings.allowed_hosts), completions, app)

@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from pipeline.recipe.approval import ApprovalProxy
 from pipeline.storage import Record
 
 MOST_BODY_BYTES = 8 << 20
@@ -34,5 +33,3 @@ class GatewaySettings(Record):
     """Root URLs of servers that say themselves what they serve (`<model>@<digest12>`); (): the slot file says it."""
     timeout_s: PositiveFloat = 600.0
     """Longest silence of a slot."""
-    approval: ApprovalProxy | None = None
-    """Who may approve a candidate on the gateway's page; None: it has no such page."""

@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.locations import Uri
-from pipeline.recipe.approval import Approval
 from pipeline.recipe.compute import DnsLabel, DnsName
-from pipeline.section import Added, Operational, Section, Share
+from pipeline.section import Added, Line, Operational, Section, Share
 
 Percent = Annotated[int, Field(ge=0, le=50)]
 
@@ -166,23 +165,15 @@ class Rollout(Section):
     """How long a split with a canary is in force at the gateway without a look: then the champion serves alone."""
     keep_warm_s: NonNegativeFloat = 86_400.0
     """How long the old champion stays loaded after a promotion, as the way back."""
-    approval: Approval | None = None
-    """Whether a person has to approve each candidate; null: the gate's verdict is enough."""
+    approvers: tuple[Annotated[Line, Field(min_length=1)], ...] = ()
+    """People of whom one has to approve each candidate, who did not propose it; none: the gate's verdict is enough. A
+    name with a domain is the account before the `@`."""
     drive_for_s: float = 0.0
     """How long one run of `canary_rollout` keeps ticking while a dwell is running; 0: one look and done."""
     requests_per_look: PositiveInt = 600
     """Requests that the simulated users of an embedded world send through the gateway at each look."""
     accept_hold: str = Field(default="", coerce_numbers_to_str=True)
     """Id of the one iteration whose candidate a person lets into the traffic although its training is on HOLD."""
-
-    @model_validator(mode="after")
-    def _approved_at_the_gateway(self) -> Rollout:
-        if self.traffic.kind != "gateway" and self.approval is not None and self.approval.proxy is not None:
-            raise ValueError(
-                f"rollout.approval.proxy is of the gateway's page, and rollout.traffic is {self.traffic.kind}. Leave "
-                "it out, and set approval.allowed_signers."
-            )
-        return self
 
     @model_validator(mode="after")
     def _metrics_of_the_router(self) -> Rollout:

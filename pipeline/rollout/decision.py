@@ -3,28 +3,19 @@
 `approve` lets a candidate into the traffic, `pause` holds it, `resume` lets a held one go on at its weight, `abort`
 takes it out without blame, `rollback` takes it out for good, also after its promotion while the way back is loaded.
 Owns that a decision is about the rollout that its person looked at, that event and audit log name who decided and why,
-and that traffic has moved before it returns. Refuses to check who somebody is (approval.py).
+and that traffic has moved before it returns. Nothing checks that a name is that of who decides.
 """
 
 from __future__ import annotations
 
 from typing import assert_never
 
+from pipeline.rollout.approval import approval_refusal
 from pipeline.rollout.controller import roll_back
-from pipeline.rollout.fold import fold, read_state
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.ports import RolloutPorts, Tick
-from pipeline.rollout.reconcile import put_in_audit_log, reconcile, slot_of
-from pipeline.rollout.record import (
-    Action,
-    ApprovalRecord,
-    Phase,
-    RolloutState,
-    RolloutStep,
-    append,
-    fits,
-    read_events,
-    step_event,
-)
+from pipeline.rollout.reconcile import reconcile, slot_of
+from pipeline.rollout.record import Action, Phase, RolloutState, RolloutStep, append, approval_of, step_event
 from pipeline.storage import Record, Store
 
 MIN_DIGEST = 12
@@ -38,9 +29,8 @@ class RolloutDecision(Record):
     reason: str
     by: str
     rollout: str = ""
-    """Its id, or its candidate's digest (at least the first 12 characters); empty: whichever is active."""
-    approval: ApprovalRecord | None = None
-    """What was signed, or approved behind a proxy; `approve` alone has one."""
+    """Its id, or its candidate's digest (at least the first 12 characters); empty: whichever is active. `approve` needs
+    it."""
 
 
 class DecisionResult(Record):
@@ -73,26 +63,6 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Decisi
             break
     done: Tick = roll_back(ports, now) if out else reconcile(ports, now)
     return DecisionResult(state=done.state, errors=done.errors)
-
-
-def approve(store: Store, model_name: str, decision: RolloutDecision, now: float) -> DecisionResult:
-    """Put an approval on record and into the audit log where no traffic can be moved: the next tick does that.
-
-    Raises ValueError without a reason.
-    """
-    _attributed(decision)
-    while True:
-        state = read_state(store, model_name)
-        if refused := _refusal(state, decision, now):
-            return DecisionResult(state=state, refused=refused)
-        if append(store, model_name, state, step_event(state, now, _step(state, decision))):
-            break
-    events, errors = read_events(store, model_name), list[str]()
-    try:
-        put_in_audit_log(store, model_name, events, now)
-    except (OSError, ValueError) as error:  # it is on record, and the next tick tries again
-        errors.append(f"audit: {error}")
-    return DecisionResult(state=fold(events), errors=tuple(errors))
 
 
 def resume(store: Store, model_name: str, reason: str, now: float, by: str = "", rollout: str = "") -> bool:
@@ -154,7 +124,8 @@ def _undersigned(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
     reason = decision.reason
     match decision.action:
         case "approve":
-            return RolloutStep(Phase.APPROVED, reason, approval=decision.approval)
+            assert state.proposal is not None, "what waits for an approval was proposed"
+            return RolloutStep(Phase.APPROVED, reason, approval=approval_of(state.proposal, decision.by))
         case "pause":
             return RolloutStep(Phase.HELD, reason)
         case "abort" | "rollback":
@@ -183,14 +154,10 @@ def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:
 
 
 def _unfit(state: RolloutState, decision: RolloutDecision) -> str:
-    if decision.approval is None:
-        return "the approval names no rollout, model and evidence"
-    if decision.approval.by != decision.by or not fits(state.proposal, decision.approval):
-        return (
-            f"the approval by {decision.approval.by or 'nobody'} is of rollout {decision.approval.rollout}, model "
-            f"{decision.approval.model_digest[:12]}, or by who proposed it: it does not fit rollout {state.rollout}"
-        )
-    return ""
+    assert state.proposal is not None, "what waits for an approval was proposed"
+    if not decision.rollout:
+        return f"the approval names no rollout, and the one that waits is {state.rollout}"
+    return approval_refusal(decision.by, state.proposal.policy.approvers, state.proposal.proposed_by)
 
 
 def _no_way_back(state: RolloutState, ports: RolloutPorts, now: float) -> str:

@@ -119,6 +119,7 @@ def sentences(report: RolloutStatus, now: float) -> list[Line]:
         graded = 0.0 if report.canary is None else report.canary.graded
         lines.append(Line("answers", f"{graded:,.0f} of {report.wanted_graded:,} graded ones of the canary"))
     lines += [Line("cannot see", spot) for spot in report.cannot_see]
+    lines += [Line("gate", reason) for reason in report.gate]
     lines.append(Line("waits for", report.waits_for))
     return lines
 

@@ -40,7 +40,8 @@ class RolloutPolicy(Record):
     by_feedback: bool = False
     """Whether what users say is all that grades: of an answer that nobody rated, nothing is known."""
     shadow_share: float = 0.0
-    needs_approval: bool = False
+    approvers: tuple[str, ...] = ()
+    """People of whom one has to approve the candidate; (): the gate's verdict is enough."""
     look_every_s: float = 60.0
     max_look_s: float = 120.0
     """Longest time that one look adds to a dwell."""
@@ -50,6 +51,10 @@ class RolloutPolicy(Record):
     """Requests a second that one server of a slot carries; None: not known."""
     max_wait_s: float | None = None
     """How long a stage may lack its sample once its dwell is over; None: for ever."""
+
+    @property
+    def needs_approval(self) -> bool:
+        return bool(self.approvers)
 
     def weight_at(self, stage: int) -> int:
         """Percent on the canary: the last weight leaves the holdback with the champion."""
@@ -100,7 +105,7 @@ def policy_of(
         gradable=readable or rated,
         by_feedback=rated and not readable,
         shadow_share=section.shadow_share,
-        needs_approval=section.approval is not None,
+        approvers=section.approvers,
         look_every_s=section.look_every_s,
         max_look_s=section.max_look_s or 2 * section.look_every_s,
         lease_s=section.lease_s,

@@ -171,7 +171,7 @@ def put_in_audit_log(store: Store, model_name: str, events: Sequence[RolloutEven
         if event.weight is not None:
             detail |= {"weight": event.weight}
         if event.approval is not None:
-            detail |= {"bundle": event.approval.bundle_digest, **event.approval.authenticated}
+            detail |= {"bundle": event.approval.bundle_digest}
         if event.successor:
             detail |= {"successor": event.successor}
         at = datetime.fromtimestamp(now, UTC)

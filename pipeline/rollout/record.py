@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from pipeline import layout
+from pipeline.rollout.approval import approval_refusal
 from pipeline.rollout.evidence import LiveEvidence
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.storage import ModelRef, Record, Store
@@ -108,22 +109,12 @@ class Proposal(Record):
 
 
 class ApprovalRecord(Record):
-    """A person's word for exactly this rollout, model and evidence; whose it is was checked (approval.py)."""
+    """A person's word for exactly this rollout, model and evidence."""
 
     rollout: str
     model_digest: str
     bundle_digest: str
     by: str
-    key: str = ""
-    """Fingerprint of the key that signed it; "" where none did."""
-    signature: str = ""
-    header: str = ""
-    """The header of an authenticating proxy that named them, where no key signed."""
-
-    @property
-    def authenticated(self) -> dict[str, str]:
-        """How it was checked who they are, for the audit log."""
-        return {"header": self.header} if self.header else {"key": self.key}
 
 
 class LookResult(Record):
@@ -317,15 +308,17 @@ def append(store: Store, model_name: str, state: RolloutState, event: RolloutEve
 
 
 def fits(proposal: Proposal | None, approval: ApprovalRecord) -> bool:
-    """Whether an approval is of exactly this proposal, and not by who proposed it."""
+    """Whether an approval is of exactly this proposal, by somebody who may."""
     return (
         proposal is not None
-        and approval.rollout == proposal.rollout
-        and approval.model_digest == proposal.version.model.digest
-        and approval.bundle_digest == proposal.bundle_digest
-        and bool(approval.by.strip())
-        and approval.by.casefold() != proposal.proposed_by.casefold()
+        and approval == approval_of(proposal, approval.by)
+        and not approval_refusal(approval.by, proposal.policy.approvers, proposal.proposed_by)
     )
+
+
+def approval_of(proposal: Proposal, by: str) -> ApprovalRecord:
+    model, bundle = proposal.version.model.digest, proposal.bundle_digest
+    return ApprovalRecord(rollout=proposal.rollout, model_digest=model, bundle_digest=bundle, by=by)
 
 
 def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEvent:

@@ -88,6 +88,8 @@ class RolloutStatus(Record):
     canary: ArmStatus | None = None
     champion: ArmStatus | None = None
     """What the canary is compared with; at the last stage, the holdback."""
+    gate: tuple[str, ...] = ()
+    """What the gate found, while a person is asked to approve the candidate."""
     waits_for: str = ""
     cannot_see: tuple[str, ...] = ()
     """What the stage cannot see so far, each with what would help."""
@@ -135,6 +137,7 @@ def status(
             "slow_over_s": state.evidence.slow_over_s,
             "canary": _arm(state.evidence.canary, policy),
             "champion": _arm(state.evidence.champion, policy),
+            "gate": state.proposal.reasons if state.phase is Phase.GATED and policy.needs_approval else (),
             "waits_for": _waits_for(state) if bare.routed else _without_router(state),
             "cannot_see": blind_spots(state.evidence, policy) if state.active else (),
             "readable": state.evidence.readable,
@@ -187,7 +190,8 @@ def _waits_for(state: RolloutState) -> str:
         case Phase.PROPOSED:
             return "a look at the files of both models"
         case Phase.GATED if policy.needs_approval:
-            return "a person: approve or abort it"
+            by = state.proposal.proposed_by or "nobody on record"
+            return f"one of {', '.join(policy.approvers)} to approve it, who did not propose it ({by} did)"
         case Phase.GATED | Phase.APPROVED:
             return f"its slot to serve it, then its first weight, {policy.weights[0]}%"
         case Phase.SHADOWING:

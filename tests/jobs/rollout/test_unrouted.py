@@ -34,7 +34,7 @@ def unrouted(overrides: list[str], settings: Deployment, monkeypatch: pytest.Mon
         (["plan"], REFUSED, SAYS),
         (["aa"], REFUSED, SAYS),
         (["history"], REFUSED, "No candidate was ever rolled out"),
-        (["approve"], FAILED, "No rollout waits for an approval"),
+        (["approve", "--reason", "r"], REFUSED, "no rollout is active"),
         (["pause", "--reason", "r"], REFUSED, "no rollout is active"),
         (["resume", "--reason", "r"], REFUSED, "no rollout is active"),
         (["abort", "--reason", "r"], REFUSED, "no rollout is active"),

@@ -220,11 +220,3 @@ def test_split_without_a_canary_needs_none(gateway):
     gateway.split(0, canary=None)
     assert asked(gateway, user_of("canary")) == "champion"
     assert isinstance(gateway.port.read(), Split)
-
-
-def test_a_gateway_without_a_proxy_has_no_approvals(gateway):
-    headers = {"x-forwarded-email": "ada@example.org", "x-approval-secret": "", "content-type": "application/json"}
-    assert [gateway.client.request(each, "/-/approval", headers=headers).status_code for each in ("GET", "POST")] == [
-        404,
-        404,
-    ]

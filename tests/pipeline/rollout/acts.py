@@ -2,26 +2,17 @@
 
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
 from pipeline.rollout.propose import RolloutCandidate, propose
-from pipeline.rollout.record import ApprovalRecord, JudgedCandidate, Phase
+from pipeline.rollout.record import JudgedCandidate, Phase
 from pipeline.rollout.router import Readiness
 from tests.pipeline.rollout.conftest import BASE, POLICY, World, iteration_over, version_of
 
-ASKS = POLICY.model_copy(update={"needs_approval": True})
+ASKS = POLICY.model_copy(update={"approvers": ("operator", "ada@example.org")})
 WARM = POLICY.model_copy(update={"keep_warm_s": 5000.0})
 
 
-def decided(world: World, action: str, by: str = "operator", approval: ApprovalRecord | None = None) -> DecisionResult:
-    decision = RolloutDecision(action=action, reason="a reason", by=by, approval=approval)
+def decided(world: World, action: str, by: str = "operator") -> DecisionResult:
+    decision = RolloutDecision(action=action, reason="a reason", by=by, rollout=world.state.rollout)
     return decide(world.ports(), decision, world.now)
-
-
-def approval_of(world: World, by: str = "operator", **change: str) -> ApprovalRecord:
-    proposal = world.state.proposal
-    assert proposal is not None
-    approval = ApprovalRecord(
-        rollout=proposal.rollout, model_digest=proposal.version.model.digest, bundle_digest="bundle", by=by
-    )
-    return approval.model_copy(update=change)
 
 
 def waiting(world: World, proposed_by: str = "launcher") -> None:

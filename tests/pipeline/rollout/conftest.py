@@ -184,7 +184,9 @@ class World:
         return propose(
             self.store,
             iteration,
-            RolloutCandidate(version_of(digest, number, iteration), JudgedCandidate(verdict, digest, "bundle")),
+            RolloutCandidate(
+                version_of(digest, number, iteration), JudgedCandidate(verdict, digest, "bundle"), "launcher"
+            ),
             policy,
             self.now,
         )

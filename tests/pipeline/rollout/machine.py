@@ -15,7 +15,7 @@ from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.fold import fold, in_rollout
 from pipeline.rollout.propose import champion
 from pipeline.rollout.reconcile import reconcile
-from pipeline.rollout.record import TERMINAL, ApprovalRecord, Phase, read_events
+from pipeline.rollout.record import TERMINAL, Phase, read_events
 from tests.pipeline.rollout.conftest import NAME
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash
 from tests.pipeline.rollout.machine_faults import FailingWorld
@@ -34,7 +34,8 @@ class RolloutMachine(FailingWorld):
         self.proposals += 1
         digest = f"model-{self.proposals}"
         before = self.world.state
-        policy = SHORT.model_copy(update={"needs_approval": approval, "shadow_share": shadow, "unit": unit})
+        approvers = ("operator", "launcher") if approval else ()
+        policy = SHORT.model_copy(update={"approvers": approvers, "shadow_share": shadow, "unit": unit})
         number = self.registered + 1
         proposed = self.world.propose(digest, number=number, verdict=verdict, data=digest, policy=policy)
         if proposed.refused:
@@ -229,17 +230,12 @@ class RolloutMachine(FailingWorld):
         assert self.weight() == 0
 
     @precondition(lambda self: self.world.state.active)
-    @rule(of=st.sampled_from(["it", "it", "model", "bundle", "rollout"]), by=st.sampled_from(["operator", ""]))
+    @rule(of=st.sampled_from(["it", "it", "other", ""]), by=st.sampled_from(["operator", "launcher", "eve"]))
     def an_approval_comes(self, of, by):
         state = self.world.state
         assert state.proposal is not None
-        approval = ApprovalRecord(
-            rollout="other" if of == "rollout" else state.rollout,
-            model_digest="other" if of == "model" else state.proposal.version.model.digest,
-            bundle_digest="other" if of == "bundle" else state.proposal.bundle_digest,
-            by=by,
-        )
-        decision = RolloutDecision(action="approve", reason="looked at it", by="operator", approval=approval)
+        rollout = state.rollout if of == "it" else of
+        decision = RolloutDecision(action="approve", reason="looked at it", by=by, rollout=rollout)
         done = decide(self.ports(), decision, self.world.now)
         due = state.phase is Phase.GATED and state.proposal.policy.needs_approval
         assert bool(done.refused) == (not due or of != "it" or by != "operator")

@@ -65,6 +65,6 @@ def proposal(
         champion=ModelRef(uri="base", digest="77aa" * 16),
         verdict="PASS",
         bundle_digest=bundle,
-        policy=policy_of(Rollout()).model_copy(update={"needs_approval": True}),
+        policy=policy_of(Rollout()).model_copy(update={"approvers": ("ada", "bob")}),
         proposed_by=proposed_by,
     )

@@ -82,7 +82,7 @@ def test_a_rollback_is_told_with_what_was_proven(world: World, hook: Webhook) ->
 
 
 def test_an_approval_that_is_wanted_is_told(world: World, hook: Webhook) -> None:
-    world.propose("new", policy=POLICY.model_copy(update={"needs_approval": True}))
+    world.propose("new", policy=POLICY.model_copy(update={"approvers": ("ada",)}))
     for _ in range(5):
         world.tick(50.0)
         told(world, hook)

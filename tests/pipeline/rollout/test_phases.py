@@ -6,7 +6,7 @@ import pytest
 
 from pipeline import audit
 from pipeline.rollout.controller import MAX_LOADING, tick
-from pipeline.rollout.decision import decisions
+from pipeline.rollout.decision import RolloutDecision, decide, decisions
 from pipeline.rollout.propose import RolloutCandidate, champion, propose
 from pipeline.rollout.record import (
     Fingerprints,
@@ -14,10 +14,11 @@ from pipeline.rollout.record import (
     Phase,
     RolloutStep,
     append,
+    approval_of,
     read_events,
     step_event,
 )
-from tests.pipeline.rollout.acts import WARM, approval_of, decided, slot, waiting
+from tests.pipeline.rollout.acts import WARM, decided, slot, waiting
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, iteration_over, model, version_of
 
 
@@ -28,45 +29,57 @@ def test_without_an_approval_no_candidate_gets_traffic(world):
         append(world.store, NAME, state, step_event(state, 1.0, RolloutStep(Phase.SHIFTING, "")))
     split = world.router.read()
     assert split.canary is None, "nothing is loaded for a candidate that may be refused"
-    assert not decided(world, "approve", approval=approval_of(world)).refused
+    assert not decided(world, "approve").refused
     assert world.state.phase is Phase.APPROVED
-    assert world.tick_until("promoted").approval == approval_of(world)
+    promoted = world.tick_until("promoted")
+    assert promoted.proposal is not None
+    assert promoted.approval == approval_of(promoted.proposal, "operator")
 
 
-@pytest.mark.parametrize("field", ["rollout", "model_digest", "bundle_digest", "by"])
-def test_an_approval_of_something_else_is_refused(world, field):
+@pytest.mark.parametrize(("rollout", "why"), [("", "names no rollout"), ("another", "is not the active rollout")])
+def test_an_approval_of_something_else_is_refused(world, rollout, why):
     waiting(world)
-    wrong = approval_of(world, **{field: "another"})
-    assert "does not fit" in decided(world, "approve", approval=wrong).refused
-    state = world.state
-    if field != "by":
-        with pytest.raises(AssertionError, match="something else"):
-            append(world.store, NAME, state, step_event(state, 1.0, RolloutStep(Phase.APPROVED, "", approval=wrong)))
+    decision = RolloutDecision(action="approve", reason="r", by="operator", rollout=rollout)
+    assert why in decide(world.ports(), decision, world.now).refused
     assert world.state.phase is Phase.GATED
 
 
 def test_files_that_change_after_an_approval_get_no_traffic(world):
     waiting(world)
-    decided(world, "approve", approval=approval_of(world))
+    decided(world, "approve")
     changed = replace(world.ports(), intact=lambda model: model == BASE)
     state = tick(changed, world.now + 1).state
     assert (state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
     assert "files are gone or changed: models/new" in state.reason
 
 
-def test_nobody_approves_their_own_candidate(world):
-    waiting(world, proposed_by="Operator")
-    assert "by who proposed it" in decided(world, "approve", approval=approval_of(world)).refused
-    assert "names no rollout" in decided(world, "approve").refused
+@pytest.mark.parametrize(
+    ("by", "proposed_by"),
+    [("operator", "Operator"), ("operator", "operator@example.org"), ("ada@example.org", "ada"), ("operator", "")],
+)
+def test_nobody_approves_their_own_candidate(world, by, proposed_by):
+    """Nor one whose proposer is not known. The record refuses it as the decision does: there is one rule."""
+    waiting(world, proposed_by=proposed_by)
+    assert "propose" in decided(world, "approve", by).refused
+    state = world.state
+    assert (state.phase, state.proposal is not None) == (Phase.GATED, True)
+    own = RolloutStep(Phase.APPROVED, "", approval=approval_of(state.proposal, by))
+    with pytest.raises(AssertionError, match="something else"):
+        append(world.store, NAME, state, step_event(state, 1.0, own))
+
+
+def test_nobody_else_approves(world):
+    waiting(world)
+    assert "eve is not among rollout.approvers (operator, ada@example.org)" in decided(world, "approve", "eve").refused
     assert world.state.phase is Phase.GATED
 
 
 def test_an_approval_counts_once_and_not_after_an_abort(world):
     waiting(world)
-    decided(world, "approve", approval=approval_of(world))
-    assert "nothing is there to approve" in decided(world, "approve", approval=approval_of(world)).refused
+    decided(world, "approve")
+    assert "nothing is there to approve" in decided(world, "approve").refused
     decided(world, "abort")
-    assert "no rollout is active" in decided(world, "approve", approval=approval_of(world)).refused
+    assert "no rollout is active" in decided(world, "approve").refused
     assert [e.detail["by"] for e in audit.entries(world.store) if e.kind == "approval"] == ["operator"]
 
 
