@@ -16,13 +16,11 @@ from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
 from pipeline.recipe.traces import DemoSource
 from pipeline.registry.versions import project
-from pipeline.rollout import grading_account
 from pipeline.rollout.aa import AACheck, ServedRequest, aa
 from pipeline.rollout.drive import Pace, drive
 from pipeline.rollout.fingerprint import fingerprint_of_files
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader
-from pipeline.rollout.grading_account import GradesPaid
 from pipeline.rollout.last_week import CALL_COLUMNS, LABEL_COLUMNS, LOOKS, WEEK_S, last_week
 from pipeline.rollout.notices import tell
 from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
@@ -151,16 +149,13 @@ def follow_rollout(
     state = read_state(store, name)
     if not state.active or state.proposal is None:
         return drive(rollout_ports(deployment, log=log), Pace(0.0), log)
-    recipe, rollout = _judged_by(deployment, log), state.rollout
+    recipe = _judged_by(deployment, log)
     by_feedback = state.proposal.policy.by_feedback
     thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if by_feedback else None
 
-    def pay(tokens: int, usd: float) -> None:
-        grading_account.pay(store, name, GradesPaid(rollout, tokens, usd))
-
     with (
         judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER), log) as judge,
-        answer_grader(recipe, judge, log, pay) as answers,
+        answer_grader(recipe, judge, store, state.rollout, log) as answers,
         live_traffic(deployment, recipe, thumbs or answers, log) as traffic,
     ):
 

@@ -206,11 +206,6 @@ def split_file(model_name: str) -> str:
     return rollout(model_name, "router.json")
 
 
-def grades_paid(model_name: str) -> str:
-    """What judges were paid for grades of live answers: a JSON line for each time."""
-    return rollout(model_name, "grades_paid.jsonl")
-
-
 def slot_file(model_name: str) -> str:
     """Where each model behind the gateway is served."""
     return rollout(model_name, "slots.json")

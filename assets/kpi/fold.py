@@ -18,9 +18,8 @@ from assets.kpi.ledgers import IterationLedgers, iteration_ids, read_ledgers
 from assets.kpi.records import DataFigures, IterationKpi, Kpi, State, SuiteQuality, TrainingFigures
 from evals.measurements import ConfidenceInterval, Difference, EvalReport
 from pipeline.recipe import Recipe
-from pipeline.rewards.findings import JudgeSpending
+from pipeline.rewards.findings import JudgeSpending, spent
 from pipeline.rollout.fold import fold
-from pipeline.rollout.grading_account import paid
 from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, read_events
 from pipeline.storage import Store
 from pipeline.traces.records import UNKNOWN_DAY
@@ -50,6 +49,12 @@ class RolloutLog(NamedTuple):
     grades: Mapping[str, JudgeSpending] = MappingProxyType({})
 
 
+def grades_paid(store: Store, events: Sequence[RolloutEvent]) -> dict[str, JudgeSpending]:
+    """By rollout."""
+    rollouts = {event.rollout for event in events}
+    return {rollout: paid for rollout in rollouts if (paid := spent(store, [rollout], rollout, "judge")).tokens}
+
+
 def read_kpi(store: Store, recipe: Recipe, newest: int | None = None) -> Kpi:
     """The key figures of the recipe's model under this root. `newest`: read so many iterations alone.
 
@@ -62,7 +67,7 @@ def read_kpi(store: Store, recipe: Recipe, newest: int | None = None) -> Kpi:
         events = []
         problems.append(f"rollout: {str(error).splitlines()[0]}")
     try:
-        grades = paid(store, name)
+        grades = grades_paid(store, events)
     except OSError as error:
         grades = dict[str, JudgeSpending]()
         problems.append(f"rollout: {error}")

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from assets.kpi.costs import price_list
-from assets.kpi.fold import RolloutLog, iteration_kpi, read_kpi, rollout_figures
+from assets.kpi.fold import RolloutLog, grades_paid, iteration_kpi, read_kpi, rollout_figures
 from assets.kpi.ledgers import IterationLedgers, read_ledgers
 from assets.kpi.records import Kpi
 from assets.naming import LOOP, names_of
@@ -23,7 +23,6 @@ from assets.report.figures import PageLink
 from assets.report.history import history_sections
 from pipeline import layout
 from pipeline.recipe import Recipe
-from pipeline.rollout.grading_account import paid
 from pipeline.rollout.record import RolloutEvent, read_events
 from pipeline.storage import Store, write_atomically
 
@@ -72,7 +71,8 @@ def write_history(store: Store, recipe: Recipe, now: float, out: Path | None = N
 def iteration_page(recipe: Recipe, of: IterationLedgers, place: PageFolder, now: float) -> str:
     """The whole file of one iteration."""
     name = recipe.base_model.name
-    log = RolloutLog(read_events(place.store, name), paid(place.store, name))
+    events = read_events(place.store, name)
+    log = RolloutLog(events, grades_paid(place.store, events))
     kpi = iteration_kpi(of, dict(rollout_figures(log)).get(of.id), price_list(recipe))
     return _render(
         "iteration.jinja",

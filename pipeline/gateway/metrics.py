@@ -172,7 +172,8 @@ def _is_answered(row: RecordedRequest, with_text: bool) -> bool:
 def _answer(row: RecordedRequest) -> ServedAnswer:
     messages, text = row.texts()
     reasons = row.marks.get("gen_ai.response.finish_reasons") or [""]
-    return ServedAnswer(messages, text, reasons[0] == "stop", str(row.marks.get(REFERENCE_KEY) or ""))
+    reference, user = str(row.marks.get(REFERENCE_KEY) or ""), row.marks.get("user.id")
+    return ServedAnswer(messages, text, reasons[0] == "stop", reference, user_id=None if user is None else str(user))
 
 
 def _share_of(allowed: Sequence[RecordedRequest], answered: Sequence[RecordedRequest], arm: Arm) -> float:

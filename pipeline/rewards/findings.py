@@ -1,8 +1,8 @@
 """The journal of findings: every verdict that cost something, kept so that nobody pays for it twice.
 
-Owns keys and files: one JSON line a finding, in `rewards/findings/<day of the trace>/`, written as soon as it is
-known, so a crash loses what was in flight and nothing else. A key is a digest of all that decided the finding: who
-judged by what, and what was judged. Labels are composed from findings anew each time; findings are not labels.
+One JSON line a finding, in `rewards/findings/<day of the trace>/` (of live answers: `<rollout>/`), written as soon as
+it is known, so a crash loses what was in flight and nothing else. A key is a digest of all that decided the finding:
+who judged by what, and what was judged. Labels are composed from findings anew each time; findings are not labels.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def known(store: Store, day: str, keys: Collection[str]) -> dict[str, JournalLin
     return lines
 
 
-def settled(store: Store, day: str) -> dict[str, JournalLine]:
-    """What the paid judges have said of the traces of a day, by key."""
+def settled(store: Store, account: str | None = None) -> dict[str, JournalLine]:
+    """What the paid judges have said, by key: of one folder of the journal, or of all."""
     lines: dict[str, JournalLine] = {}
-    for path in _files(store, day):
+    for path in sorted(store.path(layout.FINDINGS).glob(f"{account or '*'}/*.jsonl")):
         for line in _lines(path):
             if line.source not in ("verifier", "custom") and (line.key not in lines or lines[line.key].again):
                 lines[line.key] = line

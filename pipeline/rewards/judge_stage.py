@@ -30,7 +30,7 @@ from pipeline.rewards.judge import (
     open_judge,
 )
 from pipeline.rewards.order_checks import OrderChecks
-from pipeline.rewards.paid_answers import AnswerCount, PaidAccount, PaidScores, line_of
+from pipeline.rewards.paid_answers import AnswerCount, PaidAccount
 from pipeline.rewards.retrieval_stage import RetrievalStage
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.storage import Record, Store
@@ -117,7 +117,9 @@ class JudgePanel:
     def day(self, day: str) -> Generator[Callable[[Sequence[RewardSample]], None]]:
         """Asks what is not known yet about samples of traces of one day."""
         with journal(self._store, day) as writer:
-            answered = settled(self._store, day) if self.stages else {}
+            answered = settled(self._store) if self.stages else {}
+            here = settled(self._store, day) if self.stages else {}
+            elsewhere = {key: line for key, line in answered.items() if key not in here and not line.again}
             if self._judge is not None:
                 self._judge.orders.new_day()
 
@@ -125,6 +127,8 @@ class JudgePanel:
                 asked = [sample for sample in batch if not sample.unscored]
                 for stage in self.stages:
                     stage.ask(asked, answered, writer)
+                if self._judge is not None:
+                    self._judge.copy(asked, elsewhere, writer)
 
             yield ask
 
@@ -171,18 +175,30 @@ class JudgeStage:
     def id(self) -> str:
         return self._judge.id
 
-    def ask(self, batch: Sequence[RewardSample], answered: Mapping[str, JournalLine], writer: FindingJournal) -> None:
-        """Ask about one batch, and compare what can be compared of it."""
+    def ask(self, batch: Sequence[RewardSample], answered: dict[str, JournalLine], writer: FindingJournal) -> None:
+        """Ask about one batch, and compare what can be compared of it. Adds the answers to `answered`."""
         judged = [sample for sample in batch if wants_judge(sample, self._settings)]
         wanted = {judge_key(self.id, sample): sample for sample in (*judged, *self._audited(batch))}
         todo = list(self.count.unanswered(wanted, answered).items())
         if todo:
             self._admit(writer)
+
+            def note(place: int, judgement: Judgement) -> None:
+                if line := self._line(*todo[place], judgement):
+                    answered[line.key] = line
+                    writer.add(line)
+
             self._judge.score(
-                [JudgeRequest(sample.messages, sample.completion, sample.reference) for _, sample in todo],
-                lambda place, judgement: self._note(*todo[place], judgement, writer),
+                [JudgeRequest(sample.messages, sample.completion, sample.reference) for _, sample in todo], note
             )
         self._compare(judged, answered, writer)
+
+    def copy(self, batch: Sequence[RewardSample], elsewhere: dict[str, JournalLine], writer: FindingJournal) -> None:
+        """Keep in this day's journal, at no price, what was answered in another day's."""
+        for sample in batch:
+            if line := elsewhere.pop(judge_key(self.id, sample), None):
+                own = {"iteration": self._account, "trace_id": sample.trace_id, "user_id": sample.user_id}
+                writer.add(structs.replace(line, **own, tokens=0, usd=0.0))
 
     def admission(self) -> Admission | None:
         """The judge's, of this launch or an earlier one; None where it was never asked."""
@@ -227,16 +243,30 @@ class JudgeStage:
         asked = [PairComparison(first.messages, first.completion, second.completion) for _, first, second in pairs]
         self._judge.compare(asked, note)
 
-    def _note(self, key: str, sample: RewardSample, judgement: Judgement, writer: FindingJournal) -> None:
+    def _line(self, key: str, sample: RewardSample, judgement: Judgement) -> JournalLine | None:
+        """None where nothing was asked, so that there is nothing to keep."""
         if judgement.reason == JudgeReason.BUDGET and not judgement.tokens:
-            self.unasked = str(judgement.reason)  # nothing was asked, so there is nothing to keep
-            return
-        values = {} if judgement.score is None else {"judge": judgement.score}
-        missing = {} if judgement.score is not None else {"judge": str(judgement.reason)}
-        scores = PaidScores(values, missing, judgement.tokens, judgement.usd)
-        line = line_of(key, "judge", self._account, sample, scores)
-        line.again = not judgement.final
-        writer.add(line)
+            self.unasked = str(judgement.reason)
+            return None
+        return judgement_line(
+            JournalLine(
+                key=key, source="judge", iteration=self._account, trace_id=sample.trace_id, user_id=sample.user_id
+            ),
+            judgement,
+        )
+
+
+def judgement_line(line: JournalLine, judgement: Judgement) -> JournalLine:
+    """The line with what the judge said and took."""
+    known = judgement.score is not None
+    return structs.replace(
+        line,
+        values={"judge": judgement.score} if known else {},
+        missing={} if known else {"judge": str(judgement.reason)},
+        tokens=judgement.tokens,
+        usd=judgement.usd,
+        again=not judgement.final,
+    )
 
 
 def _needed(endpoint: Endpoint | None, section: str, variable: str) -> Endpoint:
@@ -246,7 +276,8 @@ def _needed(endpoint: Endpoint | None, section: str, variable: str) -> Endpoint:
 
 
 def judge_key(judge_id: str, sample: RewardSample) -> str:
-    return key_of("judge", judge_id, sample.trace_id, sample.prompt, sample.completion, sample.reference or "")
+    """Whose answer it is does not count: equal answers to equal prompts are judged once."""
+    return key_of("judge", judge_id, sample.prompt, sample.completion, sample.reference or "")
 
 
 def wants_judge(sample: RewardSample, settings: Rewards) -> bool:

@@ -2,22 +2,26 @@
 
 Rule. With a reference, the verifier that rewards and evaluation use decides. Without one, a judge's score of 4 or 5 is
 a right answer and a lower one a wrong one; one without text or without its end is no answer, and no judge is asked.
-What neither can decide is not graded. Refuses to say who may judge: the gate decided that.
+What neither can decide is not graded. The gate decided who may judge. What the judge said stands in the journal of
+findings under the rollout's name: an answer is judged once, and the judge's budget is that of the whole rollout.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from pipeline.recipe import Recipe
-from pipeline.rewards.judge import Budget, Endpoint, Judgement, JudgeRequest, JudgeSession, open_judge
-from pipeline.rewards.judge.answers import JudgeReason
+from pipeline.rewards.findings import FindingJournal, JournalLine, journal, key_of, settled
+from pipeline.rewards.judge import Endpoint, Judgement, JudgeReason, JudgeRequest, JudgeSession, open_judge
+from pipeline.rewards.judge_stage import judgement_line
+from pipeline.rewards.paid_answers import PaidAccount
 from pipeline.rewards.verifiers import VERSION, grader_of
 from pipeline.section import Operational, settings
 from pipeline.serving.inference import Messages
-from pipeline.storage import digest_json
+from pipeline.storage import Store, digest_json
 
 GOOD = (4 - 1) / 4
 """A judge's 4, in [0, 1]."""
@@ -34,10 +38,12 @@ class ServedAnswer(NamedTuple):
     reference: str
     feedback: Sequence[Mapping[str, Any]] = ()
     """What was said of it: scores with name, value and source."""
+    user_id: str | None = None
+    """Who asked: forgetting that person removes the judgement."""
 
 
-ASKED_AGAIN = (JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE, JudgeReason.TIMEOUT, JudgeReason.BUDGET)
-"""Why a judge said nothing for now."""
+ASKED_AGAIN = (JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE, JudgeReason.TIMEOUT)
+"""Why a judge said nothing for now. A budget that is spent stays so."""
 AnswerGrader = Callable[[Sequence[ServedAnswer]], Sequence[str]]
 """Outcome of each answer, in order: one of GRADES, PENDING where it is to be asked for again, or why there is none."""
 PENDING, UNGRADED = "", "ungraded"
@@ -61,13 +67,10 @@ def _digest(recipe: Recipe) -> str:
 
 @contextmanager
 def answer_grader(
-    recipe: Recipe,
-    judge: Endpoint | None,
-    log: Callable[[str], None] = print,
-    pay: Callable[[int, float], None] = lambda tokens, usd: None,
+    recipe: Recipe, judge: Endpoint | None, store: Store, rollout: str, log: Callable[[str], None] = print
 ) -> Generator[Grading]:
-    """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens; `pay`: is told
-    the tokens and the dollars of each time that it was asked."""
+    """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens; `rollout`:
+    whose budget and journal it has."""
     judging, digest = recipe.gate_judge, _digest(recipe)
     with closing(grader_of(recipe.rewards.verifier)) as check:
 
@@ -77,18 +80,9 @@ def answer_grader(
         if judging is None or judge is None:
             yield Grading(lambda answers: _by_kind(answers, verified, _ungraded), digest)
             return
-        prices = judging.usd_per_million_prompt_tokens, judging.usd_per_million_completion_tokens
-        budget = Budget(judging.max_tokens, judging.max_usd, *prices)
-        with open_judge(judge, judging, budget, log) as session:
-
-            def judged(answers: Sequence[ServedAnswer]) -> list[str]:
-                tokens, usd = budget.spent_tokens, budget.spent_usd
-                try:
-                    return _judged(session, answers)
-                finally:
-                    if budget.spent_tokens > tokens:
-                        pay(budget.spent_tokens - tokens, budget.spent_usd - usd)
-
+        budget = PaidAccount(rollout, [rollout]).budget(judging, store, ("judge",))
+        with open_judge(judge, judging, budget, log) as session, journal(store, rollout) as writer:
+            judged = _Judged(session, settled(store, rollout), writer, rollout)
             yield Grading(lambda answers: _by_kind(answers, verified, judged), digest)
 
 
@@ -102,16 +96,37 @@ def _ungraded(answers: Sequence[ServedAnswer]) -> list[str]:
     return [UNGRADED] * len(answers)
 
 
-def _judged(session: JudgeSession, answers: Sequence[ServedAnswer]) -> list[str]:
-    given = [each for each in answers if _is_given(each)]
-    judgements = iter(session.score([JudgeRequest(each.messages, each.text) for each in given]))
-    return [_outcome(next(judgements)) if _is_given(each) else "no_answer" for each in answers]
+class _Judged:
+    """Outcomes by the judge, who is asked about each answer once."""
+
+    def __init__(
+        self, session: JudgeSession, answered: dict[str, JournalLine], writer: FindingJournal, rollout: str
+    ) -> None:
+        self._session, self._answered, self._writer, self._rollout = session, answered, writer, rollout
+
+    def __call__(self, answers: Sequence[ServedAnswer]) -> list[str]:
+        keys = [self._key(each) if _is_given(each) else "" for each in answers]
+        given = {key: each for key, each in zip(keys, answers, strict=True) if key}
+        todo = [(key, each) for key, each in given.items() if key not in self._answered or self._answered[key].again]
+
+        def note(place: int, judgement: Judgement) -> None:
+            key, each = todo[place]
+            line = JournalLine(key=key, source="judge", iteration=self._rollout, trace_id="", user_id=each.user_id)
+            self._answered[key] = judgement_line(line, judgement)
+            if judgement.reason != JudgeReason.BUDGET or judgement.tokens:
+                self._writer.add(self._answered[key])
+
+        self._session.score([JudgeRequest(each.messages, each.text) for _, each in todo], note)
+        return [_outcome(self._answered[key]) if key else "no_answer" for key in keys]
+
+    def _key(self, each: ServedAnswer) -> str:
+        return key_of("judge", self._session.id, json.dumps(each.messages, ensure_ascii=False), each.text, "")
 
 
-def _outcome(judgement: Judgement) -> str:
-    if judgement.score is None:
-        return PENDING if judgement.reason in ASKED_AGAIN else judgement.reason
-    return "correct" if judgement.score >= GOOD else "wrong"
+def _outcome(line: JournalLine) -> str:
+    if "judge" in line.values:
+        return "correct" if line.values["judge"] >= GOOD else "wrong"
+    return PENDING if line.missing["judge"] in ASKED_AGAIN else line.missing["judge"]
 
 
 def _is_given(each: ServedAnswer) -> bool:

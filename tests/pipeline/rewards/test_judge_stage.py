@@ -124,6 +124,23 @@ def test_nothing_is_paid_for_twice(export: Path, label: Label) -> None:
     assert second.coverage == 1.0
 
 
+def test_one_answer_of_many_traces_is_paid_once(export: Path, label: Label) -> None:
+    """On a day, on another day, and in another iteration."""
+    for day in (5, 6):
+        day_file(
+            export,
+            day,
+            [call(n, answer(3), day=day, user_id=f"u{n}", input="Which?") for n in range(10 * day, 10 * day + 10)],
+        )
+    with serving(fair) as server:
+        labels = label(endpoints=at(server), judge=JUDGE)
+        assert about_traces(server) == [answer(3)]
+        assert {row["judge"] for row in rows_of(labels).values()} == {0.75} and labels.coverage == 1.0
+        day_file(export, 7, [call(99, answer(3), day=7, input="Which?")])
+        assert rows_of(label(endpoints=at(server), judge=JUDGE))["t99"]["judge"] == 0.75
+        assert about_traces(server) == [answer(3)]
+
+
 def test_another_rubric_is_another_judge(export: Path, label: Label) -> None:
     """A rubric changed in mid-run: old answers stay what they are and are not mixed with new ones."""
     day_file(export, 5, [call(n, answer(n)) for n in range(3)])

@@ -7,15 +7,20 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 import pytest
 
 from pipeline.demo.desk.answers import statement
 from pipeline.demo.desk.judges import server
 from pipeline.demo.desk.requests import draw
-from pipeline.recipe import load
+from pipeline.recipe import Recipe, load
+from pipeline.recipe.rewards import Judge
+from pipeline.rewards.findings import spent
 from pipeline.rewards.judge import Endpoint
 from pipeline.rollout.grading import GRADES, PENDING, UNGRADED, ServedAnswer, answer_grader
+from pipeline.storage import Store
+from tests.pipeline.rewards.judge.endpoint import MODEL, Request, Said, Server, parts, scored, serving
 
 pytestmark = pytest.mark.slow
 
@@ -42,28 +47,26 @@ def right_and_refused(number: int) -> list[ServedAnswer]:
     return [ServedAnswer(messages, text, True, "") for messages, text in texts]
 
 
-def test_answers_without_references_are_the_judges() -> None:
-    paid: list[tuple[int, float]] = []
-    with judges() as endpoint, answer_grader(DESK, endpoint, pay=lambda *each: paid.append(each)) as grading:
+def test_answers_without_references_are_the_judges(tmp_path: Path) -> None:
+    with judges() as endpoint, answer_grader(DESK, endpoint, Store(tmp_path), "r") as grading:
         verdicts = grading.grade(right_and_refused(40))
-    assert len(paid) == 1 and paid[0][0] > 0, "what the judge took is told once for each time that it is asked"
     assert set(verdicts) == {"correct", "wrong"}
     assert verdicts[:40].count("correct") > 20  # it errs at its planted rates
     assert verdicts[40:].count("correct") < 8
 
 
-def test_no_judge_is_asked_about_what_is_no_answer() -> None:
+def test_no_judge_is_asked_about_what_is_no_answer(tmp_path: Path) -> None:
     (right, refused) = right_and_refused(1)
-    with answer_grader(DESK, AWAY) as grading:
+    with answer_grader(DESK, AWAY, Store(tmp_path), "r") as grading:
         assert grading.grade([right._replace(text=" "), refused._replace(finished=False)]) == ["no_answer", "no_answer"]
 
 
-def test_a_judge_that_is_away_grades_nothing() -> None:
-    with answer_grader(DESK, AWAY) as grading:
+def test_a_judge_that_is_away_grades_nothing(tmp_path: Path) -> None:
+    with answer_grader(DESK, AWAY, Store(tmp_path), "r") as grading:
         assert grading.grade(right_and_refused(1)) == [PENDING, PENDING]
 
 
-def test_references_and_answers_without_keep_their_order() -> None:
+def test_references_and_answers_without_keep_their_order(tmp_path: Path) -> None:
     unknown = ServedAnswer(SUM, "So it is.\n#### 9", True, "")
     answers = [
         ServedAnswer(SUM, "So it is.\n#### 7", True, "7"),
@@ -72,12 +75,56 @@ def test_references_and_answers_without_keep_their_order() -> None:
         unknown,
         ServedAnswer(SUM, "", True, "7"),
     ]
-    with answer_grader(ARITHMETIC, None) as grading:
+    with answer_grader(ARITHMETIC, None, Store(tmp_path), "r") as grading:
         assert grading.grade(answers) == ["correct", UNGRADED, "wrong", UNGRADED, "no_answer"]
-    with judges() as endpoint, answer_grader(DESK, endpoint) as grading:
+    with judges() as endpoint, answer_grader(DESK, endpoint, Store(tmp_path), "r") as grading:
         assert grading.grade(answers) == ["correct", "wrong", "wrong", "wrong", "no_answer"]
 
 
-def test_a_reference_that_cannot_be_checked_grades_nothing() -> None:
-    with answer_grader(ARITHMETIC, None) as grading:
+def test_a_reference_that_cannot_be_checked_grades_nothing(tmp_path: Path) -> None:
+    with answer_grader(ARITHMETIC, None, Store(tmp_path), "r") as grading:
         assert grading.grade([ServedAnswer(SUM, "#### 7", True, "x" * 100_000)])[0] not in (*GRADES, PENDING)
+
+
+def judged_by(server: Server, **fields: Any) -> tuple[Recipe, Endpoint]:
+    judge = Judge.model_validate({"model": MODEL, "digest": "sha256:0f", "attempts": 1, "timeout_s": 20, **fields})
+    return DESK.model_copy(update={"evaluation": DESK.evaluation.model_copy(update={"judge": judge})}), Endpoint(
+        server.url, "key"
+    )
+
+
+def answers(count: int) -> list[ServedAnswer]:
+    return [ServedAnswer(SUM, f"The {n % 4}th.", True, "", user_id=f"u{n}") for n in range(count)]
+
+
+def test_an_answer_is_judged_once_over_all_looks(tmp_path: Path) -> None:
+    """Equal answers, and those of earlier looks, are not asked about again; what had no answer then is."""
+    away = True
+
+    def judge(server: Server, request: Request, place: int) -> Said:
+        return Said(503) if away and parts(request)["answer to be scored"] == "The 3th." else scored(5)
+
+    store = Store(tmp_path)
+    with serving(judge) as server:
+        recipe, endpoint = judged_by(server)
+        for look in range(6):
+            with answer_grader(recipe, endpoint, store, "r") as grading:
+                grades = grading.grade(answers(8))
+            assert grades == ["correct", "correct", "correct", "correct" if look else PENDING] * 2
+            away = False
+    assert len(server.requests) == 5
+    assert spent(store, ["r"], "r", "judge").tokens == 400
+
+
+def test_the_budget_is_of_the_whole_rollout(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    with serving(lambda server, request, place: scored(5)) as server:
+        recipe, endpoint = judged_by(server, max_tokens=5_000)
+        grades: list[str] = []
+        for look in range(40):
+            with answer_grader(recipe, endpoint, store, "r") as grading:
+                grades += grading.grade([ServedAnswer(SUM, f"Look {look}.", True, "")])
+        assert (grades[0], grades[-1]) == ("correct", "judge_budget") and 0 < len(server.requests) < 40
+        with answer_grader(recipe, endpoint, store, "another") as grading:
+            assert grading.grade(answers(1)) == ["correct"]
+    assert spent(store, ["r"], "r", "judge").tokens <= 5_000
