@@ -70,6 +70,9 @@ class Verifier(Section):
     """The same for a completion whose tests are run."""
     code_memory_mb: PositiveInt = 512
     """Address space of a completion's own process."""
+    sandbox: Literal["landlock", "rlimits"] = "landlock"
+    """What confines code. landlock: limits, system call filter and Landlock; where the kernel lacks it (before Linux
+    6.2) no code is run. rlimits: without Landlock, so that a completion can read the files that this process can."""
     memory_mb: PositiveInt = 3072
     """Address space of a worker."""
     workers: Annotated[PositiveInt, Operational] = 2

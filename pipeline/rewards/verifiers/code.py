@@ -3,9 +3,9 @@
 The code is hostile, and in the interpreter of its tests it could end the process before an assertion fails, print the
 marker of success, return an object equal to everything. So the tests run in a process of their own, which alone gives
 the verdict; the completion's only answers calls, never sees a test or an expected value, and neither reaches anything
-else (sandbox.py, confined/). What remains: a test that asks the completion's own class about its own object believes
-it; running out of time or memory is no label rather than a bad one; which files the host has can be learned, and told
-nobody; a kernel with a hole in it has one here as well.
+else (sandbox.py, confined/). Arguments and results cross as JSON: tests of functions of built-in values have a label,
+tests that need an object of the completion's own class have none. What remains: running out of time or memory is no
+label rather than a bad one; a kernel with a hole in it has one here as well.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FENCE = re.compile(r"^[ \t]{0,3}+(`{3,}+|~{3,}+)[ \t]*+([^\s`]*+)[^\n`]*+$", re
 _PYTHON = ("python", "python3", "py", "py3")
 
 
-def check_code(completion: str, tests: str, *, timeout_s: float, memory_mb: int) -> Grade:
+def check_code(completion: str, tests: str, *, timeout_s: float, memory_mb: int, landlock: bool = True) -> Grade:
     """Run the completion's code against `tests`, for `timeout_s` and a moment at most. Raises nothing on any text.
 
     `answer` holds the failing assertion, the exception, or why there is no label: at most 200 printable characters.
@@ -37,7 +37,9 @@ def check_code(completion: str, tests: str, *, timeout_s: float, memory_mb: int)
         return Grade(Outcome.no_answer, "")
     if len(code) > MAX_CHARS:
         return Grade(Outcome.error, f"{len(code)} characters of code, over {MAX_CHARS}")
-    verdict = examine(code, tests, fenced=block is not None, timeout_s=timeout_s, memory_mb=memory_mb)
+    verdict = examine(
+        code, tests, fenced=block is not None, timeout_s=timeout_s, memory_mb=memory_mb, landlock=landlock
+    )
     return Grade(Outcome(verdict.outcome), printable(verdict.answer))
 
 

@@ -8,7 +8,7 @@ inside. A check that failed says so; it is never "wrong".
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -18,6 +18,7 @@ from pipeline.rewards.verifiers import mathematics, texts
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, reference_answer, without_thoughts
 from pipeline.rewards.verifiers.calls import same_calls
 from pipeline.rewards.verifiers.choices import choice
+from pipeline.rewards.verifiers.code import check_code
 from pipeline.rewards.verifiers.json_schema import check_json
 from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
@@ -42,10 +43,12 @@ class Grader:
         *,
         code_timeout_s: float = 10.0,
         code_memory_mb: int = 512,
+        code_landlock: bool = True,
         memory_mb: int = 3072,
     ) -> None:
         self._timeout_s, self._code_deadline_s = timeout_s, code_timeout_s + CODE_GRACE_S
-        function = partial(_in_worker, code_timeout_s=code_timeout_s, code_memory_mb=code_memory_mb)
+        check = partial(check_code, timeout_s=code_timeout_s, memory_mb=code_memory_mb, landlock=code_landlock)
+        function = partial(_in_worker, check_code=check)
         self._pool: Pool[VerifierTask, Grade] = Pool(Work(function, _warm_up), workers, memory_mb)
 
     def __call__(
@@ -96,6 +99,7 @@ def grader_of(settings: Verifier) -> Grader:
         settings.timeout_s,
         code_timeout_s=settings.code_timeout_s,
         code_memory_mb=settings.code_memory_mb,
+        code_landlock=settings.sandbox == "landlock",
         memory_mb=settings.memory_mb,
     )
 
@@ -184,7 +188,7 @@ def _warm_up() -> None:
     check_json("1", "true")
 
 
-def _in_worker(check: VerifierTask, *, code_timeout_s: float, code_memory_mb: int) -> Grade:
+def _in_worker(check: VerifierTask, *, check_code: Callable[[str, str], Grade]) -> Grade:
     if check.kind == "normalised":
         return texts.normalised(check.completion, check.reference)
     if check.kind == "contains":
@@ -192,9 +196,7 @@ def _in_worker(check: VerifierTask, *, code_timeout_s: float, code_memory_mb: in
     if check.kind == "json_schema":
         return check_json(check.completion, check.reference)
     if check.kind == "code":
-        from pipeline.rewards.verifiers.code import check_code
-
-        return check_code(check.completion, check.reference, timeout_s=code_timeout_s, memory_mb=code_memory_mb)
+        return check_code(check.completion, check.reference)
     assert check.kind == "math", f"nobody checks {check.kind!r}"
     return Grade(mathematics.compare(check.completion, check.reference), check.completion)
 

@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from pipeline.processes import die_with_parent
+from pipeline.processes import adopt_orphans, die_with_parent, kill_with_descendants
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,7 +54,8 @@ class Work(NamedTuple):
     warm_up: Callable[[], None]
     """Imports what `function` needs, before any deadline starts. A ValueError of it is raised by the pool's `run`."""
     of_others: bool = False
-    """Runs code that is not the pipeline's: its output is discarded, and of the environment it sees ENVIRONMENT."""
+    """Runs code that is not the pipeline's: its output is discarded, of the environment it sees ENVIRONMENT, and what
+    it starts ends with its worker."""
     memory_field: str = "rewards.verifier.memory_mb"
     """Field of the recipe to raise when workers end before they can work."""
     start_s: float = START_S
@@ -166,6 +167,8 @@ class Pool(Generic[T, R]):
 
     def _dismiss(self, worker: _Worker) -> None:
         self._workers.remove(worker)
+        if self._work.of_others and worker.process.pid:
+            kill_with_descendants(worker.process.pid)
         worker.process.kill()
         worker.process.join()
         worker.connection.close()
@@ -230,6 +233,7 @@ def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> N
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's business
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
     if work.of_others:
+        adopt_orphans()
         _discard_output()
         for name in os.environ.keys() - set(ENVIRONMENT):
             del os.environ[name]

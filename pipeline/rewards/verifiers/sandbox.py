@@ -1,28 +1,28 @@
 """Two confined processes for one code check: one runs the completion, the other its tests, and a pipe is between them.
 
-Owns their start, the deadline and their end. What they can't do is `confined/confinement.py`. Both are fresh
-interpreters with an empty environment, not forks: nothing of this process is in their memory. They can't start
-processes, so killing the two leaves nothing behind; the kernel kills them when this process dies. Where the sandbox
-can't be built nothing is run.
+Input: a completion's source and its tests. Output: an outcome. What the two can't do is `confined/confinement.py`. Both
+are fresh interpreters with an empty environment, not forks: nothing of this process is in their memory. They can't
+start processes, so killing the two leaves nothing behind; the kernel kills them when this process dies. Where the
+sandbox can't be built nothing is run.
 """
 
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import math
 import os
 import platform
 import select
 import signal
-import struct
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.rewards.verifiers.confined import seccomp, wire
+from pipeline.rewards.verifiers.confined import seccomp
 
 MAX_VERDICT_BYTES = 64 << 10
 _HERE = Path(__file__).parent
@@ -53,11 +53,13 @@ def unavailable() -> str:
     return ""
 
 
-def examine(code: str, tests: str, *, fenced: bool, timeout_s: float, memory_mb: int) -> CodeResult:
+def examine(
+    code: str, tests: str, *, fenced: bool, timeout_s: float, memory_mb: int, landlock: bool = True
+) -> CodeResult:
     """Run `tests` against `code`. `fenced`: code that does not compile is wrong; else it is no answer.
 
     `timeout_s` is wall-clock time and includes the start of both processes (about 0.05 s); `memory_mb` is the address
-    space of each. Raises nothing that the two texts could bring about.
+    space of each; without `landlock` both can read files (`confine`). Raises nothing that the two texts could cause.
     """
     if reason := unavailable():
         return _no_sandbox(reason)
@@ -67,11 +69,11 @@ def examine(code: str, tests: str, *, fenced: bool, timeout_s: float, memory_mb:
     verdict, decides = os.pipe()
     children: list[subprocess.Popen[bytes]] = []
     try:
-        limits = (os.getpid(), math.ceil(timeout_s) + 1, memory_mb)
+        limits = (os.getpid(), math.ceil(timeout_s) + 1, memory_mb, landlock)
         try:
-            subject = _start("subject", code, (*limits, fenced, asked, answered), (asked, answered))
-            children.append(subject)
-            children.append(_start("examiner", tests, (*limits, answers, asks, decides), (answers, asks, decides)))
+            completion = _start("completion", code, (limits, fenced, asked, answered), (asked, answered))
+            children.append(completion)
+            children.append(_start("reference", tests, (limits, answers, asks, decides), (answers, asks, decides)))
         except OSError as error:
             return _no_sandbox(f"{error}: give this process room for two more")
         finally:
@@ -79,7 +81,7 @@ def examine(code: str, tests: str, *, fenced: bool, timeout_s: float, memory_mb:
                 os.close(descriptor)
         result = _read_verdict(verdict, deadline)
         if result.outcome == "ended":
-            return _how_it_ended(subject, deadline)
+            return _how_it_ended(completion, deadline)
         return _no_sandbox(result.answer) if result.answer.startswith("no sandbox: ") else result
     finally:
         os.close(verdict)
@@ -114,7 +116,7 @@ def _start(
 
 def _read_verdict(descriptor: int, deadline: float) -> CodeResult:
     data = b""
-    while not _complete(data):
+    while not data.endswith(b"\n"):
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([descriptor], [], [], left)[0]:
             return CodeResult("timeout", "")
@@ -123,20 +125,16 @@ def _read_verdict(descriptor: int, deadline: float) -> CodeResult:
             return CodeResult("error", "the process of the tests ended without a verdict")
         data += part
     try:
-        outcome, answer = wire.unpack(data[4:], lambda *_: "")
-    except (wire.Malformed, ValueError):
+        outcome, answer = json.loads(data)
+    except ValueError:
         return CodeResult("error", "the process of the tests broke its verdict")
     return CodeResult(str(outcome), str(answer))
 
 
-def _complete(data: bytes) -> bool:
-    return len(data) >= 4 and len(data) - 4 >= struct.unpack("<I", data[:4])[0]
-
-
-def _how_it_ended(subject: subprocess.Popen[bytes], deadline: float) -> CodeResult:
+def _how_it_ended(completion: subprocess.Popen[bytes], deadline: float) -> CodeResult:
     """What it means that the completion's process ended: its own doing, unless the kernel ended it."""
     try:
-        status = subject.wait(max(0.0, min(1.0, deadline - time.monotonic())))
+        status = completion.wait(max(0.0, min(1.0, deadline - time.monotonic())))
     except subprocess.TimeoutExpired:
         return CodeResult("wrong", "the completion closed its channel")
     if status == -signal.SIGXCPU:

@@ -25,13 +25,20 @@ def quality(prompt, completion, reference, metadata):
 """The composed reward of seed 000: key facts .5, explanation .25, conciseness .15, formatting .10."""
 
 BAD = """
-import math, os, sys, time
+import math, os, subprocess, sys, time
 
 
 def reward(prompt, completion, reference, metadata):
     if completion == "hangs":
         while True:
             time.sleep(1)
+    if completion == "leaves children":
+        own = {"start_new_session": True}
+        shell = "sleep 300 & echo $!; setsid sleep 300 & echo $!"
+        with open(metadata["pids"], "w") as pids:
+            subprocess.Popen(["sh", "-c", shell], stdout=pids, **own).wait()
+            print(subprocess.Popen(["sleep", "300"], **own).pid, file=pids)
+        time.sleep(300)
     if completion == "hangs in C":
         return 7 ** (10 ** 9)
     if completion == "prints":

@@ -14,6 +14,7 @@ from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards import custom
 from pipeline.rewards.custom import CustomScore, CustomScorer, CustomTask, check_function
 from pipeline.rewards.records import Finding
+from tests.processes import is_alive
 
 from .functions import BAD, QUALITY, write_function
 
@@ -30,6 +31,15 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CustomScorer]:
 
 def task(completion: str) -> CustomTask:
     return CustomTask(json.dumps([{"role": "user", "content": "?"}]), completion, None)
+
+
+def test_what_a_function_started_ends_with_its_deadline(broken: CustomScorer, tmp_path: Path) -> None:
+    """Also in a session of its own, and where its parent has ended."""
+    metadata = json.dumps({"pids": str(tmp_path / "pids")})
+    (hung,) = broken([task("leaves children")._replace(metadata=metadata)])
+    pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
+    assert hung.finding.reason == "custom_timeout" and len(pids) == 3
+    assert not any(map(is_alive, pids))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The system calls that a confined process may make, as a seccomp filter (seccomp(2)).
 
 Owns the list and the BPF program. What is not listed fails with EACCES: no sockets, no new process, no exec, no signal
-to anyone, no ptrace, no change to any file, also for calls that later kernels add. What may be read is Landlock's.
+to anyone, no ptrace, no file opened but for reading, also for calls that later kernels add. What may be read is
+Landlock's.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 
 NR = {
     "x86_64": {
-        **{"read": 0, "write": 1, "open": 2, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7, "lseek": 8},
+        **{"read": 0, "write": 1, "close": 3, "stat": 4, "fstat": 5, "lstat": 6, "poll": 7, "lseek": 8},
         **{"mmap": 9, "mprotect": 10, "munmap": 11, "brk": 12, "rt_sigaction": 13, "rt_sigprocmask": 14},
         **{"rt_sigreturn": 15, "pread64": 17, "readv": 19, "writev": 20, "access": 21, "select": 23, "sched_yield": 24},
         **{"mremap": 25, "madvise": 28, "dup": 32, "nanosleep": 35, "getitimer": 36, "alarm": 37, "setitimer": 38},
@@ -20,12 +21,12 @@ NR = {
         **{"times": 100, "getuid": 102, "getgid": 104, "geteuid": 107, "getegid": 108, "sigaltstack": 131},
         **{"gettid": 186, "time": 201, "futex": 202, "sched_getaffinity": 204, "getdents64": 217},
         **{"set_tid_address": 218, "restart_syscall": 219, "clock_gettime": 228, "clock_getres": 229},
-        **{"clock_nanosleep": 230, "exit_group": 231, "openat": 257, "newfstatat": 262, "faccessat": 269},
+        **{"clock_nanosleep": 230, "exit_group": 231, "newfstatat": 262, "faccessat": 269},
         **{"pselect6": 270, "ppoll": 271, "set_robust_list": 273, "getrandom": 318, "membarrier": 324, "statx": 332},
         **{"rseq": 334, "faccessat2": 439},
     },
     "aarch64": {
-        **{"getcwd": 17, "dup": 23, "faccessat": 48, "openat": 56, "close": 57, "getdents64": 61, "lseek": 62},
+        **{"getcwd": 17, "dup": 23, "faccessat": 48, "close": 57, "getdents64": 61, "lseek": 62},
         **{"read": 63, "write": 64, "readv": 65, "writev": 66, "pread64": 67, "pselect6": 72, "ppoll": 73},
         **{"newfstatat": 79, "fstat": 80, "exit": 93, "exit_group": 94, "set_tid_address": 96, "futex": 98},
         **{"set_robust_list": 99, "nanosleep": 101, "getitimer": 102, "setitimer": 103, "clock_gettime": 113},
@@ -40,8 +41,8 @@ NR = {
 """Calls allowed with any arguments, by machine."""
 
 ARGUED = {
-    "x86_64": {"clone": 56, "fcntl": 72, "prlimit64": 302, "clone3": 435},
-    "aarch64": {"clone": 220, "fcntl": 25, "prlimit64": 261, "clone3": 435},
+    "x86_64": {"clone": 56, "fcntl": 72, "prlimit64": 302, "clone3": 435, "openat": 257, "open": 2},
+    "aarch64": {"clone": 220, "fcntl": 25, "prlimit64": 261, "clone3": 435, "openat": 56},
 }
 """Calls whose arguments decide."""
 
@@ -52,6 +53,7 @@ _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
 _EACCES, _ENOSYS = 13, 38
 _THREAD = 0x10100  # CLONE_VM | CLONE_THREAD: a thread, not a process
 _NAMESPACES = 0x7E020000  # every CLONE_NEW* flag
+_CHANGES = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # O_WRONLY, RDWR, CREAT, TRUNC, APPEND, of O_TMPFILE
 _FCNTL = (0, 1, 2, 3, 1030)  # dup, get and set close-on-exec, get flags; F_SETOWN could send signals to others
 
 
@@ -95,6 +97,15 @@ def program(machine: str) -> bytes:
             allow,
         ],
     }
+    for name, flags in (("openat", 2), ("open", 1)):
+        if name in special:
+            rules[special[name]] = [
+                _argument(flags),
+                _do(_AND, _CHANGES),
+                _if(_IF_EQUAL, 0, 0, 1),
+                allow,
+                refuse,
+            ]
     code = [_do(_LOAD, 4), _if(_IF_EQUAL, AUDIT_ARCH[machine], 1, 0), _do(_RETURN, _KILL), _do(_LOAD, 0)]
     for number in NR[machine].values():
         code += [_if(_IF_EQUAL, number, 0, 1), allow]

@@ -97,73 +97,52 @@ def test_sandbox_refusal_is_an_error_and_no_wrong_answer(code: str, word: str) -
 
 
 VALUES = """
-import collections, datetime, decimal, fractions, typing
-Point = collections.namedtuple("Point", "x y")
-class Pair(typing.NamedTuple):
-    left: int
-    right: str
 VALUES = [
-    None, True, 0, -1, 2**64, -(2**4000), 1.5, float("inf"), 1 + 2j, "", "\\ud800\\0é", b"\\xff", bytearray(b"a"), [], [1, [2]],
-    (), (1, (2, 3)), {1, 2}, frozenset({1}), {}, {"a": [1], 2: None}, range(1, 9, 2), fractions.Fraction(1, 3),
-    decimal.Decimal("1.10"), datetime.date(2024, 2, 29), datetime.timedelta(1, 2, 3),
-    datetime.datetime(2024, 1, 1, tzinfo=datetime.timezone.utc), collections.OrderedDict(a=1), collections.Counter("aab"),
-    collections.deque([1, 2], 5), collections.defaultdict(int, a=1), Point(1, 2), Pair(1, "a"), int, float,
+    None, True, 0, -1, 2**64, -(2**40000), 1.5, float("inf"), 1 + 2j, "", "\\ud800\\0é", b"\\xff", [], [1, [2]],
+    (), (1, (2, 3)), {1, 2}, frozenset({1}), {}, {"a": [1], 2: None, (1, 2): {3}},
 ]
 def value(at):
     return VALUES[at]
-def kind(at):
-    return type(VALUES[at]).__name__
 def same(thing, at):
-    return type(thing).__name__ == kind(at) and thing == VALUES[at]
+    return type(thing) is type(VALUES[at]) and thing == VALUES[at]
 """
 
 
 def test_values_cross_with_their_type_in_both_directions() -> None:
-    tests = VALUES.split("def value")[0] + (
-        "for at, mine in enumerate(VALUES):\n"
-        "    theirs = value(at)\n"
-        "    assert type(theirs).__name__ == type(mine).__name__, mine\n"
-        "    assert theirs == mine, mine\n"
-        "    assert same(mine, at), mine\n"
-        "assert value(-4).x == 1 and value(-3).right == 'a' and value(-5)['new'] == 0"
+    tests = VALUES.split("def value")[0].replace("VALUES", "mine") + (
+        "for at, each in enumerate(mine):\n"
+        "    assert type(value(at)) is type(each) and value(at) == each, each\n"
+        "    assert same(each, at), each\n"
     )
     assert check(VALUES, tests) == Grade(Outcome.correct, "")
 
+
+UNITTEST = """import unittest
+class Adds(unittest.TestCase):
+    def test_one(self):
+        self.assertEqual(f(1), 2)
+if __name__ == '__main__':
+    unittest.main()
+"""
 
 HONEST = [
     ("def f(x):\n    x.sort()", "x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]"),
     ("def f(x):\n    x['a'] = 1\n    return x", "x = {}\nassert f(x) is x and x == {'a': 1}"),
     ("def f(x):\n    return list(x)", "x = [1]\ny = f(x)\nassert y == x and y is not x"),
-    ("def f(g, x):\n    return g(g(x))", "assert f(lambda x: x + 1, 3) == 5\nassert f(abs, -1) == 1"),
-    ("def f(g):\n    try:\n        return g()\n    except ValueError as e:\n        return str(e)",
-     "def g():\n    raise ValueError('no')\nassert f(g) == 'no'"),
-    ("def f(n):\n    for i in range(n):\n        yield i", "assert list(f(3)) == [0, 1, 2]\nassert next(f(1)) == 0"),
-    ("def f(n):\n    i = 0\n    while True:\n        yield i\n        i += n",
-     "import itertools\nassert list(itertools.islice(f(2), 3)) == [0, 2, 4]"),
-    ("def f(xs):\n    return sum(xs)", "assert f(x for x in [1, 2]) == 3 and f(range(4)) == 6 and f(map(int, '12')) == 3"),
-    ("class E(ValueError):\n    def __init__(self, code):\n        super().__init__('bad')\n        self.code = code\n"
-     "def f():\n    raise E(7)",
-     "try:\n    f()\n    assert False\nexcept E as e:\n    assert e.code == 7 and str(e) == 'bad'\n"
-     "try:\n    f()\nexcept ValueError:\n    pass"),
     ("import json\ndef f(x):\n    return json.loads(x)", "import json\ntry:\n    f('{')\n    assert 0\nexcept json.JSONDecodeError:\n    pass"),
-    ("class Node:\n    def __init__(self, v):\n        self.v, self.left, self.right = v, None, None\n"
-     "def depth(n):\n    return 1 + max(depth(n.left), depth(n.right)) if n else 0",
-     "r = Node(1)\nr.left = Node(2)\nr.left.right = Node(3)\nassert depth(r) == 3 and r.left.v == 2 and r.right is None"),
-    ("class Stack:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n"
-     "    def pop(self): return self.items.pop()\n    def __len__(self): return len(self.items)\n    def __str__(self): return 'S'",
-     "s = Stack()\ns.push(1)\ns.push(2)\nassert len(s) == 2 and s.pop() == 2 and str(s) == 'S' and s.items == [1]\n"
-     "assert isinstance(s, Stack) and not isinstance(3, Stack)\ntry:\n    s.pop(); s.pop()\nexcept IndexError:\n    pass"),
-    ("from dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n    y: int\n    def __add__(self, o): return P(self.x + o.x, self.y + o.y)",
-     "assert P(1, 2) + P(3, 4) == P(4, 6)\nassert P(1, 2) != P(2, 1)\nassert repr(P(1, 2)) == 'P(x=1, y=2)'"),
     ("def sum(a, b):\n    return a * b", "assert sum(10, 15) == 150"),
     ("import math\ndef f(x):\n    return math.sqrt(x)", "assert math.isclose(f(2), 1.41421356, rel_tol=1e-6)"),
     ("def hello():\n    print('hi')", "import io, contextlib\nout = io.StringIO()\nwith contextlib.redirect_stdout(out):\n    hello()\nassert out.getvalue() == 'hi\\n'"),
     ("answer = 42", "assert answer == 42"),
     ("def f(x):\n    return x\nif __name__ == '__main__':\n    print(input())", "def check(candidate):\n    assert candidate(1) == 1\ncheck(f)"),
-    ("def f(x):\n    return 1", "def test():\n    assert f(0) == 1\nif __name__ == 'tests':\n    test()\nimport sys\nsys.exit(0)"),
+    ("def f(x):\n    return 1", "def test():\n    assert f(0) == 1\nif __name__ == '__main__':\n    test()\nimport sys\nsys.exit(0)"),
     ("import asyncio\ndef f(x):\n    return x", "assert f('\\ud800') == '\\ud800'"),
-    ("import contextlib\n@contextlib.contextmanager\ndef f():\n    yield 5", "with f() as x:\n    assert x == 5"),
     ("def f(*a, k=1, **n):\n    return a, k, n", "assert f(1, 2, k=3, z=[4]) == ((1, 2), 3, {'z': [4]})"),
+    ("def f(x):\n    if x < 0:\n        raise ValueError('bad')\n    raise KeyError(x)",
+     "try:\n    f(-1)\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'bad'\ntry:\n    f(1)\nexcept KeyError as e:\n    assert e.args == (1,)"),
+    ("def f(x):\n    return x + 1", UNITTEST),
+    ("def f(x):\n    return x + 1", UNITTEST.replace("unittest.main()", "unittest.main(exit=False)")),
+    ("def f(x):\n    return x + 1", "def check(f):\n    assert f(1) == 2\ncheck(f)"),
 ]  # fmt: skip
 
 
@@ -172,14 +151,22 @@ def test_honest_code_of_many_shapes_is_correct(code: str, tests: str) -> None:
     assert check(code, tests) == Grade(Outcome.correct, "")
 
 
+ENDS = [
+    ("", "SystemExit"),
+    ("", "SystemExit(0)"),
+    ("import unittest", "unittest.SkipTest('no')"),
+    ("", "GeneratorExit"),
+]
+
+
 @pytest.mark.parametrize(
     ("code", "tests"),
     [
-        ("def f(x):\n    return (i for i in [1, 2])", "assert f(1) == [1, 2]"),
-        ("class A: pass\ndef f(x):\n    return A()", "assert f(1) == 5"),
         ("def f(x):\n    return x.clear()", "x = [1]\nf(x)\nassert x == [1]"),
         ("def f(x):\n    return x", "x = [1]\nassert f(x) is not x"),
         ("def f(x):\n    return 3.0", "assert isinstance(f(1), int)"),
+        ("def f(x):\n    return x", UNITTEST),
+        *((f"{lines}\ndef f(x):\n    raise {error}", tests) for lines, error in ENDS for tests in (UNITTEST, "f(1)")),
     ],
 )
 def test_plainly_wrong_values_are_wrong_and_no_error(code: str, tests: str) -> None:
@@ -189,19 +176,17 @@ def test_plainly_wrong_values_are_wrong_and_no_error(code: str, tests: str) -> N
 @pytest.mark.parametrize(
     ("code", "tests", "word"),
     [
-        ("class A:\n    def f(self): return 1", "class B(A): pass\nassert B().f() == 1", "mro_entries"),
-        ("def f(x):\n    return x.v", "class A:\n    v = 1\nassert f(A()) == 1", "a A, which can't be sent"),
         (
-            "class A:\n    def __init__(self): self.xs = []",
-            "a = A()\na.xs.append(1)\nassert a.xs == [1]",
-            "container inside",
+            "class A:\n    def f(self): return 1",
+            "class B(A): pass\nassert B().f() == 1",
+            "a class of the completion: A",
         ),
-        ("class M(int): pass\ndef f(x):\n    return M(x)", "assert f(1) == 1", "`==` between"),
-        (
-            "def f(x):\n    return x",
-            "import inspect\nassert len(inspect.signature(f).parameters) == 1",
-            "look into code",
-        ),
+        ("class A:\n    def __init__(self): self.xs = []", "assert A().xs == []", "a A, which can't be sent"),
+        ("class E(ValueError): pass\ndef f():\n    raise E(7)", "try:\n    f()\nexcept E:\n    pass", "completion: E"),
+        ("def f(x):\n    return x.v", "class A:\n    v = 1\nassert f(A()) == 1", "pass a A, which can't be sent"),
+        ("def f(g):\n    return g(1)", "assert f(lambda x: x) == 1", "pass a function, which can't be sent"),
+        ("def f(n):\n    yield n", "assert list(f(1)) == [1]", "a generator, which can't be sent"),
+        ("class M(int): pass\ndef f(x):\n    return M(x)", "assert f(1) == 1", "a M, which can't be sent"),
     ],
 )
 def test_what_two_processes_cannot_do_is_an_abstention(code: str, tests: str, word: str) -> None:

@@ -52,8 +52,8 @@ IN_ONE_INTERPRETER = {
     "garbage": "import gc\nfor thing in gc.get_objects():\n    if isinstance(thing, dict) and 'outcome' in thing:\n"
     "        thing['outcome'] = 'correct'\nadd = lambda a, b: None",
     "main": "import __main__\n__main__.correct = True\n__main__.examiner = None\nadd = lambda a, b: None",
-    "channel": "import os\nfrom pipeline.rewards.verifiers.confined.wire import pack, write_frame\n"
-    "for fd in range(3, 64):\n    try: write_frame(fd, pack(('correct', ''), lambda _: ()))\n    except OSError: pass\n"
+    "channel": "import os\nimport json\n"
+    "for fd in range(3, 64):\n    try: os.write(fd, json.dumps(['correct', '']).encode() + b'\\n')\n    except OSError: pass\n"
     "add = lambda a, b: None",
     "descriptors": "import os\nfor fd in range(0, 64):\n    try: os.write(fd, b'correct' * 100)\n    except OSError: pass\n"
     "add = lambda a, b: None",

@@ -11,10 +11,12 @@ import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeline.rewards.verifiers import sandbox
+from pipeline.rewards.verifiers.confined import confinement
 from pipeline.rewards.verifiers.sandbox import CodeResult, examine
 from tests.processes import children, is_alive
 
@@ -275,6 +277,36 @@ def test_without_a_part_of_the_sandbox_nothing_is_run(number: int, argument: int
     assert result.stdout.count("CodeResult(outcome='error', answer='no sandbox: ") == 2, result
     assert reason in result.stdout
     assert result.stderr.count("is not run") == 1  # a word to people, once a process
+
+
+@pytest.mark.parametrize(("version", "word"), [(-1, "no Landlock"), (0, "no Landlock"), (2, "version 2 of Landlock")])
+def test_a_landlock_that_lets_files_be_truncated_is_refused(version: int, word: str) -> None:
+    class Kernel:
+        def syscall(self, *_: object) -> int:
+            return version
+
+    kernel: Any = Kernel()
+    with pytest.raises(OSError, match=rf"{word}.*sandbox: rlimits"):
+        confinement._landlock(kernel, [])
+
+
+def test_without_landlock_files_can_be_read_and_not_changed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("kept")
+    code = f"""
+        import os
+        def ways():
+            found = [open({str(file)!r}).read()]
+            for flags in (os.O_WRONLY, os.O_RDWR, os.O_TRUNC, os.O_APPEND, os.O_CREAT):
+                try:
+                    os.open({str(file)!r}, flags)
+                except PermissionError:
+                    found.append("refused")
+            return found
+    """
+    tests = "assert ways() == ['kept', *['refused'] * 5]"
+    result = examine(textwrap.dedent(code), tests, fenced=True, timeout_s=20, memory_mb=512, landlock=False)
+    assert result == CodeResult("correct", "") and file.read_text() == "kept"
 
 
 def test_other_machines_and_systems_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,10 @@ def test_the_filter_allows_what_it_lists_and_nothing_else(machine: str) -> None:
     assert verdict_of(machine, argued["clone3"]) == 0x50000 | 38
     assert [c for c in range(2000) if verdict_of(machine, argued["fcntl"], 5, c) == allow] == [0, 1, 2, 3, 1030]
     assert verdict_of(machine, argued["prlimit64"], 0, 7, 0, 1 << 40) == allow
+    for name, place in (("openat", 2), ("open", 1)):
+        for flags in (0o1, 0o2, 0o100, 0o1000, 0o2000, 0o20200000, 0o2001000) if name in argued else ():
+            assert verdict_of(machine, argued[name], *(0,) * place, 0o2000000) == allow, "close-on-exec changes nothing"
+            assert verdict_of(machine, argued[name], *(0,) * place, flags) == refuse, oct(flags)
     for arguments in ((1, 7, 0, 0), (0, 7, 1, 0), (0, 7, 1 << 40, 0)):
         assert verdict_of(machine, argued["prlimit64"], *arguments) == refuse
 

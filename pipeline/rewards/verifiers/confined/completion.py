@@ -1,0 +1,102 @@
+"""The process that runs the completion: it answers calls of its functions, and decides nothing.
+
+Nothing in here is protected from the completion, which shares this interpreter: there is nothing here worth having. No
+test and no expected value ever enters this process, only the arguments of the calls that the tests make.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import types
+
+from pipeline.rewards.verifiers.confined.channel import Channel, Unsendable, decode, encode
+from pipeline.rewards.verifiers.confined.confinement import confine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MODULE = "completion"
+
+
+def serve(source: bytes, channel: Channel) -> None:
+    """Answer one request after the other, until the other side has gone."""
+    module = types.ModuleType(MODULE)
+    sys.modules[MODULE] = module  # dataclasses and typing look there
+    while True:
+        request = channel.receive()
+        sys.stdout = printed = io.StringIO()
+        try:
+            reply = _answer(request, source, module.__dict__)
+        except Unsendable as error:
+            reply = {"unsendable": str(error)}
+        except BaseException as error:  # the boundary to the completion: whatever it raises is its answer
+            reply = _raised(error)
+        try:
+            channel.send({**reply, "printed": printed.getvalue()[: 1 << 20]})
+        except (Unsendable, MemoryError) as error:
+            del reply
+            channel.send({"unsendable": str(error) or "MemoryError"})
+
+
+def _answer(request: Any, source: bytes, names: dict[str, Any]) -> dict[str, Any]:
+    match request:
+        case ["load"]:
+            exec(compile(source, "<completion>", "exec", dont_inherit=True), names)
+            return {}
+        case ["name", name]:
+            if name not in names:
+                return {"missing": name}
+            value = names[name]
+            if type(value) is types.ModuleType:
+                return {"module": value.__name__}
+            return {"class": name} if isinstance(value, type) else {"call": name} if callable(value) else _value(value)
+        case ["call", name, arguments, named]:
+            given, by_name = decode(arguments), decode(named)
+            result = names[name](*given, **by_name)
+            same = [at for at, each in enumerate(given) if each is result and type(each) in (list, dict, set)]
+            return {**_value(result), "arguments": encode(given), "same": same}
+        case _:
+            raise AssertionError(request)
+
+
+def _value(value: Any) -> dict[str, Any]:
+    return {"value": encode(value)}
+
+
+def _raised(error: BaseException) -> dict[str, Any]:
+    """The exception's nearest class that is the standard library's, its arguments and what it says."""
+    standard = (kind for kind in type(error).__mro__ if kind.__module__.split(".")[0] in sys.stdlib_module_names)
+    known = next(kind for kind in standard if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind)
+    try:
+        arguments = encode(list(error.args))
+    except Unsendable:
+        arguments = encode([str(error)])
+    return {
+        "raised": [known.__module__, known.__name__],
+        "arguments": arguments,
+        "text": f"{type(error).__name__}: {error}"[:500],
+    }
+
+
+def compiles(source: bytes) -> bool:
+    try:
+        compile(source, "<completion>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, MemoryError, RecursionError, OverflowError):
+        return False
+    return True
+
+
+def main(limits: tuple[int, int, int, bool], fenced: bool, reads: int, writes: int) -> None:
+    """The entry point. The completion's source is on standard input."""
+    channel, source = Channel(reads, writes), b""
+    try:
+        while part := os.read(0, 1 << 20):
+            source += part
+        confine(*limits)
+    except OSError as error:
+        return channel.send({"refused": str(error)})
+    channel.send({"ready": fenced or compiles(source)})
+    serve(source, channel)
