@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from assets.metadata import VERSION_TAG
-from assets.naming import DefinitionNames
+from assets.naming import asset_key
 from assets.resources import Deployment
 from pipeline.recipe import Automation
 from pipeline.registry.pages import version_page
@@ -19,14 +19,14 @@ from pipeline.registry.pages import version_page
 CHAMPION = "champion"
 
 
-def champion_asset(names: DefinitionNames, section: Automation) -> dg.AssetSpec:
-    """Of one model."""
+def champion_asset(prefix: str | None, section: Automation) -> dg.AssetSpec:
+    """Of the model with this `key_prefix`."""
     days = section.champion_max_age_days
     return dg.AssetSpec(
-        names.key(CHAMPION),
-        deps=[names.key("canary")],
+        asset_key(CHAMPION, prefix),
+        deps=[asset_key("canary", prefix)],
         description="The model that serves: the last one that a rollout promoted.",
-        group_name=names.word("registry"),
+        group_name="registry",
         kinds={"mlflow"},
         owners=["team:ml-platform"],
         freshness_policy=None if days is None else dg.FreshnessPolicy.time_window(timedelta(days=days)),
@@ -35,7 +35,7 @@ def champion_asset(names: DefinitionNames, section: Automation) -> dg.AssetSpec:
 
 def tell_of_champion(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """A materialisation where the champion is another one than was told last."""
-    key, champion = deployment.names().key(CHAMPION), deployment.champion()
+    key, champion = deployment.key(CHAMPION), deployment.champion()
     last = context.instance.get_latest_materialization_event(key)
     shown = last.asset_materialization if last is not None else None
     if not champion.version or (shown and (shown.tags or {}).get(VERSION_TAG) == champion.model.digest):

@@ -11,7 +11,8 @@ import dagster as dg
 import pyarrow.parquet as pq
 
 from assets.metadata import VERSION_TAG
-from assets.naming import DefinitionNames
+from assets.naming import asset_key
+from assets.resources import Deployment
 from pipeline.rewards.records import RewardLabels
 from pipeline.storage import digest_json
 from pipeline.traces.records import UNKNOWN_DAY, GovernedTraces
@@ -29,15 +30,15 @@ class DayOnPage(NamedTuple):
     figures: dict[str, float | int]
 
 
-def days_of(names: DefinitionNames) -> list[dg.AssetSpec]:
-    """The two assets of one model."""
-    partitions = dg.DynamicPartitionsDefinition(name=_partitions(names))
+def days_of(prefix: str | None) -> list[dg.AssetSpec]:
+    """The two assets of the model with this `key_prefix`."""
+    partitions = dg.DynamicPartitionsDefinition(name=_partitions(prefix))
     return [
         dg.AssetSpec(
-            names.key(key),
-            deps=[names.key(stage)],
+            asset_key(key, prefix),
+            deps=[asset_key(stage, prefix)],
             description=description,
-            group_name=names.word(group),
+            group_name=group,
             kinds={kind},
             owners=[owner],
             partitions_def=partitions,
@@ -76,13 +77,13 @@ def labelled_days(labels: RewardLabels) -> list[DayOnPage]:
 
 
 def tell_of_days(
-    context: dg.AssetExecutionContext, names: DefinitionNames, asset: str, days: Iterable[DayOnPage]
+    context: dg.AssetExecutionContext, deployment: Deployment, asset: str, days: Iterable[DayOnPage]
 ) -> None:
     """A materialisation for each day that is new, or has another version than its newest one."""
-    key, listed = names.key(asset), {each.day: each for each in days}
+    key, listed = deployment.key(asset), {each.day: each for each in days}
     if not listed:
         return
-    context.instance.add_dynamic_partitions(_partitions(names), list(listed))
+    context.instance.add_dynamic_partitions(_partitions(deployment.recipe().key_prefix), list(listed))
     versions = _shown_versions(context, key, listed)
     for day, each in listed.items():
         if versions.get(day) != each.version:
@@ -102,5 +103,5 @@ def _shown_versions(context: dg.AssetExecutionContext, key: dg.AssetKey, days: I
     return versions
 
 
-def _partitions(names: DefinitionNames) -> str:
-    return names.word("days")
+def _partitions(prefix: str | None) -> str:
+    return f"{prefix}__days" if prefix else "days"

@@ -29,7 +29,7 @@ def show_figures(context: dg.OpExecutionContext | dg.AssetExecutionContext, depl
         store, recipe, now = deployment.store(), deployment.recipe(), time.time()
         write_iteration(store, recipe, id, now)
         page = write_history(store, recipe, now)
-        key = deployment.names().key(KPI)
+        key = deployment.key(KPI)
         context.log_event(kpi_observation(key, read_kpi(store, recipe), str(page)))
     except Exception as error:  # boundary: a picture of what has ended well
         context.log.warning(f"The key figures are not shown: {error!r}. pt report {id} makes the page.")

@@ -4,7 +4,9 @@ What torchrun and accelerate tell a trainer's process is theirs and is read ther
 purpose: `dagster job launch` asks this module before anything else is imported.
 """
 
+import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -18,14 +20,19 @@ from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 
 ITERATION_TAG = "iteration"
 """On a run: the id of the iteration that it makes or goes on with."""
+PINNED_TAG = "preference_tuning/pinned"
+"""On a run: the id of the iteration with which its first step pinned its recipe."""
+DATA_ROOT_TAG = "preference_tuning/data_root"
+"""On a run: the folder that it works on."""
+CHOICE_TAG = "preference_tuning/recipe"
+"""On a run: the recipe's file and overrides that its launcher means, as JSON. The process that starts the run's worker,
+a daemon for one, may have been started with others."""
+ONE_AT_A_TIME = "preference_tuning/one_at_a_time"
+"""On a run: the runs with one value of this tag work on the same records, and one of them works at a time."""
 LATEST_ITERATION = "latest"
 """In a run's config: the iteration that is the newest when the run is made."""
 PROJECT = Path("recipe.yaml")
 EMBEDDED = Path(__file__).parent.parent / "jobs" / "recipes" / "embedded.yaml"
-
-
-class UnnamedRecipe(ValueError):
-    """The environment names a folder of recipes, and not which of them a command is about."""
 
 
 class Choice(NamedTuple):
@@ -41,14 +48,10 @@ class Environment:
 
     recipe: str
     """PREFERENCE_TUNING_RECIPE: a recipe's file; see `chosen`."""
-    recipes: str
-    """PREFERENCE_TUNING_RECIPES: a folder of recipes, whose models share one Dagster."""
     overrides: str
     """PREFERENCE_TUNING_OVERRIDES: what overrides its fields, divided by white space."""
     code_version: str
     """PREFERENCE_TUNING_CODE_VERSION: the commit that an image was built from."""
-    waits: bool
-    """PREFERENCE_TUNING_WAIT: a launch waits for the run that is in its way."""
     traces_database: str = field(repr=False)
     """TRACES_DATABASE_URL: the PostgreSQL database with the table of traces."""
     langfuse: tuple[str, str, str] = field(repr=False)
@@ -153,10 +156,8 @@ def environment() -> Environment:
     }
     return Environment(
         recipe=read("PREFERENCE_TUNING_RECIPE", ""),
-        recipes=read("PREFERENCE_TUNING_RECIPES", ""),
         overrides=read("PREFERENCE_TUNING_OVERRIDES", ""),
         code_version=read("PREFERENCE_TUNING_CODE_VERSION", ""),
-        waits=bool(read("PREFERENCE_TUNING_WAIT")),
         traces_database=read("TRACES_DATABASE_URL", ""),
         langfuse=(
             read("LANGFUSE_BASE_URL") or read("LANGFUSE_HOST", ""),
@@ -188,6 +189,17 @@ def environment() -> Environment:
     )
 
 
+def choice_tag(tags: Mapping[str, str]) -> Choice:
+    """What a run's tags say of its recipe; what the environment names where they say nothing."""
+    return Choice(*json.loads(tags[CHOICE_TAG])) if CHOICE_TAG in tags else chosen()
+
+
+def choice_variables(choice: Choice) -> dict[str, str]:
+    """The variables by which another process chooses the same."""
+    words = [each if split(each) == [each] else f'"{each}"' for each in choice.overrides]
+    return {"PREFERENCE_TUNING_RECIPE": choice.recipe_path, "PREFERENCE_TUNING_OVERRIDES": " ".join(words)}
+
+
 def address_faults() -> list[str]:
     """One line for each address of the environment that has a secret in it."""
     return secret_faults(os.environ)
@@ -206,12 +218,7 @@ def _mark_keys() -> MarkKeys:
 
 def chosen() -> Choice:
     """What the environment names; else `recipe.yaml` in the working directory, as in a project of `pt init`; else the
-    embedded recipe. Raises UnnamedRecipe."""
+    embedded recipe."""
     read = environment()
-    if read.recipes and not read.recipe:
-        raise UnnamedRecipe(
-            f"PREFERENCE_TUNING_RECIPES names a folder of recipes ({read.recipes}), and this is about one of them: "
-            "set PREFERENCE_TUNING_RECIPE to its file."
-        )
     default = PROJECT if PROJECT.is_file() else EMBEDDED
     return Choice(str(Path(read.recipe or default).absolute()), split(read.overrides))

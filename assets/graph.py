@@ -20,7 +20,6 @@ import dagster as dg
 
 from assets import evaluation, registry, reward_model, rewards, samples, selection, traces, training
 from assets.loop_asset import LoopAsset
-from assets.naming import PLAIN, DefinitionNames
 from pipeline.recipe import Recipe
 
 LOOP_ASSETS: list[LoopAsset] = [
@@ -38,10 +37,10 @@ LOOP_ASSETS: list[LoopAsset] = [
 ]
 
 
-def assets_of(names: DefinitionNames, recipe: Recipe | None = None) -> list[dg.AssetsDefinition]:
+def assets_of(recipe: Recipe | None = None) -> list[dg.AssetsDefinition]:
     """The assets of one model, in the order of a run."""
-    return [each.named(names, recipe) for each in LOOP_ASSETS]
+    return [each.of(recipe) for each in LOOP_ASSETS]
 
 
-ASSETS = assets_of(PLAIN)
-"""Of a deployment alone, without a prefix."""
+ASSETS = assets_of()
+"""Without a prefix."""

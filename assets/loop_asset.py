@@ -1,8 +1,8 @@
-"""A stage as an asset of Dagster, made for one model or for several: `@loop_asset(...)` in place of `@dg.asset(...)`.
+"""A stage as an asset of Dagster: `@loop_asset(...)` in place of `@dg.asset(...)`.
 
-Owns what depends on the model: keys, the pool, and which deployment a step is given. Each model's assets ask for a
-resource of their own, so no step can be handed the deployment of another model. Owns `code_version` too: a digest of
-the stage's own sources, so that Dagster's "stale" marks speak of the stage and not of every commit.
+It adds what depends on the recipe (key prefix, pool), hands a step the deployment that its run pinned, keeps secrets
+out of errors, and sets `code_version` to a digest of the stage's own sources, so that Dagster's "stale" marks are about
+the stage and not about every commit.
 """
 
 import hashlib
@@ -16,8 +16,9 @@ from typing import Any, NamedTuple, Required, Unpack
 import dagster as dg
 from typing_extensions import TypedDict
 
-from assets.naming import DEPLOYMENT, IO_MANAGER, DefinitionNames
+from assets.naming import DEPLOYMENT, IO_MANAGER, asset_key
 from pipeline.recipe import Recipe
+from pipeline.redaction import errors_redacted
 
 ROOT = Path(__file__).parent.parent
 Compute = Callable[..., Generator[Any]]
@@ -25,7 +26,7 @@ NO_CHECKS: Mapping[str, str] = MappingProxyType({})
 
 
 class AssetSettings(TypedDict, total=False):
-    """What `@dg.asset` takes of a stage, whatever the model; the group without its prefix."""
+    """What `@dg.asset` takes of a stage, whatever the model."""
 
     group_name: Required[str]
     kinds: set[str]
@@ -47,32 +48,36 @@ class LoopAsset(NamedTuple):
     def name(self) -> str:
         return self.compute.__name__
 
-    def named(self, names: DefinitionNames, recipe: Recipe | None = None) -> dg.AssetsDefinition:
-        """The asset of one model. Without a recipe: pools and freshness as its defaults have them."""
-        deployment, key, compute = names.word(DEPLOYMENT), names.key(self.name), self.compute
-        settings: AssetSettings = {**self.settings, "group_name": names.word(self.settings["group_name"])}
+    def of(self, recipe: Recipe | None = None) -> dg.AssetsDefinition:
+        """The asset of one model. Without a recipe: keys and pools as its defaults have them."""
+        prefix, compute = (recipe.key_prefix if recipe is not None else None), self.compute
+        key = asset_key(self.name, prefix)
         _, _, *records = inspect.signature(compute).parameters.values()
 
         def step(context: dg.AssetExecutionContext, **inputs: Any) -> Generator[Any]:
-            yield from compute(context, getattr(context.resources, deployment), **inputs)
+            with errors_redacted():
+                deployment = context.resources.deployment
+                if inputs:  # their loading has named the run's iteration
+                    _, deployment = deployment.of_run(context.run_id, context.instance, context.log.warning)
+                yield from compute(context, deployment, **inputs)
 
         return dg.asset(
             key=key,
-            ins={each.name: dg.AssetIn(names.key(each.name), dagster_type=each.annotation) for each in records},
+            ins={e.name: dg.AssetIn(asset_key(e.name, prefix), dagster_type=e.annotation) for e in records},
             check_specs=[dg.AssetCheckSpec(name, asset=key, description=text) for name, text in self.checks.items()],
             description=inspect.getdoc(compute),
-            pool=self._pool(names, recipe),
+            pool=self._pool(recipe),
             code_version=code_version(self.code),
-            required_resource_keys={deployment},
-            io_manager_key=names.word(IO_MANAGER),
-            **settings,
+            required_resource_keys={DEPLOYMENT},
+            io_manager_key=IO_MANAGER,
+            **self.settings,
         )(step)
 
-    def _pool(self, names: DefinitionNames, recipe: Recipe | None) -> str | None:
-        """Trainings of one model come one after the other. Whoever shares a GPU shares the pool of all that load it."""
+    def _pool(self, recipe: Recipe | None) -> str | None:
+        """Trainings come one after the other. Whoever shares a GPU shares the pool of all that load it."""
         if self.loads_a_model and recipe is not None and recipe.compute.pool is not None:
             return recipe.compute.pool
-        return names.word("training") if self.name == "policy_checkpoint" else None
+        return "training" if self.name == "policy_checkpoint" else None
 
 
 def loop_asset(

@@ -1,16 +1,15 @@
-"""What the definitions of one model are called in Dagster: with several models in one instance, each has its prefix.
+"""What the definitions are called in Dagster.
 
-Owns the prefix and the names that it makes. A model without one has the plain names, as a deployment alone has them.
+Names are the same for every model. Where several models share one Dagster, each is a code location of its own, and
+its asset keys begin with the recipe's `key_prefix`: Dagster finds an asset by its key in all locations.
 """
 
-import re
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from assets.environment import environment
-from pipeline.recipe import Recipe
-
-if TYPE_CHECKING:  # commands that only read have names to say, and no second for Dagster
+if TYPE_CHECKING:  # commands that only read have names to print, and no second for Dagster
     import dagster as dg
+
+    from pipeline.recipe import Recipe
 
 LOOP, ROLLOUT, LABELLING = "preference_tuning", "canary_rollout", "label_traces"
 """The jobs that take a recipe: the whole loop, its rollout, and its first two stages alone."""
@@ -18,25 +17,16 @@ DEPLOYMENT, IO_MANAGER = "deployment", "io_manager"
 """Resources."""
 
 
-class DefinitionNames(NamedTuple):
-    """Names of jobs, pools, sensors and resources (`prefix__word`) and keys of assets (`prefix/asset`)."""
+def asset_key(asset: str, prefix: str | None) -> "dg.AssetKey":
+    """The key of an asset of the model with this `key_prefix`."""
+    import dagster as dg
 
-    prefix: str = ""
-
-    def word(self, plain: str) -> str:
-        return f"{self.prefix}__{plain}" if self.prefix else plain
-
-    def key(self, asset: str) -> "dg.AssetKey":
-        import dagster as dg
-
-        return dg.AssetKey([self.prefix, asset] if self.prefix else [asset])
+    return dg.AssetKey([prefix, asset] if prefix else [asset])
 
 
-PLAIN = DefinitionNames()
-
-
-def names_of(recipe: Recipe) -> DefinitionNames:
-    """The recipe's `key_prefix`; where the environment names a folder of recipes, else its name."""
-    if recipe.key_prefix is not None:
-        return DefinitionNames(recipe.key_prefix)
-    return DefinitionNames(re.sub(r"[^A-Za-z0-9]+", "_", recipe.name).strip("_") if environment().recipes else "")
+def launch_command(recipe: "Recipe | None", job: str = LOOP, stage: str = "") -> list[str]:
+    """The words that launch a job of the recipe's model; of the loop, from one stage on (`samples*`)."""
+    prefix = recipe.key_prefix if recipe is not None else None
+    location = ["-l", prefix] if prefix else []
+    selection = ["-o", f"{prefix}__{stage}" if prefix else stage] if stage else []
+    return ["dagster", "job", "launch", *location, "-j", job, *selection]

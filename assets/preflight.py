@@ -76,7 +76,7 @@ def later_faults(deployment: Deployment, stages: Container[str] = LATER) -> list
 def refuse_later_faults(context: dg.AssetExecutionContext, deployment: Deployment) -> None:
     """Raises ValueError with the `later_faults` of the stages that this run goes on to, one line each: nobody may have
     typed it, and only a command that is typed asks before."""
-    names, selected = deployment.names(), {node.name for node in context.op_execution_context.job_def.nodes}
-    stages = {stage for stage in LATER if names.key(stage).to_python_identifier() in selected}
+    selected = {node.name for node in context.op_execution_context.job_def.nodes}
+    stages = {stage for stage in LATER if deployment.key(stage).to_python_identifier() in selected}
     if faults := later_faults(deployment, stages):
         raise ValueError("\n".join([*faults, "Nothing was read yet. To check again: pt validate"]))

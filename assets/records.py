@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from assets.environment import ITERATION_TAG
-from assets.naming import LOOP, PLAIN, names_of
+from assets.naming import launch_command
 from assets.outcome import IterationOutcome
 from evals.gate import GateVerdict
 from evals.measurements import EvalReport
@@ -71,11 +71,10 @@ RECORDS: dict[str, StageRecord[Any]] = {
 def launch_from(store: Store, iteration: str, asset: str) -> str:
     """The command that makes an asset of an iteration and all below it. The newest iteration needs no name."""
     recipe = store.read(layout.iteration(iteration, layout.RECIPE), Recipe)
-    names = PLAIN if recipe is None else names_of(recipe)
     if asset == "traces":
-        return f"dagster job launch -j {names.word(LOOP)}"
+        return shlex.join(launch_command(recipe))
     newest = store.read(layout.LATEST, Iteration)
-    command = ["dagster", "job", "launch", "-j", names.word(LOOP), "-o", f"{names.word(asset)}*"]
+    command = launch_command(recipe, stage=f"{asset}*")
     if newest is None or newest.id != iteration:
         command += ["--tags", json.dumps({ITERATION_TAG: iteration})]
     return shlex.join(command)

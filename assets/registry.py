@@ -80,7 +80,7 @@ def canary(
 ):
     """The candidate's rollout, opened at its first weight; `canary_rollout` takes it further."""
     store, iteration = deployment.store(), deployment.iteration(model_version.iteration)
-    recipe = deployment.recipe_to_continue(iteration)
+    recipe = deployment.recipe_of(iteration)
     health = CHECKPOINT.read(store, iteration.id).health
     if held := on_hold(health, iteration.id, recipe.rollout.accept_hold):
         context.log.warning(held)

@@ -1,5 +1,6 @@
 """What the assets are given: the deployment (recipe, store, endpoints), and the record of the asset before."""
 
+import shlex
 import subprocess
 from contextlib import ExitStack
 from importlib.metadata import version
@@ -11,15 +12,15 @@ from pydantic import PrivateAttr
 
 from assets.anchors import drop_anchor, refuse_restored
 from assets.card import IterationRecords
-from assets.environment import ITERATION_TAG, LATEST_ITERATION, chosen, environment
-from assets.naming import DEPLOYMENT, LOOP, PLAIN, DefinitionNames, names_of
+from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, PINNED_TAG, chosen, environment
+from assets.naming import DEPLOYMENT, LOOP, asset_key, launch_command
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, TRACES
 from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
 from pipeline import layout
 from pipeline.at_work import at_work
 from pipeline.iteration import Iteration
-from pipeline.pinning import pinned, refuse_to_mix
+from pipeline.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
 from pipeline.registry.base_models import fetch_base, lies_elsewhere, pinned_base
@@ -37,10 +38,15 @@ from pipeline.traces.records import GovernedTraces
 
 
 class Deployment(dg.ConfigurableResource):
-    """One deployment: its recipe with overrides. A run has both in its config, where a person may change them."""
+    """One deployment: its recipe with overrides, which a run's config may change.
+
+    The recipe's file is read once. A step of an iteration reads none: its recipe is the one that the first step of its
+    run pinned (`of_run`).
+    """
 
     recipe_path: str
     overrides: list[str] = []  # noqa: RUF012 (a pydantic field: copied for each instance)
+    _recipe: Recipe | None = PrivateAttr(default=None)
     _work: ExitStack = PrivateAttr(default_factory=ExitStack)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
@@ -58,13 +64,55 @@ class Deployment(dg.ConfigurableResource):
             context.log.warning(f"The audit log's head is not anchored: {error}")
 
     def recipe(self) -> Recipe:
-        """The deployment's recipe of now: it decides the next iteration. For one that was begun, `recipe_of` does."""
-        return with_base(load(self.recipe_path, self.overrides))
+        """The deployment's recipe. Raises ValueError with one line for each mistake in its file."""
+        if self._recipe is None:
+            self._recipe = load(self.recipe_path, self.overrides)
+        return with_base(self._recipe)
+
+    def fresh(self) -> "Deployment":
+        """The same deployment, whose recipe is read again: for a process that outlives an edit of the file."""
+        return Deployment(recipe_path=self.recipe_path, overrides=self.overrides)
+
+    def of_run(self, run_id: str, instance: dg.DagsterInstance, log: Log, iteration: str = LATEST_ITERATION):
+        """The iteration that a run goes on with, and the deployment with its pinned recipe.
+
+        The first step of a run pins where and how it runs, as the file has it now; what decides the iteration's result
+        is as it was begun. Later steps, and re-executions of the run, read what is pinned and no file. `iteration`: its
+        id by the run's config. Raises ValueError where there is no such iteration.
+        """
+        run = instance.get_run_by_id(run_id)
+        tags = run.tags if run is not None else {}
+        id = tags.get(ITERATION_TAG, LATEST_ITERATION) if iteration == LATEST_ITERATION else iteration
+        if tags.get(PINNED_TAG) == id:
+            deployment = self._with(Store(tags[DATA_ROOT_TAG], environment().mark_keys), id)
+            if deployment is not None:
+                return id, deployment
+        chosen_iteration = self.latest() if id == LATEST_ITERATION else self.iteration(id)
+        store, begun_with = self.store(), pinned(self.store(), chosen_iteration)
+        if fields := differences(begun_with, self.recipe()):
+            log(f"The iteration keeps the recipe that it was begun with, not the file's {'; '.join(fields)}")
+        pin(store, chosen_iteration, joined(begun_with, self.recipe()))
+        if run is not None:
+            instance.add_run_tags(run_id, pin_tags(store, chosen_iteration))
+        deployment = self._with(store, chosen_iteration.id)
+        assert deployment is not None, "it was pinned above"
+        return chosen_iteration.id, deployment
+
+    def _with(self, store: Store, id: str) -> "Deployment | None":
+        """The deployment with the recipe that is pinned with an iteration; None where there is none."""
+        recipe = store.read(layout.iteration(id, layout.RECIPE), Recipe)
+        if recipe is None:
+            return None
+        deployment = self.fresh()
+        deployment._recipe = recipe.model_copy(update={"data_root": str(store.root)})
+        return deployment
 
     def fetch_base(self, log: Log) -> None:
         """Bring a base model that lies elsewhere below the data root, as it is now. Raises ValueError where that cannot
         be done."""
-        uri = load(self.recipe_path, self.overrides).base_model.uri
+        self.recipe()
+        assert self._recipe is not None, "it was read above"
+        uri = self._recipe.base_model.uri
         if lies_elsewhere(uri):
             fetch_base(self.store(), uri, self.mlflow(), log)
 
@@ -72,27 +120,26 @@ class Deployment(dg.ConfigurableResource):
         """The recipe that an iteration was begun with; where and how it runs is as the deployment says now."""
         return joined(pinned(self.store(), iteration), self.recipe())
 
-    def recipe_to_continue(self, iteration: Iteration) -> Recipe:
-        """The same for a stage that goes on with it. Raises ValueError when the recipe of now decides otherwise."""
+    def refuse_another_recipe(self, iteration: Iteration) -> None:
+        """Raises ValueError with the fields in which the file decides otherwise than the iteration's recipe: for a
+        command whose author would wait for what the file says."""
         refuse_to_mix(pinned(self.store(), iteration), self.recipe(), iteration)
-        return self.recipe_of(iteration)
 
-    def names(self) -> DefinitionNames:
-        """What the definitions of this model are called in Dagster."""
-        return names_of(self.recipe())
+    def key(self, asset: str) -> dg.AssetKey:
+        """The key of an asset of this model."""
+        return asset_key(asset, self.recipe().key_prefix)
 
     def launch(self, job: str = LOOP) -> str:
         """The command that launches a job of this model."""
-        return f"dagster job launch -j {self.names().word(job)}"
+        return shlex.join(launch_command(self.recipe(), job))
 
     def stage(self, log: Log) -> StageContext:
         """What works with the data without going on with an iteration: the recipe is the deployment's of now."""
         return StageContext(self.store(), self.recipe(), self.lake(), log, environment().ray)
 
     def work(self, iteration: Iteration, log: Log) -> IterationContext:
-        """What a stage that goes on with an iteration works with. Raises ValueError when the recipe of now decides
-        otherwise than the one that it was begun with."""
-        recipe = self.recipe_to_continue(iteration)
+        """What a stage that goes on with an iteration works with."""
+        recipe = self.recipe_of(iteration)
         return IterationContext(self.store(), recipe, self.lake(), log, environment().ray, iteration)
 
     def store(self) -> Store:
@@ -215,61 +262,48 @@ def deployment() -> Deployment:
 class Records(dg.IOManager):
     """Hands each asset the record of the one before, read from where its stage published it.
 
-    A run works on one iteration: the one that its config names; else that of its tag, which its `traces` step or its
-    launch put there, and re-executions inherit; else the newest, which becomes its tag.
+    A run works on one iteration: the one that its config names; else that of its tag, which its first step put there
+    and re-executions inherit; else the newest.
     """
 
-    def __init__(self, deployment: str = DEPLOYMENT, iteration: str = LATEST_ITERATION) -> None:
-        self._deployment, self._iteration = deployment, iteration
-        """Name of the resource of the model whose records these are, and the iteration by the run's config."""
+    def __init__(self, iteration: str = LATEST_ITERATION) -> None:
+        self._iteration = iteration
+        """By the run's config."""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         if isinstance(obj, GovernedTraces):
-            getattr(context.resources, self._deployment).store().write(layout.LATEST, obj.iteration)
-            instance = context.step_context.instance
-            instance.add_run_tags(context.run_id, {ITERATION_TAG: obj.iteration.id})
+            store = context.resources.deployment.store()
+            store.write(layout.LATEST, obj.iteration)
+            context.step_context.instance.add_run_tags(context.run_id, pin_tags(store, obj.iteration))
 
     def load_input(self, context: dg.InputContext) -> Any:
         assert context.upstream_output is not None, "every input is an upstream asset"
-        deployment: Deployment = getattr(context.resources, self._deployment)
+        step, log = context.step_context, context.log.warning
         try:
-            refuse_restored(context.step_context.instance, deployment.store())
-            iteration = self._iteration_of(context.step_context, deployment)
-            return RECORDS[context.upstream_output.asset_key.path[-1]].read(deployment.store(), iteration)
+            id, deployment = context.resources.deployment.of_run(step.run_id, step.instance, log, self._iteration)
+            refuse_restored(step.instance, deployment.store())
+            return RECORDS[context.upstream_output.asset_key.path[-1]].read(deployment.store(), id)
         except ValueError as error:  # a record that is not there is not there a second later either
             raise dg.Failure(str(error), allow_retries=False) from error
 
-    def _iteration_of(self, step: Any, deployment: Deployment) -> str:
-        """Its id."""
-        if self._iteration != LATEST_ITERATION:
-            return self._iteration
-        run = step.instance.get_run_by_id(step.run_id)
-        tagged = run.tags.get(ITERATION_TAG) if run else None
-        if tagged is None:
-            tagged = deployment.latest().id
-            step.instance.add_run_tags(step.run_id, {ITERATION_TAG: tagged})
-        return tagged
+
+def pin_tags(store: Store, iteration: Iteration) -> dict[str, str]:
+    """What a run carries once its first step has pinned its recipe."""
+    return {ITERATION_TAG: iteration.id, PINNED_TAG: iteration.id, DATA_ROOT_TAG: str(store.root)}
 
 
-def records_of(names: DefinitionNames) -> dg.IOManagerDefinition:
-    """The I/O manager of one model's assets."""
-    deployment = names.word(DEPLOYMENT)
-    iteration = dg.Field(
-        str,
-        default_value=LATEST_ITERATION,
-        is_required=False,
-        description="Id of the iteration that the run goes on with; latest: the newest when the run is made. A run "
-        "that makes traces names its own.",
-    )
-    return dg.IOManagerDefinition(
-        lambda context: Records(deployment, context.resource_config["iteration"]),
-        required_resource_keys={deployment},
-        config_schema={"iteration": iteration},
-    )
-
-
-records = records_of(PLAIN)
-"""Of a deployment alone."""
+_ITERATION = dg.Field(
+    str,
+    default_value=LATEST_ITERATION,
+    is_required=False,
+    description="Id of the iteration that the run goes on with; latest: the newest when its first step begins. A run "
+    "that makes traces names its own.",
+)
+records = dg.IOManagerDefinition(
+    lambda context: Records(context.resource_config["iteration"]),
+    required_resource_keys={DEPLOYMENT},
+    config_schema={"iteration": _ITERATION},
+)
 
 
 def _commit() -> str:

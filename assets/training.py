@@ -59,7 +59,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
     store, iteration = deployment.store(), deployment.iteration(training_plan.iteration)
     refuse_blocked(deployment, iteration)
     try:
-        recipe = deployment.recipe_to_continue(iteration)
+        recipe = deployment.recipe_of(iteration)
         _refuse_withdrawn(deployment, training_plan)
         if store.read(iteration.path(layout.RESULT), TrainingResult) is None:
             plan_path = store.path(iteration.path(layout.PLAN))

@@ -1,20 +1,26 @@
-"""Who takes a run on one machine: the daemon when there is one, else this process, which then stays with the run.
+"""Who takes a run on one machine: the daemon when there is one, else this process.
 
-So `dagster job launch` takes a job to its end in a fresh clone, with its progress on the terminal and an exit status.
-The stock coordinators leave the run in the queue where no daemon is, or return before it has ended.
+`dagster job launch` stays with its run: it takes a job to its end in a fresh clone, with its progress on the terminal
+and an exit status, where the stock coordinators leave the run in the queue without a daemon, or return before it has
+ended. It checks the recipe first, and a run that cannot go well is cancelled with the reason.
 """
 
+import fcntl
 import shlex
 import signal
 import sys
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeGuard
 
 import click
 import dagster as dg
 
-from jobs.dagster_internals import QueuedRunCoordinator, SubmitRunContext, queue_daemon_type
+from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, ONE_AT_A_TIME, choice_tag
+from assets.naming import DEPLOYMENT, IO_MANAGER, LABELLING, LOOP, ROLLOUT
+from jobs.dagster_internals import ACTIVE_RUN_STATUSES, QueuedRunCoordinator, SubmitRunContext, queue_daemon_type
 from jobs.launcher import launcher_of, reap_dead_runs, reap_if_dead
 from jobs.run_lines import RunLines
 
@@ -23,6 +29,8 @@ HEARTBEAT_S = 60
 LEAVES_S = 60
 """What the worker of a run that has ended gets to leave."""
 POLL_S = 0.5
+JOBS = (LOOP, LABELLING, ROLLOUT)
+"""Whose recipe is checked before their run is started."""
 FAULTS = 10
 """How many looks at a run may fail, on a busy database for one, before it counts as lost from sight."""
 
@@ -32,19 +40,40 @@ class FollowingRunCoordinator(QueuedRunCoordinator):
 
     def submit_run(self, context: SubmitRunContext) -> dg.DagsterRun:
         instance, run = self._instance, context.dagster_run
-        reap_dead_runs(instance)
-        if run.status is dg.DagsterRunStatus.NOT_STARTED:  # else it is at work already, and is only followed
-            if daemon_is_alive(instance):
-                super().submit_run(context)
-            else:
-                instance.launch_run(run.run_id, context.workspace)
         command = click.get_current_context(silent=True)
-        if is_launch_command(command):
+        refusal = ""
+        if is_launch_command(command) and run.job_name in JOBS:
+            refusal = launch_refusal(run)
+        refusal = refusal or self._start(context)
+        if refusal:
+            instance.report_run_canceled(run, f"The run was not started. {refusal}")
+        # Neither exits here: to the instance, whatever is raised in this method is a failure of the run.
+        if is_launch_command(command) and refusal:
+            click.echo(f"Error: {refusal}", err=True)
+            command.call_on_close(lambda: sys.exit(1))
+        elif is_launch_command(command):
             follower = RunFollower(self, instance, context.workspace, run)
             follower.follow()
-            # Not here: to the instance, whatever is raised in this method is a failure of the run.
             command.call_on_close(lambda: sys.exit(follower.conclude()))
         return instance.get_run_by_id(run.run_id) or run
+
+    def _start(self, context: SubmitRunContext) -> str:
+        """Start the run, or queue it for the daemon, which starts one run at a time on a data root (`dagster.yaml`).
+        Without a daemon nobody would take it from a queue: why it is not started, or ""."""
+        instance, run = self._instance, context.dagster_run
+        reap_dead_runs(instance)
+        if daemon_is_alive(instance):
+            super().submit_run(context)
+            return ""
+        with _one_launcher(launcher_of(instance).directory):
+            if other := _in_the_way(instance, run):
+                where = run.tags.get(DATA_ROOT_TAG, "the same data root")
+                return (
+                    f"Run {other.run_id} of {other.job_name} is at work on {where}. Launch again when it has ended: "
+                    f"{shlex.join(typed_command())}"
+                )
+            instance.launch_run(run.run_id, context.workspace)
+        return ""
 
     def dispose(self) -> None:
         command = click.get_current_context(silent=True)
@@ -57,14 +86,56 @@ def is_launch_command(command: click.Context | None) -> TypeGuard[click.Context]
     return command is not None and command.command_path.endswith("job launch")
 
 
-def is_execute_command(command: click.Context | None) -> TypeGuard[click.Context]:
-    """Whether this process is a command that executes its run itself."""
-    return command is not None and command.command_path.endswith(("dg launch", "job execute", "asset materialize"))
-
-
 def typed_command() -> list[str]:
     """What was typed, to type again."""
-    return ["dg" if Path(sys.argv[0]).name == "dg" else "dagster", *sys.argv[1:]]
+    return ["dagster", *sys.argv[1:]]
+
+
+def launch_refusal(run: dg.DagsterRun) -> str:
+    """What speaks against a launch that a person waits for, one line each: mistakes of the recipe; of a launch from
+    `traces` on also model, disk, source, environment, suites and packages; of another one that the iteration was begun
+    with another recipe. "" where nothing does."""
+    from assets.preflight import later_faults, launch_faults  # seconds of imports
+    from assets.resources import Deployment
+
+    deployment = Deployment(**{**choice_tag(run.tags)._asdict(), **_config_of(run, DEPLOYMENT)})
+    try:
+        deployment.recipe()
+        steps = run.step_keys_to_execute
+        if run.job_name != LOOP:
+            return ""
+        if steps is None or any(step.endswith("traces") for step in steps):
+            faults = launch_faults(deployment) or later_faults(deployment)
+            return "\n".join([*faults, "Nothing was launched. To check again: pt validate"]) if faults else ""
+        id = _config_of(run, IO_MANAGER).get("iteration", run.tags.get(ITERATION_TAG, LATEST_ITERATION))
+        deployment.refuse_another_recipe(deployment.latest() if id == LATEST_ITERATION else deployment.iteration(id))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def _config_of(run: dg.DagsterRun, resource: str) -> dict[str, Any]:
+    """What the run's config says of a resource."""
+    config: Any = run.run_config
+    return config.get("resources", {}).get(resource, {}).get("config", {})
+
+
+@contextmanager
+def _one_launcher(directory: Path) -> Generator[None]:
+    """Between the look for another run and the start of this one, no other command starts one."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with (directory / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _in_the_way(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterRun | None:
+    """A run at work on the same records."""
+    if ONE_AT_A_TIME not in run.tags:
+        return None
+    alike = dg.RunsFilter(tags={ONE_AT_A_TIME: run.tags[ONE_AT_A_TIME]}, statuses=ACTIVE_RUN_STATUSES)
+    others = (other for other in instance.get_runs(alike) if other.run_id != run.run_id)
+    return next((other for other in others if launcher_of(instance).is_alive(other.run_id)), None)
 
 
 def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
@@ -129,8 +200,7 @@ class RunFollower:
         # A stage reads what the stages before it published, so a run can begin at the one that failed.
         failed = [step for step in self.lines.failed if step in (run.step_keys_to_execute or [])]
         if failed and not {"-o", "--op-selection"} & {*again}:
-            launch = ["dagster", "job", "launch", "-j", run.job_name]
-            again = [*(launch if again[0] == "dg" else again), "-o", f"{failed[0]}*"]
+            again = [*again, "-o", f"{failed[0]}*"]
         self.lines.write("run", f"to try again: {shlex.join(again)}")
         return 1
 

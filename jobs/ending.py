@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from assets.environment import chosen
-from assets.naming import LOOP, ROLLOUT, DefinitionNames
+from assets.naming import LOOP, ROLLOUT, launch_command
 from assets.outcome import outcome
 from assets.records import CHECKPOINT, PLAN, RECORDS, REPORT, VERSION
 from pipeline.iteration import Iteration
@@ -16,7 +16,6 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import ModelVersion, Phase, RolloutState
 from pipeline.storage import Store
 
-RUN = "make run"
 STATUS = "pt rollout status"
 
 
@@ -29,7 +28,6 @@ class DeploymentFiles(Protocol):
     def overrides(self) -> list[str]: ...
     def recipe(self) -> Recipe: ...
     def store(self) -> Store: ...
-    def names(self) -> DefinitionNames: ...
     def launch(self, job: str = LOOP) -> str: ...
 
 
@@ -70,7 +68,7 @@ def ending(settings: DeploymentFiles, iteration: Iteration) -> IterationEnding:
             trained = CHECKPOINT.find(store, iteration.id)
             reasons = trained.health.why if trained else ended.detail
             tags = shlex.quote(json.dumps({"iteration": iteration.id}))
-            launch = f"{settings.launch()} -o {settings.names().word('canary')} --tags {tags}"
+            launch = f"{shlex.join(launch_command(recipe, stage='canary'))} --tags {tags}"
             accept = command(settings, f'rollout.accept_hold="{iteration.id}"', launch=launch)
             text = f"held{_figures(store, iteration)}: {reasons}"
             return IterationEnding(text, accept, "rolls the candidate out all the same, once you have looked at it")
@@ -83,7 +81,7 @@ def ending(settings: DeploymentFiles, iteration: Iteration) -> IterationEnding:
 
 def command(settings: DeploymentFiles, *more: str, launch: str = "") -> str:
     """The launch (of the loop, unless it is another) with further overrides, beside those that are in force."""
-    launch = launch or (settings.launch() if settings.names().prefix else RUN)
+    launch = launch or settings.launch()
     keys = {override.partition("=")[0] for override in more}
     kept = [override for override in settings.overrides if override.partition("=")[0] not in keys]
     words = [each if split(each) == [each] else f'"{each}"' for each in (*kept, *more)]
@@ -106,7 +104,7 @@ def candidate(state: RolloutState, iteration: Iteration, version: ModelVersion |
     return f"{name}: {Phase.ROLLED_BACK if version.model.digest in state.quarantined else 'not rolled out'}"
 
 
-_LATER = f"with newer traces: {RUN}"
+_LATER = "the same launch without it looks for newer traces"
 
 
 def _rolled_out(settings: DeploymentFiles, iteration: Iteration) -> IterationEnding:

@@ -30,8 +30,7 @@ UNFOLLOWED_S = 3600.0
 def delete_gang(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Delete what the launches of an iteration left in the cluster, unless a run of it is under way."""
     iteration, held_only = context.op_config["iteration"], context.op_config["held_only"]
-    loop = deployment.names().word(LOOP)
-    others = dg.RunsFilter(job_name=loop, tags={ITERATION_TAG: iteration}, statuses=UNFINISHED)
+    others = dg.RunsFilter(job_name=LOOP, tags={ITERATION_TAG: iteration}, statuses=UNFINISHED)
     if runs := context.instance.get_runs(others):
         context.log.info(f"Run {runs[0].run_id} follows the gang of iteration {iteration}: it stays.")
         return
@@ -65,7 +64,7 @@ def gang_held(context: dg.SensorEvaluationContext, deployment: Deployment) -> li
     """
     if deployment.recipe().compute.kubernetes is None:
         return dg.SkipReason("The recipe has no cluster.")
-    runs = context.instance.get_runs(dg.RunsFilter(job_name=deployment.names().word(LOOP), statuses=UNFINISHED))
+    runs = context.instance.get_runs(dg.RunsFilter(job_name=LOOP, statuses=UNFINISHED))
     followed = {run.tags.get(ITERATION_TAG, "") for run in runs}
     if "" in followed:
         return dg.SkipReason("A run is on its way to a gang.")  # it does not say yet to which

@@ -1,10 +1,10 @@
 """`pt init [FOLDER]`: makes a project that needs this package alone, and no copy of its repository.
 
-Owns what a project is made of: `recipe.yaml`, which every command typed there takes by default, Dagster's
-`dagster.yaml` and `.env`, a `pyproject.toml` that names the jobs and pins this version, the package `tuning` where `dg`
-looks for them, and for the embedded worlds the small model that they begin with; with `--compose` a `compose.yaml`
-besides, the secrets and keys that it needs, and PostgreSQL for the instance. Refuses to write over a file. Exit codes:
-0 made; 2 a file is in the way, or the folder cannot be written.
+It writes `recipe.yaml`, which every command typed there takes by default, Dagster's `dagster.yaml` and `.env`, a
+`pyproject.toml` that names the jobs and pins this version, the package `tuning` where `dg` looks for them, and for the
+embedded worlds the small model that they begin with. `--compose` adds a `compose.yaml` with PostgreSQL, and the secrets
+and keys that it needs. `--models NAME...` writes a recipe and a code location for each model instead, in one Dagster.
+No file is written over. Exit codes: 0 made; 2 a file is in the way, or the folder cannot be written.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from jobs.models import PROJECT_DEFINITIONS, PROJECT_MODULE
 from pipeline import demo
 from pipeline.demo import desk
 
 PROJECT = Path(__file__).parent / "project"
+PROJECT_MODULE = "tuning"
+"""The package of a project, where dg looks for its definitions."""
+PROJECT_DEFINITIONS = f"{PROJECT_MODULE}.definitions"
 RECIPES = Path(__file__).parent / "recipes"
 MODELS = {"embedded": demo.MODEL_DIR, "desk": desk.MODEL_DIR}
 """Recipes whose model comes with this package."""
@@ -35,6 +37,15 @@ from jobs.definitions import definitions
 
 __all__ = ["definitions"]
 '''
+DEFINITIONS_OF = '''"""Jobs, assets, schedules and sensors of {name}.yaml."""
+
+from pathlib import Path
+
+from assets.environment import Choice
+from jobs.definitions import definitions_of
+
+definitions = definitions_of(Choice(str(Path(__file__).parent.parent / "{name}.yaml"), []))
+'''
 MARK_KEYS, KEY_FILE = "mark-keys", "PREFERENCE_TUNING_MARK_KEY_FILE"
 SECRET = frozenset({".env", MARK_KEYS})
 IGNORED = "/.dagster/\n/data/\n/logs/\n/kept-*/\n/.venv/\n"
@@ -44,11 +55,11 @@ def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     folder = Path(asked.folder)
     try:
-        write(folder, asked.start, asked.compose)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        write(folder, asked.start, asked.compose, asked.models)
+    except (FileExistsError, NotADirectoryError, PermissionError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    print("\n".join(after(folder, asked.start, asked.compose)))
+    print("\n".join(after_models(folder, asked.models) if asked.models else after(folder, asked.start, asked.compose)))
     return 0
 
 
@@ -61,13 +72,18 @@ def parser() -> argparse.ArgumentParser:
         default="embedded",
         help="embedded: arithmetic, with reference answers; desk: a support desk, without; own: your model and traces",
     )
-    options.add_argument("--compose", action="store_true", help="for Docker Compose on one host, with PostgreSQL")
+    kind = options.add_mutually_exclusive_group()
+    kind.add_argument("--compose", action="store_true", help="for Docker Compose on one host, with PostgreSQL")
+    kind.add_argument("--models", nargs="+", default=[], metavar="NAME", help="several models in one Dagster")
     return options
 
 
-def write(folder: Path, start: str, compose: bool = False) -> None:
-    """Make the project, all of it or nothing. Raises FileExistsError where one of its files is there."""
+def write(folder: Path, start: str, compose: bool = False, models: Sequence[str] = ()) -> None:
+    """Make the project, all of it or nothing. Raises FileExistsError where one of its files is there, and ValueError
+    where a model's name is none that Dagster takes."""
     files = contents(folder, start) | (of_compose() if compose else {})
+    if models:
+        files = of_models(files, start, models)
     model = MODELS.get(start)
     names = [*files, *([MODEL] if model else [])]
     if there := [name for name in names if (folder / name).exists()]:
@@ -93,6 +109,27 @@ def contents(folder: Path, start: str) -> dict[str, str]:
         f"{PROJECT_MODULE}/__init__.py": '"""This project, as Dagster\'s dg looks for it."""\n',
         f"{PROJECT_MODULE}/definitions.py": DEFINITIONS,
     }
+
+
+def of_models(files: dict[str, str], start: str, models: Sequence[str]) -> dict[str, str]:
+    """The files of a project in which each model has a recipe, a data root and a code location of its own."""
+    if wrong := [name for name in models if not re.fullmatch("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)]:
+        raise ValueError(f"{wrong[0]!r} is no name for a code location. Use letters, digits and single underscores.")
+    if len({*models}) < len(models):
+        raise ValueError(f"A name stands twice in {' '.join(models)}. Give each model its own.")
+    left_out = {"recipe.yaml", f"{PROJECT_MODULE}/definitions.py"}
+    kept = {name: text for name, text in files.items() if name not in left_out}
+    kept["pyproject.toml"] = kept["pyproject.toml"].partition("[tool.dagster]")[0]
+    head = re.compile(r"(?m)^name: .*$")
+    for name in models:
+        words = f"name: {name}\nkey_prefix: {name}\ndata_root: data/{name}"
+        recipe = re.sub(r"(?m)^data_root: .*\n", "", files["recipe.yaml"])
+        kept[f"{name}.yaml"] = head.sub(words, recipe, count=1)
+        kept[f"{PROJECT_MODULE}/{name}.py"] = DEFINITIONS_OF.format(name=name)
+    locations = [
+        f"  - python_module: {{module_name: {PROJECT_MODULE}.{name}, location_name: {name}}}" for name in models
+    ]
+    return {**kept, "workspace.yaml": "\n".join(["load_from:", *locations, ""])}
 
 
 def of_compose() -> dict[str, str]:
@@ -134,6 +171,21 @@ def after(folder: Path, start: str, compose: bool) -> list[str]:
         "  dagster job launch -j canary_rollout      # its rollout, if the gate let it pass",
         "  pt summary                                # what came out",
         "  pt ui                                     # Dagster and MLflow on 127.0.0.1",
+    ]
+
+
+def after_models(folder: Path, models: Sequence[str]) -> list[str]:
+    """What to type next in a project of several models."""
+    first = models[0]
+    return [
+        f"A project of {len(models)} models is in {folder.absolute()}.",
+        f"  cd {folder}",
+        *(f"  $EDITOR {name}.yaml" for name in models),
+        f"  export PREFERENCE_TUNING_RECIPE={first}.yaml         # the model that pt and dagster commands are about",
+        "  pt validate",
+        f"  dagster job launch -l {first} -j preference_tuning   # one iteration of it",
+        "  pt summary",
+        "  pt ui                                                # Dagster with all of them, and MLflow",
     ]
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import click
 import dagster as dg
 
+from assets.environment import DATA_ROOT_TAG, choice_tag, choice_variables
 from jobs.dagster_internals import (
     ACTIVE_RUN_STATUSES,
     CheckRunHealthResult,
@@ -28,7 +29,7 @@ from jobs.dagster_internals import (
     WorkerStatus,
     serialize_value,
 )
-from jobs.workers import DATA_ROOT_TAG, RunNote, WorkerFiles, started
+from jobs.workers import RunNote, WorkerFiles, started
 
 
 class DetachedRunLauncher(RunLauncher, ConfigurableClass):
@@ -73,16 +74,10 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env={**os.environ, **choice_variables(choice_tag(run.tags))},
                 start_new_session=True,
             )
         self.workers.remember(run_id, worker.pid)
-
-    def adopt(self, run: dg.DagsterRun, pid: int, command: str) -> None:
-        """Take a process that somebody else started for the run's worker, so that other launches find it."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.workers.note(RunNote(run=run.run_id, job=run.job_name, data_root=run.tags.get(DATA_ROOT_TAG, "")))
-        self.output(run.run_id).write_text(f"The run was executed by its command, whose terminal had it: {command}\n")
-        self.workers.remember(run.run_id, pid)
 
     def terminate(self, run_id: str) -> bool:
         run = self._instance.get_run_by_id(run_id)

@@ -71,8 +71,8 @@ def _endings(deployment: Deployment) -> Iterator[Notice]:
 
 
 def _failures(instance: dg.DagsterInstance, deployment: Deployment) -> Iterator[Notice]:
-    name, names = deployment.recipe().base_model.name, deployment.names()
-    for job in map(names.word, WATCHED):
+    name = deployment.recipe().base_model.name
+    for job in WATCHED:
         failed = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.FAILURE])
         for record in instance.get_run_records(failed, limit=NEWEST):
             text = f"{name}: RUN FAILED, {job} (run {record.dagster_run.run_id}). Dagster has the reason."

@@ -3,16 +3,19 @@
 person says.
 """
 
+import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import get_args
 
 import dagster as dg
 
 from assets.champion import tell_of_champion
 from assets.ended import show_figures
+from assets.environment import CHOICE_TAG, DATA_ROOT_TAG, ONE_AT_A_TIME, Choice
 from assets.graph import LOOP_ASSETS
-from assets.naming import LABELLING, LOOP, DefinitionNames
+from assets.naming import LABELLING, LOOP, ROLLOUT, asset_key
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
 from assets.rollout_observation import rollout_observation
@@ -20,6 +23,7 @@ from jobs.dagster_internals import UnresolvedAssetJobDefinition
 from jobs.rollout.decide import exit_code, outcome_lines, take
 from jobs.rollout.launchpad import LaunchpadForm, launchpad_decision
 from pipeline.plots.rollout import rollout_over_time
+from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot
 from pipeline.rollout.picture import look_points
 from pipeline.rollout.record import Action, read_events
@@ -38,13 +42,30 @@ UNFINISHED = [
 ]
 
 
-def loop_jobs(names: DefinitionNames, tags: Mapping[str, str]) -> dict[str, UnresolvedAssetJobDefinition]:
-    """The jobs over one model's assets, by their plain names. `tags`: on each of their runs."""
+def run_tags(job: str, choice: Choice, recipe: Recipe | None) -> dict[str, str]:
+    """What each run of a job carries: the recipe that is meant, the data root, and whose turn it waits for.
 
-    def job(plain: str, stages: Sequence[str], description: str) -> UnresolvedAssetJobDefinition:
-        selection = dg.AssetSelection.assets(*map(names.key, stages))
+    Of the runs with one value of ONE_AT_A_TIME the daemon starts one (`dagster.yaml`), and the others wait.
+    """
+    tags = {CHOICE_TAG: json.dumps(choice)}
+    if recipe is not None:
+        root = str(Path(recipe.data_root).absolute())
+        turn = {LOOP: "loop", LABELLING: "loop", ROLLOUT: "rollout"}.get(job)
+        tags |= {DATA_ROOT_TAG: root} | ({ONE_AT_A_TIME: f"{turn} on {root}"} if turn else {})
+    return tags
+
+
+def loop_jobs(choice: Choice, recipe: Recipe | None) -> dict[str, UnresolvedAssetJobDefinition]:
+    """The jobs over one model's assets, by name."""
+    prefix = recipe.key_prefix if recipe is not None else None
+
+    def job(name: str, stages: Sequence[str], description: str) -> UnresolvedAssetJobDefinition:
         return dg.define_asset_job(
-            names.word(plain), selection=selection, executor_def=executor, description=description, tags=tags
+            name,
+            selection=dg.AssetSelection.assets(*(asset_key(stage, prefix) for stage in stages)),
+            executor_def=executor,
+            description=description,
+            tags=run_tags(name, choice, recipe),
         )
 
     return {
@@ -67,7 +88,7 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
 
     def looked() -> None:
         now = time.time()
-        context.log_event(rollout_observation(deployment.names().key("canary"), read_status(deployment), now))
+        context.log_event(rollout_observation(deployment.key("canary"), read_status(deployment), now))
 
     state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
     tell_of_champion(context, deployment)

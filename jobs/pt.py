@@ -58,13 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = import_module(WORDS[typed[0]].module).main(typed[1:])
         sys.stdout.flush()
         return code
-    except ValueError as error:
-        from assets.environment import UnnamedRecipe  # half a second, of which --help has no use
-
-        if not isinstance(error, UnnamedRecipe):
-            raise
-        print(f"pt: {error}", file=sys.stderr)
-        return 2
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.naming import LOOP
+from assets.environment import DATA_ROOT_TAG
+from assets.naming import LOOP, launch_command
 from assets.records import RECORDS, VERSION
 from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.anchoring import anchor
 from jobs.launcher import DetachedRunLauncher
-from jobs.workers import DATA_ROOT_TAG
 from pipeline import audit, layout
 from pipeline.iteration import Iteration
 from pipeline.rollout.fold import read_state
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
         iteration = settings.iteration(asked.iteration) if asked.iteration else settings.latest()
         _check_idle(settings, iteration)
         check_rollout(settings.store(), iteration, asked.stage)
-        settings.recipe_to_continue(iteration)
+        settings.refuse_another_recipe(iteration)
     except (ValueError, OSError) as error:
         print(f"retry: {error}", file=sys.stderr)
         return 2
@@ -63,11 +63,8 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     remove(store, iteration, asked.stage, names)
     anchor(settings)
-    names = settings.names()
-    command = ["dagster", "job", "launch", "-j", names.word(LOOP), "-o", f"{names.word(asked.stage)}*"]
-    if asked.stage == "traces":
-        command = command[:-2]
-    elif asked.iteration:
+    command = launch_command(settings.recipe(), stage="" if asked.stage == "traces" else f"{asked.stage}*")
+    if asked.iteration and asked.stage != "traces":
         command += ["--tags", json.dumps({ITERATION_TAG: iteration.id})]
     print(shlex.join(command), flush=True)
     if asked.no_launch:
@@ -103,7 +100,7 @@ def _check_idle(settings: Deployment, iteration: Iteration) -> None:
     """Raises ValueError while a run works on the iteration."""
     root = str(settings.store().root)
     with dg.DagsterInstance.from_config(str(Path.cwd())) as instance:
-        for run in instance.get_runs(dg.RunsFilter(job_name=settings.names().word(LOOP), tags={DATA_ROOT_TAG: root})):
+        for run in instance.get_runs(dg.RunsFilter(job_name=LOOP, tags={DATA_ROOT_TAG: root})):
             launcher = instance.run_launcher
             dead = isinstance(launcher, DetachedRunLauncher) and not launcher.is_alive(run.run_id)
             if not run.is_finished and not dead:
@@ -123,7 +120,8 @@ def check_rollout(store: Store, iteration: Iteration, stage: str) -> None:
     if version.version in opened:
         raise ValueError(
             f"version {version.version} of {version.name}, made by iteration {iteration.id}, is in the traffic or was "
-            "promoted; its records are what that rests on. Begin a new iteration instead: make run"
+            "promoted; its records are what that rests on. Begin a new iteration instead: dagster job launch -j "
+            "preference_tuning"
         )
 
 

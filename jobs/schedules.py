@@ -2,21 +2,21 @@
 
 import dagster as dg
 
-from assets.naming import LABELLING, LOOP, DefinitionNames
+from assets.naming import LABELLING, LOOP
 from jobs.triggers import Target, lately
 from pipeline.recipe import Automation
 
 
-def schedules_of(names: DefinitionNames, section: Automation, jobs: dict[str, Target]) -> list[dg.ScheduleDefinition]:
-    """Of one model. `jobs`: by their plain names."""
+def schedules_of(section: Automation, jobs: dict[str, Target]) -> list[dg.ScheduleDefinition]:
+    """Of one model. `jobs`: by name."""
 
     def by_clock(name: str, job: str, cron: str, description: str) -> dg.ScheduleDefinition:
         def ask(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-            reason = lately(context.instance, names, section.quiet_s) if job == LOOP else ""
+            reason = lately(context.instance, section.quiet_s) if job == LOOP else ""
             return dg.SkipReason(reason) if reason else dg.RunRequest()
 
         return dg.ScheduleDefinition(
-            name=names.word(name),
+            name=name,
             job=jobs[job],
             cron_schedule=cron,
             execution_timezone=section.timezone,

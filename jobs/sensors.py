@@ -2,6 +2,9 @@
 
 Stopped until somebody starts them in the UI, but for the two that end gangs nobody wants (`jobs.gangs`). Each is a
 function of its context and the deployment; `sensors_of` makes those of one model.
+
+A sensor of the loop asks for one iteration for each event (`ask`): a run that failed is asked for again, under a run
+key of its own, and the cursor stays until one has succeeded.
 """
 
 import inspect
@@ -10,7 +13,8 @@ from typing import Any
 
 import dagster as dg
 
-from assets.naming import LOOP, ROLLOUT, DefinitionNames
+from assets.environment import DATA_ROOT_TAG
+from assets.naming import LOOP, ROLLOUT
 from assets.resources import Deployment
 from jobs.gangs import gang_held, gang_orphaned
 from jobs.notices import is_due
@@ -21,6 +25,8 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.notices import due
 
 Asked = dg.RunRequest | list[dg.RunRequest] | dg.SkipReason
+EVENT_TAG = "preference_tuning/asked_for"
+"""On a run that a sensor of the loop asked for: the event that it is for."""
 
 
 def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
@@ -33,27 +39,29 @@ def rollout_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> 
     state = read_state(store, name)
     if not state.active and not (deployment.notify_url() and due(store, name)):
         return dg.SkipReason(f"No rollout to look after: {state.phase}.")
-    if _is_under_way(context, deployment.names().word(ROLLOUT)):
+    if _is_under_way(context, ROLLOUT):
         return dg.SkipReason("A look is under way.")
     return dg.RunRequest(tags={"rollout": state.rollout})
 
 
 def champion_changed(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
-    """Asks for the next iteration once for each new champion: its traffic is what the iteration learns from."""
-    digest, quiet_s = deployment.champion().model.digest, deployment.recipe().automation.quiet_s
+    """Asks for the next iteration at each change of the champion, also back to an earlier one: its traffic is what the
+    iteration learns from."""
+    champion, quiet_s = deployment.champion(), deployment.recipe().automation.quiet_s
+    # A model may serve again after another one did: the moment since when it serves is part of the event.
+    event = f"champion {champion.model.digest[:12]} since {champion.since or 'the beginning'}"
     if context.cursor is None:  # the first tick only records
-        context.update_cursor(digest)
-        return dg.SkipReason(f"The champion is {digest[:12]}.")
-    if context.cursor == digest:
-        return dg.SkipReason(f"The champion is still {digest[:12]}.")
-    if reason := lately(context.instance, deployment.names(), quiet_s):
-        return dg.SkipReason(reason)  # and asks again: the cursor stays
-    context.update_cursor(digest)
-    return dg.RunRequest(run_key=digest)
+        context.update_cursor(event)
+        return dg.SkipReason(f"The champion is {champion.model.digest[:12]}.")
+    if context.cursor == event:
+        return dg.SkipReason(f"The champion is still {champion.model.digest[:12]}.")
+    if reason := lately(context.instance, quiet_s):
+        return dg.SkipReason(reason)
+    return ask(context, deployment, event, cursor=event)
 
 
 def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
-    """Asks for an iteration when enough distinct labels came that no ended one had, once for each set of them.
+    """Asks for an iteration when enough distinct labels came that no ended one had, for each set of them once.
 
     Labels come by `label_traces`. A day that is governed again brings the same ones, which do not count twice. After
     several iterations without a candidate it waits for twice as many labels, and twice again after each further one.
@@ -63,11 +71,11 @@ def new_labels_came(context: dg.SensorEvaluationContext, deployment: Deployment)
         return cursor
     iteration = deployment.latest()
     came = new_labels(deployment, iteration, section)
-    context.update_cursor(cursor)
     if came.new < came.wanted:
+        context.update_cursor(cursor)
         return dg.SkipReason(came.line())
     context.log.info(came.line())
-    return dg.RunRequest(run_key=iteration.id, tags={"new_labels": str(came.new)})
+    return ask(context, deployment, f"new_labels of iteration {iteration.id}", cursor, {"new_labels": str(came.new)})
 
 
 def feedback_drift(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
@@ -83,12 +91,12 @@ def feedback_drift(context: dg.SensorEvaluationContext, deployment: Deployment) 
         return cursor
     iteration = deployment.latest()
     quality = champion_quality(deployment, iteration, section)
-    context.update_cursor(cursor)
     if not quality.fell:
+        context.update_cursor(cursor)
         return dg.SkipReason(quality.line())
     context.log.info(quality.line())
     fell = ", ".join(each.signal for each in quality.signals if each.fell)
-    return dg.RunRequest(run_key=iteration.id, tags={"feedback_drift": fell})
+    return ask(context, deployment, f"feedback_drift of iteration {iteration.id}", cursor, {"feedback_drift": fell})
 
 
 def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> Asked:
@@ -100,21 +108,40 @@ def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> 
         return dg.SkipReason("NOTIFY_URL is not set.")
     if not is_due(context.instance, deployment):
         return dg.SkipReason("Everything was told, or the receiver is given a pause.")
-    if _is_under_way(context, deployment.names().word("tell")):
+    if _is_under_way(context, "tell"):
         return dg.SkipReason("It is being told.")
     return dg.RunRequest()
 
 
-def sensors_of(names: DefinitionNames, settings: Deployment, jobs: dict[str, Target]) -> list[dg.SensorDefinition]:
-    """Of one model. `jobs`: by their plain names."""
+def ask(
+    context: dg.SensorEvaluationContext,
+    deployment: Deployment,
+    event: str,
+    cursor: str,
+    tags: dict[str, str] | None = None,
+) -> dg.RunRequest | dg.SkipReason:
+    """A run of the loop for an event. The cursor moves when a run for it has succeeded, or a person cancelled one; a
+    run that failed is asked for again, with the number of the attempt in its key."""
+    mine = {EVENT_TAG: event, DATA_ROOT_TAG: str(deployment.store().root)}
+    runs = context.instance.get_runs(dg.RunsFilter(job_name=LOOP, tags=mine))
+    if at_work := [run for run in runs if not run.is_finished]:
+        return dg.SkipReason(f"Run {at_work[0].run_id[:8]} is under way for this.")
+    if over := [run for run in runs if run.status is not dg.DagsterRunStatus.FAILURE]:
+        context.update_cursor(cursor)
+        return dg.SkipReason(f"Run {over[0].run_id[:8]} was made for this: {over[0].status.value}.")
+    return dg.RunRequest(run_key=f"{event}, attempt {len(runs) + 1}", tags={EVENT_TAG: event, **(tags or {})})
+
+
+def sensors_of(settings: Deployment, jobs: dict[str, Target]) -> list[dg.SensorDefinition]:
+    """Of one model. `jobs`: by name. The recipe is read at each tick: the process of the code lives for days."""
 
     def sensor(
         name: str, job: str, every_s: int, evaluate: Callable[[dg.SensorEvaluationContext, Deployment], Any]
     ) -> dg.SensorDefinition:
         is_on = evaluate is gang_held  # it ends work, and begins none
         return dg.SensorDefinition(
-            name=names.word(name),
-            evaluation_fn=lambda context: evaluate(context, settings),
+            name=name,
+            evaluation_fn=lambda context: evaluate(context, settings.fresh()),
             job=jobs[job],
             minimum_interval_seconds=every_s,
             description=inspect.getdoc(evaluate),
@@ -123,7 +150,7 @@ def sensors_of(names: DefinitionNames, settings: Deployment, jobs: dict[str, Tar
 
     orphaned = dg.run_status_sensor(
         run_status=dg.DagsterRunStatus.CANCELED,
-        name=names.word("gang_orphaned"),
+        name="gang_orphaned",
         monitored_jobs=[jobs[LOOP]],
         request_job=jobs["delete_orphaned_gang"],
         default_status=dg.DefaultSensorStatus.RUNNING,
@@ -136,7 +163,7 @@ def sensors_of(names: DefinitionNames, settings: Deployment, jobs: dict[str, Tar
         sensor("feedback_drift", LOOP, 300, feedback_drift),
         sensor("rollout_due", ROLLOUT, 60, rollout_due),
         sensor("notices_due", "tell", 60, notices_due),
-        orphaned(lambda context: gang_orphaned(context, settings)),
+        orphaned(lambda context: gang_orphaned(context, settings.fresh())),
         sensor("gang_held", "delete_orphaned_gang", 300, gang_held),
     ]
 
@@ -145,12 +172,12 @@ def _labelled_since(
     context: dg.SensorEvaluationContext, deployment: Deployment, section: Automation
 ) -> str | dg.SkipReason:
     """The cursor after the newest labels, or why they are not looked at now."""
-    newest = context.instance.fetch_materializations(deployment.names().key("reward_labels"), limit=1).records
+    newest = context.instance.fetch_materializations(deployment.key("reward_labels"), limit=1).records
     if not newest:
         return dg.SkipReason("There are no labels yet: launch label_traces, or start the schedule hourly_labels.")
     if context.cursor == str(newest[0].storage_id):
         return dg.SkipReason("No labels were made since the last count.")
-    if reason := lately(context.instance, deployment.names(), section.quiet_s):
+    if reason := lately(context.instance, section.quiet_s):
         return dg.SkipReason(reason)
     return str(newest[0].storage_id)
 

@@ -8,6 +8,7 @@ the record of the rollout cannot be read (it says why).
 """
 
 import argparse
+import shlex
 import shutil
 import sys
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from assets.environment import chosen
 from assets.kpi.fold import read_kpi
 from assets.kpi.records import IterationKpi, Kpi
-from assets.naming import LOOP, DefinitionNames, names_of
+from assets.naming import LOOP, launch_command
 from jobs.ending import IterationEnding, command, ending
 from jobs.status_view import view
 from jobs.workers import RunNote, worker_files
@@ -74,11 +75,8 @@ class RecipeOnDisk:
     def store(self) -> Store:
         return Store(self.recipe().data_root)
 
-    def names(self) -> DefinitionNames:
-        return names_of(self.recipe())
-
     def launch(self, job: str = LOOP) -> str:
-        return f"dagster job launch -j {self.names().word(job)}"
+        return shlex.join(launch_command(self.recipe(), job))
 
 
 def main(arguments: Sequence[str]) -> int:

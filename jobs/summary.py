@@ -14,11 +14,11 @@ from typing import Any
 
 import dagster as dg
 
+from assets.environment import DATA_ROOT_TAG
 from assets.naming import ROLLOUT
 from assets.records import RECORDS, VERDICT
 from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.ending import candidate, ending
-from jobs.workers import DATA_ROOT_TAG
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.rollout.fold import read_state
@@ -207,12 +207,12 @@ def _rollout(settings: Deployment, iteration: Iteration) -> Iterator[str]:
 
 def _elapsed(settings: Deployment, iteration: Iteration) -> Iterator[str]:
     """Seconds that each stage took in the runs of this iteration, and of the last look at a rollout."""
-    names = settings.names()
+    prefix = settings.recipe().key_prefix
     with dg.DagsterInstance.from_config(str(Path.cwd())) as instance:  # the one that the commands typed here use
         runs = runs_of(instance, settings, iteration)
         stats = [step for run in runs for step in instance.get_run_step_stats(run.run_id)]
     timed = [
-        (s.step_key.removeprefix(names.word("")), s.end_time - s.start_time)
+        (s.step_key.removeprefix(f"{prefix}__"), s.end_time - s.start_time)
         for s in stats
         if s.end_time and s.start_time
     ]
@@ -223,10 +223,10 @@ def _elapsed(settings: Deployment, iteration: Iteration) -> Iterator[str]:
 def runs_of(instance: dg.DagsterInstance, settings: Deployment, iteration: Iteration) -> list[dg.DagsterRun]:
     """Runs of the iteration, the oldest first, and the newest one of the rollout's job. Of this model under this data
     root: iterations over the same data with the same recipe have one id."""
-    names, here = settings.names(), {DATA_ROOT_TAG: str(settings.store().root)}
+    here = {DATA_ROOT_TAG: str(settings.store().root)}
     tagged = instance.get_runs(dg.RunsFilter(tags={**here, ITERATION_TAG: iteration.id}))
-    looks = instance.get_runs(dg.RunsFilter(job_name=names.word(ROLLOUT), tags=here), limit=1)
-    return [*(run for run in reversed(tagged) if run.job_name.startswith(names.word(""))), *looks]
+    looks = instance.get_runs(dg.RunsFilter(job_name=ROLLOUT, tags=here), limit=1)
+    return [*reversed(tagged), *looks]
 
 
 def spark(values: Sequence[float], width: int = 40) -> str:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from assets.kpi.ledgers import iteration_ids
-from assets.naming import LOOP, DefinitionNames
+from assets.naming import LOOP
 from assets.outcome import IterationOutcome, placed
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
@@ -60,15 +60,15 @@ class NewLabels(NamedTuple):
         return f"{self.new:,} new labels; {self.wanted:,} begin an iteration.{_backed_off(self.fruitless)}"
 
 
-def lately(instance: dg.DagsterInstance, names: DefinitionNames, quiet_s: float) -> str:
+def lately(instance: dg.DagsterInstance, quiet_s: float) -> str:
     """Why no iteration is begun now: a run that may train is under way, or began within `quiet_s`; "" without one."""
-    job, training = names.word(LOOP), names.word("policy_checkpoint")
-    begun = dg.RunsFilter(job_name=job, created_after=datetime.now(UTC) - timedelta(seconds=quiet_s))
-    runs = [*instance.get_runs(dg.RunsFilter(job_name=job, statuses=UNFINISHED)), *instance.get_runs(begun)]
+    begun = dg.RunsFilter(job_name=LOOP, created_after=datetime.now(UTC) - timedelta(seconds=quiet_s))
+    runs = [*instance.get_runs(dg.RunsFilter(job_name=LOOP, statuses=UNFINISHED)), *instance.get_runs(begun)]
     for run in runs:
-        if run.step_keys_to_execute is None or training in run.step_keys_to_execute:
+        steps = run.step_keys_to_execute
+        if steps is None or any(step.endswith("policy_checkpoint") for step in steps):
             what = "began less than" if run.is_finished else "is under way, or began less than"
-            return f"Run {run.run_id[:8]} of {job} {what} {quiet_s:,.0f} s ago: one is enough."
+            return f"Run {run.run_id[:8]} of {LOOP} {what} {quiet_s:,.0f} s ago: one is enough."
     return ""
 
 

@@ -13,9 +13,6 @@ import yaml
 
 from pipeline.storage import Record, write_atomically
 
-DATA_ROOT_TAG = "preference_tuning/data_root"
-"""On a run: the folder that it works on."""
-
 
 class RunNote(Record):
     """What a worker is at."""

@@ -16,12 +16,13 @@ from pipeline.section import Operational, settings
 from pipeline.storage import Store
 
 
-def pin(store: Store, iteration: Iteration, recipe: Recipe) -> Recipe:
-    """Publish the recipe that the iteration is begun with, once; the one that stands.
+def pin(store: Store, iteration: Iteration, recipe: Recipe) -> None:
+    """Publish the recipe of an iteration, for every later step to read.
 
-    Without the data root: that is where the record lies, also after it was moved.
+    Its deciding fields are those of the iteration's id; the operational ones are those of the newest launch. Without
+    the data root: that is where the record lies, also after it was moved.
     """
-    return store.once(iteration.path(layout.RECIPE), Recipe, lambda: recipe.model_copy(update={"data_root": "."}))
+    store.write(iteration.path(layout.RECIPE), recipe.model_copy(update={"data_root": "."}))
 
 
 def pinned(store: Store, iteration: Iteration) -> Recipe:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote, urlsplit
 
@@ -54,6 +55,23 @@ def redacted(text: str) -> str:
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
     text = _NAMED.sub(rf"\g<1>{HIDDEN}", text)
     return _SHAPES.sub(HIDDEN, text)
+
+
+@contextmanager
+def errors_redacted() -> Generator[None]:
+    """Errors that leave the block quote no secret: what an orchestrator stores of them, it shows to everybody."""
+    try:
+        yield
+    except Exception as error:
+        link: BaseException | None = error
+        while link is not None:
+            link.args = tuple(redacted(each) if isinstance(each, str) else each for each in link.args)
+            if isinstance(description := getattr(link, "description", None), str):  # of dagster.Failure
+                link.description = redacted(description)  # pyright: ignore[reportAttributeAccessIssue]
+            link = link.__cause__ or link.__context__
+        if (text := redacted(str(error))) != str(error):  # an error that makes its text of something else
+            raise RuntimeError(text) from None
+        raise
 
 
 def without_values(text: str) -> str:

@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.kpi.records import IterationKpi, Kpi
 from assets.metadata import picture, table
-from assets.naming import DefinitionNames
+from assets.naming import asset_key
 from evals.measurements import ConfidenceInterval
 from pipeline.plots.kpi import IterationBar, quality_and_cost
 
@@ -18,12 +18,12 @@ KPI = "kpi"
 HEAD = ("iteration", "ended", "kept", "labels", "method", "champion", "candidate", "points", "gate", "USD", "device h")
 
 
-def kpi_asset(names: DefinitionNames) -> dg.AssetSpec:
-    """Of one model. Its parents are the stages that can end an iteration."""
+def kpi_asset(prefix: str | None) -> dg.AssetSpec:
+    """Of the model with this `key_prefix`. Its parents are the stages that can end an iteration."""
     return dg.AssetSpec(
-        names.key(KPI),
-        deps=[names.key(stage) for stage in ("policy_checkpoint", "model_version", "canary")],
-        group_name=names.word("registry"),
+        asset_key(KPI, prefix),
+        deps=[asset_key(stage, prefix) for stage in ("policy_checkpoint", "model_version", "canary")],
+        group_name="registry",
         kinds={"python"},
         owners=["team:ml-platform"],
         description="What the loop gives and what it costs, over all iterations: an observation at each one's end, and "

@@ -5,6 +5,7 @@ Its links are relative to itself, so a data root that is moved keeps them; there
 """
 
 import os
+import shlex
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,7 @@ from assets.kpi.costs import price_list
 from assets.kpi.fold import RolloutLog, grades_paid, iteration_kpi, read_kpi, rollout_figures
 from assets.kpi.ledgers import IterationLedgers, read_ledgers
 from assets.kpi.records import Kpi
-from assets.naming import LOOP, names_of
+from assets.naming import launch_command
 from assets.report import content, figures
 from assets.report.figures import PageLink
 from assets.report.history import history_sections
@@ -115,7 +116,7 @@ def history_page(recipe: Recipe, kpi: Kpi, place: PageFolder, now: float) -> str
 
 def first_launch(recipe: Recipe) -> str:
     """The command that makes the first iteration."""
-    return f"dagster job launch -j {names_of(recipe).word(LOOP)}"
+    return shlex.join(launch_command(recipe))
 
 
 def _lineage(of: IterationLedgers, place: PageFolder, events: Sequence[RolloutEvent]) -> list[PageLink]:

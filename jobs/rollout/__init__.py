@@ -24,7 +24,7 @@ def next_command() -> str:
 
 
 def _launch(job: str) -> str:
-    """Of the model that the environment names; in a process that works for several of them, without its prefix."""
+    """Of the model that the environment names."""
     from assets.resources import deployment  # Dagster takes seconds, and --help is answered without it
 
     try:
