@@ -194,10 +194,12 @@ def choice_tag(tags: Mapping[str, str]) -> Choice:
     return Choice(*json.loads(tags[CHOICE_TAG])) if CHOICE_TAG in tags else chosen()
 
 
-def choice_variables(choice: Choice) -> dict[str, str]:
-    """The variables by which another process chooses the same."""
+def worker_environment(tags: Mapping[str, str]) -> dict[str, str]:
+    """All variables of a run's worker, which chooses the recipe that the run's tags name."""
+    choice = choice_tag(tags)
     words = [each if split(each) == [each] else f'"{each}"' for each in choice.overrides]
-    return {"PREFERENCE_TUNING_RECIPE": choice.recipe_path, "PREFERENCE_TUNING_OVERRIDES": " ".join(words)}
+    chosen_here = {"PREFERENCE_TUNING_RECIPE": choice.recipe_path, "PREFERENCE_TUNING_OVERRIDES": " ".join(words)}
+    return {**os.environ, **chosen_here}
 
 
 def address_faults() -> list[str]:

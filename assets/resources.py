@@ -91,7 +91,7 @@ class Deployment(dg.ConfigurableResource):
         store, begun_with = self.store(), pinned(self.store(), chosen_iteration)
         if fields := differences(begun_with, self.recipe()):
             log(f"The iteration keeps the recipe that it was begun with, not the file's {'; '.join(fields)}")
-        pin(store, chosen_iteration, joined(begun_with, self.recipe()))
+        pin(store, chosen_iteration, self.recipe())
         if run is not None:
             instance.add_run_tags(run_id, pin_tags(store, chosen_iteration))
         deployment = self._with(store, chosen_iteration.id)

@@ -16,7 +16,7 @@ from typing import Any
 import click
 import dagster as dg
 
-from assets.environment import DATA_ROOT_TAG, choice_tag, choice_variables
+from assets.environment import DATA_ROOT_TAG, worker_environment
 from jobs.dagster_internals import (
     ACTIVE_RUN_STATUSES,
     CheckRunHealthResult,
@@ -74,7 +74,7 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **choice_variables(choice_tag(run.tags))},
+                env=worker_environment(run.tags),
                 start_new_session=True,
             )
         self.workers.remember(run_id, worker.pid)

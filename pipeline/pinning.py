@@ -12,17 +12,19 @@ from typing import Any
 from pipeline import layout
 from pipeline.iteration import Iteration
 from pipeline.recipe import Recipe
-from pipeline.section import Operational, settings
+from pipeline.section import Operational, joined, settings
 from pipeline.storage import Store
 
 
 def pin(store: Store, iteration: Iteration, recipe: Recipe) -> None:
     """Publish the recipe of an iteration, for every later step to read.
 
-    Its deciding fields are those of the iteration's id; the operational ones are those of the newest launch. Without
-    the data root: that is where the record lies, also after it was moved.
+    What decides its result is of the first time; where and how it runs is of the newest. Without the data root: that is
+    where the record lies, also after it was moved.
     """
-    store.write(iteration.path(layout.RECIPE), recipe.model_copy(update={"data_root": "."}))
+    begun_with = store.read(iteration.path(layout.RECIPE), Recipe)
+    now = recipe if begun_with is None else joined(begun_with, recipe)
+    store.write(iteration.path(layout.RECIPE), now.model_copy(update={"data_root": "."}))
 
 
 def pinned(store: Store, iteration: Iteration) -> Recipe:

@@ -274,7 +274,7 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     first, second, *_ = summary.lines(settings)
     assert first.startswith(f"iteration 1 ({settings.latest().id}) not now: ")
-    assert "selection.method=grpo" in second and second.endswith(" make run")
+    assert "selection.method=grpo" in second and second.endswith(" dagster job launch -j preference_tuning")
 
 
 @pytest.mark.variant

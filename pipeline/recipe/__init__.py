@@ -77,8 +77,7 @@ class Recipe(Section):
     name: Annotated[Line, Operational]
     """Name of the deployment, for reports. A recipe in jobs/recipes/ has the name of its file."""
     key_prefix: Annotated[Prefix | None, Operational] = None
-    """Goes before the names of assets, jobs, pools, sensors and schedules, where several models share one Dagster;
-    null: none, or the recipe's `name` where PREFERENCE_TUNING_RECIPES names a folder of recipes."""
+    """First part of the keys of assets and name of the code location, where several models share one Dagster."""
     data_root: Annotated[Uri, Operational] = "data"
     """Everything that the loop writes outside Dagster's own `.dagster/`."""
     base_model: Annotated[BaseModelSection, Operational]

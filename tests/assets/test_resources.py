@@ -2,12 +2,15 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+import yaml
 
 from assets.environment import environment
 from assets.outcome import IterationOutcome
 from assets.records import RECORDS, REPORT
 from assets.resources import Deployment, deployment, records
 from pipeline.layout import OUTCOME
+from pipeline.pinning import pin
+from pipeline.recipe import load
 from pipeline.rewards.records import RewardLabels
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
@@ -70,7 +73,7 @@ def test_a_run_keeps_to_one_iteration(tmp_path: Path) -> None:
     """By its config, else its tag; without both the newest is its tag from the first look on."""
     settings, seen = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}"]), list[str]()
     for id in ("one", "two"):
-        label(settings.store(), id, {"t": 0.5})
+        pin(settings.store(), label(settings.store(), id, {"t": 0.5}), settings.recipe())
 
     @dg.asset(io_manager_key="io_manager")
     def reward_model(reward_labels: RewardLabels):
@@ -90,6 +93,31 @@ def test_a_run_keeps_to_one_iteration(tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.success
         assert seen[-2:] == [wanted, wanted]
+
+
+def test_a_run_reads_the_recipe_that_its_first_step_pinned(tmp_path: Path) -> None:
+    """Not the file, whose next edit counts for the next launch: there the operational fields alone."""
+    file = tmp_path / "recipe.yaml"
+
+    def written(seed: int, workers: int, root: str = "data") -> Deployment:
+        words = [f"training.seed={seed}", f"compute.workers={workers}", f"data_root={tmp_path / root}"]
+        file.write_text(yaml.safe_dump(load(EMBEDDED, words).model_dump(mode="json")))
+        return Deployment(recipe_path=str(file))
+
+    first, warned = written(1, 1), list[str]()
+    pin(first.store(), label(first.store(), "one", {"t": 0.5}), first.recipe())
+    with dg.instance_for_test() as instance:
+        launch, again = (instance.add_run(dg.DagsterRun(job_name="loop")) for _ in range(2))
+        for run, edited, seen in (
+            (launch, (1, 2), 2),
+            (launch, (9, 3, "elsewhere"), 2),
+            (again, (9, 4), 4),
+        ):
+            id, given = written(*edited).of_run(run.run_id, instance, warned.append)
+            recipe = given.recipe()
+            assert (id, recipe.training.seed, recipe.compute.workers) == ("one", 1, seen)
+            assert given.store().root == first.store().root
+    assert len(warned) == 1 and "training.seed: 1, now 9" in warned[0]
 
 
 def test_the_lake_is_embedded_unless_the_recipe_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

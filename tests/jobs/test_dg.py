@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 from jobs.definitions import definitions
 from jobs.init import main as init
 from tests.iterations import Iterations
-from tests.jobs.test_instance import LAUNCH, ended, running, runs, wait_for
 from tests.loop import ROOT, environment
 
 DG = shutil.which("dg", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
@@ -65,30 +63,6 @@ def test_dg_works_in_a_project(tmp_path: Path) -> None:
     checked = typed(project, tmp_path / "data", "check", "defs")
     assert checked.returncode == 0, checked.stderr
     assert "All definitions loaded successfully" in checked.stdout + checked.stderr
-
-
-@pytest.mark.variant
-def test_dg_launch_follows_or_makes_way(folder: Path, tmp_path: Path) -> None:
-    assert DG is not None
-    launch, data, other = [DG, "launch", "--job", "preference_tuning"], tmp_path / "data", tmp_path / "other"
-    variables = {"PYTHONPATH": str(ROOT)}
-    with running(folder, launch, data, **variables) as at_work:
-        wait_for(at_work, "traffic: champion")
-        (run,) = runs(folder)
-        assert run.run_config["resources"]["io_manager"] == {"config": {"iteration": "latest"}}
-        with running(folder, launch, data, "training.seed=9", **variables) as refused:
-            assert ended(refused) == 1
-            assert f"Error: Run {run.run_id} of preference_tuning is at work on {data}" in refused.output()
-        with running(folder, launch, other, **variables) as beside:
-            wait_for(beside, "traffic: champion")
-        with (
-            running(folder, launch, data, **variables) as same,
-            running(folder, LAUNCH, data, **variables) as followed,
-        ):
-            for follower in (same, followed):
-                wait_for(follower, f"Run {run.run_id} of preference_tuning is in progress already: following it")
-            followed.send_signal(signal.SIGINT)
-            assert (ended(at_work), ended(followed), ended(same)) == (1, 130, 1)
 
 
 @pytest.mark.variant

@@ -27,6 +27,8 @@ pytestmark = pytest.mark.slow
 
 EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 
+LAUNCH = "dagster job launch -j preference_tuning"
+
 
 class Place:
     """A deployment whose first candidate, `a`, was promoted, and its second iteration."""
@@ -84,13 +86,13 @@ def overrides(command: str) -> list[str]:
 def test_an_iteration_under_way_names_its_stage(place: Place) -> None:
     text, next, _ = ending(place.settings, place.iteration)
     assert text == "in progress at stage traces"
-    assert next.endswith(" make run") and overrides(next) == place.settings.overrides
+    assert next.endswith(f" {LAUNCH}") and overrides(next) == place.settings.overrides
 
 
 def test_not_now_proposes_what_the_evidence_could_train(place: Place, tmp_path: Path) -> None:
     conclude(place.store, place.iteration, "not trained", "few prompts")
     text, next, purpose = ending(place.settings, place.iteration)
-    assert text == "not now: few prompts" and next.endswith(" make run")
+    assert text == "not now: few prompts" and next.endswith(f" {LAUNCH}")
     assert overrides(next) == place.settings.overrides and purpose.startswith("looks for newer traces")
     plan = make_plan(tmp_path / "plan")[1]
     thumbs = {"coverage": 0.0, "winners": 0, "thumbs": 9, "contrasted_thumbs": 9}
@@ -117,10 +119,10 @@ def test_an_honest_end_says_why_and_what_to_type(
     conclude(place.store, place.iteration, kind, detail)
     result = ending(place.settings, place.iteration)
     assert result.text == text
-    assert overrides(result.next)[-1] == override and result.next.endswith(" make run")
+    assert overrides(result.next)[-1] == override and result.next.endswith(f" {LAUNCH}")
     kept = Deployment(recipe_path=place.settings.recipe_path, overrides=overrides(result.next)).recipe()
     assert kept.data_root == place.settings.recipe().data_root, "what was set stays set"
-    assert "with newer traces: make run" in result.purpose
+    assert "looks for newer traces" in result.purpose
     first, *rest = place.lines()
     assert first == f"iteration 2 ({place.iteration.id}) {text}"
     assert rest[0] == f"next: {result.next}"
@@ -157,7 +159,7 @@ def test_a_candidate_in_the_traffic_is_told_until_it_is_promoted(place: Place) -
     place.world.tick_until("promoted")
     text, next, _ = ending(place.settings, place.iteration)
     assert text.startswith("promoted version 2, ") and text.count("%") == 2
-    assert next.endswith(" make run")
+    assert next.endswith(f" {LAUNCH}")
     assert "  champion              version 2" in place.lines()
 
 

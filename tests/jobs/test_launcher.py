@@ -6,11 +6,9 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import dagster as dg
 import pytest
 
 from jobs.launcher import DetachedRunLauncher
-from jobs.workers import DATA_ROOT_TAG
 from tests.loop import ROOT
 
 
@@ -38,15 +36,6 @@ def test_a_worker_that_is_about_to_exec_is_alive(launcher: DetachedRunLauncher, 
     launcher.workers.remember("run", worker)
     assert launcher.pid("run") == worker
     assert launcher.is_alive("run")
-
-
-def test_a_command_that_is_its_own_worker_is_one(launcher: DetachedRunLauncher, worker: int) -> None:
-    root = str(launcher.directory / "data")
-    run = dg.DagsterRun(job_name="preference_tuning", run_id="run", tags={DATA_ROOT_TAG: root})
-    launcher.adopt(run, worker, "dg launch --job preference_tuning")
-    assert launcher.is_alive("run")
-    assert [note.job for note in launcher.workers.at_work(Path(root))] == ["preference_tuning"]
-    assert "dg launch --job preference_tuning" in launcher.output("run").read_text()
 
 
 def test_another_process_under_its_pid_is_not_the_worker(launcher: DetachedRunLauncher, worker: int) -> None:

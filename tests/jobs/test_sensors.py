@@ -1,10 +1,12 @@
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
+from assets.environment import DATA_ROOT_TAG
 from assets.resources import Deployment
 from jobs import gangs, sensors
 from jobs.definitions import definitions
@@ -112,7 +114,56 @@ def test_a_new_champion_asks_for_one_iteration(tmp_path: Path, monkeypatch: pyte
     promoted = ChampionState(model=ModelRef(uri="", digest="new"), version=1, promotions=1)
     monkeypatch.setattr(sensors.Deployment, "champion", lambda _: promoted)
     (request,), after = tick(champion_changed, tmp_path, cursor)
-    assert (request.run_key, after) == ("new", "new")
+    assert request.run_key == "champion new since the beginning, attempt 1"
+    assert after == cursor, "no run for it has succeeded"
+
+
+def asked_again(
+    instance: dg.DagsterInstance, folder: Path, champion: ChampionState, cursor: str | None
+) -> tuple[list[dg.RunRequest], str | None]:
+    """What a tick asks for while this champion serves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sensors.Deployment, "champion", lambda _: champion)
+        return tick(champion_changed, folder, cursor, instance, ("automation.quiet_s=0",))
+
+
+def run_of(instance: dg.DagsterInstance, folder: Path, request: dg.RunRequest, status: dg.DagsterRunStatus) -> None:
+    """The run that a request makes: its tags are the job's and its own."""
+    tags = {DATA_ROOT_TAG: str(deployment(folder).store().root), **request.tags}
+    instance.create_run_for_job(definitions.resolve_job_def("preference_tuning"), tags=tags, status=status)
+
+
+def test_a_failed_run_and_a_champion_that_is_back_are_asked_for(tmp_path: Path) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    champions = [
+        ChampionState(model=ModelRef(uri="", digest=digest), version=1, promotions=1, since=at + timedelta(days=day))
+        for day, digest in enumerate("ABA")
+    ]
+    keys: list[str | None] = []
+    with dg.instance_for_test() as instance:
+        _, cursor = asked_again(instance, tmp_path, champions[0], None)
+        for champion in champions[1:]:
+            for status in (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.SUCCESS):
+                (request,), cursor = asked_again(instance, tmp_path, champion, cursor)
+                keys.append(request.run_key)
+                run_of(instance, tmp_path, request, status)
+            before = cursor
+            requests, cursor = asked_again(instance, tmp_path, champion, cursor)
+            assert requests == [] and cursor != before, "a run has succeeded, and the cursor moves"
+            assert asked_again(instance, tmp_path, champion, cursor) == ([], cursor)
+    assert len({*keys}) == 4, keys
+    assert [key[-1] for key in keys if key] == ["1", "2", "1", "2"]
+
+
+def test_a_run_that_a_person_cancelled_is_not_asked_for_again(tmp_path: Path) -> None:
+    champion = ChampionState(model=ModelRef(uri="", digest="B"), version=1, promotions=1)
+    with dg.instance_for_test() as instance:
+        (request,), _ = asked_again(instance, tmp_path, champion, "another")
+        run_of(instance, tmp_path, request, dg.DagsterRunStatus.STARTED)
+        assert asked_again(instance, tmp_path, champion, "another")[0] == [], "it is under way"
+        instance.report_run_canceled(instance.get_runs()[0])
+        requests, cursor = asked_again(instance, tmp_path, champion, "another")
+        assert requests == [] and cursor != "another"
 
 
 def test_an_open_gang_without_a_run_is_asked_for_after_an_hour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

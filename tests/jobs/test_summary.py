@@ -4,9 +4,9 @@ from pathlib import Path
 
 import dagster as dg
 
+from assets.environment import DATA_ROOT_TAG
 from assets.resources import ITERATION_TAG, Deployment
 from jobs.summary import runs_of
-from jobs.workers import DATA_ROOT_TAG
 from pipeline.iteration import identify
 from pipeline.storage import DatasetRef, ModelRef
 from tests.loop import EMBEDDED, instance

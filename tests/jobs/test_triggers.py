@@ -16,7 +16,7 @@ from jobs.triggers import champion_quality, lately, new_labels
 from pipeline.iteration import Iteration
 from pipeline.rollout.propose import ChampionState
 from pipeline.storage import ModelRef
-from tests.jobs.test_sensors import tick
+from tests.jobs.test_sensors import run_of, tick
 from tests.labels import label
 from tests.loop import deployment
 
@@ -69,8 +69,14 @@ def test_an_iteration_is_asked_for_once_for_enough_labels(tmp_path: Path, instan
     assert tick(new_labels_came, tmp_path, again, instance, THRESHOLD)[0] == [], "nothing was made since the last count"
     told(instance)
     (request,), cursor = tick(new_labels_came, tmp_path, again, instance, THRESHOLD)
-    assert (request.run_key, request.tags["new_labels"]) == ("three", "10")
-    assert tick(new_labels_came, tmp_path, cursor, instance, THRESHOLD)[0] == []
+    assert (request.run_key, request.tags["new_labels"]) == ("new_labels of iteration three, attempt 1", "10")
+    run_of(instance, tmp_path, request, dg.DagsterRunStatus.FAILURE)
+    quiet = (*THRESHOLD, "automation.quiet_s=0")
+    (second,), cursor = tick(new_labels_came, tmp_path, cursor, instance, quiet)
+    assert second.run_key == "new_labels of iteration three, attempt 2"
+    run_of(instance, tmp_path, second, dg.DagsterRunStatus.SUCCESS)
+    told(instance)  # the same labels again
+    assert tick(new_labels_came, tmp_path, cursor, instance, quiet)[0] == []
 
 
 @pytest.mark.parametrize(
@@ -117,8 +123,12 @@ def test_worse_answers_ask_for_one_iteration(tmp_path: Path, instance: dg.Dagste
     assert drift(tmp_path, instance)[0] == [], "39 are new"
     label(store, "three", traces(160, 240), scores=BAD)
     (request,), cursor = drift(tmp_path, instance)
-    assert (request.run_key, request.tags["feedback_drift"]) == ("three", "thumbs, judge")
-    assert tick(feedback_drift, tmp_path, cursor, instance, DRIFT) == ([], cursor)
+    assert request.run_key == "feedback_drift of iteration three, attempt 1"
+    assert request.tags["feedback_drift"] == "thumbs, judge"
+    run_of(instance, tmp_path, request, dg.DagsterRunStatus.SUCCESS)
+    quiet = (*DRIFT, "automation.quiet_s=0")
+    requests, moved = tick(feedback_drift, tmp_path, cursor, instance, quiet)
+    assert (requests, moved != cursor) == ([], True)
 
 
 @pytest.mark.parametrize(
@@ -176,16 +186,16 @@ def test_two_triggers_in_an_hour_make_one_iteration(
     assert tick(champion_changed, tmp_path, champion_cursor, instance) == ([], champion_cursor), "less than an hour ago"
     over = ("automation.quiet_s=0",)
     (request,), cursor = tick(champion_changed, tmp_path, champion_cursor, instance, over)
-    assert (request.run_key, cursor) == ("new", "new")
+    assert request.run_key.startswith("champion new since") and cursor == champion_cursor
 
 
-def test_a_run_of_other_stages_keeps_nobody_quiet(instance: dg.DagsterInstance, tmp_path: Path) -> None:
-    names, job = deployment(tmp_path).names(), definitions.resolve_job_def(LOOP)
+def test_a_run_of_other_stages_keeps_nobody_quiet(instance: dg.DagsterInstance) -> None:
+    job = definitions.resolve_job_def(LOOP)
     stages = dg.DagsterRun(job_name=LOOP, step_keys_to_execute=["traces"], status=dg.DagsterRunStatus.STARTED)
     instance.add_run(stages)
-    assert lately(instance, names, 3600.0) == ""
+    assert lately(instance, 3600.0) == ""
     instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
-    assert "one is enough" in lately(instance, names, 3600.0)
+    assert "one is enough" in lately(instance, 3600.0)
 
 
 def test_the_clock_waits_for_a_run_that_has_begun(instance: dg.DagsterInstance) -> None:

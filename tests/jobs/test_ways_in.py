@@ -92,9 +92,7 @@ def test_a_re_execution_from_failure_reads_the_pinned_recipe(iterations: Iterati
 
 
 @pytest.mark.variant
-def test_a_sensor_asks_again_after_a_failed_run_and_not_for_labels_that_did_not_change(
-    iterations: Iterations, tmp_path: Path
-) -> None:
+def test_a_sensor_asks_again_after_a_failed_run_alone(iterations: Iterations, tmp_path: Path) -> None:
     first = iterations.first(tmp_path / "first")
     shutil.copytree(first / "production", tmp_path / "data" / "production")
     with DagsterDev(tmp_path / "home", tmp_path / "data", *NOT_NOW, *OFTEN) as dev:

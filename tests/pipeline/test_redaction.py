@@ -2,11 +2,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.redaction import HIDDEN, redacted, secrets, without_values
+from pipeline.redaction import HIDDEN, errors_redacted, redacted, secrets, without_values
 from tests.planted import MARK, files_with_a_secret, planted
 
 SECRET = "s3cr3t-canary-0123456789"
@@ -99,3 +100,18 @@ def test_the_search_for_planted_secrets_finds_one(tmp_path: Path) -> None:
     pq.write_table(pa.table({"text": [MARK * 50] * 100}), tmp_path / "rows.parquet", compression="zstd")
     (tmp_path / "clean.txt").write_text("nothing")
     assert files_with_a_secret(tmp_path) == [f"{MARK}.txt", "rows.parquet", "run.log"]
+
+
+def test_no_error_that_leaves_a_step_quotes_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_API_KEY", "s3cr3t-t0ken")
+    with pytest.raises(ValueError, match=r"refused \*\*\*") as caught, errors_redacted():
+        try:
+            raise OSError("the server said s3cr3t-t0ken")
+        except OSError as cause:
+            raise ValueError("refused s3cr3t-t0ken") from cause
+    assert "s3cr3t" not in f"{caught.value!r} {caught.value.__cause__!r}"
+    with pytest.raises(dg.Failure) as failed, errors_redacted():
+        raise dg.Failure("no access with s3cr3t-t0ken")
+    assert failed.value.description == "no access with ***"
+    with pytest.raises(RuntimeError, match=r"\*\*\*"), errors_redacted():
+        raise FileNotFoundError(2, "not there", "/srv/s3cr3t-t0ken")
