@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from assets.metadata import VERSION_TAG
 from assets.naming import asset_key
-from assets.resources import Deployment
 from pipeline.rewards.records import RewardLabels
 from pipeline.storage import digest_json
 from pipeline.traces.records import UNKNOWN_DAY, GovernedTraces
@@ -76,14 +75,13 @@ def labelled_days(labels: RewardLabels) -> list[DayOnPage]:
     return sorted(days)
 
 
-def tell_of_days(
-    context: dg.AssetExecutionContext, deployment: Deployment, asset: str, days: Iterable[DayOnPage]
-) -> None:
-    """A materialisation for each day that is new, or has another version than its newest one."""
-    key, listed = deployment.key(asset), {each.day: each for each in days}
+def tell_of_days(context: dg.AssetExecutionContext, prefix: str | None, asset: str, days: Iterable[DayOnPage]) -> None:
+    """A materialisation for each day that is new, or has another version than its newest one. `prefix`: the recipe's
+    `key_prefix`."""
+    key, listed = asset_key(asset, prefix), {each.day: each for each in days}
     if not listed:
         return
-    context.instance.add_dynamic_partitions(_partitions(deployment.recipe().key_prefix), list(listed))
+    context.instance.add_dynamic_partitions(_partitions(prefix), list(listed))
     versions = _shown_versions(context, key, listed)
     for day, each in listed.items():
         if versions.get(day) != each.version:

@@ -48,7 +48,7 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
         f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"
     )
     shown = examples(labels.dataset)
-    tell_of_days(context, deployment, LABELLED, labelled_days(labels))
+    tell_of_days(context, work.recipe.key_prefix, LABELLED, labelled_days(labels))
     yield output(labels, labels.dataset.digest, _metadata(labels, shown, page(work.store, iteration, shown)))
     yield from _checks(labels, work.recipe.rewards)
 

@@ -76,7 +76,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         champion.promotions,
         datetime.now(UTC),
     )
-    tell_of_days(context, deployment, GOVERNED, governed_days(result))
+    tell_of_days(context, recipe.key_prefix, GOVERNED, governed_days(result))
     rejected = {str(reason): count for reason, count in result.rejected.items()}
     yield dg.AssetCheckResult(
         check_name="every_row_accounted_for",

@@ -43,7 +43,7 @@ def obstacle(dev: DagsterDev, run: str) -> Path:
     return path
 
 
-def test_a_mistake_in_the_recipe_fails_the_first_step_with_its_words(dev: DagsterDev) -> None:
+def test_a_mistake_in_the_recipe_is_told_by_the_first_step(dev: DagsterDev) -> None:
     right = dev.recipe.read_text()
     dev.recipe.write_text(right.replace("min_prompts:", "min_promptz:"))
     try:
@@ -115,7 +115,7 @@ def test_a_sensor_asks_again_after_a_failed_run_alone(iterations: Iterations, tm
 
 
 @pytest.mark.variant
-def test_a_schedule_fires_and_launches_at_once_wait_for_each_other(dev: DagsterDev) -> None:
+def test_a_schedule_fires_and_launches_wait_for_each_other(dev: DagsterDev) -> None:
     before = len(dev.runs("label_traces"))
     dev.start_schedule("hourly_labels")  # each minute here
     launch = [BIN / "dagster", "job", "launch", "-j", "preference_tuning", "-m", "jobs.definitions"]
