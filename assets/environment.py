@@ -185,7 +185,7 @@ def environment() -> Environment:
         ray=read("RAY_ADDRESS", ""),
         s3={name: value for name, value in s3.items() if value},
         ports={"DAGSTER": read("DAGSTER_PORT", "3000"), "MLFLOW": read("MLFLOW_PORT", "5000")},
-        dagster_hosts=(read("DAGSTER_ALLOWED_HOSTS") or "127.0.0.1,localhost").split(","),
+        dagster_hosts=(read("DAGSTER_ALLOWED_HOSTS") or "127.0.0.1,localhost").replace(",", " ").split(),
     )
 
 

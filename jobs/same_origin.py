@@ -6,17 +6,17 @@ has to come from a page of the same host: requests other than GET, and websocket
 link or an image could carry a mutation. Other sites may not show the pages in a frame.
 """
 
-import re
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from pipeline.gateway.door import host_name
+
 HEALTH = "/server_info"
 """Answered under any Host: a kubelet asks by the pod's address. It shows versions."""
 READING = ("GET", "HEAD", "OPTIONS")
-_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\[\]:]+)(:\d+)?")
 
 
 class SameOriginMiddleware:
@@ -44,8 +44,7 @@ class SameOriginMiddleware:
         host, origin = headers.get("host", "").lower(), headers.get("origin")
         is_websocket = scope["type"] == "websocket"
         method = "WEBSOCKET" if is_websocket else scope["method"]
-        name = _HOST.fullmatch(host)
-        if (name is None or name[1] not in self._hosts) and not (method == "GET" and path == HEALTH):
+        if host_name(host.encode("latin-1")) not in self._hosts and not (method == "GET" and path == HEALTH):
             return "The host of this address is not allowed. Add it to DAGSTER_ALLOWED_HOSTS, or use one that is there."
         if method in READING:
             is_query = path.rstrip("/").endswith("/graphql") and scope["query_string"]
