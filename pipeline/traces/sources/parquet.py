@@ -14,8 +14,12 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.compression import Broken, PartLimits
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.parquet_pages import reading
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
+
+MAX_ROWS = 65_536
+"""Read at once."""
+MAX_DICTIONARY = 256 << 20
+"""Bytes of a column in a row group up to which its texts are read as a dictionary."""
 
 
 class RecordBatch(NamedTuple):
@@ -71,20 +75,37 @@ def bounded(
     """Batches of at most BLOCK bytes, or one row, each with its bytes, however large a row group is.
 
     A text that many rows share is stored once, in a dictionary: 100 MB of it in a million rows would be 100 TB of
-    rows. So such columns stay dictionaries here, and a batch is cut by the lengths that its rows come to. Raises
-    TooLarge for a page that is too large to hold, Broken for a damaged file.
+    rows. So such columns stay dictionaries here, and a batch is cut by the lengths that its rows come to. How many rows
+    are read at once follows from the sizes in the file's footer. Raises Broken for a damaged file.
     """
     import pyarrow as pa
 
     try:
         metadata, names = (file := opened(stream)).metadata, file.schema_arrow.names
-        how = reading(stream, metadata, columns)
-        file = opened(stream, how.dictionaries)
-        wanted = None if columns is None else [name for name in names if name in columns]
-        for batch in file.iter_batches(how.rows, row_groups=groups, columns=wanted):
+        wanted = names if columns is None else [name for name in names if name in columns]
+        stored = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        file = opened(stream, [name for name in wanted if _is_shared(stored, name)])
+        width = max((_bytes_per_row(group, wanted) for group in stored), default=1)
+        for batch in file.iter_batches(max(1, min(MAX_ROWS, BLOCK // width)), row_groups=groups, columns=wanted):
             yield from _cut(batch)
     except (pa.ArrowException, OSError) as error:
         raise Broken("the Parquet file is damaged") from error
+
+
+def _chunks(group: Any, names: Collection[str]) -> Iterator[Any]:
+    chunks = (group.column(number) for number in range(group.num_columns))
+    return (chunk for chunk in chunks if chunk.path_in_schema.partition(".")[0] in names)
+
+
+def _is_shared(groups: Sequence[Any], name: str) -> bool:
+    """Whether the column's texts stay a dictionary. A large column does not: the dictionary would hold all of it."""
+    chunks = [chunk for group in groups for chunk in _chunks(group, [name])]
+    small = [chunk.has_dictionary_page and chunk.total_uncompressed_size <= MAX_DICTIONARY for chunk in chunks]
+    return bool(chunks) and all(small) and all(chunk.path_in_schema == name for chunk in chunks)
+
+
+def _bytes_per_row(group: Any, names: Collection[str]) -> int:
+    return sum(chunk.total_uncompressed_size for chunk in _chunks(group, names)) // max(group.num_rows, 1) + 1
 
 
 def _cut(batch: Any) -> Iterator[tuple[Any, int]]:
