@@ -83,6 +83,8 @@ def line(served: Served, with_text: bool, now: float) -> bytes:
 
 def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) -> dict[str, Any]:
     reply = reply_of(served.asked.path, tried.raw) if tried.raw else SlotReply()
+    if tried.aborted:
+        reply.finish_reason = reply.finish_reason or "aborted"
     attributes = _rollout(served, tried) + _operation(served, reply)
     attributes += [("gen_ai.response.model", tried.model), ("model.digest", tried.digest)]
     if with_text:

@@ -190,6 +190,15 @@ SourceSection = (
 )
 
 
+class Placeholder(Section):
+    """What an application or a gateway writes where a message's text was. The usual ones are known (docs/traces.md)."""
+
+    text: Annotated[str, Field(min_length=1)]
+    """The placeholder, letter by letter."""
+    makes: Literal["redacted", "cut"] = "redacted"
+    """redacted: a message that is this and nothing else was not recorded. cut: neither was one that has it anywhere."""
+
+
 class LakeSection(Section):
     """The Iceberg catalogue and warehouse of the governed table. Endpoints and credentials are in the environment."""
 
@@ -223,6 +232,8 @@ class Traces(Section):
     production: `us`)."""
     confidential_key: str = "confidential"
     """Metadata key that keeps a trace out of every training set when it is true."""
+    placeholders: tuple[Placeholder, ...] = ()
+    """Placeholders of your own for texts that were not recorded: a row with one is rejected as `no_content`."""
     recognisers: Annotated[tuple[str, ...], Added] = ()
     """What else looks for personal data in admitted rows, and counts it in the column `recognised`: `presidio` (names
     and places, by a model of spaCy's), `presidio_patterns`, or a class of your own with Presidio's interface, as

@@ -104,6 +104,7 @@ class BatchBuilder:
             "feedback_count": pa.array([count for _, count in said_mean], pa.int64()),
             "reference": _text(picked["reference"]),
             "recognised": pa.nulls(len(traces), pa.string()),
+            "not_recorded": pa.nulls(len(traces), pa.string()),
             "source_file": pa.repeat(self._file, len(traces)),
             "content_key": pa.array(_content_keys(values), pa.binary(16)),
             "finish_reason": pc.coalesce(_text(picked["finish"]), _column(values["finish_reason"], pa.string())),

@@ -1,9 +1,10 @@
 """The gates that a batch of traces passes before anything may learn from it.
 
-In order: schema, future, erased users, unreadable shapes, personal data (masked; discarded where it cannot be),
-consent, region, confidentiality, quality. The first gate that objects gives a row its one reason. Owns these rules,
-each a pure function over a batch. Refuses to compare rows (`pipeline.traces.deduplicate` does) and fails closed: rows
-on which a gate raises are rejected with `gate_error`, and only those.
+In order: schema, future, erased users, unreadable shapes, texts that were not recorded, personal data (masked;
+discarded where it cannot be), consent, region, confidentiality, quality. The first gate that objects gives a row its
+one reason. Owns these rules, each a pure function over a batch; `texts` has marked the rows whose texts nobody said.
+Refuses to compare rows (`pipeline.traces.deduplicate` does) and fails closed: rows on which a gate raises are rejected
+with `gate_error`, and only those.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pipeline.traces.pii.columns import (
     pseudonym_column,
 )
 from pipeline.traces.records import Reason
+from pipeline.traces.texts import read_texts
 
 VERSION = 8
 """Raise it when a gate's rule changes: every day is then made again."""
@@ -35,8 +37,13 @@ VERSION = 8
 ROLES = ("system", "user", "assistant", "tool")
 YES = ("true", "1", "yes")
 NO = ("", "false", "0", "no", "none", "null")
-CUT = ("length", "max_tokens", "max_output_tokens", "incomplete")
-"""Finish reasons of a completion that hit the token limit, in lower case."""
+ENDED = (
+    *("stop", "stop_sequence", "end_turn", "eos", "eos_token", "endoftext", "complete", "completed", "finish"),
+    *("tool_calls", "tool_call", "tool_use", "function_call"),
+)
+"""Finish reasons of a completion that the model itself has ended, in lower case, with `_` for `-`."""
+UNSTATED = ("", "none", "null")
+"""Many sources do not say why a completion ended."""
 AHEAD = timedelta(days=1)
 """Clocks differ; a trace dated later than this after now is an error of its clock."""
 
@@ -94,6 +101,11 @@ def unreadable(batch: pa.RecordBatch, rules: GateRules) -> Any:
     return pc.is_valid(batch["unreadable"])
 
 
+def no_content(batch: pa.RecordBatch, rules: GateRules) -> Any:
+    """A placeholder stands for a text that was not recorded."""
+    return pc.is_valid(batch["not_recorded"])
+
+
 def consent(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """Only an explicit yes is a yes."""
     return pc.invert(says_yes(batch["consent_said"]))
@@ -118,8 +130,9 @@ def error(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 
 def truncated(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """Nor is a completion that was cut at the token limit."""
-    return pc.is_in(pc.utf8_lower(batch["finish_reason"]), pa.array(CUT))
+    """Nor is a completion that ended for another reason than a known good one."""
+    reasons = pc.replace_substring(_word(pc.fill_null(batch["finish_reason"], "")), "-", "_")
+    return pc.invert(pc.is_in(reasons, pa.array([*ENDED, *UNSTATED])))
 
 
 def latency(batch: pa.RecordBatch, rules: GateRules) -> Any:
@@ -156,6 +169,7 @@ GATES: tuple[tuple[Reason, Gate | None], ...] = (
     (Reason.FUTURE, future),
     (Reason.ERASED, erased),
     (Reason.UNREADABLE, unreadable),
+    (Reason.NO_CONTENT, no_content),
     (Reason.PII, None),
     (Reason.CONSENT, consent),
     (Reason.REGION, region),
@@ -227,6 +241,7 @@ def says_yes(values: Any) -> Any:
 def _check(
     batch: pa.RecordBatch, rules: GateRules, gates: Sequence[tuple[Reason, Gate | None]]
 ) -> tuple[pa.RecordBatch, list[Reason | None]]:
+    batch = read_texts(batch, rules.settings.placeholders)
     verdicts = np.full(batch.num_rows, len(gates))
     for order, (_, gate) in enumerate(gates):
         if gate is None:

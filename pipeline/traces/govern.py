@@ -40,6 +40,7 @@ SEEN_IN = {
     Reason.SCHEMA: ("trace_id", "observation_id", "model"),
     Reason.PII: ("has_payload",),
     Reason.UNREADABLE: ("unreadable",),
+    Reason.NO_CONTENT: ("not_recorded",),
 }
 """The columns that show why a gate objected."""
 
@@ -166,6 +167,8 @@ def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> 
             return f"without {', '.join(empty)}" if empty else "no user message, or a role that no chat has"
         case Reason.UNREADABLE:
             return value["unreadable"]
+        case Reason.NO_CONTENT:
+            return value["not_recorded"]
         case Reason.PII:
             return (
                 "an image, audio or file" if value["has_payload"] else "text that cannot be searched for personal data"

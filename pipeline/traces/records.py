@@ -32,7 +32,7 @@ class Reason(StrEnum):
     SCHEMA = "schema"  # JSON without what a trace needs
     FUTURE = "future"  # dated more than a day after it was read
     NOT_GENERATION = "not_generation"  # a span, tool call or event: it holds no text of the model
-    NO_CONTENT = "no_content"  # a model call whose text was not recorded
+    NO_CONTENT = "no_content"  # a model call whose text was not recorded, or is a placeholder
     UNREADABLE = "unreadable"  # its text is in a shape that no reader knows
     SUPERSEDED = "superseded"  # a newer export of the same observation won
     INTERMEDIATE = "intermediate"  # an earlier model call of a trace whose last one stands for it
@@ -42,7 +42,7 @@ class Reason(StrEnum):
     REGION = "region"
     CONFIDENTIAL = "confidential"
     ERROR = "error"
-    TRUNCATED = "truncated"  # the completion was cut at the token limit
+    TRUNCATED = "truncated"  # the completion did not end by the model itself
     LATENCY = "latency"
     TOOL_CALL_ONLY = "tool_call_only"  # only calls that the provider executes itself, and no text
     EMPTY_OUTPUT = "empty_output"

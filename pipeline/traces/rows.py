@@ -163,6 +163,7 @@ SEEN = pa.schema(
         pa.field("finish_reason", pa.string()),
         pa.field("has_payload", pa.bool_(), nullable=False),
         pa.field("unreadable", pa.string()),
+        pa.field("not_recorded", pa.string()),
         pa.field("consent_said", pa.string()),
         pa.field("region_said", pa.string()),
         pa.field("confidential_said", pa.string()),

@@ -310,7 +310,9 @@ class _Reader:
         beside = [value.get(key) for key in ("response_metadata", "generation_info")]
         places = [value, *(cast(Json, place) for place in beside if isinstance(place, dict))]
         reason = next((place[key] for place in places for key in keys if isinstance(place.get(key), str)), None)
-        if reason:
+        if not reason and value.get("type") == "message" and value.get("status") != "completed":
+            reason = value.get("status")  # of an item of OpenAI's responses
+        if isinstance(reason, str) and reason:
             self.chat.finish_reason = reason.rpartition(".")[2]  # FinishReason.STOP
 
 

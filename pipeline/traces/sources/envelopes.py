@@ -30,8 +30,8 @@ _SETTINGS = _words("""
     model temperature top_p topP top_k max_tokens max_completion_tokens max_output_tokens maxOutputTokens n stop seed
     stop_sequences stream stream_options user tools tool_choice toolChoice functions function_call parallel_tool_calls
     max_tool_calls response_format format logprobs top_logprobs logit_bias presence_penalty frequency_penalty store
-    metadata reasoning reasoning_effort thinking include truncation service_tier echo verbosity modalities background
-    safety_identifier prompt_cache_key extra_body extra_headers timeout options keep_alive best_of suffix formatted
+    metadata reasoning reasoning_effort thinking include truncation service_tier verbosity modalities background
+    safety_identifier prompt_cache_key extra_body extra_headers timeout options keep_alive best_of formatted
     kwargs
 """)
 """Keys of a request that decide how it is answered and hold none of its text."""
@@ -70,6 +70,7 @@ class EnvelopeContent(NamedTuple):
 def opened(value: Json, role: str) -> EnvelopeContent:
     """Open one envelope. Raises Unreadable."""
     keys = {key for key, inner in value.items() if inner is not None}
+    keys -= {key for key in ("suffix", "echo") if not value.get(key)}
     if value.get("error") and keys.isdisjoint(("choices", "candidates", "output", "content", "text", "message")):
         return EnvelopeContent(None, role, failed=True)
     for key in ("choices", "candidates", "generations"):
@@ -147,6 +148,8 @@ def _response(value: Json, keys: set[str]) -> EnvelopeContent | None:
         if known or value.get("object") == "response" or isinstance(inner, (list, dict)):
             details = value.get("incomplete_details")
             beside = {"finish_reason": cast(Json, details).get("reason")} if isinstance(details, dict) else {}
+            if value.get("object") == "response" and not beside:
+                beside = {"finish_reason": value.get("status")}
             return EnvelopeContent(inner, "assistant", beside=beside, failed=value.get("status") == "failed")
     if isinstance(value.get("completion"), str) and keys <= {"completion", *_ANSWERED}:
         return EnvelopeContent(value["completion"], "assistant")

@@ -12,7 +12,7 @@ from typing import Any, cast
 from pipeline.traces.sources import chat, choices, conventions, openinference
 from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.otlp import SpanEvent, attributes
-from pipeline.traces.sources.shapes import decoded
+from pipeline.traces.sources.shapes import Unreadable, decoded, in_order
 
 _NUMBERED = re.compile(r"gen_ai\.(?P<side>prompt|completion)\.(?P<n>\d+)\.(?P<field>.+)")
 _CALL = re.compile(r"tool_calls\.(\d+)\.(.+)")
@@ -34,6 +34,21 @@ def is_message_event(name: str) -> bool:
 
 def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     """The input of a call. `span_attributes`: the span's attributes."""
+    try:
+        return _asked(span_attributes, events)
+    except Unreadable as odd:
+        return chat.Chat([], unreadable=f"input: {odd}")
+
+
+def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
+    """The output of a call: its first choice, the one that was served."""
+    try:
+        return _answered(span_attributes, events)
+    except Unreadable as odd:
+        return chat.Chat([], unreadable=f"output: {odd}")
+
+
+def _asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     if (recorded := conventions.asked(span_attributes)) is not None:
         return recorded
     messages, _ = _conversation(_events(span_attributes, events))
@@ -53,8 +68,7 @@ def asked(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     return parsed
 
 
-def answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
-    """The output of a call: its first choice, the one that was served."""
+def _answered(span_attributes: Json, events: Iterable[SpanEvent]) -> chat.Chat:
     if (recorded := conventions.answered(span_attributes)) is not None:
         return recorded
     _, answers = _conversation(_events(span_attributes, events))
@@ -152,10 +166,10 @@ def _numbered(span_attributes: Json, side: str) -> list[Json]:
             message[match["field"]] = value
         else:
             message.setdefault("calls", {}).setdefault(int(call[1]), {})[call[2]] = value
-    messages = [numbered_messages[n] for n in sorted(numbered_messages)]
+    messages = in_order(numbered_messages)
     for message in messages:
         calls = message.pop("calls", {})
-        message.update({"tool_calls": [calls[n] for n in sorted(calls)]} if calls else {})
+        message.update({"tool_calls": in_order(calls)} if calls else {})
     return messages
 
 

@@ -16,6 +16,7 @@ from pipeline.traces.rows import Rejection
 from pipeline.traces.sources.compression import CHUNK, Broken
 from pipeline.traces.sources.elements import elements, is_array
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE
+from pipeline.traces.sources.shapes import Unreadable
 
 
 class LineBatch(NamedTuple):
@@ -112,6 +113,8 @@ def refusal(line: int, error: Exception, trace_id: str | None = None, day: str |
     """Why a row cannot be read, never with a word of it: msgspec's messages name types and places alone."""
     if isinstance(error, msgspec.ValidationError):
         return Rejection(line, Reason.SCHEMA, trace_id, day, str(error))
+    if isinstance(error, Unreadable):
+        return Rejection(line, Reason.UNREADABLE, trace_id, day, str(error))
     if isinstance(error, RecursionError):
         return Rejection(line, Reason.MALFORMED, trace_id, day, "nested too deep")
     if isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)):

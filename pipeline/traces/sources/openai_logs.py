@@ -32,6 +32,9 @@ USERS = ("user", "user_id", "safety_identifier")
 MARKS = ("version", "release", "environment", "tags")
 """What says who answered, where the line is the request itself."""
 SESSIONS = ("session_id", "conversation_id")
+ELSEWHERE = ("previous_response_id", "conversation", "suffix", "echo")
+"""Fields of a request whose prompt is not all in it, or whose answer is no text after the prompt: a conversation that
+the provider keeps, the end of a text whose middle is asked for, a prompt that the answer repeats."""
 _PLACED = frozenset(
     ("request", "response", "body", "metadata", "messages", "input", "instructions", "choices", "output", "usage")
 ) | {"object", "method", "url", "error", "status_code", "tools", "custom_id", *TIMES, *IDS, *USERS, *SESSIONS}
@@ -104,7 +107,9 @@ def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -
         latency_s=latency_s(_first((row,), STARTS), _first((row,), ENDS), _latency_s(row)),
         level="ERROR" if failed else "DEFAULT",
         error=_error(failure),
-        finish_reason=answered.finish_reason or _object(response.get("incomplete_details")).get("reason"),
+        finish_reason=answered.finish_reason
+        or _object(response.get("incomplete_details")).get("reason")
+        or (response.get("status") if response.get("object") == "response" else None),
         metadata=_metadata(row, request, response),
         unreadable=strange,
         has_payload=asked.has_payload or answered.has_payload,
@@ -149,12 +154,12 @@ def _status(row: Json) -> Any:
 
 def _asked(request: Json) -> tuple[chat.Chat, chat.Chat]:
     """Instructions and input of a request: of chat, of responses, or of completions."""
-    if request.get("previous_response_id") or request.get("conversation"):
-        return chat.Chat([], unreadable="input: {previous_response_id:str}"), chat.Chat([])  # the rest was not sent
+    if elsewhere := next((key for key in ELSEWHERE if request.get(key)), None):
+        return chat.Chat([], unreadable=f"input: a request with {elsewhere}"), chat.Chat([])
     places = ("messages", "input", "prompt")
     offered = {key: request[key] for key in ("tools", "functions") if request.get(key)}
     content = next(({key: request[key], **offered} for key in places if request.get(key) not in (None, "", [])), None)
-    return chat.parse(request.get("instructions"), "system"), chat.parse(content, "user")
+    return chat.parse(request.get("instructions") or request.get("system"), "system"), chat.parse(content, "user")
 
 
 def _latency_s(row: Json) -> float | None:

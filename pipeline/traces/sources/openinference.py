@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from pipeline.traces.sources import chat, choices
 from pipeline.traces.sources.calls import normal_tools
-from pipeline.traces.sources.shapes import Unreadable, decoded, literal
+from pipeline.traces.sources.shapes import Unreadable, decoded, in_order, literal
 
 _CALL = re.compile(r"tool_calls\.(\d+)\.tool_call\.(?:function\.)?(.+)")
 _PART = re.compile(r"contents\.(\d+)\.message_content\.(.+)")
@@ -25,7 +25,7 @@ def asked(span_attributes: Mapping[str, Any]) -> chat.Chat:
     content: Any = messages or span_attributes.get("llm.prompts.0.prompt.text")
     content = content or span_attributes.get("ai.prompt.messages", span_attributes.get("ai.prompt"))
     parsed = chat.parse(content or span_attributes.get("input.value"), "user")
-    if messages and (_lacks_a_message(span_attributes) or chat.torn(parsed)):
+    if messages and chat.torn(parsed):
         parsed = chat.Chat([], unreadable="input: a message of llm.input_messages is missing")
     parsed.tools += _tools(span_attributes)
     return parsed
@@ -83,17 +83,9 @@ def _messages(span_attributes: Mapping[str, Any], side: str) -> list[Json]:
         number, _, field = key.removeprefix(f"{prefix}.").partition(".")
         if key.startswith(f"{prefix}.") and number.isdecimal():
             numbered_messages.setdefault(int(number), {})[field] = value
-    return [
-        _message(numbered_messages[n], "user" if side == "input" else "assistant") for n in sorted(numbered_messages)
-    ]
-
-
-def _lacks_a_message(span_attributes: Mapping[str, Any]) -> bool:
-    """Whether an instrumentation left a message out that it could not write: its number is then missing."""
-    fields = [key.split(".") for key in span_attributes if key.startswith("llm.input_messages.")]
-    numbers = sorted({int(field[2]) for field in fields if field[2].isdecimal()})
     # Of OpenAI's responses the instructions are number 0, whether there are any or not.
-    return bool(numbers) and (numbers[0] > 1 or numbers != list(range(numbers[0], numbers[-1] + 1)))
+    first = 1 if side == "input" and numbered_messages and 0 not in numbered_messages else 0
+    return [_message(each, "user" if side == "input" else "assistant") for each in in_order(numbered_messages, first)]
 
 
 def _tools(span_attributes: Mapping[str, Any]) -> list[Json]:
@@ -148,7 +140,7 @@ def _message(fields: Json, role: str) -> Json:
     if results:
         message["content"] = results
     if parts:
-        message["content"] = [parts[n] for n in sorted(parts)]
+        message["content"] = in_order(parts)
     if calls:
-        message["tool_calls"] = [calls[n] for n in sorted(calls)]
+        message["tool_calls"] = in_order(calls)
     return message

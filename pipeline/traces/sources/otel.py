@@ -30,6 +30,7 @@ TOOLS = "gen_ai.tool.definitions"
 ENDED_IN_CALL = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
 """Why an answer ended that holds a call: without one, an instrumentation has lost it."""
 LOST_CALL = "output: a text that ended in a call, which is not there"
+DROPPED = "input: the SDK dropped attributes of the span"
 
 
 class Otel:
@@ -171,7 +172,9 @@ def _trace(
     failed = span.failed or answered.failed
     reason = answered.finish_reason or conventions.finish_reason(span_attributes)
     lost = reason in ENDED_IN_CALL and chat.completion(answered) and not chat.tool_calls(answered)
-    strange = None if failed else asked.unreadable or answered.unreadable or (LOST_CALL if lost else None)
+    unread = asked.unreadable or answered.unreadable or (LOST_CALL if lost else None)
+    has_text = bool(asked.messages or answered.messages)
+    strange = None if failed else (DROPPED if has_text and span.dropped else unread)
     if not (asked.messages or answered.messages or failed or strange):
         return Rejection(line, Reason.NO_CONTENT, span.trace_id, moment.date().isoformat())
     start, end = otlp.nanoseconds(span.start_time_unix_nano), otlp.nanoseconds(span.end_time_unix_nano)

@@ -114,7 +114,10 @@ def _joined(row: CallRecord, events: list[tuple[int, otlp.LogRecord, dict[str, A
     if not events or row.span is None:
         return row
     in_time = sorted((record for _, record, _ in events), key=_time)
-    added = [otlp.SpanEvent(each.event_name, [*each.attributes, *otlp.pairs_of(each.body)]) for each in in_time]
+    added = [
+        otlp.SpanEvent(each.event_name, [*each.attributes, *otlp.pairs_of(each.body)], each.dropped_attributes_count)
+        for each in in_time
+    ]
     return row._replace(span=msgspec.structs.replace(row.span, events=[*row.span.events, *added]))
 
 

@@ -49,9 +49,10 @@ class SpanStatus(msgspec.Struct):
     message: str = ""
 
 
-class SpanEvent(msgspec.Struct):
+class SpanEvent(msgspec.Struct, rename="camel"):
     name: str = ""
     attributes: list[Any] = []
+    dropped_attributes_count: int = 0
 
 
 class Span(msgspec.Struct, rename="camel"):
@@ -63,10 +64,18 @@ class Span(msgspec.Struct, rename="camel"):
     attributes: list[Any] = []
     events: list[SpanEvent] = []
     status: SpanStatus | None = None
+    dropped_attributes_count: int = 0
+    dropped_events_count: int = 0
 
     @property
     def failed(self) -> bool:
         return self.status is not None and self.status.code in ERROR
+
+    @property
+    def dropped(self) -> int:
+        """Attributes and events that the SDK left out because there were too many: which ones, nobody knows."""
+        of_events = sum(event.dropped_attributes_count for event in self.events)
+        return self.dropped_attributes_count + self.dropped_events_count + of_events
 
 
 class LogRecord(msgspec.Struct, rename="camel"):
@@ -78,6 +87,7 @@ class LogRecord(msgspec.Struct, rename="camel"):
     observed_time_unix_nano: int | str = 0
     event_name: str = ""
     attributes: list[Any] = []
+    dropped_attributes_count: int = 0
     body: Any = None
 
 

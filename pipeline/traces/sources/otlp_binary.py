@@ -267,9 +267,16 @@ def _span(span: Any) -> dict[str, Any]:
         "startTimeUnixNano": span.start_time_unix_nano,
         "endTimeUnixNano": span.end_time_unix_nano,
         "attributes": _pairs(span.attributes),
-        "events": [{"name": event.name, "attributes": _pairs(event.attributes)} for event in span.events],
+        "droppedAttributesCount": span.dropped_attributes_count,
+        "events": [_event(event) for event in span.events],
+        "droppedEventsCount": span.dropped_events_count,
         "status": {"code": span.status.code, "message": span.status.message},
     }
+
+
+def _event(event: Any) -> dict[str, Any]:
+    dropped = event.dropped_attributes_count
+    return {"name": event.name, "attributes": _pairs(event.attributes), "droppedAttributesCount": dropped}
 
 
 def _log(record: Any) -> dict[str, Any]:
@@ -280,6 +287,7 @@ def _log(record: Any) -> dict[str, Any]:
         "observedTimeUnixNano": record.observed_time_unix_nano,
         "eventName": record.event_name,
         "attributes": _pairs(record.attributes),
+        "droppedAttributesCount": record.dropped_attributes_count,
         "body": _value(record.body),
     }
 

@@ -11,9 +11,11 @@ import json
 import re
 import warnings
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
+
+Value = TypeVar("Value")
 
 LITERAL = 1 << 16
 NOTHING = frozenset({"None", "null", "undefined"})
@@ -38,6 +40,14 @@ _DEPTH, _KEYS, _LENGTH = 3, 12, 200
 
 class Unreadable(ValueError):
     """A value of no known shape. The text is its fingerprint."""
+
+
+def in_order(numbered: Mapping[int, Value], first: int = 0) -> list[Value]:
+    """Values whose numbers came with them. Raises Unreadable where one is missing: a part was not recorded."""
+    numbers = sorted(numbered)
+    if numbers != list(range(first, first + len(numbers))):
+        raise Unreadable("a number is missing")
+    return [numbered[n] for n in numbers]
 
 
 def unreadable(value: Any) -> Unreadable:

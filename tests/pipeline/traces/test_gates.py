@@ -75,6 +75,24 @@ def test_each_gate_has_its_reason(changes: dict[str, Any], reason: Reason) -> No
     assert judged(**changes) == reason
 
 
+@pytest.mark.parametrize(
+    "reason", ["stop", "STOP", "end_turn", "tool-calls", "eos_token", "COMPLETE", None, "", "null"]
+)
+def test_a_known_good_end_is_admitted(reason: str | None) -> None:
+    assert isinstance(judged(finish_reason=reason), dict)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        *("length", "max_tokens", "incomplete", "content_filter", "SAFETY", "abort", "error", "cancelled", "unknown"),
+        *("insufficient_system_resource", "model_context_window_exceeded", "pause_turn", "refusal", "a new one"),
+    ],
+)
+def test_no_other_end_is(reason: str) -> None:
+    assert judged(finish_reason=reason) == Reason.TRUNCATED
+
+
 def test_a_prompt_set_may_be_silent() -> None:
     asked = PromptsSource(uri="x", licence="MIT", consent=True, day=NOW.date())
     settings = SETTINGS.model_copy(update={"source": asked})

@@ -204,6 +204,10 @@ def test_a_text_for_nothing_is_no_answer(text: str) -> None:
 
 
 UNKNOWN: dict[str, Any] = {
+    "the middle of a text": {"model": "m", "prompt": "a = ", "suffix": " + 1"},
+    "an answer that repeats the prompt": {"model": "m", "prompt": "Hi", "echo": True},
+    "a compacted conversation": [USER, {"type": "compaction", "encrypted_content": "x"}, USER],
+    "a compacted message": [{"role": "user", "parts": [{"type": "compaction", "content": "They said hi."}]}],
     "an unknown item": [MESSAGE, {"type": "novel_thing", "payload": "secret"}],
     "an unknown part": {"role": "assistant", "content": [{"type": "hologram", "beam": "secret"}]},
     "an unknown role": {"role": "wizard", "content": "secret"},

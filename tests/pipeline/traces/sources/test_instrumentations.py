@@ -124,7 +124,7 @@ def test_a_prompt_with_a_message_left_out_is_unreadable(tmp_path: Path) -> None:
         for field, value in (("role", role), ("content", content))
     }
     trace = one(tmp_path, request(span({**numbered, "output.value": "Soon."})))
-    assert trace.unreadable == "input: a message of llm.input_messages is missing"
+    assert trace.unreadable == "input: a number is missing"
 
 
 @pytest.mark.parametrize("last", [{"role": "tool"}, {"role": "tool", "content": "shipped"}])

@@ -89,6 +89,14 @@ def test_the_responses_api_is_read(tmp_path: Path) -> None:
     assert trace.messages == [{"role": "system", "content": "Be brief."}, *ASKED]
     assert (trace.completion, trace.finish_reason, trace.input_tokens) == ("2", "max_output_tokens", 7)
     assert trace.timestamp == datetime(2026, 1, 5, 10, 0, 1, 500000)
+    cut = {key: value for key, value in response.items() if key != "incomplete_details"}
+    cut |= {"object": "response", "status": "in_progress"}
+    assert one(tmp_path / "cut", {"request": request, "response": cut}).finish_reason == "in_progress"
+
+
+def test_rules_beside_the_messages_are_of_the_prompt(tmp_path: Path) -> None:
+    trace = one(tmp_path, {"request": {**REQUEST, "system": "Be brief."}, "response": RESPONSE})
+    assert trace.messages == [{"role": "system", "content": "Be brief."}, *ASKED]
 
 
 def test_tool_calls_are_kept(tmp_path: Path) -> None:
@@ -120,7 +128,11 @@ def test_completions_are_read_and_latency_is_end_less_start(tmp_path: Path) -> N
     ("request_", "output"),
     [
         ({"model": "m", "input": "Hi", "previous_response_id": "r"}, [{"type": "message", "content": "Yes"}]),
+        ({"model": "m", "input": "Hi", "conversation": "c"}, [{"type": "message", "content": "Yes"}]),
+        ({"model": "m", "prompt": "a = ", "suffix": " + 1"}, [{"type": "message", "content": "Yes"}]),
+        ({"model": "m", "prompt": "Hi", "echo": True}, [{"type": "message", "content": "Hi Yes"}]),
         ({"model": "m", "input": "Hi"}, [{"type": "novel_thing", "payload": "secret"}]),
+        ({"model": "m", "input": [{"type": "compaction", "encrypted_content": "x"}, *ASKED]}, []),
     ],
 )
 def test_a_conversation_that_is_not_all_there_is_unreadable(tmp_path: Path, request_: Any, output: Any) -> None:

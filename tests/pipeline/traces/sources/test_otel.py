@@ -239,6 +239,33 @@ def test_numbered_tool_calls_are_kept(tmp_path: Path) -> None:
     ]
 
 
+NUMBERED = {"gen_ai.prompt.0.content": "Hi", "gen_ai.completion.0.content": "2"}
+CALLED = "gen_ai.completion.0.tool_calls"
+SHOWN = {"llm.input_messages.0.message.content": "Hi", "llm.output_messages.0.message.content": "2"}
+PART = "llm.input_messages.0.message.contents"
+
+
+@pytest.mark.parametrize(
+    "incomplete",
+    [
+        span(NUMBERED, droppedAttributesCount=2),
+        span(NUMBERED, droppedEventsCount=1),
+        span(NUMBERED, events=[{"name": "e", "attributes": [], "droppedAttributesCount": 1}]),
+        span({**NUMBERED, "gen_ai.prompt.2.content": "And then?"}),
+        span({"gen_ai.prompt.1.content": "Hi", "gen_ai.completion.0.content": "2"}),
+        span({**NUMBERED, f"{CALLED}.1.name": "f", f"{CALLED}.1.arguments": "{}"}),
+        span({**SHOWN, "llm.input_messages.2.message.content": "And then?"}),
+        span({**SHOWN, f"{PART}.0.message_content.text": "a", f"{PART}.2.message_content.text": "c"}),
+        span({**SHOWN, "llm.output_messages.2.message.content": "3"}),
+    ],
+)
+def test_a_call_of_which_a_part_was_not_recorded_is_unreadable(tmp_path: Path, incomplete: Any) -> None:
+    trace = one(tmp_path, request(incomplete))
+    assert trace.unreadable
+    failed = one(tmp_path / "failed", request({**incomplete, "status": {"code": 2}}))
+    assert (failed.level, failed.unreadable) == ("ERROR", None)
+
+
 def test_a_failed_call_is_an_error(tmp_path: Path) -> None:
     trace = one(tmp_path, request(span({"error.type": "timeout"}, status={"code": 2, "message": ""})))
     assert (trace.level, trace.error) == ("ERROR", "timeout")

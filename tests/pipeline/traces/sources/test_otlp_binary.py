@@ -68,6 +68,21 @@ def plain(rows: Rows) -> list[dict[str, Any]]:
     return [{**msgspec.to_builtins(trace), "line": 0} for trace in rows.traces]
 
 
+@pytest.mark.parametrize("dropped", ["droppedAttributesCount", "droppedEventsCount", "event", "record"])
+def test_what_was_dropped_is_counted_as_in_json(tmp_path: Path, dropped: str) -> None:
+    changes: dict[str, Any] = {dropped: 1}
+    if dropped == "event":
+        changes = {"events": [{"name": "e", "attributes": [], "droppedAttributesCount": 1}]}
+    by_attribute = {"gen_ai.input.messages": ASKED, "gen_ai.output.messages": ANSWERED}
+    value = logs(details(droppedAttributesCount=1)) if dropped == "record" else request(span(by_attribute, **changes))
+    folder = tmp_path / "binary"
+    folder.mkdir()
+    (folder / "a.pb").write_bytes(framed(in_protobuf(value)))
+    (trace,) = read(Otel(str(folder))).traces
+    assert trace.unreadable == "input: the SDK dropped attributes of the span"
+    assert plain(of_json(tmp_path / "json", [value])) == [{**msgspec.to_builtins(trace), "line": 0}]
+
+
 @pytest.mark.parametrize("form", ["framed", "gzip", "zstd in frames", "json in frames"])
 def test_requests_after_their_lengths_are_as_in_json(tmp_path: Path, form: str) -> None:
     import pyarrow as pa

@@ -1,0 +1,121 @@
+"""Only what was said is a text: placeholders, thoughts and control tokens in a batch, before the gates.
+
+Input: a batch of any source. Output: the same batch with thoughts taken off the texts of assistants, and with the rows
+marked (`unreadable`, `not_recorded`, `has_payload`) whose texts nobody said. The gates reject by these marks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.recipe.traces import Placeholder
+from pipeline.traces.arrow import pc
+from pipeline.traces.placeholders import Placeholders, placeholders
+from pipeline.traces.thoughts import HINT, ControlTokens, check, without_thoughts
+
+UNCLOSED = "a thought that is not closed"
+PREFILLED = "input: it ends in an assistant's turn"
+
+
+class Marks:
+    """What is wrong with rows, by their number; the first that is seen stays."""
+
+    def __init__(self) -> None:
+        self.unreadable: dict[int, str] = {}
+        self.not_recorded: dict[int, str] = {}
+        self.has_payload: dict[int, bool] = {}
+
+    def read(self, row: int, side: str, text: str, known: Placeholders, read: Callable[[str], str | None]) -> str:
+        """The text, or what `read` makes of it; "" for None."""
+        made = known.made_of(text)
+        if made == "payload":
+            self.has_payload[row] = True
+        elif made is not None:
+            self.not_recorded.setdefault(row, f"{side}: {made}")
+        if made is not None:
+            return text
+        try:
+            answer = read(text)
+        except ControlTokens as error:
+            self.unreadable.setdefault(row, f"{side}: {error}")
+            return text
+        if answer is None and side == "input":
+            self.unreadable.setdefault(row, f"{side}: {UNCLOSED}")
+        return answer or ""
+
+
+def read_texts(batch: pa.RecordBatch, own: Sequence[Placeholder]) -> pa.RecordBatch:
+    """The batch with texts that were said, and marks on the rows that hold others."""
+    known, marks = placeholders(tuple(own)), Marks()
+    messages = batch["messages"].flatten()
+    rows = pc.list_parent_indices(batch["messages"]).to_numpy()
+    roles, contents = messages.field("role"), messages.field("content")
+
+    def of_message(place: int, text: str) -> str:
+        read = without_thoughts if roles[place].as_py() == "assistant" else _plain
+        return marks.read(int(rows[place]), "input", text, known, read)
+
+    def of_answer(row: int, text: str) -> str:
+        return marks.read(row, "output", text, known, without_thoughts)
+
+    pattern = f"{HINT}|{known.pattern}"
+    columns = {"completion": _changed(batch["completion"], pattern, of_answer)}
+    # An expected answer that was not recorded is none: nothing can be checked against it.
+    columns["reference"] = _changed(batch["reference"], known.pattern, lambda _row, _text: None)
+    contents = _changed(contents, pattern, of_message)
+    _changed(batch["tool_calls"], pattern, lambda row, text: marks.read(row, "output", text, known, _plain))
+    calls = messages.field("tool_calls")
+    _changed(calls, pattern, lambda place, text: marks.read(int(rows[place]), "input", text, known, _plain))
+    for row in rows[_last(batch["messages"], pc.equal(roles, "assistant"))].tolist():
+        marks.unreadable.setdefault(row, PREFILLED)
+    if contents is not messages.field("content"):
+        columns["messages"] = _with_contents(batch["messages"], messages, contents)
+    for name in ("unreadable", "not_recorded", "has_payload"):
+        columns[name] = _marked(batch[name], getattr(marks, name))
+    arrays = [columns.get(name, batch[name]) for name in batch.schema.names]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
+
+
+def _plain(text: str) -> str:
+    check(text)
+    return text
+
+
+def _changed(values: pa.Array, pattern: str, read: Callable[[int, str], str | None]) -> pa.Array:
+    """The column with what `read` makes of the texts that match."""
+    if values.null_count == len(values):
+        return values
+    odd = pc.fill_null(pc.match_substring_regex(values, pattern), False)
+    places = np.flatnonzero(odd.to_numpy(zero_copy_only=False)).tolist()
+    texts: list[str] = [values[place].as_py() for place in places]
+    new = [read(place, text) for place, text in zip(places, texts, strict=True)]
+    return values if new == texts else pc.replace_with_mask(values, odd, pa.array(new, values.type))
+
+
+def _last(lists: pa.ListArray, flags: Any) -> np.ndarray:
+    """Places, in the flat values, of the last element of each list, where it is flagged."""
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(lengths)[lengths > 0] - 1
+    return ends[pc.fill_null(flags, False).to_numpy(zero_copy_only=False)[ends]]
+
+
+def _with_contents(lists: pa.ListArray, messages: pa.StructArray, contents: pa.Array) -> pa.ListArray:
+    fields = list(messages.type)
+    arrays = [contents if f.name == "content" else messages.field(f.name) for f in fields]
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, pa.StructArray.from_arrays(arrays, fields=fields), type=lists.type)
+
+
+def _marked(values: pa.Array, marks: dict[int, Any]) -> pa.Array:
+    """The column with the marks; a value that is there stays, but for a boolean."""
+    if not marks:
+        return values
+    kept = {row: mark for row, mark in marks.items() if mark is True or not values[row].is_valid}
+    flags = np.zeros(len(values), bool)
+    flags[list(kept)] = True
+    return pc.replace_with_mask(values, pa.array(flags), pa.array([kept[row] for row in sorted(kept)], values.type))
