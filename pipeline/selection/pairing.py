@@ -24,6 +24,7 @@ from pipeline.conversation import UNSHOWABLE, holds_tools, split
 from pipeline.recipe import Selection
 from pipeline.storage import DatasetRef
 from pipeline.traces.arrow import pc
+from pipeline.traces.pii import is_masked
 from pipeline.traces.prompt_sets import UNANSWERED
 
 
@@ -124,10 +125,13 @@ Scored = tuple[float, LabelledRow]
 
 
 def comparable(group: Sequence[LabelledRow]) -> list[list[Scored]]:
-    """A prompt's labelled completions, best first; apart by profile and reference, where rewards mean other things."""
+    """A prompt's labelled completions, best first; apart by profile and reference, where rewards mean other things.
+
+    One that holds a placeholder for personal data teaches nothing.
+    """
     scales: defaultdict[tuple[str, str], list[Scored]] = defaultdict(list)
     for row in group:
-        if row.final_reward is not None:
+        if row.final_reward is not None and not is_masked(row.completion):
             scales[row.profile, row.reference or ""].append((row.final_reward, row))
     return [sorted(scales[key], key=_rank) for key in sorted(scales)]
 

@@ -113,7 +113,7 @@ class PreferenceDataset(Record):
     capped_pairs: int
     capped_thumbs: int = 0
     unclear_ratings: int = 0
-    """Rated rows that make no thumb: contradictory, hardly rated, or without an answer."""
+    """Rated rows that make no thumb: contradictory, hardly rated, without an answer, or with a masked one."""
     curriculum: dict[str, int]
     """Verifiable prompts by what is known of them: frontier, unknown; and left out: solved, unsolved, ambiguous."""
     clusters: int

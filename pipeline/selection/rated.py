@@ -1,7 +1,8 @@
 """Rated rows that a reward model may learn from: the same consent and decontamination as for preference data.
 
-Owns the order: rows with a call that no model can be shown, rows without consent of now, rows that a frozen suite asks,
-rows that hold an item of an evaluation; each is counted. Refuses to read a thumb: pipeline/rewards/reward_model does.
+Owns the order: rows with a call that no model can be shown, rows without consent of now, answers with a placeholder
+for personal data, rows that a frozen suite asks, rows that hold an item of an evaluation; each is counted. Refuses to
+read a thumb: pipeline/rewards/reward_model does.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pipeline.selection.pairing import LabelledRow, read_labels
 from pipeline.selection.trainable import HeldApart, without_frozen
 from pipeline.storage import DatasetRef
 from pipeline.traces.arrow import pc
+from pipeline.traces.pii import is_masked
 
 
 def rated_rows(
@@ -31,11 +33,13 @@ def rated_rows(
     rated = [row for row in read_labels(labels) if row.feedback is not None]
     allowed = governed()
     agreed = [row for row in rated if row.consent is True and row[:2] in allowed]
-    unfrozen = without_frozen(agreed, apart.frozen)
+    plain = [row for row in agreed if not is_masked(row.completion)]
+    unfrozen = without_frozen(plain, apart.frozen)
     clean = Index(apart.texts).check(unfrozen)[0]
     return clean, {
         "unshowable call": all_rated - len(rated),
         "without consent": len(rated) - len(agreed),
-        "kept for suites": len(agreed) - len(unfrozen),
+        "masked answer": len(agreed) - len(plain),
+        "kept for suites": len(plain) - len(unfrozen),
         "holds an evaluation's item": len(unfrozen) - len(clean),
     }

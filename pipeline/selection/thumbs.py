@@ -2,8 +2,8 @@
 
 Rule. A settled value of feedback that is `CLEAR` away from one half makes a thumb: under a prior of strength 1 a single
 word does (0.75, 0.25), one that another contradicts (0.5) or a retry weakens (0.6) does not, and a retry alone (0.33)
-is none. An answer without text is left out, whatever people thought of it. No user and no tenant is behind more than
-their share, by the rule for pairs.
+is none. An answer without text, or with a placeholder for personal data, is left out, whatever people thought of it. No
+user and no tenant is behind more than their share, by the rule for pairs.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pipeline.selection.chats import CHAT, to_rows
 from pipeline.selection.pairing import LabelledRow
+from pipeline.traces.pii import is_masked
 
 CLEAR = 0.2
 THUMBS = pa.schema(
@@ -49,7 +50,7 @@ def thumbs(groups: Mapping[str, Sequence[LabelledRow]]) -> tuple[list[RatedAnswe
     clear = [
         RatedAnswer(row, value > 0.5, 2 * abs(value - 0.5))
         for row, value in rated
-        if abs(value - 0.5) >= CLEAR - 1e-9 and row.completion.strip()
+        if abs(value - 0.5) >= CLEAR - 1e-9 and row.completion.strip() and not is_masked(row.completion)
     ]
     return clear, len(rated) - len(clear)
 

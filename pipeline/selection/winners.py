@@ -1,6 +1,7 @@
 """Winners: of several fresh answers to a logged prompt, the one that a scorer puts first.
 
-Rule (best of k; arXiv 2304.06767). An answer without its end, without text or without a score never wins. A prompt has
+Rule (best of k; arXiv 2304.06767). An answer without its end, without text or without a score, or with a
+placeholder for personal data, never wins. A prompt has
 a winner when two answers that may win differ in score: where all are alike the choice would be a draw. Of equal scores
 the shorter answer wins, then the one first in order of its text.
 """
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from pipeline.selection.chats import CHAT, to_rows
 from pipeline.selection.pairing import LabelledRow
+from pipeline.traces.pii import is_masked
 
 WINNERS = pa.schema(
     [
@@ -53,7 +55,7 @@ def _best(prompt: str, drawn: Sequence[LabelledRow]) -> Winner | None:
 
 
 def _may_win(row: LabelledRow) -> bool:
-    return row.finished and bool(row.completion.strip())
+    return row.finished and bool(row.completion.strip()) and not is_masked(row.completion)
 
 
 def winner_row(

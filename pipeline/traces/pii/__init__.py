@@ -16,7 +16,8 @@ from typing import Any, cast
 
 import re2
 
-from pipeline.traces.pii.kinds import FAMILIES, KINDS, LABEL, UUID, UUID_HYPHENS, Kind
+from pipeline.traces.pii.contexts import SECRETS, fences
+from pipeline.traces.pii.kinds import FAMILIES, KINDS, LABEL, PLACEHOLDER, UUID, UUID_HYPHENS, Kind
 
 MAX_CHARS = 1_000_000
 """Longer text is not searched, so it cannot be called clean."""
@@ -55,6 +56,7 @@ _compiled = [(kind, re2.compile(kind.pattern)) for kind in KINDS]
 _which = _search_set()
 _candidate, _blob, _hides = map(_test, ("|".join(CANDIDATES), BLOB, HIDES))
 _any = _test("|".join(f"(?:{kind.pattern})" for kind in KINDS))
+_placeholder = _test(PLACEHOLDER)
 _invisible, _odd, _label, _escape, _uuid = *map(_test, (INVISIBLE, ODD, LABEL)), *map(re2.compile, (ESCAPE, UUID))
 
 
@@ -82,6 +84,11 @@ def mask(text: str) -> str:
             return text if masked == plain else masked
         current = masked
     raise Unmaskable("Masking does not come to rest on this text. Drop the record.")
+
+
+def is_masked(text: str) -> bool:
+    """Whether a text holds a placeholder for personal data."""
+    return "[" in text and _placeholder.search(text) is not None
 
 
 def has_kind(text: str) -> bool:
@@ -269,15 +276,27 @@ def _masked_kind(text: str, kind: Kind, pattern: Any) -> str:
 
 
 def _spans(text: str, kind: Kind, pattern: Any) -> Iterator[tuple[int, int]]:
-    """Where a kind stands in a text, outside of identifiers."""
-    identifiers: list[tuple[int, int]] | None = None
+    """Where a kind stands in a text, outside of identifiers, and of code unless it is a secret."""
+    outside: list[tuple[int, int]] | None = None
     # In ASCII a byte is a character; what is not has its characters counted by RE2's own wrapper.
     for match in pattern.finditer(text.encode() if text.isascii() else text):
         offset, last = match.span(1)
         for start, end in kind.confirm(text[offset:last]):
-            if identifiers is None:
-                hyphened = text.count("-") >= UUID_HYPHENS  # far faster than the search that it spares
-                identifiers = [uuid_match.span() for uuid_match in _uuid.finditer(text)] if hyphened else []
-            at = bisect_right(identifiers, (offset + start, len(text))) - 1
-            if at < 0 or offset + end > identifiers[at][1]:
+            if outside is None:
+                outside = _left_alone(text, kind)
+            at = bisect_right(outside, (offset + start, len(text))) - 1
+            if at >= 0 and offset + end <= outside[at][1]:
+                continue
+            if not kind.spared(text, offset + start, offset + end):
                 yield offset + start, offset + end
+
+
+def _left_alone(text: str, kind: Kind) -> list[tuple[int, int]]:
+    """Passages in their order, none in another, in which the kind is not looked for."""
+    hyphened = text.count("-") >= UUID_HYPHENS  # far faster than the search that it spares
+    identifiers = [uuid_match.span() for uuid_match in _uuid.finditer(text)] if hyphened else []
+    code = [] if kind.name in SECRETS else fences(text)
+    if not code:
+        return identifiers
+    own = [each for each in identifiers if not any(start <= each[0] < end for start, end in code)]
+    return sorted([*own, *code])

@@ -11,6 +11,18 @@ import ipaddress
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from pipeline.traces.pii.contexts import (
+    PHONE_WORD,
+    SSN_WORD,
+    TELEPHONE,
+    Spared,
+    is_code_address,
+    is_computed,
+    is_no_telephone,
+    is_version,
+    never,
+)
+
 Spans = Callable[[str], Iterator[tuple[int, int]]]
 
 
@@ -23,6 +35,8 @@ class Kind(NamedTuple):
     hint: str = ""
     """What any text that may hold one matches, for a pattern with many states or one that reads the words before a
     candidate, which JSON quotes. Without it the pattern itself is the hint."""
+    spared: Spared = never
+    """Whether what stands around a span shows that it is none."""
 
 
 def _whole(text: str) -> Iterator[tuple[int, int]]:
@@ -187,12 +201,7 @@ _IBAN_COUNTRIES = (
     "M[CDEKNRTU]|N[ILO]|OM|P[KLST]|QA|R[OSU]|S[ACDEIKMOTV]|T[LNR]|UA|V[AG]|XK|YE"
 )
 _PEM = "-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
-_PHONE_WORD = (
-    r"(?i:phone|mobile|\bcell|whatsapp|\bfax\b|\btel\b|call (?:me|us|him|her)|téléphone|portable|telefon|handy|"
-    r"m[oó]vil|celular|电话|手机|電話|携帯|전화|휴대폰)"
-)
 _SAID = r"(?i:number|n[or]|numéro|nummer|número|is|at|on|est|ist|es|é|号码|番号|번호|是|は|는|:)"
-_SSN_WORD = r"(?i:\bssn|_ssn|social[ _\-]?security)"
 
 KINDS = (
     Kind("PRIVATE_KEY", rf"(?s)({_PEM}.*?(?:-----END [A-Z ]{{0,30}}PRIVATE KEY(?: BLOCK)?-----|\z))", _whole, _PEM),
@@ -210,22 +219,23 @@ KINDS = (
         r"(?:\\[nrtbf])?([\pL\pM\pN._%+\-]+(?:'[\pL\pM\pN._%+\-]+)*(?:@|%40)(?:[\pL\pM\pN_\-]+\.)+\pL[\pL\pM\pN\-]+)",
         _whole,
         r"(?:@|%40)[^\s@]+\.",
+        is_code_address,
     ),
     Kind(
         "IBAN",
         rf"(?i){_LEFT}((?:{_IBAN_COUNTRIES})[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{2,7}}(?: ?[A-Z0-9]{{1,3}})?){_RIGHT}",
         _iban,
     ),
-    Kind("RRN", rf"{_LEFT}(\d{{2}}[01]\d[0-3]\d(?: ?- ?)?[1-8]\d{{6}}){_RIGHT}", _rrn),
-    Kind("CARD", rf"{_LEFT}(\d(?:[ \-]?\d){{11,}}){_RIGHT}", _card),
-    Kind("SSN", rf"{_LEFT}(\d{{3}}-\d{{2}}-\d{{4}}){_RIGHT}", _ssn),
+    Kind("RRN", rf"{_LEFT}(\d{{2}}[01]\d[0-3]\d(?: ?- ?)?[1-8]\d{{6}}){_RIGHT}", _rrn, spared=is_computed),
+    Kind("CARD", rf"{_LEFT}(\d(?:[ \-]?\d){{11,}}){_RIGHT}", _card, spared=is_computed),
+    Kind("SSN", rf"{_LEFT}(\d{{3}}-\d{{2}}-\d{{4}}){_RIGHT}", _ssn, spared=is_computed),
     Kind(
         "SSN",
-        rf"{_SSN_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\d{{3}}[ \-]?\d{{2}}[ \-]?\d{{4}})\b",
+        rf"{SSN_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\d{{3}}[ \-]?\d{{2}}[ \-]?\d{{4}})\b",
         _ssn,
-        _SSN_WORD,
+        SSN_WORD,
     ),
-    Kind("IP", rf"{_LEFT}(\d{{1,3}}(?:\.\d{{1,3}}){{3}}){_RIGHT}", _ipv4),
+    Kind("IP", rf"{_LEFT}(\d{{1,3}}(?:\.\d{{1,3}}){{3}}){_RIGHT}", _ipv4, spared=is_version),
     Kind("IP", rf"(?i){_LEFT}([0-9a-f]{{3,4}}:(?:[0-9a-f]{{0,4}}:){{1,6}}[0-9a-f]{{0,4}})(?:[^\w:]|_|$)", _ipv6),
     # With a country code. After a number, "+" adds, unless what follows is grouped as telephone numbers are.
     Kind(
@@ -239,13 +249,18 @@ KINDS = (
     Kind("PHONE", rf"{_LEFT}(00[1-9]\d{{9,12}})\b", _whole),
     # North American form.
     Kind("PHONE", rf"(\(\d{{3}}\) ?\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole),
-    Kind("PHONE", rf"{_LEFT}(\d{{3}}[ .\-]\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole),
+    Kind("PHONE", rf"{_LEFT}(\d{{3}}[ .\-]\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole, spared=is_no_telephone),
     # With a trunk zero (Europe, Japan, Korea), an area code of Brazil, or the eight of Russia.
     Kind("PHONE", r"(\(0[1-9]\d{0,4}\)[ \-]?\d{2,8}(?:[ .\-]\d{2,4}){0,4})\b", _trunk_zero),
-    Kind("PHONE", rf"{_LEFT}(0[1-9]\d{{0,4}}[ .\-/]\d{{2,8}}(?:[ .\-]\d{{2,4}}){{0,4}})\b", _trunk_zero),
-    Kind("PHONE", rf"{_LEFT}(0[1-9]\d{{8,9}})\b", _bare_trunk_zero),
+    Kind(
+        "PHONE",
+        rf"{_LEFT}(0[1-9]\d{{0,4}}[ .\-/]\d{{2,8}}(?:[ .\-]\d{{2,4}}){{0,4}})\b",
+        _trunk_zero,
+        spared=is_computed,
+    ),
+    Kind("PHONE", rf"{_LEFT}(0[1-9]\d{{8,9}})\b", _bare_trunk_zero, spared=is_computed),
     Kind("PHONE", r"(\(\d{2}\) ?9?\d{4}-\d{4})\b", _whole),
-    Kind("PHONE", rf"{_LEFT}(\d{{2}}[ \-]9?\d{{4}}-\d{{4}})\b", _four_four),
+    Kind("PHONE", rf"{_LEFT}(\d{{2}}[ \-]9?\d{{4}}-\d{{4}})\b", _four_four, spared=is_computed),
     Kind("PHONE", rf"{_LEFT}(8[ \-]?\(?\d{{3}}\)?[ \-]\d{{3}}[ \-]\d{{2}}[ \-]?\d{{2}})\b", _whole),
     # Bare digits: a Chinese mobile number that no sum leads to, and what a text says is a telephone number.
     Kind(
@@ -256,16 +271,18 @@ KINDS = (
     ),
     Kind(
         "PHONE",
-        rf"{_PHONE_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\(?\d(?:[ \-.()]{{0,3}}\d){{7,14}})\b",
+        rf"{PHONE_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\(?\d(?:[ \-.()]{{0,3}}\d){{7,14}})\b",
         _whole,
-        rf"{_PHONE_WORD}\D*\d",
+        rf"{PHONE_WORD}\D*\d",
     ),
 )
 
+PLACEHOLDER = rf"\[(?:{'|'.join(sorted({kind.name for kind in KINDS}))}|BINARY)\]"
+"""What stands in a masked text."""
 UUID = r"(?i)\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
 """Identifiers in whose random digits nothing is looked for."""
 UUID_HYPHENS = 4
-LABEL = rf"{_PHONE_WORD}|{_SSN_WORD}|(?i:aws|secret)"
+LABEL = rf"{TELEPHONE}|{SSN_WORD}|(?i:aws|secret)"
 """Words that tell what the digits or letters after them are."""
 
 _CERTAIN = (
@@ -277,7 +294,7 @@ COARSE = (rf"{_CERTAIN}|[A-Za-z0-9_\-+/.]{{16}}|[0-9](?:[ .\-()/]{{0,3}}[0-9]){{
 COARSE_JSON = (
     rf"{_CERTAIN}|\+[0-9]|[0-9](?:[ .\-()/]{{0,2}}[0-9]){{8}}|[0-9] - [1-8]|00[1-9][0-9]{{0,2}}[ .\-/]",
     r"(?i:bearer) |(?:sk|rk|pk)[-_]|gh[a-z]_|github_pat_|gl[a-z]{2,5}-|hf_|npm_|whsec_|AIza|xox[a-z]-|pypi-|SG\.|eyJ|"
-    rf"A[A-Z0-9]{{19}}|[A-Za-z0-9/+]{{40}}|{_SSN_WORD}|{_PHONE_WORD}\D*[0-9]",
+    rf"A[A-Z0-9]{{19}}|[A-Za-z0-9/+]{{40}}|{SSN_WORD}|{PHONE_WORD}\D*[0-9]",
 )
 """The same for JSON, which is full of identifiers and times: they should not match."""
 FAMILIES = (("PHONE",), ("CARD", "RRN", "SSN", "IP", "IBAN"), ("EMAIL",), ("PRIVATE_KEY", "API_KEY", "AWS_KEY"))

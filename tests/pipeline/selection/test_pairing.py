@@ -81,6 +81,13 @@ def test_equal_texts_stand_with_the_mean_of_their_rewards(
     assert [(pair.chosen.trace_id, pair.rejected.trace_id, round(pair.margin, 9)) for pair in found] == made
 
 
+@pytest.mark.parametrize("masked", ["Write to [EMAIL].", '<tool_call>{"to": "[PHONE]"}</tool_call>', "[BINARY]"])
+def test_an_answer_with_a_placeholder_is_no_side(masked: str) -> None:
+    assert pairs(by_prompt([row("a", 1.0, completion=masked), row("b", 0.0)]), SETTINGS) == []
+    assert pairs(by_prompt([row("a", 1.0), row("b", 0.0, completion=masked)]), SETTINGS) == []
+    assert len(pairs(by_prompt([row("a", 1.0, completion="[EM]"), row("b", 0.0)]), SETTINGS)) == 1
+
+
 REWARDS = st.lists(st.tuples(st.sampled_from("ab"), st.floats(0, 1) | st.none(), st.sampled_from("xyz")), max_size=30)
 
 

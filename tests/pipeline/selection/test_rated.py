@@ -29,6 +29,7 @@ def test_rows_that_may_not_be_learned_from_are_counted(tmp_path: Path) -> None:
         row("calls", "Look it up.", reason="unshowable_call"),
         row("refused", "Is that so?", consent=False),
         row("withdrawn", "Is it?"),
+        row("masked", "Who is it?", completion="Ask [EMAIL]."),
         frozen,
         row("asked", f"Tell me. {ITEM}"),
         row("told", "Tell me.", completion=ITEM),
@@ -42,6 +43,7 @@ def test_rows_that_may_not_be_learned_from_are_counted(tmp_path: Path) -> None:
     assert left_out == {
         "unshowable call": 1,
         "without consent": 2,
+        "masked answer": 1,
         "kept for suites": 1,
         "holds an evaluation's item": 2,
     }

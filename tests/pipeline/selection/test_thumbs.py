@@ -58,6 +58,7 @@ def evidence(rows: list[LabelledRow]) -> Evidence:
 def test_a_rating_makes_a_thumb_where_it_is_clear(value: float | None, label: bool | None) -> None:
     clear, unclear = thumbs(by_prompt([rated("a", value)]))
     assert [thumb.liked for thumb in clear] == ([] if label is None else [label])
+    assert thumbs(by_prompt([rated("a", value, completion="Call [PHONE]")]))[0] == []
     assert unclear == (label is None and value is not None)
 
 

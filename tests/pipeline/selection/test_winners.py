@@ -43,6 +43,7 @@ def test_the_best_of_k_wins() -> None:
         sample("sun", "cut off", 2.0, ended=False),
         sample("sun", " ", 2.0),
         sample("sun", "no score", None),
+        sample("sun", "Write to [EMAIL].", 2.0),
     ],
     ids=lambda each: each.completion.strip() or "empty",
 )

@@ -43,6 +43,7 @@ def cases(shared_data: Path) -> Path:
         ("27-*/snake-case", "otel", ["schema"]),
         ("27-*/tempo-api", "otel", ["schema"]),
         ("29-*/data", "langfuse_export", [A, *["no_content"] * 3, "pii"]),
+        ("33-*/data", "langfuse_export", [A] * 6),
     ],
 )
 def test_a_situation_has_its_verdicts(cases: Path, case: str, kind: str, verdicts: list[str]) -> None:
@@ -58,4 +59,5 @@ def test_a_situation_has_its_verdicts(cases: Path, case: str, kind: str, verdict
             seen += [(rejection.line, str(rejection.reason)) for rejection in (*block.rejected, *unfit)]
             admitted = [row for row, reason in zip(checked.to_pylist(), reasons, strict=True) if reason is None]
             assert not any("<" in row["completion"] for row in admitted)
+            assert [row["line"] for row in admitted if "[" in row["completion"]] == ([6] if case[:2] == "33" else [])
     assert [reason for _, reason in sorted(seen)] == verdicts

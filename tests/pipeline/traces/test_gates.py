@@ -156,6 +156,12 @@ def test_every_text_that_is_kept_is_masked() -> None:
     assert mail not in str(result)
 
 
+@pytest.mark.parametrize(("expected", "kept"), [("a@example.com", None), ("Ask a@example.com", None), ("4", "4")])
+def test_a_row_whose_reference_was_masked_is_unverifiable(expected: str, kept: str | None) -> None:
+    result = judged(metadata={"user_consent": True, "expected_answer": expected}, completion="[EMAIL]")
+    assert isinstance(result, dict) and result["reference"] == kept
+
+
 def test_scores_stay_with_their_row() -> None:
     named = {"one": ["a", "b"], "none": [], "two": ["c"]}
     scores = {each: [Score("s", "t", None, name, 1.0, "user", None) for name in named[each]] for each in named}

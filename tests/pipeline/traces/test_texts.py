@@ -146,7 +146,7 @@ def test_control_tokens_are_unreadable(text: str, role: str) -> None:
         "analysisTwo and two.assistantfinalFour.",
     ],
 )
-def test_what_a_parser_should_have_taken_off_an_answer_is_unreadable(text: str) -> None:
+def test_what_a_parser_should_have_taken_off_is_unreadable(text: str) -> None:
     assert judged(completion=text) == Reason.UNREADABLE
     assert isinstance(judged(messages=asked(text, role="system")), dict)  # instructions may quote it
 
