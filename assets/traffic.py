@@ -24,7 +24,7 @@ from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots, slots_of_n
 from pipeline.gateway.split import GatewaySplit
 from pipeline.gateway.split_file import write_champion
 from pipeline.recipe import Recipe
-from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic, SagemakerTraffic
+from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
 from pipeline.rollout.fingerprint import ROUNDS, identify_slot
@@ -78,10 +78,6 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
 
             client = connect(deployment.kubeconfig())
             return HttpRoute(client, traffic, name, SlotIdentity(deployment), location)
-        case SagemakerTraffic():
-            from pipeline.rollout.sagemaker import SagemakerEndpoint
-
-            return SagemakerEndpoint(deployment.store(), traffic, name, location)
         case NoTraffic():
             return NoRouter()
         case _:

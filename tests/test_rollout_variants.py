@@ -1,7 +1,7 @@
-"""Whole rollouts over each router that a recipe can name: to the promotion, and back where the candidate is worse.
+"""Whole rollouts over an HTTPRoute: to the promotion, and back where the candidate is worse.
 
-The routers of others are the tests' API server and moto's SageMaker, measured by a real Prometheus (skipped where it is
-not installed) and by production's own traces.
+The route is the tests' API server's, measured by a real Prometheus (skipped where it is not installed) and by
+production's own traces.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import random
 import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -26,25 +25,23 @@ from pipeline.rollout.export import export_model, exported_uri
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, RolloutState
 from pipeline.storage import ModelRef
-from tests.endpoints import taking_configurations
 from tests.k8s.cluster.kinds import Refused
 from tests.k8s.cluster.server import api_server
 from tests.k8s.slotted import SPACE, SlottedCluster, route, slot
 from tests.loop import EMBEDDED, ROOT
 from tests.opened import open_rollout
 from tests.production import ERRORS_QUERY, ModelServer, asking, scrape_config
-from tests.servers import prometheus, s3
+from tests.servers import prometheus
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 NAME = "arithmetic"
-REGION = "us-east-1"
 
 
 class Production:
     """A deployment whose requests another's router splits, with a rollout that is open."""
 
-    def __init__(self, folder: Path, traffic: Mapping[str, Any], patch: pytest.MonkeyPatch, exported: str = "") -> None:
-        self.folder, self.exported = folder, exported or str(folder / "exported")
+    def __init__(self, folder: Path, traffic: Mapping[str, Any], patch: pytest.MonkeyPatch) -> None:
+        self.folder, self.exported = folder, str(folder / "exported")
         self._traffic, self._url = traffic, "http://127.0.0.1:9"
         self._met: list[int] = []
         self.servers: dict[str, ModelServer] = {}
@@ -177,53 +174,9 @@ def http_route(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]
             yield production
 
 
-@contextmanager
-def sagemaker(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]:
-    """An endpoint whose first variant holds the champion, with all of the traffic; the other holds nothing known."""
-    import boto3
-
-    name = f"model-{uuid.uuid4().hex[:8]}"
-    with s3() as endpoint:
-        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": endpoint}
-        for key, value in keys.items():
-            patch.setenv(key, value)
-        client: Any = boto3.client("sagemaker", region_name=REGION)
-        boto3.client("s3", region_name=REGION).create_bucket(Bucket=name)
-        taking_configurations(patch)
-        traffic = {"kind": "sagemaker", "endpoint": name, "region": REGION}
-        production = Production(folder, traffic, patch, exported=f"s3://{name}/models")
-        of = {"slot-a": production.champion, "slot-b": production.candidate}
-        listed: list[dict[str, Any]] = []
-        for variant, model in of.items():
-            held = {"MODEL_DIGEST": model.digest} if variant == "slot-a" else {}
-            container = {"Image": "vllm", "ModelDataUrl": "s3://elsewhere/model", "Environment": held}
-            role = "arn:aws:iam::123456789012:role/x"
-            client.create_model(ModelName=f"{name}-{variant}", PrimaryContainer=container, ExecutionRoleArn=role)
-            shape = {"InstanceType": "ml.t2.medium", "InitialInstanceCount": 1}
-            weight = float(variant == "slot-a")
-            listed.append(
-                {"VariantName": variant, "ModelName": f"{name}-{variant}", "InitialVariantWeight": weight, **shape}
-            )
-        client.create_endpoint_config(EndpointConfigName=name, ProductionVariants=listed)
-        client.create_endpoint(EndpointName=name, EndpointConfigName=name)
-
-        def weights() -> dict[str, float]:
-            rows = client.describe_endpoint(EndpointName=name)["ProductionVariants"]
-            weights = {of[row["VariantName"]].digest: row.get("CurrentWeight", 0.0) for row in rows}
-            return weights if any(weights.values()) else {production.champion.digest: 1.0}
-
-        free = ("127.0.0.1", 0)
-        with production.served({model.digest: free for model in of.values()}, weights):
-            yield production
-
-
-WORLDS = {"http_route": http_route, "sagemaker": sagemaker}
-
-
-@pytest.mark.variant  # of make run's, over the routers of others
-@pytest.mark.parametrize("kind", WORLDS)
-def test_an_equal_candidate_is_promoted(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with WORLDS[kind](tmp_path, monkeypatch) as production:
+@pytest.mark.variant  # of make run's, over the router of others
+def test_an_equal_candidate_is_promoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with http_route(tmp_path, monkeypatch) as production:
         state = follow_rollout(production.settings, print, 240.0)
         assert state.phase is Phase.PROMOTED, state.reason
         assert production.shares(until=100) == [0, 5, 50, 80, 100]
@@ -231,12 +184,9 @@ def test_an_equal_candidate_is_promoted(kind: str, tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.variant
-@pytest.mark.parametrize("kind", WORLDS)
 @pytest.mark.parametrize("fault", ["wrong answers", "no answers"])
-def test_a_worse_candidate_is_taken_back(
-    kind: str, fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with WORLDS[kind](tmp_path, monkeypatch) as production:
+def test_a_worse_candidate_is_taken_back(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with http_route(tmp_path, monkeypatch) as production:
         candidate = production.servers[production.candidate.digest]
         candidate.right, candidate.failing = (0.1, 0.0) if fault == "wrong answers" else (0.9, 0.9)
         state = follow_rollout(production.settings, print, 240.0)

@@ -22,10 +22,6 @@ class SlotUrls(Section):
     """The second."""
 
 
-AwsName = Annotated[str, Field(pattern=r"^[A-Za-z0-9](-*[A-Za-z0-9]){0,62}$")]
-"""A region's is part of the host that is asked."""
-
-
 class GatewayTraffic(Section):
     """This project's gateway on 127.0.0.1: sticky by user, it records what it serves as OpenTelemetry spans."""
 
@@ -62,21 +58,6 @@ class HttpRouteTraffic(Section):
     """Backend of the second slot."""
 
 
-class SagemakerTraffic(Section):
-    """One SageMaker endpoint with two production variants."""
-
-    kind: Literal["sagemaker"] = "sagemaker"
-    """Which kind of router this is."""
-    endpoint: AwsName
-    """Name of the endpoint."""
-    region: AwsName
-    """AWS region that it is in."""
-    slot_a: AwsName = "slot-a"
-    """Name of the first variant."""
-    slot_b: AwsName = "slot-b"
-    """Name of the second variant."""
-
-
 class NoTraffic(Section):
     """No router that this project moves: candidates are registered, and people deploy them."""
 
@@ -84,7 +65,7 @@ class NoTraffic(Section):
     """A candidate that passes the gate gets a version and no rollout."""
 
 
-AnyTraffic = Annotated[GatewayTraffic | HttpRouteTraffic | SagemakerTraffic | NoTraffic, Field(discriminator="kind")]
+AnyTraffic = Annotated[GatewayTraffic | HttpRouteTraffic | NoTraffic, Field(discriminator="kind")]
 
 
 class GatewayMetrics(Section):
@@ -118,8 +99,8 @@ class Rollout(Section):
     traffic: AnyTraffic = GatewayTraffic()
     """What routes production's requests."""
     export_to: Uri = ""
-    """Where the slots of a cluster or of SageMaker load their models from: `s3://bucket/prefix`, or a folder that they
-    mount. A candidate's weights are brought there and checked before it gets a slot."""
+    """Where the slots of a cluster load their models from: `s3://bucket/prefix`, or a folder that they mount. A
+    candidate's weights are brought there and checked before it gets a slot."""
     metrics: AnyMetrics = GatewayMetrics()
     """Where the requests, errors, latencies and grades of both arms come from."""
     weights: tuple[PositiveInt, ...] = (5, 25, 100)

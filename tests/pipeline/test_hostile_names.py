@@ -31,15 +31,12 @@ HOSTILE = {
 LINES = ("NUL", "line break", "direction of reading", "much too long")
 """Those that a text for people refuses."""
 HTTP_ROUTE = "rollout.traffic={kind: http_route}"
-SAGEMAKER = "rollout.traffic={kind: sagemaker, endpoint: e, region: eu-west-1}"
 NAMES = {
     "base_model.name": (EMBEDDED, ""),
     "evaluation.suites.0.name": (EMBEDDED, ""),
     "rollout.traffic.namespace": (EMBEDDED, HTTP_ROUTE),
     "rollout.traffic.route": (EMBEDDED, HTTP_ROUTE),
-    "rollout.traffic.endpoint": (EMBEDDED, SAGEMAKER),
-    "rollout.traffic.region": (EMBEDDED, SAGEMAKER),
-    "rollout.traffic.slot_a": (EMBEDDED, SAGEMAKER),
+    "rollout.traffic.slot_a": (EMBEDDED, HTTP_ROUTE),
     "compute.kubernetes.namespace": (CLUSTER, ""),
     "compute.kubernetes.queue": (CLUSTER, ""),
     "compute.kubernetes.service_account": (CLUSTER, ""),
