@@ -2,7 +2,6 @@
 
 import shlex
 import subprocess
-from contextlib import ExitStack
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, T
 from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
 from pipeline import layout
-from pipeline.at_work import at_work
 from pipeline.iteration import Iteration
 from pipeline.pinning import differences, pin, pinned, refuse_to_mix
 from pipeline.recipe import Recipe, load
@@ -47,15 +45,13 @@ class Deployment(dg.ConfigurableResource):
     recipe_path: str
     overrides: list[str] = []  # noqa: RUF012 (a pydantic field: copied for each instance)
     _recipe: Recipe | None = PrivateAttr(default=None)
-    _work: ExitStack = PrivateAttr(default_factory=ExitStack)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """A step begins. Raises ValueError where another host is at work on the data root unseen."""
-        self._work.enter_context(at_work(self.store()))
+        """A step begins. Raises ValueError for a mistake in the recipe."""
+        self.recipe()
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """A step has ended, well or not: what it logged is anchored."""
-        self._work.close()
         try:
             if context.instance is not None:
                 drop_anchor(context.instance, self.store())

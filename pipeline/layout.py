@@ -1,6 +1,5 @@
 """Where everything lies below the data root: each name, said once. Names are relative to the root, with slashes.
 
-    at_work/            a file for each process that works here, with its host and its heartbeat
     audit/              the log of what was done to data and models, a chain of hashes, with its head
     base_models/        base models that a registry or the Hub has, as they were when an iteration could begin
     erasures/           a proof for each user who was forgotten; `pending/` while it is under way
@@ -36,11 +35,9 @@ EVALUATION_RESULTS = "evaluation_results"
 """A folder below the spans of an `otel` source whose files hold scores of the calls."""
 SAMPLES, BASE_MODELS = "samples", "base_models"
 TMP = "tmp"
-AT_WORK = "at_work"
 SUITES = "suites"
 OWN = frozenset(
     (
-        AT_WORK,
         AUDIT,
         BASE_MODELS,
         ERASURES,
