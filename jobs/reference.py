@@ -90,7 +90,7 @@ def tables(
     rows: list[tuple[str, ...]] = []
     below: list[Iterator[Table]] = []
     for name, field in kind.model_fields.items():
-        path, marked = f"{prefix}{name}", operational or Operational in field.metadata
+        path, marked = f"{prefix}{field.alias or name}", operational or Operational in field.metadata
         value = field.default if values is None else getattr(values, name)
         meaning, inside = " ".join(field_texts(kind).get(name, "").split()), sections(field.annotation)
         for each in inside:

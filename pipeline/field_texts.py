@@ -48,5 +48,5 @@ class DescribedJsonSchema(GenerateJsonSchema):
         described = super().model_schema(schema)
         properties: dict[str, Any] = described.get("properties", {})
         for name, text in field_texts(schema["cls"]).items():
-            properties[name]["description"] = text
+            properties[schema["cls"].model_fields[name].alias or name]["description"] = text
         return described

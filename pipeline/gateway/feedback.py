@@ -26,6 +26,7 @@ from pipeline.gateway.span_files import LATE_S, RecordedExport, lines_from_the_e
 from pipeline.gateway.spans import RECORDED_AT, otlp_attributes
 from pipeline.storage import Store
 from pipeline.traces.rows import Score
+from pipeline.traces.scores import Meanings
 from pipeline.traces.sources import otlp
 from pipeline.traces.sources.evaluations import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE, score_of
 from pipeline.traces.sources.moments import EPOCH
@@ -120,8 +121,8 @@ class FeedbackRecorder:
         return ""
 
 
-def scores_since(folder: Path, since: float) -> dict[str, list[dict[str, Any]]]:
-    """By trace, what was said of answers since that time, each user's newest word: name, value and source."""
+def scores_since(folder: Path, since: float, meanings: Meanings) -> dict[str, list[dict[str, Any]]]:
+    """By trace, what was said of answers since that time, each user's newest word: name and value."""
     newest: dict[str, Score] = {}
     for path in sorted(folder.glob("*.jsonl")):
         if path.stat().st_mtime < since - LATE_S:
@@ -132,9 +133,7 @@ def scores_since(folder: Path, since: float) -> dict[str, list[dict[str, Any]]]:
                 newest[score.id] = max(before, score, key=lambda each: each.updated_at or EPOCH)
     by_trace: dict[str, list[dict[str, Any]]] = {}
     for score in newest.values():
-        by_trace.setdefault(score.trace_id, []).append(
-            {"name": score.name, "value": score.value, "source": score.source}
-        )
+        by_trace.setdefault(score.trace_id, []).append({"name": score.name, "value": meanings.of(score).value})
     return by_trace
 
 

@@ -27,6 +27,7 @@ from pipeline.rollout.router import Arm, Split
 from pipeline.storage import Store
 from pipeline.traces.batch import REFERENCE_KEY
 from pipeline.traces.erased import forgotten
+from pipeline.traces.scores import Meanings
 
 WATERMARK_S = 2 * FLUSH_S
 """What was written so long ago is in the files."""
@@ -57,7 +58,7 @@ class SpanMetrics:
     ) -> None:
         """`traces`: under which keys a request says whether its answer may be read, and what counts as a yes."""
         self._store, self._model_name, self._grading = store, model_name, grading
-        self._traces, self._log = traces, log
+        self._traces, self._log, self._meanings = traces, log, Meanings(traces.scores)
         self._unit: Unit = unit
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
@@ -112,7 +113,7 @@ class SpanMetrics:
         wait_s = self._grading.rated_within_s
         scores: Mapping[str, Sequence[Mapping[str, Any]]] = {}
         if wait_s is not None and rows:
-            scores = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at)
+            scores = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at, self._meanings)
         answers = [_answer(row)._replace(feedback=scores.get(row.trace_id, ())) for row in rows]
         outcomes = list(self._grading.grade(answers)) if rows else []
         assert len(outcomes) == len(rows), "the grader grades every answer"

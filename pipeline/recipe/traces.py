@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from pipeline.recipe.plugin import PluginSource
+from pipeline.recipe.scores import ScoreMeaning
 from pipeline.section import Added, Operational, Section, Share
 from pipeline.storage import digest_json
 
@@ -176,6 +177,7 @@ class PromptsSource(Section):
 
 
 Attribution = Literal["promoted", "model", "none"]
+Answers = Literal["each", "last"] | tuple[str, ...]
 SourceSection = (
     DemoSource
     | LangfuseExportSource
@@ -234,6 +236,13 @@ class Traces(Section):
     """Metadata key that keeps a trace out of every training set when it is true."""
     placeholders: tuple[Placeholder, ...] = ()
     """Placeholders of your own for texts that were not recorded: a row with one is rejected as `no_content`."""
+    answers: Answers = "each"
+    """Which model calls of a trace are answers. `each`: the last call for each message of a user, without helpers,
+    which make titles, tags and the like (docs/traces.md). `last`: the trace's last call alone, whatever its name. Names
+    of calls: as `each`, of these calls alone."""
+    scores: tuple[ScoreMeaning, ...] = ()
+    """What the scores of a name mean: which are people's word, on which scale, and which end is good. Without it only
+    plain thumbs are feedback (docs/traces.md); `pt validate` prints what there is, and the section to paste."""
     recognisers: Annotated[tuple[str, ...], Added] = ()
     """What else looks for personal data in admitted rows, and counts it in the column `recognised`: `presidio` (names
     and places, by a model of spaCy's), `presidio_patterns`, or a class of your own with Presidio's interface, as

@@ -1,11 +1,11 @@
 """Feedback: what the users of a call said and did, as one value that knows how little one thumb is.
 
 Rule: a call's answers are Bernoulli draws under a symmetric Beta prior (arXiv:1707.02038, section 3), and its value is
-the posterior mean, (sum + 0.5 * prior_strength) / (n + prior_strength). A score without a scale or by an automatic
-evaluator (EVAL) is no answer; scores of one name are one answer, their mean, so that a hundred clicks are one word. A
-retry is half an answer of 0, once a call: people also ask again after a good answer. Departures: answers may lie
-between 0 and 1, and a retry counts in part. A session is a conversation, and what is said of one turn is about that
-turn; where the recipe says `turns: earlier` it reaches the turns before it that nobody rated.
+the posterior mean, (sum + 0.5 * prior_strength) / (n + prior_strength). A score without a value in the table is no
+answer (`pipeline.traces.scores` says which have one); scores of one name are one answer, their mean, so that a hundred
+clicks are one word. A retry is half an answer of 0, once a call: people also ask again after a good answer. Departures:
+answers may lie between 0 and 1, and a retry counts in part. A session is a conversation, and what is said of one turn
+is about that turn; where the recipe says `turns: earlier` it reaches the turns before it that nobody rated.
 
 Whose feedback counts: caps that keep one user or one tenant from teaching the model alone.
 
@@ -65,7 +65,7 @@ def settle(batches: Iterable[pa.RecordBatch], settings: Feedback, scratch: Path 
     """One row of OPINIONS a call with an answer or a retry, sorted by trace and observation.
 
     `batches` hold COLUMNS of the governed table for one window, each (trace, observation) once and in any order.
-    Retries are a score named `retry_name` (unless its value is 0, which says that there was none), and the same user
+    Retries are a score named `retry_name` whose value is bad, and the same user
     asking the same in the same session again within `retry_window_s`; of these the earlier call is the one retried.
     `scratch`: a folder for what does not fit into memory; without one the system's own.
     """
@@ -120,10 +120,10 @@ insert into calls
 with said as (select row, unnest(feedback, recursive := true) from batch),
 answered as (
     select row, avg(value order by value) as answer from said
-    where source <> 'EVAL' and name is distinct from $retry and value between 0 and 1 group by row, name
+    where name is distinct from $retry and value between 0 and 1 group by row, name
 ),
 summed as (select row, sum(answer order by answer) as total, count(*) as answers from answered group by row),
-retried as (select distinct row from said where source <> 'EVAL' and name = $retry and value is distinct from 0)
+retried as (select distinct row from said where name = $retry and value < 0.5)
 select trace_id, observation_id, epoch_us(timestamp), principal, tenant,
     nullif(user_id, ''), nullif(session_id, ''), hash(messages),
     coalesce(total, 0), coalesce(answers, 0), row in (select row from retried)

@@ -80,10 +80,10 @@ def rated(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> Finding:
 
 
 def user_scores(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> list[float]:
-    """What users said of an answer, a mean for each name of a score; neither programs nor questions asked again."""
+    """What users said of an answer, a mean for each name of a score; questions asked again are none."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for score in feedback:
-        value, automatic = score["value"], score["source"] == "EVAL"
-        if value is not None and not automatic and score["name"] != settings.retry_name:
+        value = score["value"]
+        if value is not None and score["name"] != settings.retry_name:
             by_name[score["name"]].append(value)
     return [fmean(values) for values in by_name.values()]

@@ -34,6 +34,7 @@ from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.rows import Attributes, Score, Trace
+from pipeline.traces.scores import Meanings
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, named_day
 
@@ -73,6 +74,9 @@ class ProductionQuality:
         """`erased`: who is forgotten, asked at each look. `label`: grades in place of the recipe's composed
         reward."""
         self._rated_within_s: float | None = None
+        self._meanings = Meanings(traces.scores)
+        self._said: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        """What was said of each answer, as of the last look."""
         self._address, self._traces, self._rewards, self._model_name = address, traces, rewards, model_name
         self._erased, self._label = erased, label or composed(rewards)
         self._digest = label_digest_of(rewards)
@@ -124,6 +128,7 @@ class ProductionQuality:
         source = open_source(self._address)
         parts = source.parts()
         first, last = (_moment(at).date() + timedelta(days=days) for at, days in ((since, -1), (until, 1)))
+        self._said = {}
         scores: dict[str, list[Score]] = defaultdict(list)
         attributes: dict[str, Attributes] = {}
         calls: dict[str, Trace] = {}
@@ -147,8 +152,12 @@ class ProductionQuality:
             if (row := attributes.get(trace.trace_id)) is not None:
                 trace.user_id, trace.session_id = trace.user_id or row.user_id, trace.session_id or row.session_id
                 trace.metadata = merged(trace.metadata, row.metadata)
-            by_id = {score.id: score for score in (*trace.feedback, *scores.get(trace.trace_id, ()))}
-            trace.feedback = [s for s in by_id.values() if s.observation_id in (None, trace.observation_id)]
+            by_id = {score.id: score for score in scores.get(trace.trace_id, ())}
+            self._said[trace.trace_id, trace.observation_id] = [
+                {"name": score.name, "value": self._meanings.of(score).value}
+                for score in by_id.values()
+                if score.observation_id in (None, trace.observation_id)
+            ]
         return sorted(calls.values(), key=lambda trace: _utc(trace.timestamp)), newest
 
     def _consent(self, traces: Sequence[Trace], now: float) -> dict[str, int]:
@@ -170,7 +179,8 @@ class ProductionQuality:
         """In the order of time, without those that nothing can grade."""
         rows = self._admitted(traces, now)
         settings = self._rewards.feedback
-        opinions = {(row["trace_id"], row["observation_id"]): rated(row["feedback"], settings) for row in rows}
+        keys = [(row["trace_id"], row["observation_id"]) for row in rows]
+        opinions = {key: rated(self._said.get(key, ()), settings) for key in keys}
         held = samples(rows, opinions, self._rewards)
         findings = self._label(held)
         assert len(findings) == len(held), "every answer gets a label or a reason"

@@ -17,6 +17,7 @@ import pyarrow as pa
 import xxhash
 
 from pipeline.recipe.traces import Traces
+from pipeline.traces.answers import helpers, turns
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import (
@@ -28,7 +29,6 @@ from pipeline.traces.rows import (
     Message,
     PlainMessage,
     Rejection,
-    Score,
     Trace,
 )
 from pipeline.traces.sources.moments import EPOCH
@@ -56,7 +56,7 @@ class BatchBuilder:
     def __init__(self, settings: Traces, file: str) -> None:
         names = (settings.consent_key, settings.region_key, settings.confidential_key, REFERENCE_KEY, "finish_reason")
         fields = ("consent", "region", "confidential", "reference", "finish")
-        self._file = file
+        self._file, self._answers = file, settings.answers
         self._declared = "true" if settings.source.kind == "prompts" else None
         # Two fields may not share a key: a recipe that names one key twice reads it twice through an alias.
         self._picks = dict(zip(fields, names, strict=True))
@@ -92,16 +92,17 @@ class BatchBuilder:
         columns: dict[str, Any] = {name: _column(values[name], BATCH.field(name).type) for name in _PLAIN}
         decoded_metadata = list(map(self._decode, metadata))
         picked = {field: list(map(pick, decoded_metadata)) for field, pick in self._pick.items()}
-        feedback = values["feedback"]
-        said_mean = [mean_of(scores) for scores in feedback] if any(feedback) else [(None, 0)] * len(traces)
         columns |= {
             "metadata": texts,
             "day": columns["timestamp"].cast(pa.date32()),
             "consent": pa.repeat(False, len(traces)),
-            "messages": _messages(values["messages"]),
-            "feedback": feedback_array(feedback),
-            "feedback_mean": pa.array([mean for mean, _ in said_mean], pa.float64()),
-            "feedback_count": pa.array([count for _, count in said_mean], pa.int64()),
+            "messages": (messages := _messages(values["messages"])),
+            "helper": helpers(_column(values["name"], pa.string()), self._answers),
+            "turn": turns(messages, self._answers),
+            # Scores are joined to the rows that are admitted.
+            "feedback": pa.ListArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), len(traces) + 1), _NO_FEEDBACK),
+            "feedback_mean": pa.nulls(len(traces), pa.float64()),
+            "feedback_count": pa.repeat(pa.scalar(0, pa.int64()), len(traces)),
             "reference": _text(picked["reference"]),
             "recognised": pa.nulls(len(traces), pa.string()),
             "not_recorded": pa.nulls(len(traces), pa.string()),
@@ -124,6 +125,7 @@ def _values(traces: Sequence[Trace]) -> dict[str, list[Any]]:
     return {name: columns.get(name) or [getattr(_USUAL, name)] * len(traces) for name in Trace.__struct_fields__}
 
 
+_NO_FEEDBACK = pa.array([], FEEDBACK)
 _USUAL = Trace("", "", EPOCH, "", None, None, [], "", 0)
 """What every field is that a source of columns leaves out."""
 
@@ -138,18 +140,6 @@ def _joined(texts: Sequence[msgspec.Raw]) -> pa.Array:
     column = pa.StringArray.from_buffers(len(texts), offsets, data)
     column.validate(full=True)
     return column
-
-
-def mean_of(feedback: Sequence[Score]) -> tuple[float | None, int]:
-    """Mean and number of what users said, in [0, 1]. A judge's score (EVAL) is an opinion of another model."""
-    users = [score.value for score in feedback if score.value is not None and score.source != "EVAL"]
-    return (sum(users) / len(users) if users else None), len(users)
-
-
-def feedback_array(feedback: Sequence[Sequence[Score]]) -> pa.ListArray:
-    flat = list(chain.from_iterable(feedback))
-    parts = [pa.array([getattr(s, f.name) for s in flat], f.type) for f in FEEDBACK]
-    return pa.ListArray.from_arrays(_offsets(feedback), pa.StructArray.from_arrays(parts, fields=list(FEEDBACK)))
 
 
 def _batch_of(columns: dict[str, Any]) -> pa.RecordBatch:

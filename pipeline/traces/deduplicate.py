@@ -1,8 +1,9 @@
 """The comparison of a day's rows, over their keys alone: which row stands, and why each other one doesn't.
 
 Owns what only a comparison can tell, in SQL that DuckDB runs within a memory limit: which export of an observation is
-the newest, which model call stands for its trace, which rows say the same. Independent of the order of files and rows.
-Refuses to look beyond the day, so that each day can be made again alone; and to see text: keys hold none.
+the newest, which model call is the answer to a user's message, which rows say the same. Independent of the order of
+files and rows. Refuses to look beyond the day, so that each day can be made again alone; and to see text: keys hold
+none.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from pipeline.traces.sketches import write_sketches
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# An observation's newest export wins; the last model call stands for its trace; the same answer to the same prompt for
-# the same user at the same moment is one row (at another moment it is a second sample of the model, and signal).
-# Ties are broken by what the rows say of themselves, then by their place in the source.
-# Most rows share nothing with another one: only the contested ones are ranked. They are looked for by 64-bit hashes,
-# which are grouped faster than texts; two that are alike by chance add a row that wins its ranks and changes nothing.
+# An observation's newest export wins; the last model call stands for its turn of the trace; the same answer to the same
+# prompt for the same user at the same moment is one row (at another moment it is a second sample of the model, and
+# signal). Ties are broken by what the rows say of themselves, then by their place in the source. Most rows share
+# nothing with another one: only the contested ones are ranked. They are looked for by 64-bit hashes, which are grouped
+# faster than texts; two that are alike by chance add a row that wins its ranks and changes nothing.
 HASHED = """
 create temp table hashed as select part, line, reason is null as passed, hash(observation_id) as observation,
     hash(trace_id) as trace, hash(user_id, timestamp, content_key) as content
@@ -53,9 +54,9 @@ calls as (
     select * exclude (export),
         row_number() over last_first as call,
         first_value(content_key) over last_first as final_key
-    from exports where export = 1
+    from exports where export = 1 and reason is distinct from 'helper'
     window last_first as (
-        partition by trace_id order by timestamp desc, updated_at desc nulls last, part desc, line desc
+        partition by trace_id, turn order by timestamp desc, updated_at desc nulls last, part desc, line desc
     )
 ),
 finals as (
@@ -70,6 +71,8 @@ select part, row, line, trace_id, reason, detail, erased from calls where call =
 union all
 select part, row, line, trace_id, if(content_key = final_key, 'duplicate', 'intermediate'), null, null
 from calls where call > 1
+union all
+select part, row, line, trace_id, reason, detail, erased from exports where export = 1 and reason = 'helper'
 union all
 select part, row, line, trace_id, 'superseded', null, null from exports where export > 1
 union all

@@ -1,6 +1,6 @@
 """The gates that a batch of traces passes before anything may learn from it.
 
-In order: schema, future, erased users, unreadable shapes, texts that were not recorded, personal data (masked;
+In order: schema, future, erased users, helpers, unreadable shapes, texts that were not recorded, personal data (masked;
 discarded where it cannot be), consent, region, confidentiality, quality. The first gate that objects gives a row its
 one reason. Owns these rules, each a pure function over a batch; `texts` has marked the rows whose texts nobody said.
 Refuses to compare rows (`pipeline.traces.deduplicate` does) and fails closed: rows on which a gate raises are rejected
@@ -96,6 +96,11 @@ def erased(batch: pa.RecordBatch, rules: GateRules) -> Any:
     return objections
 
 
+def helper(batch: pa.RecordBatch, rules: GateRules) -> Any:
+    """What a helper of the application asked of the model is no answer to a user."""
+    return batch["helper"]
+
+
 def unreadable(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """What is not known to be somebody's words is nobody's."""
     return pc.is_valid(batch["unreadable"])
@@ -168,6 +173,7 @@ GATES: tuple[tuple[Reason, Gate | None], ...] = (
     (Reason.SCHEMA, schema),
     (Reason.FUTURE, future),
     (Reason.ERASED, erased),
+    (Reason.HELPER, helper),
     (Reason.UNREADABLE, unreadable),
     (Reason.NO_CONTENT, no_content),
     (Reason.PII, None),
@@ -209,14 +215,6 @@ def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
         encoded = batch[name].dictionary_encode()
         masked[name] = pseudonym_column(encoded.dictionary).take(encoded.indices)
     masked["metadata"] = mask_json_column(batch["metadata"])
-    if len(scores := batch["feedback"].flatten()):
-        names, unmaskable = mask_column(scores.field("name"))
-        sources, worse = mask_column(scores.field("source"))
-        parents = pc.list_parent_indices(batch["feedback"]).to_numpy()
-        objections = pc.or_(objections, pa.array(_any(parents, pc.or_(unmaskable, worse), batch.num_rows)))
-        struct = pa.StructArray.from_arrays([names, scores.field("value"), sources], fields=list(scores.type))
-        lengths = np.concatenate([[0], np.cumsum(pc.list_value_length(batch["feedback"]).to_numpy())])
-        masked["feedback"] = pa.ListArray.from_arrays(pa.array(lengths, pa.int32()), struct)
     columns = [masked.get(name, batch[name]) for name in batch.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema), objections
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +26,8 @@ from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rows
+from pipeline.traces.rows import Rows, Score
+from pipeline.traces.scores import Meanings, ScoreCount, ScoreCounts
 from pipeline.traces.sketches import KeptSketches, Sketched
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart
@@ -73,6 +76,8 @@ class GovernedPart(NamedTuple):
     whole: bool
     sketched: int = 0
     """Sketches of texts that had to be computed."""
+    scores: tuple[ScoreCount, ...] = ()
+    """What scores it held."""
 
 
 def govern_part(task: GovernTask) -> GovernedPart:
@@ -85,7 +90,8 @@ def govern_part(task: GovernTask) -> GovernedPart:
     explain = partial(_seen, task.settings)
     rows, passed, whole = 0, 0, True
     sketches = KeptSketches(Path(task.sketches)) if task.sketches else None
-    with StagedDays(Path(task.folder), task.place, task.named_day, task.only) as days:
+    staged = StagedDays(Path(task.folder), task.place, task.named_day, task.only)
+    with staged as days, _StagedScores(task) as scores:
         for block in source.rows(task.part, digest):
             if attached is not None:
                 attached.join(block.traces)
@@ -93,12 +99,38 @@ def govern_part(task: GovernTask) -> GovernedPart:
             checked, reasons = check(batch, rules)
             days.write(checked, reasons, explain, None if sketches is None else _sketched(checked, reasons, sketches))
             days.reject([*block.rejected, *unfit])
+            scores.write(block.scores)
             rows += batch.num_rows + len(block.rejected) + len(unfit)
             passed += reasons.count(None)
             whole = whole and _whole(block)
         days.prove_empty()
     sketched = 0 if sketches is None else sketches.computed
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole, sketched)
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole, sketched, scores.counts)
+
+
+class _StagedScores:
+    """The file of a part's scores; there is none where it has none."""
+
+    def __init__(self, task: GovernTask) -> None:
+        self._path, self._part = annotations_file(Path(task.folder), task.place), task.place
+        self._meanings, self._counts = Meanings(task.settings.scores), ScoreCounts()
+        self._writer: pq.ParquetWriter | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, scores: Sequence[Score]) -> None:
+        if scores:
+            self._writer = self._writer or pq.ParquetWriter(self._path, feedback.STAGED)
+            self._counts.extend(feedback.write_scores(self._writer, self._part, scores, self._meanings))
+
+    @property
+    def counts(self) -> tuple[ScoreCount, ...]:
+        return tuple(self._counts.all())
 
 
 def _sketched(batch: pa.RecordBatch, reasons: Sequence[Reason | None], sketches: KeptSketches) -> Sketched:
@@ -121,20 +153,22 @@ def stage_annotations(task: GovernTask) -> GovernedPart:
     """Stage a part that holds scores or attributes of traces; what in it cannot be read is rejected like any row."""
     digest = hashlib.sha256()
     source = open_source(task.address)
-    schema, write = (feedback.STAGED, feedback.write_scores)
-    if task.part.holds == "attributes":
-        schema, write = (attributes.STAGED, attributes.write_attributes)
     rows, whole = 0, True
-    with (
-        StagedDays(Path(task.folder), task.place, task.named_day, None) as days,
-        pq.ParquetWriter(annotations_file(Path(task.folder), task.place), schema) as writer,
-    ):
+    with ExitStack() as opened:
+        days = opened.enter_context(StagedDays(Path(task.folder), task.place, task.named_day, None))
+        scores = opened.enter_context(_StagedScores(task))
+        writer = None
+        if task.part.holds == "attributes":
+            file = annotations_file(Path(task.folder), task.place)
+            writer = opened.enter_context(pq.ParquetWriter(file, attributes.STAGED))
         for block in source.rows(task.part, digest):
-            write(writer, task.place, block)
+            scores.write(block.scores)
+            if writer is not None:
+                attributes.write_attributes(writer, task.place, block)
             days.reject(block.rejected)
             rows += len(block.attributes) + len(block.scores) + len(block.rejected)
             whole = whole and _whole(block)
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, 0, whole)
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, 0, whole, scores=scores.counts)
 
 
 def annotations_file(folder: Path, index: int) -> Path:
@@ -165,6 +199,8 @@ def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> 
         case Reason.SCHEMA:
             empty = [name for name, field_value in value.items() if not field_value]
             return f"without {', '.join(empty)}" if empty else "no user message, or a role that no chat has"
+        case Reason.HELPER:
+            return "by its name it is no answer: traces.answers says which calls are"
         case Reason.UNREADABLE:
             return value["unreadable"]
         case Reason.NO_CONTENT:

@@ -24,6 +24,7 @@ from pipeline.traces.database import connect, quoted
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.govern import GovernedPart, GovernTask, annotations_file, govern_part, stage_annotations
 from pipeline.traces.lake import Lake
+from pipeline.traces.scores import ScoreCounts
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import Changes, ReadPart, Watermark, sealed, touched_by
 from pipeline.unfinished import claimed_folder, sweep_unfinished, unfinished_name
@@ -64,7 +65,6 @@ class Reading:
         self.folder = folder
         self.parts = dict(enumerate(sorted(parts, key=lambda part: part.name)))
         self.governed: dict[int, GovernedPart] = {}
-        self.scores: tuple[Path, ...] = ()
         self.attributes: tuple[Path, ...] = ()
         self._index = ""
         self._looks_for_near = session.settings.near_duplicates != "off"
@@ -74,19 +74,36 @@ class Reading:
         """Days that cannot be made again: raw data of theirs is past retention."""
         return sealed(self._known.parts)
 
+    @property
+    def scores(self) -> tuple[Path, ...]:
+        return tuple(annotations_file(self.folder, n) for n, done in sorted(self.governed.items()) if done.scores)
+
     def read(self, changes: Changes, stale: Collection[str]) -> set[str]:
         """Read what is needed; the days to make."""
         changed = {part.name for part in changes.changed}
         self._read_said()
         touched = set(stale) | touched_by(self._known.parts[name] for name in changes.gone)
         touched |= touched_by(self._known.parts[name] for name in changed & self._known.parts.keys())
-        touched |= self._days_said_about(changed)
         self._map([n for n, part in self.parts.items() if part.holds == "calls" and part.name in changed], None)
+        touched |= self._days_said_about(changed)
         touched |= {day for governed in self.governed.values() for day in governed.days if self._is(governed, changed)}
         again = touched - self.sealed
-        unread = [n for n, part in self.parts.items() if part.holds == "calls" and n not in self.governed]
-        self._map([n for n in unread if again & set(self._known.parts[self.parts[n].name].days)], frozenset(again))
+        unread = {n: part.name for n, part in self.parts.items() if part.holds == "calls" and n not in self.governed}
+        before = {n: self._known.parts[name] for n, name in unread.items()}
+        self._map([n for n, part in before.items() if again & {*part.days, *part.annotates}], frozenset(again))
+        self._check_scores()
         return touched
+
+    def _check_scores(self) -> None:
+        """Tell names of scores that mean nothing here. Raises ValueError for scores that are outside their scale."""
+        counts = ScoreCounts(each for done in self.governed.values() for each in done.scores)
+        if wrong := counts.outside():
+            raise ValueError(f"scores: {wrong}")
+        for each in counts.undeclared():
+            self._session.log(
+                f"traces: WARNING: {each.line()}: traces.scores does not declare them. If they are people's word, "
+                f"write there {each.section()} with use: feedback, else as it stands."
+            )
 
     def watermark(self, changes: Changes, label: str, annotates: Mapping[int, Collection[str]]) -> Watermark:
         """The watermark after every day is made. `annotates`: part to the days of the traces that it is about."""
@@ -114,25 +131,22 @@ class Reading:
         """Scores and attributes are joined to whole days, so all of them are read."""
         indices = [n for n, part in self.parts.items() if part.holds != "calls"]
         self._run(stage_annotations, [self._task(n, None) for n in indices])
-        for holds in ("scores", "attributes"):
-            files = tuple(annotations_file(self.folder, n) for n in indices if self.parts[n].holds == holds)
-            if holds == "scores":
-                self.scores = files
-            else:
-                self.attributes = files
+        attributes = [n for n in indices if self.parts[n].holds == "attributes"]
+        self.attributes = tuple(annotations_file(self.folder, n) for n in attributes)
         if self.attributes:
             self._index = index_attributes(self.attributes, self.folder / "attributes.duckdb")
 
     def _days_said_about(self, changed: Collection[str]) -> set[str]:
         """Days of the traces that changed scores or attributes speak of, as the table and the ledgers know them."""
-        indices = [n for n, part in self.parts.items() if part.holds != "calls" and part.name in changed]
+        said = {*self.scores, *self.attributes}
+        indices = [n for n, part in self.parts.items() if part.name in changed and self._file(n) in said]
         if not indices or not self._known.parts:
             return set()
         lake = self._session.lake
         ledgers = sorted(self._session.store.path(layout.REJECTED).glob("*.jsonl"))
         days: set[str] = set()
         with connect(self.folder) as db:
-            files = quoted(annotations_file(self.folder, n) for n in indices)
+            files = quoted(map(self._file, indices))
             db.execute(f"create temp table said as select distinct trace_id from read_parquet({files})")
             columns = pa.schema([("trace_id", pa.string()), ("day", pa.date32())])
             batches = lake.batches(self._known.days - {"unknown"}, lake.snapshot, columns.names)
@@ -144,6 +158,9 @@ class Reading:
                 if db.execute(f"select 1 from {lines} semi join said using (trace_id) limit 1").fetchone():
                     days.add(ledger.stem)
         return days
+
+    def _file(self, index: int) -> Path:
+        return annotations_file(self.folder, index)
 
     def _map(self, indices: Sequence[int], only: frozenset[str] | None) -> None:
         self._run(govern_part, [self._task(n, only) for n in indices])

@@ -35,7 +35,8 @@ class Reason(StrEnum):
     NO_CONTENT = "no_content"  # a model call whose text was not recorded, or is a placeholder
     UNREADABLE = "unreadable"  # its text is in a shape that no reader knows
     SUPERSEDED = "superseded"  # a newer export of the same observation won
-    INTERMEDIATE = "intermediate"  # an earlier model call of a trace whose last one stands for it
+    INTERMEDIATE = "intermediate"  # an earlier model call for the same message of a user, of which the last one stands
+    HELPER = "helper"  # a model call that by its name is no answer to a user: a title, tags, a guard
     ERASED = "erased"  # its user was forgotten, or withdrew consent before it
     PII = "pii"  # personal data that cannot be masked
     CONSENT = "consent"

@@ -25,15 +25,21 @@ itself executed (a web search) has its kind as `type`, where all others have "fu
 
 
 class Score(msgspec.Struct):
-    """One piece of feedback on a trace. `value` is in [0, 1], or None where the score has no known scale."""
+    """One score of a trace, as its source has it: what it says of the answer, `pipeline.traces.scores` knows."""
 
     id: str
     trace_id: str
     observation_id: str | None
     name: str
     value: float | None
+    """Its number, on whatever scale; None where there is none."""
     source: str
+    """Who scored, in the source's words."""
     updated_at: datetime | None
+    kind: str = "NUMERIC"
+    """NUMERIC, BOOLEAN, CATEGORICAL, or another that holds no scale, such as TEXT."""
+    word: str | None = None
+    """Its category."""
 
 
 class Attributes(msgspec.Struct):
@@ -68,13 +74,14 @@ class Trace(msgspec.Struct):
     finish_reason: str | None = None
     metadata: str = "{}"
     """A JSON object as the source gave it. Values may be JSON in text: that is how Langfuse exports them."""
-    feedback: list[Score] = []
     tool_calls: str | None = None
     """Calls of tools that came with the completion, as in `Message`."""
     tools: str | None = None
     """The tools that the request offered, as JSON text of OpenAI's definitions."""
     unreadable: str | None = None
     """Fingerprint of a shape that no reader knows: then the trace has no text, and no gate lets it pass."""
+    name: str | None = None
+    """Of the call, as the application gave it."""
     has_payload: bool = False
     """The source logged something other than text (an image, audio, a file) that no mask can look into."""
 
@@ -148,7 +155,8 @@ SCHEMA = pa.schema(
         pa.field("recognised", pa.string()),
     ]
 )
-"""The governed table. `metadata` is JSON; `reference` the expected answer; `feedback_mean` is in [0, 1] or null;
+"""The governed table. `metadata` is JSON; `reference` the expected answer; the values of `feedback` are from 0, worst,
+to 1, and null for a score that is no feedback of people (`pipeline.traces.scores`); `feedback_mean` is theirs, or null;
 `tool_calls` as in `Message`; `tools` the JSON text of the definitions that the request offered; `recognised` the kinds
 and counts that recognisers of personal data give, as JSON, null where none looked."""
 
@@ -164,9 +172,12 @@ SEEN = pa.schema(
         pa.field("has_payload", pa.bool_(), nullable=False),
         pa.field("unreadable", pa.string()),
         pa.field("not_recorded", pa.string()),
+        pa.field("helper", pa.bool_(), nullable=False),
+        pa.field("turn", pa.uint64(), nullable=False),
         pa.field("consent_said", pa.string()),
         pa.field("region_said", pa.string()),
         pa.field("confidential_said", pa.string()),
     ]
 )
-"""What the gates and the comparison of rows see beside the table's columns. `*_said` is JSON, null where absent."""
+"""What the gates and the comparison of rows see beside the table's columns. `*_said` is JSON, null where absent;
+`helper` and `turn` are `pipeline.traces.answers`'s."""

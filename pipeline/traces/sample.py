@@ -25,6 +25,7 @@ from pipeline.traces.attributes import STAGED, AttributeTable, index_attributes,
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.rows import Rejection, Rows, Trace
+from pipeline.traces.scores import Meanings, ScoreCount, ScoreCounts
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, Source, SourcePart, named_day
 from pipeline.traces.unrendered import kinds_of_row
@@ -52,7 +53,11 @@ class SourceSample(Record):
     references: int
     """Admitted rows with an expected answer."""
     feedback: int
-    """Rows with a score."""
+    """Rows with a score that is feedback."""
+    scores: tuple[ScoreCount, ...]
+    """The scores of the parts that were read, the most frequent names first."""
+    scored_wrongly: str
+    """Why the stage would refuse them; "" where it would not."""
     models: dict[str, int]
     takes: dict[str, int]
     """Admitted rows by what they take of a chat template beside a single question (pipeline/chat_template.py)."""
@@ -66,11 +71,22 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
     parts = source.parts()
     newest = sorted(parts, key=lambda part: (named_day(part.name) or "", part.name), reverse=True)
     rejected, keys, models = Counter[str](), Counter[str](), Counter[str]()
-    rows = admitted = consented = references = feedback = 0
+    rows = admitted = consented = references = 0
     takes = Counter[str]()
     longest: list[dict[str, str]] = []
     read: list[str] = []
-    scored = _scored(source, newest)
+    meanings, scores, scored, looked_at = Meanings(settings.scores), ScoreCounts(), set[str](), list[str]()
+
+    def note(block: Rows) -> None:
+        for score in block.scores:
+            meant = meanings.of(score)
+            scores.add(score, meant)
+            if meant.value is not None:
+                scored.add(score.trace_id)
+
+    for part in [part for part in newest if part.holds == "scores"][:SAID_PARTS]:
+        for block in source.rows(part, hashlib.sha256()):
+            note(block)
     with tempfile.TemporaryDirectory(prefix="sample-") as folder:
         attached = _attributes(source, newest, Path(folder))
         for part in [part for part in newest if part.holds == "calls"]:
@@ -79,6 +95,7 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
             read.append(part.name)
             batcher = BatchBuilder(settings, part.name)
             for block in source.rows(part, hashlib.sha256()):
+                note(block)
                 traces, refused = _first(block, limit - rows)
                 if attached is not None:
                     attached.join(traces)
@@ -90,7 +107,7 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
                 admitted += reasons.count(None)
                 consented += sum(checked["consent"].to_pylist())
                 models.update(trace.model for trace in traces)
-                feedback += sum(trace.trace_id in scored or bool(trace.feedback) for trace in traces)
+                looked_at += [trace.trace_id for trace in traces]
                 keys.update(key for trace in traces for key in _keys(trace))
                 passed = checked.filter(pa.array([reason is None for reason in reasons], pa.bool_()))
                 references += passed.num_rows - passed["reference"].null_count
@@ -110,7 +127,9 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
         consented=consented,
         metadata_keys=dict(keys.most_common()),
         references=references,
-        feedback=feedback,
+        feedback=sum(trace_id in scored for trace_id in looked_at),
+        scores=tuple(scores.all()),
+        scored_wrongly=scores.outside(),
         models=dict(models.most_common()),
         takes=dict(takes),
         longest_prompt=longest,
@@ -123,13 +142,6 @@ def _first(block: Rows, most: int) -> tuple[list[Trace], list[Rejection]]:
     last = lines[most - 1] if len(lines) > most else None
     kept = [row for row in block.traces if last is None or row.line <= last]
     return kept, [row for row in block.rejected if last is None or row.line <= last]
-
-
-def _scored(source: Source, newest: Iterable[SourcePart]) -> set[str]:
-    """Traces that the newest scores are about."""
-    parts = [part for part in newest if part.holds == "scores"][:SAID_PARTS]
-    blocks = chain.from_iterable(source.rows(part, hashlib.sha256()) for part in parts)
-    return {score.trace_id for block in blocks for score in block.scores}
 
 
 def _attributes(source: Source, newest: Iterable[SourcePart], folder: Path) -> AttributeTable | None:

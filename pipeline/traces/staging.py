@@ -38,6 +38,7 @@ KEYS = pa.schema(
         pa.field("timestamp", pa.timestamp("us", tz="UTC")),
         pa.field("updated_at", pa.timestamp("us", tz="UTC")),
         pa.field("content_key", pa.binary(16)),
+        pa.field("turn", pa.uint64()),
         pa.field("reason", pa.string()),
         pa.field("detail", pa.string()),
         pa.field("erased", pa.string()),
@@ -215,6 +216,7 @@ def _keys(
         # A row without an id is compared with no other.
         "observation_id": pc.if_else(_named(batch), batch["observation_id"], None),
         "content_key": batch["content_key"],
+        "turn": batch["turn"],
         # Only rows that passed are compared by user, and only theirs are surely masked.
         "user_id": pc.if_else(pa.array([r is None for r in reasons]), batch["user_id"], None),
         "reason": reasons,  # a StrEnum is its text

@@ -1,12 +1,14 @@
 """Evaluation results of OpenTelemetry's GenAI conventions (`gen_ai.evaluation.result`) as scores of a trace.
 
 Written from the published conventions. They do not say whether a person or a program scored: `feedback.source` does,
-and without it a score is a program's, which the labels do not take for a user's.
+and without it a score is a program's. They are records of a log, or events of the span that they are about.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -29,10 +31,21 @@ def holds_scores(name: str) -> bool:
     return layout.EVALUATION_RESULTS in name.split("/")[:-1]
 
 
+def of_span(span: otlp.Span, place: int) -> list[Score]:
+    """Of the results that are events of a span; one that cannot be read is none."""
+    scores: list[Score] = []
+    for event in span.events:
+        at, marks = event.time_unix_nano, event.attributes
+        record = otlp.LogRecord(span.trace_id, span.span_id, at, event_name=event.name, attributes=marks)
+        with suppress(msgspec.ValidationError):
+            scores += [score] if (score := score_of(record, place)) is not None else []
+    return scores
+
+
 def score_of(value: Any, place: int) -> Score | None:
     """None for a record that is no result, or that names no trace. Raises msgspec.ValidationError for one that can't be
     read. `place`: of the record in its file."""
-    record = msgspec.convert(value, otlp.LogRecord)
+    record = value if isinstance(value, otlp.LogRecord) else msgspec.convert(value, otlp.LogRecord)
     marks = otlp.attributes(record.attributes)
     if (record.event_name or marks.get("event.name")) != RESULT or not record.trace_id:
         return None
@@ -40,13 +53,17 @@ def score_of(value: Any, place: int) -> Score | None:
     if not isinstance(name, str) or not name:
         raise msgspec.ValidationError(f"an evaluation has no {NAME}")
     about = f"{record.trace_id}/{record.span_id}/{name}/{at}/{place}"
-    known = isinstance(number, int | float) and not isinstance(number, bool) and 0 <= number <= 1
+    label = marks.get(LABEL)
+    word = label if isinstance(label, str) and label else None
+    value = float(number) if isinstance(number, int | float) and math.isfinite(number) else None
     return Score(
         id=str(marks.get(ID) or hashlib.sha256(about.encode()).hexdigest()[:32]),
         trace_id=record.trace_id,
         observation_id=record.span_id or None,
         name=name,
-        value=float(number) if known and number is not None else None,
+        value=value,
         source=str(marks.get(SOURCE) or "EVAL"),
         updated_at=EPOCH + timedelta(microseconds=at // 1000) if 0 < at < 2**63 else None,
+        kind="CATEGORICAL" if value is None and word else "NUMERIC",
+        word=word,
     )

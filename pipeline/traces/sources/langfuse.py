@@ -22,8 +22,6 @@ from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.shapes import decoded
 
-UP = frozenset({"true", "1", "up", "thumbs_up", "positive", "good", "yes", "correct"})
-DOWN = frozenset({"false", "0", "down", "thumbs_down", "negative", "bad", "no", "incorrect"})
 MODEL_CALL = "GENERATION"
 MOST = 2**53
 """A larger count is none: it would not survive a JSON reader."""
@@ -154,6 +152,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
         finish_reason=answered.finish_reason,
         metadata=marked(metadata_text(row.metadata), **marks_of(row)),
         unreadable=strange,
+        name=row.name if isinstance(row.name, str) else None,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
@@ -173,8 +172,29 @@ def score_of(row: ScoreRow) -> Score | None:
     """None for a score of a session or a dataset run: it is not about a trace."""
     if not row.trace_id:
         return None
-    of, source = row.observation_id or None, row.source or "API"
-    return Score(row.id, row.trace_id, of, row.name or "", _unit(row), source, utc_or_none(row.updated_at))
+    value, word = row.value, row.string_value
+    kind = row.data_type or ("CATEGORICAL" if word or isinstance(value, str) else "NUMERIC")
+    if kind == "CATEGORICAL" and word is None and value is not None:
+        word = str(value)
+    return Score(
+        id=row.id,
+        trace_id=row.trace_id,
+        observation_id=row.observation_id or None,
+        name=row.name or "",
+        value=_number(value),
+        source=row.source or "API",
+        updated_at=utc_or_none(row.updated_at),
+        kind=kind,
+        word=word,
+    )
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return {"true": 1.0, "false": 0.0}.get(str(value).lower())
+    return number if math.isfinite(number) else None
 
 
 def metadata_of(value: Any) -> dict[str, Any]:
@@ -249,15 +269,3 @@ def _values(column: Any) -> list[Any]:
 def _object(value: Any) -> Mapping[str, Any]:
     parsed = decoded(value) if isinstance(value, str) else value
     return cast(Mapping[str, Any], parsed) if isinstance(parsed, Mapping) else {}
-
-
-def _unit(row: ScoreRow) -> float | None:
-    """The score in [0, 1]. None where that needs a scale we were not given: 1 to 5 stars, an unknown category."""
-    if row.data_type == "CATEGORICAL":
-        word = (row.string_value or str(row.value)).strip().lower()
-        return 1.0 if word in UP else 0.0 if word in DOWN else None
-    try:
-        number = float(row.value) if row.value is not None else -1.0
-    except ValueError:
-        number = {"true": 1.0, "false": 0.0}.get(str(row.value).lower(), -1.0)
-    return number if 0.0 <= number <= 1.0 else None

@@ -54,7 +54,8 @@ class LangfuseExport:
         elif part.holds == "calls":
             for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
                 usual, others = plain_calls(block, _trace)
-                yield Rows(traces=usual)
+                if len(usual):
+                    yield Rows(traces=usual)
                 yield _rows(others, _observation.decode, block.rejected)
         else:
             decoder = msgspec.json.Decoder(KINDS[part.holds])

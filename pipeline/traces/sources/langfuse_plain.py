@@ -61,7 +61,9 @@ class PlainRow(msgspec.Struct, gc=False):
     latency: float | None = None
 
 
-AS_IT_IS = {"trace_id": "trace_id", "observation_id": "id", "timestamp": "start_time", "updated_at": "updated_at"}
+AS_IT_IS = {"trace_id": "trace_id", "observation_id": "id", "timestamp": "start_time", "updated_at": "updated_at"} | {
+    "name": "name"
+}
 OR_EMPTY = {"model": ("provided_model_name", ""), "level": ("level", "DEFAULT"), "error": ("status_message", None)} | {
     name: (name, None) for name in ("user_id", "session_id")
 }

@@ -8,13 +8,12 @@ observation's metadata says wins over the trace's.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rejection, Rows, Score
+from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.compression import Broken, PartLimits
 from pipeline.traces.sources.files import WHOLE, Files
 from pipeline.traces.sources.langfuse import Observation, ScoreRow, add, metadata_of
@@ -83,12 +82,6 @@ def _rows(content: bytes) -> Rows:
         add(rows, number, lambda value=value: _observation(value, trace, metadata))
     for number, value in enumerate(trace.scores, 1):
         add(rows, number, lambda value=value: _score_row(value, trace.id))
-    newest: dict[str, Score] = {}
-    for score in sorted(rows.scores, key=lambda s: s.updated_at or datetime.min):
-        newest[score.id] = score
-    rows.scores = []
-    for call in rows.traces:
-        call.feedback = [s for s in newest.values() if s.observation_id in (None, call.observation_id)]
     return rows
 
 
@@ -99,6 +92,7 @@ def _observation(value: Any, trace: UiTrace, metadata: dict[str, Any]) -> Observ
             "id": row.get("id"),
             "trace_id": row.get("traceId", trace.id),
             "type": row.get("type"),
+            "name": row.get("name"),
             "start_time": row.get("startTime"),
             "end_time": row.get("endTime"),
             "updated_at": row.get("updatedAt"),

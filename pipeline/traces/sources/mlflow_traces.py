@@ -18,12 +18,11 @@ from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.daily_parts import DayRange, PagedRows, daily_parts
-from pipeline.traces.sources.langfuse import ScoreRow, count, metadata_text, put, score_of
+from pipeline.traces.sources.langfuse import count, metadata_text, put
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart, named_day
 
 MODEL_CALLS = ("CHAT_MODEL", "LLM")
-JUDGES = ("LLM_JUDGE", "AI_JUDGE")
 EXPECTED = ("expected_answer", "expected_response")
 """Names of expectations that are the trace's reference answer."""
 USER, SESSION = "mlflow.trace.user", "mlflow.trace.session"
@@ -138,6 +137,7 @@ def _add(block: Rows, trace: Any, line: int) -> int:
     if not spans:
         line += 1
         block.rejected.append(Rejection(line, Reason.NO_CONTENT, str(info.trace_id), _day(info.request_time * 10**6)))
+    block.scores += [score for each in info.assessments if (score := _score(str(info.trace_id), each)) is not None]
     for span in spans:
         line += 1
         try:
@@ -179,8 +179,8 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
         error=span.status.description or None,
         finish_reason=answered.finish_reason,
         metadata=_metadata(attributes, info.assessments),
-        feedback=[score for each in info.assessments if (score := _score(id, each)) is not None],
         unreadable=strange,
+        name=span.name or None,
         has_payload=asked.has_payload or answered.has_payload,
     )
 
@@ -195,25 +195,23 @@ def _metadata(attributes: dict[str, str], assessments: list[Any]) -> str:
 
 
 def _score(trace_id: str, assessment: Any) -> Score | None:
-    """A feedback that stands, on a scale of [0, 1] where it is a number; None for an expectation or an error."""
+    """A feedback that stands; None for an expectation or an error. One without a source is a program's."""
     if assessment.feedback is None or assessment.error is not None or not _stands(assessment):
         return None
     value: Any = assessment.feedback.value
-    is_text = isinstance(value, str)
-    source = assessment.source
     changed = assessment.last_update_time_ms
-    row = ScoreRow(
+    kind = "BOOLEAN" if isinstance(value, bool) else "NUMERIC" if isinstance(value, int | float) else "CATEGORICAL"
+    return Score(
         id=str(assessment.assessment_id),
         trace_id=trace_id,
         observation_id=str(assessment.span_id) if assessment.span_id else None,
         name=assessment.name,
-        value=value if isinstance(value, (bool, int, float)) or is_text else None,
-        string_value=value if is_text else None,
-        data_type="CATEGORICAL" if is_text else "NUMERIC",
-        source="EVAL" if source is not None and _word(source.source_type) in JUDGES else "API",
-        updated_at=None if changed is None else datetime.fromtimestamp(changed / 1000, UTC),
+        value=None if kind == "CATEGORICAL" else float(value),
+        source=_word(assessment.source.source_type) if assessment.source is not None else "CODE",
+        updated_at=None if changed is None else datetime.fromtimestamp(changed / 1000, UTC).replace(tzinfo=None),
+        kind=kind if isinstance(value, bool | int | float | str) else "OTHER",
+        word=value if isinstance(value, str) else None,
     )
-    return score_of(row)
 
 
 def _stands(assessment: Any) -> bool:

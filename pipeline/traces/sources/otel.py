@@ -66,7 +66,7 @@ class Otel:
                     place += 1
                     continue
                 for each in received:
-                    _add(rows, calls, each, place, part.holds == "scores")
+                    _add(rows, calls, each, place)
                     place += 1
             for rest in batch.rejected:
                 rows.rejected.append(Rejection(place, rest.reason, detail=rest.detail))
@@ -100,18 +100,19 @@ def _requests(lines: Iterator[LineBatch]) -> Iterator[LineBatch]:
         yield LineBatch(1, [b" ".join(texts)], [])
 
 
-def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int, of_scores: bool) -> None:
+def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> None:
     """Put one span or record where it belongs. `of_scores`: whether the file may hold scores."""
     trace_id = day = None
     try:
         if received.is_log:
-            if of_scores and (score := evaluations.score_of(received.record, place)) is not None:
+            if (score := evaluations.score_of(received.record, place)) is not None:
                 rows.scores.append(score)
                 return
             _put(rows, calls.add_log(place, received.record, received.resource))
             return
         span = msgspec.convert(received.record, otlp.Span)
         trace_id, day = span.trace_id, _moment(otlp.nanoseconds(span.start_time_unix_nano)).date().isoformat()
+        rows.scores += evaluations.of_span(span, place)
         span_attributes, row = _attributes(span), CallRecord(place, span, received.resource)
         if not conventions.is_call(span_attributes):
             calls.add_agent(place, span)
@@ -201,6 +202,7 @@ def _trace(
         finish_reason=reason,
         metadata=metadata_text(conventions.metadata(everything)),
         unreadable=strange,
+        name=span.name or None,
         has_payload=asked.has_payload or answered.has_payload,
     )
 

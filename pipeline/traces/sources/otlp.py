@@ -53,6 +53,7 @@ class SpanEvent(msgspec.Struct, rename="camel"):
     name: str = ""
     attributes: list[Any] = []
     dropped_attributes_count: int = 0
+    time_unix_nano: int | str = 0
 
 
 class Span(msgspec.Struct, rename="camel"):
@@ -66,6 +67,7 @@ class Span(msgspec.Struct, rename="camel"):
     status: SpanStatus | None = None
     dropped_attributes_count: int = 0
     dropped_events_count: int = 0
+    name: str = ""
 
     @property
     def failed(self) -> bool:

@@ -25,12 +25,11 @@ from tests.pipeline.rewards.feedback_rows import DOWN, UP, Opinion, call, settle
         ([UP] * 100, 0.75, 1),  # clicking a hundred times is one answer
         ([UP, DOWN], 0.5, 1),  # so is changing one's mind
         ([UP, ("stars", 0.0)], 0.5, 2),
-        ([("retry", 1.0)], 1 / 3, 0.5),
-        ([("retry", None)], 1 / 3, 0.5),
-        ([("retry", 1.0), ("retry", 1.0)], 1 / 3, 0.5),
-        ([UP, ("retry", 1.0)], 0.6, 1.5),
-        ([UP, ("retry", 0.0)], 0.75, 1),  # it says that there was none
-        ([UP, ("judge", 0.0, "EVAL"), ("retry", 1.0, "EVAL")], 0.75, 1),
+        ([("retry", 0.0)], 1 / 3, 0.5),
+        ([("retry", 0.0), ("retry", 0.0)], 1 / 3, 0.5),
+        ([UP, ("retry", 0.0)], 0.6, 1.5),
+        ([UP, ("retry", 1.0)], 0.75, 1),  # it says that there was none
+        ([UP, ("judge", None, "EVAL"), ("retry", None, "EVAL")], 0.75, 1),
         ([UP, ("comment", None)], 0.75, 1),
         ([UP, ("stars", 7.0), ("stars", -1.0), ("stars", float("nan"))], 0.75, 1),
     ],
@@ -41,7 +40,7 @@ def test_an_opinion_is_as_strong_as_its_answers(scores: list[Any], value: float,
 
 
 @pytest.mark.parametrize(
-    "scores", [[], [("judge", 1.0, "EVAL")], [("comment", None)], [("retry", 0.0)], [("stars", 5.0)]]
+    "scores", [[], [("judge", None, "EVAL")], [("comment", None)], [("retry", 1.0)], [("stars", 5.0)]]
 )
 def test_who_said_nothing_has_no_row(scores: list[Any]) -> None:
     assert settled([call("t", *scores)]) == {}
@@ -55,7 +54,7 @@ def test_no_feedback_at_all_is_an_empty_table() -> None:
 def test_the_prior_is_the_recipes() -> None:
     assert settled([call("t", UP)], prior_strength=0.0)["t"].value == 1.0
     assert settled([call("t", UP)], prior_strength=9.0)["t"].value == pytest.approx(0.55)
-    assert settled([call("t", ("again", 1.0), ("retry", 1.0))], retry_name="again")["t"].answers == 1.5
+    assert settled([call("t", ("again", 0.0), ("retry", 1.0))], retry_name="again")["t"].answers == 1.5
 
 
 def test_asking_the_same_again_counts_against_the_earlier_call() -> None:
@@ -115,7 +114,7 @@ SCORES = st.lists(
     st.tuples(
         st.sampled_from(["thumb", "stars", "retry"]),
         st.none() | st.sampled_from([0.0, 0.5, 1.0]) | st.floats(),
-        st.sampled_from(["API", "ANNOTATION", "EVAL"]),
+        st.sampled_from(["API", "ANNOTATION"]),
     ),
     max_size=6,
 )
@@ -128,13 +127,13 @@ def test_values_follow_the_rule_whatever_is_said(said: list[list[Any]], strength
     rows = [call(f"t{n}", *scores, user=f"u{n}", at=n) for n, scores in enumerate(said)]
     expected: dict[str, Opinion] = {}
     for n, scores in enumerate(said):
-        mine = [(name, value) for name, value, source in scores if source != "EVAL"]
+        mine = [(name, value) for name, value, _ in scores if value is not None]
         answers = [
             sum(values) / len(values)
             for wanted in ("thumb", "stars")
-            if (values := [v for name, v in mine if name == wanted and v is not None and 0 <= v <= 1])
+            if (values := [v for name, v in mine if name == wanted and 0 <= v <= 1])
         ]
-        weight = len(answers) + 0.5 * any(name == "retry" and value != 0 for name, value in mine)
+        weight = len(answers) + 0.5 * any(name == "retry" and value < 0.5 for name, value in mine)
         if weight:
             value = pytest.approx((sum(answers) + strength / 2) / (weight + strength))
             expected[f"t{n}"] = Opinion(value, weight, "")

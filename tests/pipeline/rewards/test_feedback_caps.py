@@ -154,7 +154,7 @@ SAID = st.tuples(
     st.sampled_from(["s1", "s2", None]),
     st.sampled_from(["acme", "initech", "hooli", "umbrella", "globex", None]),
     st.integers(0, 9),  # thousands of seconds
-    st.sampled_from([[], [UP], [DOWN], [UP, UP], [("retry", 1.0)], [("judge", 1.0, "EVAL")], [("stars", 0.3), DOWN]]),
+    st.sampled_from([[], [UP], [DOWN], [UP, UP], [("retry", 0.0)], [("judge", None, "EVAL")], [("stars", 0.3), DOWN]]),
     st.sampled_from(["why?", "how?"]),
 )
 SETTINGS = st.fixed_dictionaries(

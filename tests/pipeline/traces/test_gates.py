@@ -13,7 +13,7 @@ from pipeline.traces.erased import NOBODY, user_hash
 from pipeline.traces.gates import GATES, GateRules, check
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Score, Trace
+from pipeline.traces.rows import Trace
 from tests.contexts import forgetting
 
 SETTINGS = Traces(source=LangfuseExportSource(uri="x"))
@@ -150,7 +150,6 @@ def test_every_text_that_is_kept_is_masked() -> None:
         user_id=mail,
         session_id=mail,
         metadata={"user_consent": True, "from": [mail], "expected_answer": mail},
-        feedback=[Score("s", "t", None, mail, 1.0, mail, None)],
     )
     assert isinstance(result, dict)
     assert mail not in str(result)
@@ -160,15 +159,6 @@ def test_every_text_that_is_kept_is_masked() -> None:
 def test_a_row_whose_reference_was_masked_is_unverifiable(expected: str, kept: str | None) -> None:
     result = judged(metadata={"user_consent": True, "expected_answer": expected}, completion="[EMAIL]")
     assert isinstance(result, dict) and result["reference"] == kept
-
-
-def test_scores_stay_with_their_row() -> None:
-    named = {"one": ["a", "b"], "none": [], "two": ["c"]}
-    scores = {each: [Score("s", "t", None, name, 1.0, "user", None) for name in named[each]] for each in named}
-    rows = [msgspec.structs.replace(GOOD, trace_id=each, feedback=scores[each]) for each in named]
-    checked, _ = check(batch_of(*rows), GateRules(SETTINGS, NOW))
-    kept = {row["trace_id"]: [score["name"] for score in row["feedback"]] for row in checked.to_pylist()}
-    assert kept == named
 
 
 def test_the_first_gate_that_objects_gives_the_reason() -> None:

@@ -110,8 +110,8 @@ def test_a_row_says_what_an_export_says(server: Langfuse, newest: bool, store: S
     assert (trace.model, trace.latency_s, trace.input_tokens, trace.output_tokens) == ("m", 0.75, 7, 3)
     assert trace.messages == [{"role": "user", "content": "What is 1 + 1?"}] and trace.completion == "2"
     assert trace.timestamp == datetime(2026, 1, 5, 10, 0, 1) and json.loads(trace.metadata)["version"] == "v7"
-    values = {(s.id, s.trace_id, s.observation_id, s.value) for s in read(source(server)).scores}
-    assert values == {("s1", "t1", None, 1.0), ("s2", "t1", "o1", 0.0), ("s3", "t1", "o1", 1.0)}
+    values = {(s.id, s.trace_id, s.observation_id, s.word or s.value) for s in read(source(server)).scores}
+    assert values == {("s1", "t1", None, 1.0), ("s2", "t1", "o1", "down"), ("s3", "t1", "o1", 1.0)}
     governed = govern(store, LangfuseApiSource(since=DAY, until=DAY), server.uri, now=NOW)
     (row,) = rows_of(store, governed)
     assert (row["user_id"], row["feedback_count"], row["reference"]) == ("u1", 3, "2")

@@ -185,24 +185,26 @@ def test_files_in_the_making_are_left_alone(export: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "value"),
+    ("changes", "kind", "value", "word"),
     [
-        ({"value": 0.25}, 0.25),
-        ({"value": "1"}, 1.0),
-        ({"value": 4, "name": "stars"}, None),
-        ({"value": -1}, None),
-        ({"value": "nan"}, None),
-        ({"value": None}, None),
-        ({"value": 1, "data_type": "BOOLEAN"}, 1.0),
-        ({"value": "false", "data_type": "BOOLEAN"}, 0.0),
-        ({"value": None, "data_type": "CATEGORICAL", "string_value": "Thumbs_Up"}, 1.0),
-        ({"value": None, "data_type": "CATEGORICAL", "string_value": "blue"}, None),
+        ({"value": 0.25}, "NUMERIC", 0.25, None),
+        ({"value": "1"}, "NUMERIC", 1.0, None),
+        ({"value": "nan"}, "NUMERIC", None, None),
+        ({"value": None}, "NUMERIC", None, None),
+        ({"value": "false", "data_type": "BOOLEAN"}, "BOOLEAN", 0.0, None),
+        ({"value": 0, "data_type": "CATEGORICAL", "string_value": "Thumbs_Up"}, "CATEGORICAL", 0.0, "Thumbs_Up"),
+        ({"value": "blue", "data_type": "CATEGORICAL"}, "CATEGORICAL", None, "blue"),
+        ({"value": 0, "data_type": "TEXT", "string_value": "Thanks!"}, "TEXT", 0.0, "Thanks!"),
+        ({"value": 3, "data_type": None}, "NUMERIC", 3.0, None),
+        ({"value": "good", "data_type": None}, "CATEGORICAL", None, "good"),
     ],
 )
-def test_a_score_is_scaled_or_it_is_null(export: Path, changes: dict[str, Any], value: float | None) -> None:
+def test_a_score_is_read_as_it_is(
+    export: Path, changes: dict[str, Any], kind: str, value: float | None, word: str | None
+) -> None:
     write(export, DAY, [observation(1)])
     write(export, "scores/2026-01-05.jsonl", [{**score(1, 1, 0), **changes}])
-    assert [s.value for s in read(source(export)).scores] == [value]
+    assert [(s.kind, s.value, s.word) for s in read(source(export)).scores] == [(kind, value, word)]
 
 
 def test_a_score_of_no_trace_is_no_row(export: Path) -> None:

@@ -37,7 +37,7 @@ def test_six_real_traces_are_read(shared_data: Path) -> None:
         last = max(rows.traces, key=lambda t: t.timestamp)
         model, tokens_in, tokens_out, latency_s, asked, answered, scores = REAL_TRACES[part.name]
         assert (last.model, last.input_tokens, last.output_tokens) == (model, tokens_in, tokens_out)
-        assert (last.latency_s, len(last.feedback)) == (latency_s, scores)
+        assert (last.latency_s, len(rows.scores)) == (latency_s, scores)
         assert asked in json.dumps(last.messages).replace('\\"', '"')
         assert last.completion.startswith(answered)
         assert {r.reason for r in rows.rejected} <= {"not_generation"}
@@ -114,19 +114,13 @@ def test_messages_of_the_span_are_read_from_the_metadata(tmp_path: Path) -> None
         assert [t.completion for t in read(LangfuseUi(str(tmp_path))).traces] == ["Yes"]
 
 
-def test_feedback_is_the_newest_of_the_trace_or_the_call(tmp_path: Path) -> None:
-    def score(id: str, value: float, minute: int, of: str | None = None) -> dict[str, object]:
-        return {
-            "id": id,
-            "name": "thumb",
-            "value": value,
-            "observationId": of,
-            "updatedAt": f"2026-01-05T00:0{minute}:00Z",
-        }
-
-    scores = [score("a", 1, 2), score("a", 0, 1), score("b", 0.5, 1, "o"), score("c", 0.25, 1, "other")]
-    trace = {"id": "t", "timestamp": "2026-01-05T00:00:00Z", "scores": scores}
-    write(tmp_path, "t.json", [{"trace": trace, "observations": [CALL, {**CALL, "id": "p"}]}])
-    rows = read(LangfuseUi(str(tmp_path)))
-    assert [sorted((s.id, s.value) for s in t.feedback) for t in rows.traces] == [[("a", 1), ("b", 0.5)], [("a", 1)]]
-    assert rows.scores == []
+def test_scores_of_the_ui_trace_are_read(tmp_path: Path) -> None:
+    by_name = {"id": "a", "name": "thumb", "value": 1, "observationId": "o", "updatedAt": "2026-01-05T00:02:00Z"}
+    trace = {
+        "id": "t",
+        "timestamp": "2026-01-05T00:00:00Z",
+        "scores": [by_name, {"id": "b", "name": "stars", "value": 4}],
+    }
+    write(tmp_path, "t.json", [{"trace": trace, "observations": [CALL]}])
+    scores = [(s.id, s.trace_id, s.observation_id, s.name, s.value) for s in read(LangfuseUi(str(tmp_path))).scores]
+    assert scores == [("a", "t", "o", "thumb", 1.0), ("b", "t", None, "stars", 4.0)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.recipe.scores import ScoreMeaning
 from pipeline.recipe.traces import MlflowSource
 from pipeline.storage import Store
 from pipeline.traces import materialize
@@ -82,6 +83,7 @@ def test_a_trace_is_read_with_its_assessments(server: str, client: Any, store: S
     human, judge = (AssessmentSource(source_type=kind, source_id="x") for kind in ("HUMAN", "LLM_JUDGE"))
     mlflow.log_feedback(trace_id=id, name="thumb", value=True, source=human)
     mlflow.log_feedback(trace_id=id, name="stars", value=4, source=human)
+    mlflow.log_feedback(trace_id=id, name="leaks", value=True)
     mlflow.log_feedback(trace_id=id, name="tone", value="good", source=human)
     mlflow.log_feedback(trace_id=id, name="relevance", value=0.25, source=judge)
     mlflow.log_feedback(trace_id=id, name="broken", error="no answer", source=judge)
@@ -95,13 +97,15 @@ def test_a_trace_is_read_with_its_assessments(server: str, client: Any, store: S
     assert (trace.latency_s, trace.input_tokens, trace.output_tokens, trace.finish_reason) == (0.75, 7, 3, "stop")
     assert trace.messages == [{"role": "user", "content": "What is 1 + 1?"}] and trace.completion == "2"
     assert trace.timestamp == datetime(2026, 1, 5, 10, 0, 1)
-    scores = {(score.name, score.value, score.source) for score in trace.feedback}
-    assert scores == {("thumb", 1.0, "API"), ("stars", None, "API"), ("tone", 1.0, "API"), ("useful", 1.0, "API"),
-                      ("relevance", 0.25, "EVAL")}  # fmt: skip
+    scores = {(s.name, s.kind, s.word or s.value, s.source) for s in rows.scores}
+    assert scores == {("thumb", "BOOLEAN", 1.0, "HUMAN"), ("stars", "NUMERIC", 4.0, "HUMAN"),
+                      ("leaks", "BOOLEAN", 1.0, "CODE"), ("tone", "CATEGORICAL", "good", "HUMAN"),
+                      ("useful", "BOOLEAN", 1.0, "HUMAN"),
+                      ("relevance", "NUMERIC", 0.25, "LLM_JUDGE")}  # fmt: skip
     source = section("whole")
-    governed = govern(store, source, server)
+    governed = govern(store, source, server, scores=(ScoreMeaning.model_validate({"name": "useful", "from": "user"}),))
     table = materialize.read(store, local_lake(store), governed.iteration.dataset).to_pylist()
-    assert [(row["reference"], row["feedback_mean"], row["feedback_count"]) for row in table] == [("2", 1.0, 3)]
+    assert [(row["reference"], row["feedback_mean"], row["feedback_count"]) for row in table] == [("2", 1.0, 2)]
     assert json.loads(table[0]["metadata"]) == {"user_consent": "true", "expected_answer": "2"}
 
 

@@ -107,7 +107,7 @@ def test_one_that_breaks_the_protocol_names_its_owner(install: Install, old: str
 @pytest.mark.parametrize(
     "changes",
     ["timestamp='2026-01-05'", "messages=[{'role': 'user'}]", "messages=['a']", "completion=None", "metadata={}",
-     "feedback=[3]", "timestamp=None"],
+     "name=[3]", "timestamp=None"],
 )  # fmt: skip
 def test_a_row_of_other_types_is_rejected_alone(install: Install, changes: str) -> None:
     install("sources", "acme", SOURCE.replace("[trace(1)]", f"[trace(1), trace(2, {changes}), trace(3)]"))

@@ -1,0 +1,190 @@
+"""What a score says of an answer: a value from 0, worst, to 1, best, or nothing.
+
+The recipe declares it by name (`traces.scores`). Without a declaration only plain thumbs of people count: 0 or 1, true
+or false, or a word of UP or DOWN, under a name of THUMBS. Texts, corrections, and scores of evaluators, of code and of
+judges never do. The stage refuses scores that are outside their scale.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pipeline.recipe.scores import ScoreMeaning
+from pipeline.traces.pii import Unmaskable, mask
+from pipeline.traces.rows import Score
+
+UP = frozenset({"true", "1", "up", "thumbs_up", "positive", "good", "yes", "correct"})
+DOWN = frozenset({"false", "0", "down", "thumbs_down", "negative", "bad", "no", "incorrect"})
+THUMBS = frozenset(
+    {"thumb", "thumbs", "user_thumb", "user_thumbs", "feedback", "user_feedback", "userfeedback", "like"}
+)
+"""Names, in lower case and with `_` between words, under which people's thumbs are known."""
+RETRY = "retry"
+"""The name under which an application says that a user asked again, which is no praise."""
+JUDGES = frozenset({"EVAL", "LLM_JUDGE", "AI_JUDGE"})
+PROGRAMS = JUDGES | {"CODE"}
+USER = "user"
+"""A source that says in so many words that a user scored, from 0 to 1: the gateway's own."""
+LEAST_SHARE = 0.05
+"""Share of all scores from which an undeclared name is told."""
+_WORDS = 5
+
+
+class Meant(NamedTuple):
+    """`outside`: the score is not on the scale that its name has. `declared`: the name is known."""
+
+    value: float | None = None
+    outside: bool = False
+    declared: bool = True
+
+
+class ScoreCount(NamedTuple):
+    """The scores of one name, source and kind."""
+
+    name: str
+    source: str
+    kind: str
+    total: int = 0
+    low: float | None = None
+    high: float | None = None
+    words: tuple[str, ...] = ()
+    feedback: int = 0
+    outside: int = 0
+    declared: bool = False
+
+    def line(self) -> str:
+        """For a person, with nothing personal in it."""
+        given = ", ".join(map(_shown, self.words)) or f"{_number(self.low)} to {_number(self.high)}"
+        given = given if self.words or self.low is not None else "without a number"
+        taken = f"{self.feedback:,} as feedback" if self.feedback else "none as feedback"
+        return f"{self.total:,} scores {_shown(self.name)} ({self.source}, {self.kind}, {given}), {taken}"
+
+    def section(self) -> str:
+        """What declares them in `traces.scores`: as no feedback, until a person has looked."""
+        if self.words:
+            scale = f"[{', '.join(repr(_shown(word)) for word in self.words)}]"
+        else:
+            usual = [(0, 1), (-1, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100)]
+            low, high = self.low or 0, self.high or 0
+            bounds = next((pair for pair in usual if pair[0] <= low and high <= pair[1]), (low, high))
+            scale = f"[{_number(bounds[0])}, {_number(bounds[1])}]"
+        by = "program" if self.source in PROGRAMS else "user"
+        return f"{{name: {_shown(self.name)!r}, from: {by}, scale: {scale}, good: high, use: ignore}}"
+
+
+class Meanings:
+    """What scores mean under one recipe."""
+
+    def __init__(self, declared: Iterable[ScoreMeaning]) -> None:
+        self._declared = {each.name: each for each in declared}
+
+    def of(self, score: Score) -> Meant:
+        meaning = self._declared.get(score.name)
+        if meaning is not None:
+            return _declared(score, meaning)
+        name = re.sub(r"[^a-z0-9]+", "_", score.name.lower())
+        if name not in THUMBS and name != RETRY:
+            return Meant(declared=False)
+        if score.source in PROGRAMS:
+            return Meant()
+        if score.kind == "CATEGORICAL":
+            return Meant(_thumb(score))
+        if score.kind not in ("NUMERIC", "BOOLEAN") or score.value is None:
+            return Meant()
+        fits = score.value in (0, 1) or (score.source == USER and 0 <= score.value <= 1)
+        value = 1 - score.value if name == RETRY else score.value
+        return Meant(value) if fits else Meant(outside=True)
+
+
+class ScoreCounts:
+    """Counts of scores by name, source and kind."""
+
+    def __init__(self, counts: Iterable[ScoreCount] = ()) -> None:
+        self._counts: dict[tuple[str, str, str], ScoreCount] = {}
+        for each in counts:
+            self._merge(each)
+
+    def add(self, score: Score, meant: Meant) -> None:
+        word = () if score.kind != "CATEGORICAL" or score.word is None else (score.word,)
+        low, value, outside = None if word else score.value, int(meant.value is not None), int(meant.outside)
+        key = score.name, score.source, score.kind
+        self._merge(ScoreCount(*key, 1, low, low, word, value, outside, meant.declared))
+
+    def extend(self, others: ScoreCounts) -> None:
+        for each in others.all():
+            self._merge(each)
+
+    def all(self) -> list[ScoreCount]:
+        """The most frequent first."""
+        return sorted(self._counts.values(), key=lambda each: (-each.total, each[:3]))
+
+    def undeclared(self) -> list[ScoreCount]:
+        """Names that the recipe does not declare, and that are many."""
+        most = LEAST_SHARE * sum(each.total for each in self._counts.values())
+        return [each for each in self.all() if not each.declared and each.total >= most]
+
+    def outside(self) -> str:
+        """What is wrong where scores are not on their scale: then the others may say something else, too. Else ""."""
+        wrong = next((each for each in self.all() if each.outside), None)
+        return (
+            ""
+            if wrong is None
+            else (
+                f"{wrong.outside:,} of {wrong.line()}, are outside their scale. Say in traces.scores which scale they "
+                f"have and which end is good, or ignore them: {wrong.section()}"
+            )
+        )
+
+    def _merge(self, new: ScoreCount) -> None:
+        old = self._counts.get(new[:3], ScoreCount(*new[:3]))
+        numbers = [number for number in (old.low, old.high, new.low, new.high) if number is not None]
+        self._counts[new[:3]] = ScoreCount(
+            *new[:3],
+            total=old.total + new.total,
+            low=min(numbers, default=None),
+            high=max(numbers, default=None),
+            words=tuple(dict.fromkeys((*old.words, *new.words)))[:_WORDS],
+            feedback=old.feedback + new.feedback,
+            outside=old.outside + new.outside,
+            declared=new.declared,
+        )
+
+
+def _declared(score: Score, meaning: ScoreMeaning) -> Meant:
+    if meaning.use == "ignore" or score.source in JUDGES or score.kind not in ("NUMERIC", "BOOLEAN", "CATEGORICAL"):
+        return Meant()
+    place = _place(score, meaning)
+    if place is None:
+        return Meant(outside=score.value is not None or score.word is not None)
+    return Meant(place if meaning.good == "high" else 1 - place)
+
+
+def _place(score: Score, meaning: ScoreMeaning) -> float | None:
+    """Where on the scale it stands, from 0, lowest, to 1; None: not on it."""
+    words = [each.strip().casefold() for each in meaning.scale if isinstance(each, str)]
+    if words:
+        word = (score.word or "").strip().casefold()
+        return words.index(word) / (len(words) - 1) if word in words else None
+    low, high = (float(each) for each in meaning.scale)
+    value = _thumb(score) if score.kind == "CATEGORICAL" and (low, high) == (0, 1) else score.value
+    if value is None or (score.kind == "CATEGORICAL" and (low, high) != (0, 1)) or not low <= value <= high:
+        return None
+    return (value - low) / (high - low)
+
+
+def _thumb(score: Score) -> float | None:
+    word = (score.word or "").strip().lower()
+    return 1.0 if word in UP else 0.0 if word in DOWN else None
+
+
+def _number(value: float | None) -> str:
+    return "?" if value is None else f"{value:g}"
+
+
+def _shown(text: str) -> str:
+    try:
+        return mask(text[:60])
+    except Unmaskable:
+        return "[BINARY]"
