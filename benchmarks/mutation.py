@@ -55,15 +55,15 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "pipeline/rollout/record.py": _named("pipeline/rollout", "record", "guards", "phases"),
     "pipeline/training/checkpoints/checkpointer.py": _named(
-        "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "mirror_uploads", "fencing_token"
+        "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "mirror_uploads", "claims"
     ),
+    "pipeline/training/checkpoints/claims.py": _named("pipeline/training/checkpoints", "claims"),
     "pipeline/training/checkpoints/manifest.py": _named(
         "pipeline/training/checkpoints", "manifest", "manifest_folders", "checkpointer", "retention", "mirror"
     ),
     "pipeline/training/checkpoints/mirror.py": _named("pipeline/training/checkpoints", "mirror", "mirror_uploads"),
     "pipeline/training/checkpoints/save_schedule.py": _named("pipeline/training/checkpoints", "save_schedule"),
-    "pipeline/training/checkpoints/starts.py": _named("pipeline/training/checkpoints", "fencing_token"),
-    "pipeline/training/checkpoints/writer.py": _named("pipeline/training/checkpoints", "fencing_token", "writer"),
+    "pipeline/training/checkpoints/writer.py": _named("pipeline/training/checkpoints", "writer"),
     "pipeline/traces/gates.py": _named("pipeline/traces", "gates"),
     "pipeline/training/sentinel.py": _named("pipeline/training", "sentinel"),
 }

@@ -11,7 +11,7 @@ from k8s.classify import Cause, Classification
 from k8s.ledger import LaunchAttempt
 from pipeline import layout
 from pipeline.storage import Record, Store
-from pipeline.training.checkpoints.writer import holder
+from pipeline.training.checkpoints.claims import newest_claim
 
 
 class AttemptEnding(Record):
@@ -71,11 +71,11 @@ class GangAttempts:
 
     def placed(self, number: int) -> bool:
         """Whether the object of that attempt was in the cluster once: by its record or, where a launcher was killed
-        before it wrote one, by the trainer's fencing token. It is never put there again, as a token may be past a first
-        start."""
+        before it wrote one, by the trainer's claim. It is never put there again."""
         if self._store.read(self._object(number), AttemptObject) is not None:
             return True
-        return holder(self._store.path(self._folder).parent).attempt >= number
+        claim = newest_claim(self._store.path(self._folder).parent)
+        return claim is not None and claim.attempt >= number
 
     def place(self, number: int, uid: str) -> None:
         """Write that the object is in the cluster."""

@@ -9,7 +9,7 @@ What a look at a gang means is `classify.py`'s; what follows from it, of any tas
                     somebody, ten starts without a newer checkpoint: TrainingRefused
 
 `result.json` is the truth, never the object's state. An attempt is over only when its object and its pods are gone, so
-no two of them write; should one live on where nobody can see it, its number is too low (`checkpoints.writer`). A
+no two of them write; should one live on where nobody can see it, its claim is not the newest (`checkpoints.claims`). A
 launcher that is interrupted leaves the gang alone, unless the run was cancelled: then the gang is deleted, by the
 launcher or, where none lives any more, by `task.delete`.
 """

@@ -16,7 +16,7 @@ from k8s.lint.tree import rows, text, whole
 
 SAVE_S = 21.5
 """A checkpoint of an 8B model, all weights, to Lustre (seed 003's log): the longest that a seed reports."""
-OURS = frozenset({"NODE_RANK", "RESTART", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
+OURS = frozenset({"NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK"})
 
 
 def _workload(gang: Gang, seen: Manifests) -> Workload | None:

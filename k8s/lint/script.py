@@ -117,23 +117,13 @@ def shared_run_directory(seen: Manifests) -> Hits:
                     yield container.command, f"{match['key']} {path}"
 
 
-@rule("error", fix="Pass --attempt <attempt>.<restart> to pipeline.training.")
+@rule("error", fix="Pass --attempt <attempt> to pipeline.training.")
 def unfenced(seen: Manifests) -> Hits:
     """A pod of an attempt that was given up may still run on a node that lost its network: without the attempt's
     number it writes into the checkpoints of the next one."""
     for container in seen.trainer_commands:
         if "pipeline.training" in container.script and "--attempt" not in container.script:
             yield container.command, "pipeline.training without --attempt"
-
-
-@rule("warning", fix="Mount a projected service account token and pass it with --start, as k8s/render does.")
-def starts_alike(seen: Manifests) -> Hits:
-    """A queue that suspends a gang and resumes it leaves attempt and restart as they are: a pod of before, cut off from
-    the network, has the number of its successor and may write beside it."""
-    for container in seen.trainer_commands:
-        fenced = "pipeline.training" in container.script and "--attempt" in container.script
-        if fenced and "--start" not in container.script:
-            yield container.command, "--attempt without --start"
 
 
 def _environment(seen: Manifests, names: re.Pattern[str]) -> Hits:

@@ -12,12 +12,10 @@ from k8s.render.indexed_job import INDEX, job_spec
 from k8s.render.pod import CONTAINER, QUEUE, Object, labels, metadata, ranked_template
 from pipeline.training.result import BLOCKED, NEVER_RETRY
 
-RESTART = "metadata.labels['jobset.sigs.k8s.io/restart-attempt']"
-
 
 def training_jobset(gang: Gang) -> Object:
     """One replicated job of `nodes` indexed pods; JobSet makes their headless Service, by its own name."""
-    template = ranked_template(gang, f"{gang.name}-{CONTAINER}-0-0.{gang.name}", rank=INDEX, restart=RESTART)
+    template = ranked_template(gang, f"{gang.name}-{CONTAINER}-0-0.{gang.name}", rank=INDEX)
     return {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",

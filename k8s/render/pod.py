@@ -1,7 +1,7 @@
 """The pod of a trainer or an evaluation, alike for all backends: labels, command, environment, resources, volumes, no
 privilege.
 
-What differs is how a pod learns its node's rank and its gang's restart, and where node 0 is: the backend says so.
+What differs is how a pod learns its node's rank, and where node 0 is: the backend says so.
 """
 
 from __future__ import annotations
@@ -23,10 +23,6 @@ PORT = 29500
 """Of the rendezvous, on node 0."""
 USER = 1000
 """User and group in the images: Dagster's steps and the trainers write to the same volume."""
-START = "/var/run/preference-tuning"
-"""Where a trainer's pod has the token that tells when it began (`pipeline.training.checkpoints.starts`)."""
-START_AUDIENCE = "preference-tuning-start"
-"""Of that token. The API server takes tokens of its own audience alone, so this one opens nothing."""
 WEIGHTS = "/weights"
 """Where a pod has its node's cache of models."""
 COMPONENTS = {"training": "trainer", "evaluation": "evaluation"}
@@ -55,24 +51,22 @@ def metadata(gang: Gang, more: Mapping[str, str] | None = None) -> Object:
     return {"name": gang.name, "namespace": gang.settings.namespace, "labels": labels(gang) | dict(more or {})}
 
 
-def command(plan_path: str, attempt: str) -> list[str]:
-    """The trainer. `attempt`: the launcher's and the gang's restart, A.R; a pod of an older one, or of an older start,
-    must not write."""
-    return ["python", "-m", "pipeline.training", plan_path, "--attempt", attempt, "--start", f"{START}/token"]
+def command(plan_path: str, attempt: int) -> list[str]:
+    """The trainer. `attempt`: the launcher's; a pod of an older one must not write."""
+    return ["python", "-m", "pipeline.training", plan_path, "--attempt", str(attempt)]
 
 
-def ranked_template(gang: Gang, master: str, rank: str, restart: str = "") -> Object:
+def ranked_template(gang: Gang, master: str, rank: str) -> Object:
     """The template of pods that differ by rank alone.
 
-    `master`: DNS name of node 0. `rank`, `restart`: field paths of what tells a pod its node's rank and its gang's
-    restart; without the latter nothing restarts the gang under the same name.
+    `master`: DNS name of node 0. `rank`: field path of what tells a pod its node's rank.
     """
     if gang.task == "evaluation":  # its journal of answers needs no fence
         return pod_template(
             gang, container(gang, ["python", "-m", "evals", "run", _literal(gang.plan_path)]), affinity(gang)
         )
-    run = command(_literal(gang.plan_path), f"{gang.attempt}.{'$(RESTART)' if restart else 0}")
-    fields = {"RESTART": restart} if restart else {}
+    run = command(_literal(gang.plan_path), gang.attempt)
+    fields: dict[str, str] = {}
     if gang.nodes > 1:
         run += ["--node-rank", "$(NODE_RANK)", "--master", f"{master}:{PORT}"]
         fields["NODE_RANK"] = rank
@@ -105,7 +99,6 @@ def pod_template(gang: Gang, main: Object, apart: Object) -> Object:
             "volumes": [
                 {"name": "data", "persistentVolumeClaim": {"claimName": gang.settings.claim}},
                 {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": f"{shm_mib(gang)}Mi"}},
-                *([_start()] if gang.task == "training" else []),
                 *([_weights(cache)] if (cache := weights(gang)) else []),
             ],
         },
@@ -130,7 +123,6 @@ def container(gang: Gang, run: Sequence[str] = (), env: Sequence[Object] = ()) -
         "volumeMounts": [
             {"name": "data", "mountPath": gang.settings.mount},
             {"name": "shm", "mountPath": "/dev/shm"},
-            *([{"name": "start", "mountPath": START, "readOnly": True}] if gang.task == "training" else []),
             *([{"name": "weights", "mountPath": WEIGHTS}] if weights(gang) else []),
         ],
     }
@@ -145,11 +137,6 @@ def _weights(cache: WeightsCache) -> Object:
     if cache.claim:
         return {"name": "weights", "persistentVolumeClaim": {"claimName": cache.claim}}
     return {"name": "weights", "emptyDir": {"sizeLimit": f"{cache.size_gb + 1}G"}}  # locks and folders take some too
-
-
-def _start() -> Object:
-    token = {"audience": START_AUDIENCE, "expirationSeconds": 3600, "path": "token"}
-    return {"name": "start", "projected": {"sources": [{"serviceAccountToken": token}]}}
 
 
 def environment(gang: Gang) -> dict[str, str]:

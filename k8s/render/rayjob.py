@@ -36,7 +36,7 @@ def training_rayjob(gang: Gang) -> Object:
         "kind": "RayJob",
         "metadata": metadata(gang, {QUEUE: gang.settings.queue}),
         "spec": {
-            "entrypoint": shlex.join(command(gang.plan_path, f"{gang.attempt}.0")),
+            "entrypoint": shlex.join(command(gang.plan_path, gang.attempt)),
             "submissionMode": "K8sJobMode",
             # A second submission would find a new head and train there under an attempt that is over.
             "submitterConfig": {"backoffLimit": 0},

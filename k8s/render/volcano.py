@@ -11,16 +11,13 @@ from k8s.render.pod import CONTAINER, Object, metadata, ranked_template
 from pipeline.training.result import BLOCKED, NEVER_RETRY
 
 RANK = "metadata.annotations['volcano.sh/task-index']"
-RESTART = "metadata.annotations['volcano.sh/job-version']"
-"""Grows with each restart, not always by one: later is all that matters."""
 MAX_RETRY = 50
 """Pre-emptions count here: Volcano can't tell them from crashes. Its default of 3 is an afternoon on spot nodes."""
 
 
 def training_vcjob(gang: Gang) -> Object:
     """One task of `nodes` pods."""
-    master = f"{gang.name}-{CONTAINER}-0.{gang.name}"
-    template = ranked_template(gang, master, rank=RANK, restart=RESTART)
+    template = ranked_template(gang, f"{gang.name}-{CONTAINER}-0.{gang.name}", rank=RANK)
     template["spec"]["activeDeadlineSeconds"] = gang.timeout_s  # the Job has none
     return {
         "apiVersion": "batch.volcano.sh/v1alpha1",

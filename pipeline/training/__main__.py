@@ -2,8 +2,8 @@
 
 Starts the processes that the plan asks for on this node, or is one of them when a launcher says so (RANK), or hands the
 plan to NeMo RL. Exit codes:
-0 `result.json` is written and verified; 143 pre-empted, run me again; 64 never retry, the plan or what it names is
-wrong; 65 never retry, an erasure took data of the training away; anything else is a crash.
+0 `result.json` is written and verified; 143 run me again: pre-empted, or superseded by a later start; 64 never retry,
+the plan or what it names is wrong; 65 never retry, an erasure took data of the training away; anything else is a crash.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from pipeline.node_cache import on_this_node
 from pipeline.processes import die_with_parent
 from pipeline.redaction import guard_output
 from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
-from pipeline.training.checkpoints import FencingToken, WriterLocked, only_writer
-from pipeline.training.checkpoints.writer import check, parse
+from pipeline.training.checkpoints import Superseded, WriterLocked, only_writer
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.result import (
@@ -42,13 +41,10 @@ MAX_RESTARTS = 2
 """Of a node's processes after a crash of one, before the launcher hears of it."""
 
 
-def main(
-    plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL, attempt: str = "", start: str = ""
-) -> int:
+def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL, attempt: int = 0) -> int:
     """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes.
 
-    `attempt`: `2.1` is the second attempt of a launcher, started again once; a later one fences this one off. `start`:
-    file that tells generations of one restart apart (`checkpoints.starts`). Raises RuntimeError where it tells nothing.
+    `attempt`: by the launcher's count; a later one, or a later start of the same one, supersedes this one.
     """
     started_at, path = time.time(), Path(plan_path).absolute()
     kept = ExitStack()  # let go of with the process: until then its base is not evicted
@@ -63,7 +59,6 @@ def main(
         if plan.training.engine != "nemo_rl":  # whose processes run on other nodes too
             plan = plan.model_copy(update={"base": kept.enter_context(on_this_node(plan.base, emit))})
         verify_inputs(plan)
-        turn = parse(attempt, start)  # the file once: the kubelet renews it
     except (FileNotFoundError, ValueError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return NEVER_RETRY
@@ -72,22 +67,25 @@ def main(
             emit("finished before: its result stands")
             return 0
         if plan.training.engine == "nemo_rl":
-            return _with_nemo_rl(plan, path.parent, Path(nemo_rl), turn)
+            return _with_nemo_rl(plan, path.parent, Path(nemo_rl), attempt)
         os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # before torch is imported
         from pipeline.training import gang
 
         if gang.needed(plan) and "RANK" not in os.environ:
-            command = (*gang.WORKER, "--parent", str(os.getpid()), *(("--attempt", str(turn)) if turn else ()))
+            command = (*gang.WORKER, "--parent", str(os.getpid()), "--attempt", str(attempt))
             return gang.run(path, plan, max_restarts=MAX_RESTARTS, node_rank=node_rank, master=master, command=command)
         from pipeline.training.worker import work
 
-        work(plan, path.parent, started_at, turn)
+        work(plan, path.parent, started_at, attempt)
     except InvalidPlan as error:
         print(error, file=sys.stderr)
         return NEVER_RETRY
     except TrainingBlocked as error:
         print(error, file=sys.stderr)
         return BLOCKED
+    except Superseded as error:
+        print(error, file=sys.stderr)
+        return PREEMPTED
     except WriterLocked as error:
         print(error, file=sys.stderr)
         return PREEMPTED if attempt else 1  # no crash: the lock of a node that died is given back in time
@@ -112,17 +110,16 @@ def finished(plan: TrainingPlan, folder: Path, mend: bool = True) -> bool:
     return False
 
 
-def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, turn: FencingToken | None) -> int:
+def _with_nemo_rl(plan: TrainingPlan, folder: Path, checkout: Path, attempt: int) -> int:
     from pipeline.training.nemo.run import run
 
-    with only_writer(folder, turn):
+    with only_writer(folder, attempt) as claim:
         try:
-            result = run(plan, folder, checkout, emit)
+            result = run(plan, folder, checkout, emit, fence=claim.check)
         except ValueError as error:
             print(error, file=sys.stderr)
             return NEVER_RETRY
-        if turn is not None:
-            check(folder, turn)
+        claim.check()
         document = record_of_iteration(folder / layout.RESULT_FILE)
         write_atomically(document.path, to_json(result, document))
     return 0
@@ -148,10 +145,9 @@ if __name__ == "__main__":
     options.add_argument("--node-rank", type=int, default=0)
     options.add_argument("--master", default="", help="host:port of node 0")
     options.add_argument("--nemo-rl", default=NEMO_RL, help="checkout of NeMo RL, for a plan with that engine")
-    options.add_argument("--attempt", default="", help="A.R: the launcher's attempt, and the gang's restart in it")
-    options.add_argument("--start", default="", help="file with a service account token of this pod: when it began")
+    options.add_argument("--attempt", type=int, default=0, help="the launcher's, counted from 1")
     options.add_argument("--parent", type=int, help="pid of who starts this process, which ends with it")
     given = options.parse_args()
     guard_output()
     die_with_parent(parent=given.parent)
-    sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl, given.attempt, given.start))
+    sys.exit(main(given.plan, given.node_rank, given.master, given.nemo_rl, given.attempt))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging as python_logging
 import os
 import warnings
-from contextlib import ExitStack, closing, nullcontext
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import torch
@@ -19,8 +19,7 @@ from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.decoding import stop_ids
 from pipeline.storage import to_json, write_atomically
 from pipeline.training import fit
-from pipeline.training.checkpoints import FencingToken, only_writer
-from pipeline.training.checkpoints.writer import check as check_turn
+from pipeline.training.checkpoints import only_writer
 from pipeline.training.distribution import check_world, environment
 from pipeline.training.fresh_scores import open_scores
 from pipeline.training.plan import TrainingPlan
@@ -31,19 +30,13 @@ from pipeline.training.schedule import metadata_by_prompt
 from pipeline.training.setup import PlanSetup, load_tokenizer
 
 
-def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken | None = None) -> None:
+def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) -> None:
     """Train in `folder` and write `result.json` there (rank 0).
 
-    Raises InvalidPlan; exits with 143 when it is pre-empted.
+    Raises InvalidPlan, and Superseded once a later start has claimed the folder; exits with 143 when it is pre-empted.
 
-    `turn`: of a launcher that numbers its attempts; one that was replaced publishes nothing.
+    `attempt`: of a launcher that numbers them.
     """
-
-    writes = os.environ.get("RANK", "0") == "0"
-
-    def fence() -> None:
-        if turn is not None:  # the token is that of the pod that writes
-            check_turn(folder, turn if writes else turn.of_any_pod())
 
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
@@ -51,8 +44,10 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
     python_logging.getLogger("trl").setLevel(python_logging.ERROR)  # its warnings quote prompts and completions
     torch.set_num_threads(plan.training.threads)
     method = plan.trained_by()
-    writer = only_writer(folder, turn) if writes else nullcontext()
-    with writer, closing(grader_of(plan.rewards.verifier)) as check, ExitStack() as scorers:
+    with ExitStack() as scorers:
+        writes = os.environ.get("RANK", "0") == "0"
+        fence = scorers.enter_context(only_writer(folder, attempt)).check if writes else no_fence
+        check = scorers.enter_context(closing(grader_of(plan.rewards.verifier)))
         try:
             check_world(plan, os.environ)
             spread, again = plan.training.distribution, plan.training.lora is None and method.keeps_reference
@@ -77,3 +72,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, turn: FencingToken
             fence()
             document = record_of_iteration(folder / layout.RESULT_FILE)
             write_atomically(document.path, to_json(result, document))
+
+
+def no_fence() -> None:
+    """Of a rank that writes nothing."""

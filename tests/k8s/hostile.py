@@ -42,12 +42,6 @@ def rename(path: str, key: str) -> Change:
     return change
 
 
-def token(audience: str) -> Any:
-    """A volume with a token of the pod's account."""
-    of = {"audience": audience, "path": "token"}
-    return {"name": "s", "projected": {"sources": [{"serviceAccountToken": of}]}}
-
-
 JOB = "spec.replicatedJobs.0.template.spec"
 POD = f"{JOB}.template.spec"
 BOX = f"{POD}.containers.0"
@@ -113,7 +107,6 @@ JOBSETS: list[tuple[str, Change, str]] = [
         add(f"{POD}.volumes", {"name": "s", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}),
         "gang-volumes",
     ),
-    ("a token for the API", add(f"{POD}.volumes", token("https://kubernetes.default.svc")), "gang-volumes"),
     ("the node's files", add(f"{POD}.volumes", {"name": "h", "hostPath": {"path": "/"}}), "gang-volumes"),
     (
         "another's claim",

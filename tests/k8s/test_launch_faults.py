@@ -10,8 +10,7 @@ import pytest
 from k8s.attempts import GangAttempts
 from k8s.client import KubernetesClient
 from pipeline.storage import Store
-from pipeline.training.checkpoints import FencingToken
-from pipeline.training.checkpoints.writer import take
+from pipeline.training.checkpoints.claims import claim
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 
@@ -157,7 +156,7 @@ def test_gang_that_vanished_unwatched_is_a_new_attempt(
         first = Launch(cluster, planned, settings, mortal(cluster, 3, after=True))
     assert isinstance(first.ended(), Killed)
     if not recorded:
-        take(planned[0].path(f"iterations/{planned[1].iteration}/training"), FencingToken(1, 1))
+        claim(planned[0].path(f"iterations/{planned[1].iteration}/training"), 1)
     with ender(cluster):
         cluster.run_all()
         (jobset,) = cluster.jobsets()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, get_args
 
@@ -14,6 +15,8 @@ from k8s.gang import Gang, example
 from k8s.task import Task, run
 from pipeline.recipe import Compute, Kubernetes, Training
 from pipeline.storage import Store
+from pipeline.training.checkpoints import Claim, Superseded
+from pipeline.training.checkpoints.claims import claim
 from pipeline.training.launch import TrainingRefused
 
 from .replay import UNFOLLOWED, Replay
@@ -121,3 +124,39 @@ def test_a_launch_says_what_it_should(name: str, gang: str, tmp_path: Path, shar
         assert NO_PROGRESS_S <= replay.now < NO_PROGRESS_S + 30
     if "waits behind" in should and gang == "gang-b":
         assert any("it waits behind gang-a-1" in line for line in came.lines)
+
+
+class Trainers(Replay):
+    """A recording whose pods that train claim the training's folder as they begin."""
+
+    def __init__(self, file: Path, root: Path) -> None:
+        super().__init__(file)
+        self.root, self.claims = root, dict[str, Claim]()
+        self.writers, self.generations = list[str](), 0
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        heads = {
+            pod["metadata"]["uid"]: pod["status"]["phase"] for pod in self.pods() if "-head-" in pod["metadata"]["name"]
+        }
+        running = [uid for uid, phase in heads.items() if phase == "Running"]
+        self.claims |= {uid: claim(self.root, 1) for uid in running if uid not in self.claims}
+        writers = [uid for uid in running if self._writes(uid)]
+        assert len(writers) <= 1
+        self.writers += writers
+        self.generations = max(self.generations, len(running))
+
+    def _writes(self, uid: str) -> bool:
+        with suppress(Superseded):
+            self.claims[uid].check()
+            return True
+        return False
+
+
+@pytest.mark.shared
+def test_of_two_generations_of_a_rayjob_one_writes(tmp_path: Path, shared_data: Path) -> None:
+    replay = Trainers(shared_data / "k8s-sequences" / "rayjob-resumed-while-pods-end.json", tmp_path / "training")
+    assert launched(replay, tmp_path).ending == "result"
+    assert replay.generations == 2, "both run at once"
+    first, second = dict.fromkeys(replay.writers)
+    assert replay.writers == sorted(replay.writers, key=[first, second].index), "the first never writes again"

@@ -1,11 +1,4 @@
-"""One writer for a directory of checkpoints, and room on its disk.
-
-The fencing token: whose attempt may write here, where a lock alone cannot tell. The lock dies with its process, but on
-a node that the network cut off the process lives on and its lock is taken from it. So each attempt that a launcher
-numbers takes the directory with its number, and whoever meets a higher one there has been replaced: it
-publishes nothing more. Inside an attempt the restart counts, and where a queue starts a gang again under the same
-restart, the pod's start (`starts.py`).
-"""
+"""One writer for a directory of checkpoints (its lock, and its claim: `claims.py`), and room on its disk."""
 
 from __future__ import annotations
 
@@ -17,13 +10,9 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
-from pydantic import ValidationError
-
-from pipeline.storage import Record, write_atomically
-from pipeline.training.checkpoints.starts import PodStart, pod_start
-from pipeline.training.result import InvalidPlan
+from pipeline.training.checkpoints.claims import Claim, claim
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOTHING = 16 << 20
@@ -37,21 +26,21 @@ class WriterLocked(ValueError):
 
 
 @contextmanager
-def only_writer(root: Path, turn: FencingToken | None = None) -> Generator[None]:
-    """Hold the directory's writer lock; the kernel frees it when this process ends, however it ends.
+def only_writer(root: Path, attempt: int = 0) -> Generator[Claim]:
+    """Hold the directory's writer lock and a claim; the kernel frees the lock when this process ends, however it ends.
 
-    Raises WriterLocked when another live process holds it; with a `turn`, which the holder has to give way to,
-    only after `GIVES_WAY_S`. Raises InvalidPlan when a later turn has the directory.
+    `attempt`: by its launcher's count. Then the claim comes first, so that the holder of the lock gives way, and
+    WriterLocked is raised after `GIVES_WAY_S`; without one, at once. Raises InvalidPlan where a later attempt has
+    claimed the directory.
     """
     root.mkdir(parents=True, exist_ok=True)
-    if turn is not None:
-        take(root, turn)
+    first = claim(root, attempt) if attempt else None
     with (root / "writer.lock").open("a+") as lock:
-        _lock(lock, root, GIVES_WAY_S if turn else 0.0)
+        _lock(lock, root, GIVES_WAY_S if attempt else 0.0)
         lock.truncate(0)
         lock.write(f"{os.getpid()}\n")
         lock.flush()
-        yield
+        yield first or claim(root)
 
 
 def _lock(lock: IO[str], root: Path, patience_s: float) -> None:
@@ -87,99 +76,3 @@ def _full(error: Exception, free: int) -> bool:
         return error.errno in FULL
     # safetensors quotes the system; torch's writer only says that it stands elsewhere than it should.
     return "No space left on device" in str(error) or ("inline_container" in str(error) and free < NOTHING)
-
-
-FILE = "turn.json"
-
-
-class FencingToken(NamedTuple):
-    """The launcher's attempt, how often the gang was started again inside it, and the start of the pod that writes."""
-
-    attempt: int
-    restart: int = 0
-    started_at: int = 0
-    """Seconds since the epoch, by the API server; 0 where no file tells."""
-    pod: str = ""
-    """Its uid."""
-
-    def __str__(self) -> str:
-        """As `parse` reads it."""
-        return ".".join(map(str, self if self.pod else self[:2]))
-
-    def later_than(self, other: FencingToken) -> bool:
-        """By attempt and restart, and by the start where both tell one."""
-        compared = 3 if self.pod and other.pod else 2
-        return self[:compared] > other[:compared]
-
-    def of_any_pod(self) -> FencingToken:
-        """Of the whole gang: what its pods have in common that write nothing."""
-        return FencingToken(self.attempt, self.restart)
-
-
-class RecordedToken(Record):
-    attempt: int
-    restart: int
-    started_at: int = 0
-    pod: str = ""
-
-
-def parse(text: str, start: str = "") -> FencingToken | None:
-    """The turn written as `2.1`, or as `2.1.STARTED_AT.POD`; None for an empty text: nobody numbers the attempts.
-
-    `start`: file that tells of the pod's start (`starts.py`), where the text does not. Raises ValueError for another
-    text, RuntimeError for a file that tells nothing.
-    """
-    if not text:
-        return None
-    attempt, restart, started_at, pod = [*text.split(".", 3), "", "", ""][:4]
-    numbers = (attempt, restart or "0", started_at or "0")
-    if not all(number.isdecimal() for number in numbers) or bool(started_at) != bool(pod):
-        raise ValueError(f"--attempt {text!r} is no turn: write ATTEMPT.RESTART, such as 2.0.")
-    first = pod_start(Path(start)) if start else PodStart(int(numbers[2]), pod)
-    return FencingToken(int(attempt), int(numbers[1]), first.issued_at, first.uid)
-
-
-def take(root: Path, turn: FencingToken) -> None:
-    """Take the directory for this turn. Raises InvalidPlan when a later one has it."""
-    root.mkdir(parents=True, exist_ok=True)
-    with (root / "turn.lock").open("a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        taken = holder(root)
-        if taken.later_than(turn):
-            raise _replaced(root, taken, turn)
-        write_atomically(root / FILE, RecordedToken(**turn._asdict()).model_dump_json())
-
-
-def check(root: Path, turn: FencingToken) -> None:
-    """Raise InvalidPlan when a later turn, or another pod's of the same second, has taken the directory."""
-    taken = holder(root)
-    other_pod = bool(turn.pod) and taken.pod != turn.pod
-    if taken.later_than(turn) or (other_pod and not turn.later_than(taken)):
-        raise _replaced(root, taken, turn)
-
-
-def _replaced(root: Path, taken: FencingToken, turn: FencingToken) -> InvalidPlan:
-    return InvalidPlan(
-        f"Attempt {taken.attempt}.{taken.restart} has taken {root}{_by(taken)}, and this is "
-        f"{turn.attempt}.{turn.restart}{_by(turn)}: it was replaced and writes nothing more. Leave the field to the "
-        "later one."
-    )
-
-
-def _by(turn: FencingToken) -> str:
-    return f" (pod {turn.pod}, started at {turn.started_at})" if turn.pod else ""
-
-
-def holder(root: Path) -> FencingToken:
-    """Whose turn the directory remembers; attempt 0 where none has taken it. Raises InvalidPlan for a file that no
-    trainer wrote."""
-    path = root / FILE
-    if not path.is_file():
-        return FencingToken(0)
-    try:
-        record = RecordedToken.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise InvalidPlan(
-            f"{path} is not what a trainer writes ({error}). Remove it when nothing trains there."
-        ) from error
-    return FencingToken(**dict(record))

@@ -16,9 +16,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pipeline.processes import die_with_parent
+from pipeline.training.checkpoints import Superseded
 
 TAIL = 30
 KILL_AFTER_S = 10.0
+FENCE_S = 2.0
+"""Between two looks at the claim on the folder."""
 
 
 class Process:
@@ -31,8 +34,9 @@ class Process:
         self.tail: list[str] = []
         """The last lines."""
 
-    def follow(self, take: Callable[[str], None]) -> int:
-        """Run to the end, handing on each line; returns the exit code, negative for a signal."""
+    def follow(self, take: Callable[[str], None], fence: Callable[[], None] = lambda: None) -> int:
+        """Run to the end, handing on each line; returns the exit code, negative for a signal. Ends it at once when
+        `fence` raises, which is asked every few seconds."""
         with subprocess.Popen(
             self._command,
             cwd=self._cwd,
@@ -50,6 +54,7 @@ class Process:
         ) as process:
             self._process = process
             assert process.stdout is not None
+            threading.Thread(target=self._end_once_superseded, args=(fence,), daemon=True).start()
             try:
                 if self._over:  # SIGTERM came while it was being started
                     self.end()
@@ -75,6 +80,14 @@ class Process:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(min(KILL_AFTER_S, 0.1 * self._grace_s))
             os.killpg(process.pid, signal.SIGKILL)
+
+    def _end_once_superseded(self, fence: Callable[[], None]) -> None:
+        while not self._over:
+            try:
+                fence()
+            except Superseded:
+                return self.end()
+            time.sleep(FENCE_S)
 
     def _end_after_save(self) -> None:
         until = time.monotonic() + 0.9 * self._grace_s

@@ -12,7 +12,7 @@ import json
 import re
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,17 +42,26 @@ SHOWN = {
 }
 
 
-def run(plan: TrainingPlan, folder: Path, checkout: Path, say: Say, python: Sequence[str] = PYTHON) -> TrainingResult:
+def run(
+    plan: TrainingPlan,
+    folder: Path,
+    checkout: Path,
+    say: Say,
+    python: Sequence[str] = PYTHON,
+    fence: Callable[[], None] = lambda: None,
+) -> TrainingResult:
     """Train in `folder` with the NeMo RL in `checkout`, resuming what earlier attempts left; publish the weights.
 
-    Raises ValueError, RuntimeError or SystemExit as the module says.
+    `fence` raises once a later start has claimed the folder: NeMo RL, which saves by itself, is ended then. Raises
+    ValueError, RuntimeError or SystemExit as the module says.
     """
     folder, checkout = folder.absolute(), checkout.absolute()
     config = prepare(plan, folder, checkout)
     say(f"health: off for {', '.join(UNSEEN)}, which NeMo RL does not print; the sentinel watches the rest")
     attempt = _Attempt(plan, folder, say)
     if attempt.unfinished:
-        attempt.train(command(plan, str(config), python), checkout)
+        attempt.train(command(plan, str(config), python), checkout, fence)
+    fence()
     saved = attempt.outcome()
     step = attempt.ours(saved.step) if saved else 0
     checkpoint = CheckpointRef(adapter=plan.base, model=plan.base, step=0)  # stopped before it had anything
@@ -153,14 +162,15 @@ class _Attempt:
         """A step of NeMo RL in optimizer steps."""
         return step * self._method.updates_per_batch
 
-    def train(self, line: Sequence[str], checkout: Path) -> None:
+    def train(self, line: Sequence[str], checkout: Path, fence: Callable[[], None]) -> None:
         """Run NeMo RL to its end, or to ours."""
         self._process = Process(line, checkout, self._root, self._plan.training.grace_s)
         before = signal.signal(signal.SIGTERM, self._terminate)
         try:
-            code = self._process.follow(self._take)
+            code = self._process.follow(self._take, fence)
         finally:
             signal.signal(signal.SIGTERM, before)
+        fence()
         self._keep(self._output.flush())
         if self.stopped:
             return

@@ -176,12 +176,6 @@ SCRIPTS = [
     box("data under a fixed name (seed 002)", "shared-run-directory", "args",
         ["--data-path=s3://training-data-lake/labeled-dataset/"]),
     box("no fence", "unfenced", "command", ["python", "-m", "pipeline.training", "/checkpoints/plan.json"]),
-    box(
-        "two starts with one number",
-        "starts-alike",
-        "command",
-        ["python", "-m", "pipeline.training", "/checkpoints/plan.json", "--attempt", "1.$(RESTART)"],
-    ),
     ray("a mode that KubeRay does not know", "ray-submission-mode", "spec.submissionMode", "K8SJobMode"),
     ray("an entrypoint without a fence", "unfenced", "spec.entrypoint", "python -m pipeline.training /c/plan.json"),
     ray("one directory in the entrypoint", "shared-run-directory", "spec.entrypoint",

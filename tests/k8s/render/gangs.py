@@ -11,7 +11,7 @@ from pipeline.recipe.compute import WeightsCache
 
 NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True)
 VALUES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), max_size=30) | st.just(
-    "$(RESTART) $$(X)"
+    "$(NODE_RANK) $$(X)"
 )
 
 
@@ -42,9 +42,7 @@ def gangs(draw: st.DrawFn) -> Gang:
             weights=draw(st.none() | st.builds(WeightsCache, claim=st.none() | st.just("disk"))),
             shm_gb=draw(st.integers(1, 4096)),
             start_timeout_s=draw(st.floats(0.1, 1e6)),
-            env=draw(
-                st.dictionaries(NAMES | st.sampled_from(["RESTART", "NODE_RANK", "NCCL_DEBUG"]), VALUES, max_size=4)
-            ),
+            env=draw(st.dictionaries(NAMES | st.sampled_from(["NODE_RANK", "NCCL_DEBUG"]), VALUES, max_size=4)),
         ),
         pipes=draw(st.dictionaries(NAMES, VALUES, max_size=2)),
     )

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 
 from k8s.render import render
-from k8s.render.pod import START_AUDIENCE, WEIGHTS, labels
+from k8s.render.pod import WEIGHTS, labels
 from pipeline.node_cache import CACHE
 
 from .gangs import gangs
@@ -103,25 +103,17 @@ def test_a_pod_starts_the_trainer_of_its_rank(gang):
     kind = objects[0]["kind"] if objects[0]["kind"] == "JobSet" else objects[0]["apiVersion"]
     (result,) = pods(objects)
     rank = gang.nodes - 1
-    fields = {RANK[kind]: str(rank)}
-    fields |= {
-        "metadata.labels['jobset.sigs.k8s.io/restart-attempt']": "7",
-        "metadata.annotations['volcano.sh/job-version']": "7",
-    }
-    known = environment(result.template, fields)
+    known = environment(result.template, {RANK[kind]: str(rank)})
     ran = [expand(word, known) for word in result.template["spec"]["containers"][0]["command"]]
-    restart = "0" if kind == "batch/v1" else "7"
-    token = ["--start", "/var/run/preference-tuning/token"]
-    attempt = ["--attempt", f"{gang.attempt}.{restart}", *token]
-    assert ran[:8] == ["python", "-m", "pipeline.training", gang.plan_path, *attempt]
+    assert ran[:6] == ["python", "-m", "pipeline.training", gang.plan_path, "--attempt", str(gang.attempt)]
     several = ["--node-rank", str(rank), "--master", f"{result.hosts[0]}:29500"]
-    assert ran[8:] == (several if gang.nodes > 1 else [])
+    assert ran[6:] == (several if gang.nodes > 1 else [])
 
 
 @some
 @given(gangs())
 def test_environment_is_as_given_and_each_name_once(gang):
-    own = {"NODE_RANK", "RESTART", "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED"}
+    own = {"NODE_RANK", "RAY_ENABLE_UV_RUN_RUNTIME_ENV", "RAY_USAGE_STATS_ENABLED"}
     for result in pods(render(gang)):
         variables = result.template["spec"]["containers"][0]["env"]
         assert len({variable["name"] for variable in variables}) == len(variables)
@@ -138,10 +130,8 @@ def test_no_privilege(name):
         assert spec["automountServiceAccountToken"] is False
         assert spec["restartPolicy"] == "Never"
         assert spec["securityContext"]["runAsNonRoot"] is True
-        kinds = {"name", "persistentVolumeClaim", "emptyDir", "projected"}
+        kinds = {"name", "persistentVolumeClaim", "emptyDir"}
         assert all(volume.keys() <= kinds for volume in spec.get("volumes", []))
-        projected = [volume["projected"]["sources"] for volume in spec.get("volumes", []) if "projected" in volume]
-        assert all(source["serviceAccountToken"]["audience"] == START_AUDIENCE for (source,) in projected)
         for container in spec["containers"]:
             assert re.fullmatch(r".+@sha256:[0-9a-f]{64}", container["image"])
             context = container["securityContext"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.training.checkpoints import FencingToken, only_writer, room
+from pipeline.training.checkpoints import only_writer, room
 
 from .conftest import Run, is_whole, trained
 
@@ -108,7 +108,7 @@ def test_another_error_is_left_as_it_is(tmp_path: Path) -> None:
 def test_an_attempt_waits_for_the_one_that_it_replaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with held(tmp_path) as holder:
         monkeypatch.setattr("time.sleep", lambda _: holder.kill() or holder.wait())
-        with only_writer(tmp_path, FencingToken(1)):
+        with only_writer(tmp_path, 1):
             assert holder.returncode
 
 

@@ -17,6 +17,8 @@ import pytest
 import yaml
 
 from pipeline.storage import digest_dir, digest_file
+from pipeline.training.checkpoints.claims import claim
+from pipeline.training.nemo.follow import Process
 from pipeline.training.nemo.output import LABELS, UNSEEN
 from pipeline.training.nemo.render import configuration, workspace
 from pipeline.training.nemo.run import run
@@ -150,6 +152,17 @@ def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> 
         (checkout / "finish").touch()
         assert process.wait() == 143
     assert (root / "step_4").is_dir() and not list(root.glob("tmp_*"))
+
+
+def test_a_later_start_ends_the_engine_of_an_earlier_one(tmp_path: Path) -> None:
+    own = claim(tmp_path, 1)
+    hangs = (sys.executable, "-uc", "print('a step'); import time; time.sleep(600)")
+    process = Process(hangs, tmp_path, tmp_path / "checkpoints", grace_s=100.0)
+
+    def take(line: str) -> None:
+        claim(tmp_path, 1)
+
+    assert process.follow(take, own.check) == -signal.SIGTERM
 
 
 def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_path: Path) -> None:
