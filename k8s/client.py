@@ -50,7 +50,6 @@ RESOURCES = {
     "Job": ApiResource("batch", "v1", "jobs"),
     "VolcanoJob": ApiResource("batch.volcano.sh", "v1alpha1", "jobs"),
     "RayJob": ApiResource("ray.io", "v1", "rayjobs"),
-    "Service": ApiResource("", "v1", "services"),
     "Pod": ApiResource("", "v1", "pods"),
     "Event": ApiResource("", "v1", "events"),
     "Workload": ApiResource("kueue.x-k8s.io", "v1beta2", "workloads"),

@@ -1,7 +1,7 @@
 """One attempt at a training or an evaluation, followed from wherever it stands until it is over and gone.
 
-Owns the order of things: the record of the attempt, then its object, then what the object owns; and at the end the
-object, its pods, then the record. What comes of the training is the launcher's.
+The order of things: the record of the attempt, then its object; and at the end the object, its pods, then the record.
+What comes of the training is the launcher's.
 
 How long a launch bears with each state of its gang, by the time between two looks.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from k8s.attempts import GangAttempts
 from k8s.classify import NO_PROGRESS, NOT_STARTED, OVER, Classification, classify
@@ -157,8 +157,6 @@ class GangFollower:
                     if seen
                     else Classification("gone", "it was being deleted")
                 )
-            elif not seen and verdict.cause not in OVER:
-                self._make_owned(observed.uid)  # a launcher may have been killed before it came to that
             self._tell(verdict)
             self._tail.follow(observed)
             ending = verdict if verdict.cause in OVER else patience.spent(verdict, self._hooks.now())
@@ -207,7 +205,6 @@ class GangFollower:
         if self._settled():  # since the pods were counted: whoever did that may have cleared away before this came
             self._delete(obj["metadata"]["uid"])
             return Classification("gone", "another launch settled how it ended")
-        self._make_owned(obj["metadata"]["uid"])
         self._hooks.log(
             f"{self._gang.name}: {self._gang.nodes} x {self._gang.settings.instance_type} in namespace "
             f"{self._gang.settings.namespace}, by {self._gang.settings.backend}"
@@ -218,14 +215,6 @@ class GangFollower:
         """Whether it is on record how the attempt ended: then nothing of it may come into the cluster any more."""
         number = self._attempt.attempt
         return self._attempts.ending(number) is not None or not self._attempts.open(number)
-
-    def _make_owned(self, uid: str) -> None:
-        """Whatever else the gang needs; it goes when its object, of this uid, goes."""
-        first, *others = render(self._gang)
-        owner = {"apiVersion": first["apiVersion"], "kind": first["kind"], "name": self._gang.name, "uid": uid}
-        for obj in others:
-            owned: dict[str, Any] = {**obj, "metadata": {**obj["metadata"], "ownerReferences": [owner]}}
-            self._patiently(lambda owned=owned: self._client.apply(owned))
 
     def _look(self) -> Observed:
         return self._patiently(lambda: observe(self._client, self._gang))

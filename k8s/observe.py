@@ -19,7 +19,7 @@ SERVED = frozenset(("QuotaReserved", "Finished"))
 RANK = "batch.kubernetes.io/job-completion-index"
 
 State = Literal["absent", "leaving", "suspended", "pending", "running", "restarting", "succeeded", "failed"]
-KINDS = {"jobset": "JobSet", "indexed_job": "Job", "volcano": "VolcanoJob", "rayjob": "RayJob"}
+KINDS = {"jobset": "JobSet", "volcano": "VolcanoJob", "rayjob": "RayJob"}
 
 
 class PodSeen(NamedTuple):
@@ -149,17 +149,6 @@ def _jobset(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     return ("restarting" if restarts else "pending"), restarts, ""
 
 
-def _job(obj: Mapping[str, Any]) -> tuple[State, int, str]:
-    status, true = obj.get("status", {}), _true(obj)
-    if "Complete" in true:
-        return "succeeded", 0, _condition_text(true["Complete"])
-    if "Failed" in true:
-        return "failed", 0, _condition_text(true["Failed"])
-    if obj["spec"].get("suspend"):
-        return "suspended", 0, _condition_text(true.get("Suspended", {}))
-    return ("running" if status.get("ready", 0) else "pending"), 0, _condition_text(true.get("FailureTarget", {}))
-
-
 def _vcjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     status = obj.get("status", {})
     job_state = status.get("state", {})
@@ -194,7 +183,7 @@ def _rayjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     return ("running" if deployed == "Running" and job == "RUNNING" else "pending"), 0, detail
 
 
-READERS = {"jobset": _jobset, "indexed_job": _job, "volcano": _vcjob, "rayjob": _rayjob}
+READERS = {"jobset": _jobset, "volcano": _vcjob, "rayjob": _rayjob}
 
 
 def _refusal(client: KubernetesClient, gang: Gang) -> PodRefusal | None:

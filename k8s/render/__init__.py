@@ -7,17 +7,16 @@ when is the launcher's. `suspend` is nobody's here: Kueue sets it, and an apply 
 from __future__ import annotations
 
 from k8s.gang import Gang
-from k8s.render.indexed_job import training_job
 from k8s.render.jobset import training_jobset
 from k8s.render.pod import Object
 from k8s.render.rayjob import training_rayjob
 from k8s.render.volcano import training_vcjob
 
-__all__ = ["Object", "primary", "render", "training_job", "training_jobset", "training_rayjob", "training_vcjob"]
+__all__ = ["Object", "primary", "render", "training_jobset", "training_rayjob", "training_vcjob"]
 
 
 def render(gang: Gang) -> list[Object]:
-    """The objects of one attempt. The first is to own the others, so that deleting it is enough."""
+    """The objects of one attempt; deleting the first is enough."""
     match gang.settings.backend:
         case "jobset":
             return [training_jobset(gang)]
@@ -25,8 +24,6 @@ def render(gang: Gang) -> list[Object]:
             return [training_vcjob(gang)]
         case "rayjob":
             return [training_rayjob(gang)]
-        case "indexed_job":
-            return training_job(gang)
 
 
 def primary(gang: Gang) -> Object:

@@ -7,10 +7,13 @@ which then have the reason PodFailurePolicy and are told apart by the exit code 
 
 from __future__ import annotations
 
+import math
+
 from k8s.gang import Gang
-from k8s.render.indexed_job import INDEX, job_spec
 from k8s.render.pod import CONTAINER, QUEUE, Object, labels, metadata, ranked_template
-from pipeline.training.result import BLOCKED, NEVER_RETRY
+from pipeline.training.result import BLOCKED, NEVER_RETRY, PREEMPTED
+
+INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 def training_jobset(gang: Gang) -> Object:
@@ -50,3 +53,29 @@ def training_jobset(gang: Gang) -> Object:
             ],
         },
     }
+
+
+def job_spec(gang: Gang, template: Object) -> Object:
+    """`nodes` pods with an index each, of which the first to fail fails the Job, with the reason in its condition."""
+    return {
+        "completionMode": "Indexed",
+        "completions": gang.nodes,
+        "parallelism": gang.nodes,
+        "backoffLimit": 0,  # a pod alone, started again, would wait for peers that know it no more
+        # From the Job's start, pods pending: the launcher keeps the time, this is for when nobody does.
+        "activeDeadlineSeconds": gang.timeout_s + math.ceil(gang.settings.start_timeout_s),
+        "podFailurePolicy": {
+            "rules": [
+                {"action": "FailJob", "onExitCodes": _exit(NEVER_RETRY, BLOCKED)},
+                {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]},
+                {"action": "FailJob", "onExitCodes": _exit(PREEMPTED)},
+            ]
+        },
+        # Rank 0 writes the result; a worker that stumbles on its way out changes nothing.
+        "successPolicy": {"rules": [{"succeededIndexes": "0"}]},
+        "template": template,
+    }
+
+
+def _exit(*codes: int) -> Object:
+    return {"containerName": CONTAINER, "operator": "In", "values": list(codes)}

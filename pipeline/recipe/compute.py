@@ -71,8 +71,8 @@ class WeightsCache(Section):
 class Kubernetes(Section):
     """A gang of pods for each training. The data root is on a volume that Dagster's steps and the pods mount alike."""
 
-    backend: Literal["jobset", "volcano", "indexed_job", "rayjob"] = "jobset"
-    """jobset is admitted by Kueue; indexed_job needs no operator; rayjob (KubeRay) is for NeMo RL."""
+    backend: Literal["jobset", "volcano", "rayjob"] = "jobset"
+    """jobset is admitted by Kueue; rayjob (KubeRay) is for NeMo RL."""
     namespace: DnsLabel = "preference-tuning"
     """Namespace of the gang."""
     image: ImageName
@@ -119,7 +119,7 @@ class EvaluationPod(Section):
     """A pod for each evaluation, for models that the Dagster step's machine has no room for. What it does not name
     (namespace, queue, capacity, service account, volume) is that of `compute.kubernetes`."""
 
-    backend: Literal["jobset", "volcano", "indexed_job"] | None = None
+    backend: Literal["jobset", "volcano"] | None = None
     """What runs the pod. null: that of the training, and jobset where that is rayjob."""
     image: ImageName | None = None
     """Pinned: name@sha256:digest. null: the trainer's; the one of a rayjob has no evaluation in it."""

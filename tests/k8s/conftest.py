@@ -37,7 +37,7 @@ REAL = os.environ.get("KUBECONFIG", "")
 IMAGE = "registry.example.com/preference-tuning/trainer@sha256:" + "0" * 64
 ROOM = {"cpu": "64", "memory": "256Gi"}
 NODES = 3
-GANG = {"jobset": 2, "indexed_job": 2, "volcano": 2, "rayjob": 3}
+GANG = {"jobset": 2, "volcano": 2, "rayjob": 3}
 """By backend, the pods of two nodes: the third submits to Ray."""
 LOGS = "a real API server asks the node's kubelet for a pod's log, and the played one does not answer it"
 

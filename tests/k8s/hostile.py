@@ -171,6 +171,8 @@ RAYJOBS: list[tuple[str, Change, str]] = [
     ("no queue", drop(LABELS, "kueue.x-k8s.io/queue-name"), "gang-queue"),
 ]
 VOLCANOS: list[tuple[str, Change, str]] = [
+    ("a run's name", value("metadata", "name", "dagster-run-1"), "gang-name"),
+    ("a name of the server's", lambda obj: obj["metadata"].update(name="", generateName="train-"), "gang-name"),
     ("a key pair for its pods", put("spec.plugins", ssh=[]), "gang-volcano"),
     ("a claim made for it", put("spec", volumes=[{"mountPath": "/x", "volumeClaim": {}}]), "gang-volcano"),
     ("a field of its tasks", put("spec.tasks.0", dependsOn={"name": ["x"]}), "gang-volcano"),
@@ -182,35 +184,10 @@ VOLCANOS: list[tuple[str, Change, str]] = [
         "gang-secrets",
     ),
 ]
-JOBS: list[tuple[str, Change, str]] = [
-    ("a run's name", value("metadata", "name", "dagster-run-1"), "gang-name"),
-    ("a name of the server's", lambda obj: obj["metadata"].update(name="", generateName="train-"), "gang-name"),
-    ("the run's account", put("spec.template.spec", serviceAccountName="code-location"), "gang-account"),
-    ("another manager", put("spec", managedBy="example.com/mine"), "gang-job"),
-]
-SERVICES: list[tuple[str, Change, str]] = [
-    ("the code server's", rename("spec.selector", "batch.kubernetes.io/job-name"), "gang-name"),
-    ("a load balancer", put("spec", type="LoadBalancer"), "service-headless"),
-    ("a port of each node", put("spec", type="NodePort"), "service-headless"),
-    ("an address of others", put("spec", externalIPs=["10.0.0.1"]), "service-headless"),
-    ("a name of others", put("spec", externalName="example.com"), "service-headless"),
-    ("an address", put("spec", clusterIP="10.96.0.7"), "service-headless"),
-    ("no word of an address", drop("spec", "clusterIP"), "service-headless"),
-    ("a port", put("spec", ports=[{"port": 4000}]), "service-headless"),
-    ("another's pods", put("spec", selector={COMPONENT: "code-location"}), "service-selector"),
-    (
-        "fewer of its pods",
-        value("spec.selector", COMPONENT, "trainer"),
-        "service-selector",
-    ),
-    ("another gang's pods", put("spec", selector={"batch.kubernetes.io/job-name": "train-b"}), "service-selector"),
-    ("endpoints by hand", drop("spec", "selector"), "service-selector"),
-]
 HOSTILE = {
     "jobset-p5en-spot": JOBSETS,
     "rayjob-eks": RAYJOBS,
     "volcano-p5en": VOLCANOS,
-    "indexed-job": JOBS,
 }
 """By golden gang."""
 RUN_POD, RUN_BOX = "spec.template.spec", "spec.template.spec.containers.0"

@@ -55,7 +55,7 @@ def lax(objects: Sequence[Object], section: str, key: str, value: str) -> list[O
     return result
 
 
-BACKENDS = ("jobset", "rayjob", "volcano", "indexed-job")
+BACKENDS = ("jobset", "rayjob", "volcano")
 
 
 def launcher_account(namespace: str, *backends: str, without: tuple[str, str, str] | None = None) -> Account:
@@ -78,7 +78,7 @@ def launcher_account(namespace: str, *backends: str, without: tuple[str, str, st
         for resource in rule["resources"]
         for verb in rule["verbs"]
     } - {without}
-    policies = shipped(gangAccounts="trainer default", withoutQueue="true")
+    policies = shipped(gangAccounts="trainer default")
 
     def admission(operation: str, call: Call, new: Object | None, old: Object | None) -> str:
         of = KINDS[call.kind]
@@ -123,9 +123,6 @@ def defaulted(objects: Sequence[Object]) -> list[Object]:
     result = copy.deepcopy(list(objects))
     for obj in result:
         kind, spec = obj["kind"], obj["spec"]
-        if kind == "Service":
-            spec |= {"clusterIPs": ["None"], "internalTrafficPolicy": "Cluster", "ipFamilies": ["IPv4"]}
-            spec |= {"ipFamilyPolicy": "SingleStack", "sessionAffinity": "None", "type": "ClusterIP"}
         if kind in ("JobSet", "RayJob"):
             spec["suspend"] = True
         if kind == "JobSet":

@@ -13,7 +13,7 @@ from k8s.render import render
 from pipeline.recipe import load
 
 from . import run_job
-from .hostile import HOSTILE, HOSTILE_RUNS, SERVICES, Change
+from .hostile import HOSTILE, HOSTILE_RUNS, Change
 from .manifests import Object
 from .policies import DAEMON, WEBSERVER, asks, defaulted
 from .render.golden import CASES
@@ -23,11 +23,8 @@ RECIPES = [path.stem for path in (ROOT / "jobs" / "recipes").glob("*.yaml") if "
 
 
 class PolicyCase(NamedTuple):
-    """A request, and whether gangs need a queue where it is made."""
-
     what: str
     request: AdmissionRequest
-    queued: bool = True
 
 
 def every() -> list[PolicyCase]:
@@ -47,16 +44,13 @@ def _gangs() -> Iterator[PolicyCase]:
     named = dict(CASES) | {
         f"{recipe} {backend} {gang.task}": gang
         for recipe in RECIPES
-        for backend in ("jobset", "volcano", "indexed_job", "rayjob")
+        for backend in ("jobset", "volcano", "rayjob")
         for gang in recipe_gangs(recipe, backend)
     }
     for what, gang in named.items():
-        queued = gang.settings.backend != "indexed_job"
         for obj, stored in zip(render(gang), defaulted(render(gang)), strict=True):
             for operation, one in (("CREATE", obj), ("CREATE", stored), ("UPDATE", stored), ("DELETE", obj)):
-                yield PolicyCase(f"{operation} {what}", asks(LAUNCHER, one, operation, old=obj), queued)
-                if not queued:
-                    yield PolicyCase(f"{operation} {what}, with Kueue", asks(LAUNCHER, one, operation, old=obj))
+                yield PolicyCase(f"{operation} {what}", asks(LAUNCHER, one, operation, old=obj))
 
 
 def _hostile() -> Iterator[PolicyCase]:
@@ -67,10 +61,7 @@ def _hostile() -> Iterator[PolicyCase]:
                 wrong = _changed(objects[0], change)
                 for operation in ("CREATE", "UPDATE"):
                     request = asks(LAUNCHER, wrong, operation, old=old if operation == "UPDATE" else None)
-                    yield PolicyCase(f"{case}: {what}", request, CASES[case].settings.backend != "indexed_job")
-    for what, change, _ in SERVICES:
-        service = defaulted(render(CASES["indexed-job"]))[1]
-        yield PolicyCase(f"Service: {what}", asks(LAUNCHER, _changed(service, change), "UPDATE", old=service))
+                    yield PolicyCase(f"{case}: {what}", request)
     broken = render(CASES["jobset-cpu"])[0]
     del broken["spec"]["replicatedJobs"]
     yield PolicyCase("a JobSet without jobs", asks(LAUNCHER, broken))
@@ -85,7 +76,7 @@ def _runs() -> Iterator[PolicyCase]:
 
 
 def _endings() -> Iterator[PolicyCase]:
-    run, (gang, *_) = run_job.kept(), render(CASES["indexed-job"])
+    run, (gang, *_) = run_job.kept(), render(CASES["jobset-cpu"])
     pod: Object = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "train-a-1-trainer-0-0-x7k2p"}, "spec": {}}
     own = {**pod, "metadata": {"name": run["metadata"]["name"]}}
     for user in (LAUNCHER, DAEMON, WEBSERVER, "system:serviceaccount:kube-system:job-controller"):

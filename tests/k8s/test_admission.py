@@ -28,7 +28,7 @@ CAPACITIES = {
 
 @pytest.mark.slow
 @every_overlay
-@pytest.mark.parametrize("backend", ["jobset", "indexed_job", "rayjob"])
+@pytest.mark.parametrize("backend", ["jobset", "rayjob"])
 @pytest.mark.parametrize("capacity", CAPACITIES)
 def test_a_gang_is_admitted_and_its_nodes_can_come(name: str, backend: str, capacity: str) -> None:
     gang, objects = gang_of(name, backend=backend, capacity=capacity), overlay(name)

@@ -11,8 +11,14 @@ from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused, Unreac
 from .cluster.faults import Fault
 from .cluster.server import Server, api_server
 
-SERVICE = RESOURCES["Service"]
+SERVICE = ApiResource("", "v1", "services")
 SPACE = "gang"
+
+
+@pytest.fixture(autouse=True)
+def services(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kind that needs no controller."""
+    monkeypatch.setitem(RESOURCES, "Service", SERVICE)
 
 
 @pytest.fixture

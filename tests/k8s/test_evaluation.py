@@ -44,7 +44,7 @@ def test_the_memory_is_that_of_the_nodes_gpus() -> None:
     assert machine(Compute(kubernetes=Kubernetes(image=IMAGE), evaluation=pod)).devices == (48 * 10**9,) * 4
 
 
-@pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
+@pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
 def test_an_evaluations_pod_has_its_nodes_cache(backend: str) -> None:
     """Also beside NeMo RL, whose own pods have none."""
     cache = {"size_gb": 300, "claim": "models", "source": "s3://models/tuned"}

@@ -59,8 +59,7 @@ class Evaluating(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.pods
 @pytest.mark.timeout(4 * STEPS_S)
-@pytest.mark.parametrize("backend", ["jobset", "indexed_job"])
-def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_path: Path, backend: str) -> None:
+def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_path: Path) -> None:
     candidate = noisy(tmp_path / "candidate")
     here = Store(tmp_path / "here")
     plan = published(here, candidate)
@@ -74,7 +73,7 @@ def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_
     with cluster.kubelet(tmp_path / "logs") as kubelet:
         cluster.driver.patience_s = STEPS_S
         cache = {CACHE: str(tmp_path / "cache"), SIZE: "1"}
-        given = task(store, plan, cluster.settings(tmp_path, backend=backend, env=cache))
+        given = task(store, plan, cluster.settings(tmp_path, env=cache))
         launched = Evaluating(cluster, given)
 
         def answered(more_than: int) -> None:
@@ -88,11 +87,6 @@ def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_
         pods = cluster.pods(1)
         kubelet.kill(cluster.namespace, pods[0]["metadata"]["name"])
         error = launched.ended()
-        if backend == "indexed_job":  # which starts nothing again by itself: the step is retried
-            assert isinstance(error, RuntimeError)
-            assert "what was answered is not asked again" in str(error)
-            launched = Evaluating(cluster, given)
-            error = launched.ended()
         assert error is None, launched.lines
 
     assert launched.report is not None
@@ -101,7 +95,7 @@ def test_killed_and_evicted_evaluation_asks_nothing_twice(cluster: Cluster, tmp_
     assert {path.name for path in (tmp_path / "cache").iterdir() if path.is_dir()} == models, "read by digest"
     assert len(keys(store)) == len(set(keys(store))) == len(keys(here))
     outcomes = [attempt.outcome for attempt in GangAttempts(store, plan.iteration.id, layout.EVAL_ATTEMPTS).all()]
-    assert outcomes == (["succeeded"] if backend == "jobset" else ["preempted", "crashed", "succeeded"])
+    assert outcomes == ["succeeded"]
     assert not GangAttempts(store, plan.iteration.id).all(), "none of the training's"
 
 

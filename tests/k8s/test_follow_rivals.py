@@ -120,21 +120,3 @@ def test_launcher_overtaken_by_a_whole_attempt_makes_nothing(
         (2, "succeeded"),
     ]
     assert all(len(writers) <= 1 for writers in robot.writers)
-
-
-def test_launcher_makes_what_an_overtaking_one_left_unmade(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    """The other was killed between the gang and its Service, without which its pods do not find each other."""
-    settings, client = cluster.settings(tmp_path, backend="indexed_job"), cluster.connect()
-    client._http = held = Held(client._http, *COUNTS)
-    overtaken = Launch(cluster, planned, settings, client)
-    assert held.reached.wait(120)
-    killed_client = cluster.connect()
-    killed_client._http = stopped = Held(killed_client._http, "PATCH", "/services/", 1)
-    Launch(cluster, planned, settings, killed_client)
-    assert stopped.reached.wait(120)
-    cluster.pods()
-    held.released.set()
-    cluster.driver.wait_until(lambda: cluster.api.list("Service", cluster.namespace)[0], "the Service")
-    stopped.released.set()
-    with Robot(cluster, planned):
-        assert overtaken.ended() is None, overtaken.lines

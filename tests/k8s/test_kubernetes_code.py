@@ -58,13 +58,11 @@ def comparable(denials: list[AdmissionDenial]) -> list[tuple[str, str]]:
 
 def test_every_expression_compiles_in_the_api_server(program: Path) -> None:
     answer = ask_policies(program, objects(), [])
-    assert (answer.uncompiled, answer.expressions) == ([], 40)
+    assert (answer.uncompiled, answer.expressions) == ([], 38)
 
 
-@pytest.mark.parametrize("queued", [True, False], ids=["kueue", "no kueue"])
-def test_every_verdict_is_the_api_servers(program: Path, queued: bool) -> None:
-    here = objects(withoutQueue="false" if queued else "true")
-    cases = [case for case in every() if case.queued == queued]
+def test_every_verdict_is_the_api_servers(program: Path) -> None:
+    here, cases = objects(), every()
     answer, policies = ask_policies(program, here, [case.request for case in cases]), Policies(here)
     theirs = [(case.what, comparable(each)) for case, each in zip(cases, answer.denials, strict=True)]
     assert [(case.what, comparable(policies.denials(case.request))) for case in cases] == theirs
@@ -84,11 +82,11 @@ def refused_alone(change: Callable[[list[Object]], object], program: Path) -> Po
 
 def test_what_does_not_compile_is_told_with_its_place(program: Path) -> None:
     def mistaken(here: list[Object]) -> None:
-        (services,) = (o for o in here if o["metadata"]["name"].endswith("-services") and "validations" in o["spec"])
-        services["spec"]["validations"][1]["expression"] = "object.spec.selectr.all(k, k == )"
+        (runs,) = (o for o in here if o["metadata"]["name"].endswith("-runs") and "validations" in o["spec"])
+        runs["spec"]["validations"][1]["expression"] = "object.spec.selectr.all(k, k == )"
 
     (problem,) = refused_alone(mistaken, program).uncompiled
-    assert problem.startswith("preference-tuning-services, spec.validations[1]: compilation failed")
+    assert problem.startswith("preference-tuning-runs, spec.validations[1]: compilation failed")
 
 
 def test_without_its_limits_the_api_server_admits_nothing(program: Path) -> None:

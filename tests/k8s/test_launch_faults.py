@@ -81,37 +81,18 @@ def test_launcher_finds_the_gang_of_one_killed_at_any_call(
     assert (attempt.attempt, attempt.outcome) == (1, "succeeded")
 
 
-@pytest.mark.parametrize(("nth", "after"), [*kills(range(2, 5), unsent=(3, 4))])
-def test_launcher_makes_what_a_killed_one_left_unmade(
-    cluster: Cluster, planned: Planned, tmp_path: Path, nth: int, after: bool
-) -> None:
-    settings = cluster.settings(tmp_path, backend="indexed_job")
-    killed = Launch(cluster, planned, settings, mortal(cluster, nth, after))
-    if nth > 3:
-        cluster.run_all()
-    assert isinstance(killed.ended(), Killed)
-    again = Launch(cluster, planned, settings)
-    # Real pods don't find each other before it is there; played ones would be done at once.
-    cluster.driver.wait_until(lambda: cluster.api.list("Service", cluster.namespace)[0], "the Service")
-    with Robot(cluster, planned):
-        assert again.ended() is None, again.lines
-    (job,) = cluster.api.list("Job", cluster.namespace)[0]
-    (service,) = cluster.api.list("Service", cluster.namespace)[0]
-    assert service["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"]
-
-
 def test_slow_launcher_leaves_a_newer_attempt_alone(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
     """The slow one looks away while its attempt fails, is cleared away, and another is begun."""
-    settings, awake = cluster.settings(tmp_path, backend="indexed_job"), threading.Event()
+    settings, awake = cluster.settings(tmp_path, backend="rayjob"), threading.Event()
     slow = Launch(cluster, planned, settings, sleep=lambda seconds: awake.wait(600) and None)
-    first, second = cluster.run_all()
+    (submitter,) = those_that_end(cluster.run_gang("rayjob"))
     fast = Launch(cluster, planned, settings)
     cluster.driver.wait_until(lambda: any("running" in line for line in fast.lines), "the other's look")
-    cluster.driver.evict(first)
-    cluster.driver.wait_until(lambda: _going(cluster, second), "the end of its peer")
-    cluster.driver.end(second)
-    cluster.driver.wait_until(lambda: len(GangAttempts(planned[0], planned[1].iteration).all()) == 2, "a new attempt")
-    with Robot(cluster, planned):
+    cluster.driver.finish(submitter, 143)
+    attempts = GangAttempts(planned[0], planned[1].iteration)
+    with ender(cluster):
+        cluster.driver.wait_until(lambda: len(attempts.all()) == 2, "a new attempt")
+    with Robot(cluster, planned, GANG["rayjob"]):
         assert fast.ended() is None, fast.lines
         awake.set()
         assert slow.ended() is None, slow.lines
@@ -278,7 +259,7 @@ def test_what_a_running_gang_asks_of_the_api_server(cluster: Cluster, planned: P
     assert launched.client.requests <= result + 3 * 61  # the object, its pods and the log, each time
 
 
-BACKENDS = ("indexed_job", "volcano", "rayjob")
+BACKENDS = ("volcano", "rayjob")
 
 
 def requires(cluster: Cluster, backend: str) -> None:
@@ -313,16 +294,3 @@ def test_every_backend_fails_at_once_for_a_plan_that_is_refused(
         launched.join(0.05)
     assert isinstance(launched.error, TrainingRefused), launched.error
     assert "refuses the plan" in str(launched.error)
-
-
-def test_preempted_indexed_job_is_a_new_attempt_of_the_launch(
-    cluster: Cluster, planned: Planned, tmp_path: Path
-) -> None:
-    launched = Launch(cluster, planned, cluster.settings(tmp_path, backend="indexed_job"))
-    first, _ = cluster.run_all()
-    cluster.driver.evict(first)
-    with Robot(cluster, planned) as robot:
-        assert launched.ended() is None, launched.lines
-    outcomes = [(each.attempt, each.outcome) for each in GangAttempts(planned[0], planned[1].iteration).all()]
-    assert outcomes == [(1, "preempted"), (2, "succeeded")]
-    assert all(len(writers) <= 1 for writers in robot.writers)

@@ -9,22 +9,15 @@ from k8s.gang import Gang
 from k8s.render import render
 
 from . import run_job
-from .hostile import HOSTILE, HOSTILE_RUNS, POD, SERVICES, Change, at
+from .hostile import HOSTILE, HOSTILE_RUNS, POD, Change, at
 from .manifests import MANIFESTS, Object, of_kind, overlay
 from .policies import DAEMON, LAUNCHER, LAX, WEBSERVER, Policies, asks, defaulted, lax, plain, refusals, shipped
 from .policy_requests import RECIPES, recipe_gangs
 from .render.golden import CASES
 
-NO_KUEUE = {"withoutQueue": "true"}
-"""What the component indexed-job sets."""
-
-
-def policies_for(gang: Gang) -> Policies:
-    return shipped(**NO_KUEUE) if gang.settings.backend == "indexed_job" else shipped()
-
 
 def admitted(gang: Gang) -> None:
-    policies = policies_for(gang)
+    policies = shipped()
     for obj, stored in zip(render(gang), defaulted(render(gang)), strict=True):
         for operation in ("CREATE", "UPDATE"):
             assert refusals(policies, LAUNCHER, stored, operation) == [], obj["kind"]
@@ -37,7 +30,7 @@ def test_every_rendered_gang_is_admitted(case: str) -> None:
     admitted(CASES[case])
 
 
-@pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
+@pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_is_admitted(recipe: str, backend: str) -> None:
     for gang in recipe_gangs(recipe, backend):
@@ -46,8 +39,8 @@ def test_every_recipe_is_admitted(recipe: str, backend: str) -> None:
 
 def test_all_backends_and_tasks_were_asked() -> None:
     assert {(gang.settings.backend, gang.task) for gang in CASES.values()} == {
-        *((backend, "training") for backend in ("jobset", "volcano", "indexed_job", "rayjob")),
-        *((backend, "evaluation") for backend in ("jobset", "indexed_job")),
+        *((backend, "training") for backend in ("jobset", "volcano", "rayjob")),
+        *((backend, "evaluation") for backend in ("jobset", "volcano")),
     }
 
 
@@ -64,15 +57,8 @@ def changed(obj: Object, change: Change) -> Object:
      for case, variants in HOSTILE.items() for what, change, rule in variants],
 )  # fmt: skip
 def test_a_hostile_gang_is_refused_by_its_rule(case: str, change: Change, rule: str) -> None:
-    gang = CASES[case]
-    wrong = changed(defaulted(render(gang))[0], change)
-    assert refusals(policies_for(gang), LAUNCHER, wrong) == [rule]
-
-
-@pytest.mark.parametrize(("what", "change", "rule"), SERVICES, ids=[what for what, *_ in SERVICES])
-def test_a_hostile_service_is_refused_by_its_rule(what: str, change: Change, rule: str) -> None:
-    _, service = defaulted(render(CASES["indexed-job"]))
-    assert refusals(shipped(), LAUNCHER, changed(service, change), "UPDATE") == [rule]
+    wrong = changed(defaulted(render(CASES[case]))[0], change)
+    assert refusals(shipped(), LAUNCHER, wrong) == [rule]
 
 
 def test_an_object_that_is_there_may_not_become_hostile() -> None:
@@ -96,16 +82,16 @@ def test_a_cache_of_models_has_a_claim_of_the_limits() -> None:
     assert refusals(shipped(claims="checkpoints models"), LAUNCHER, jobset) == []
 
 
-def test_a_plain_job_does_not_go_past_kueue() -> None:
-    """Where the component indexed-job is not chosen, whatever rights a cluster gives."""
-    job, _ = render(CASES["indexed-job"])
-    assert refusals(shipped(), LAUNCHER, job) == ["gang-queue"]
-    job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "training"
-    assert refusals(shipped(), LAUNCHER, job) == []
+def test_a_job_by_itself_is_refused() -> None:
+    """Whatever rights a cluster gives: no backend makes one."""
+    jobset = render(CASES["jobset-cpu"])[0]
+    job = {**jobset, "apiVersion": "batch/v1", "kind": "Job"}
+    job["spec"] = jobset["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert "gang-job" in refusals(shipped(), LAUNCHER, job)
 
 
 def test_nobody_ends_what_is_another_accounts() -> None:
-    run, (gang, *_) = run_job.kept(), render(CASES["indexed-job"])
+    run, (gang, *_) = run_job.kept(), render(CASES["jobset-cpu"])
     assert refusals(shipped(), LAUNCHER, run, "DELETE") == ["gang-name"]
     for user in (DAEMON, WEBSERVER):
         assert refusals(shipped(), user, run, "DELETE") == []
@@ -178,7 +164,7 @@ def test_an_overlay_admits_its_own_images_alone(name: str) -> None:
 def test_the_defaults_are_fields_of_their_kind(case: str, shared_data: Path) -> None:
     from .schemas import problems
 
-    assert [problems(obj) for obj in defaulted(render(CASES[case])) if obj["kind"] != "Service"] == [[]]
+    assert [problems(obj) for obj in defaulted(render(CASES[case]))] == [[]]
 
 
 @pytest.mark.shared

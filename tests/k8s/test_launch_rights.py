@@ -4,19 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from k8s.client import RESOURCES, KubernetesClient, Refused, connect
+from k8s.client import RESOURCES, KubernetesClient, connect
 from k8s.observe import KINDS
-from k8s.render import render
 from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 
 from .conftest import GANG, Cluster, Launch, Robot, once_told
 from .policies import launcher_account
-from .render.golden import CASES
 
 Planned = tuple[Store, TrainingPlan]
-BACKENDS = {"jobset": "jobset", "rayjob": "rayjob", "volcano": "volcano", "indexed_job": "indexed-job"}
+BACKENDS = {"jobset": "jobset", "rayjob": "rayjob", "volcano": "volcano"}
 """Of a recipe, and its component's folder."""
 
 
@@ -65,11 +63,3 @@ def test_a_recipe_that_a_policy_refuses_is_told_why(cluster: Cluster, planned: P
     error = Launch(cluster, planned, settings).ended()
     assert isinstance(error, TrainingRefused)
     assert "gang-image" in str(error) and "what the policy allows (k8s/manifests/bases/admission)" in str(error)
-
-
-def test_a_launcher_takes_no_service_of_others(cluster: Cluster, tmp_path: Path) -> None:
-    """The way of the code server's Service: an apply by whoever may patch Services."""
-    _, service = render(CASES["indexed-job"])
-    service["metadata"] |= {"namespace": cluster.namespace, "name": "dagster-code"}
-    with pytest.raises(Refused, match="gang-name"):
-        client_of(cluster, tmp_path).apply(service)

@@ -27,7 +27,6 @@ CALLS = {
     "jobset": {"JobSet": OBJECT, "Job": {"list"}, "Workload": {"list"}},
     "rayjob": {"RayJob": OBJECT, "Workload": {"list"}},
     "volcano": {"VolcanoJob": OBJECT},
-    "indexed-job": {"Job": OBJECT, "Service": {"create", "patch"}},
 }
 """By backend; "": whatever it is."""
 ROLLOUT = {
@@ -129,8 +128,6 @@ def test_a_backend_is_one_line_of_an_overlay(backend: str, tmp_path: Path, share
     assert rights(objects, RUNS, "launcher") - ROLLOUT == launcher(backend)
     assert [obj["metadata"]["name"] for obj in of_kind(objects, "Queue")] == ["training"] * (backend == "volcano")
     assert [result for obj in objects if (result := problems(obj))] == []
-    (limits,) = (o for o in of_kind(objects, "ConfigMap") if o["metadata"]["name"] == "launch-limits")
-    assert limits["data"]["withoutQueue"] == str(backend == "indexed-job").lower()
 
 
 @every_overlay

@@ -46,7 +46,7 @@ subjects: [{kind: ServiceAccount, name: launcher, namespace: preference-tuning}]
 KEY = {"secretKeyRef": {"name": "endpoints", "key": "PREFERENCE_TUNING_MARK_KEYS"}}
 LAUNCHES = [
     more(f"another backend's component ({backend})", "no-right-to-launch", OTHERS, backend)
-    for backend in ("jobset", "volcano", "indexed_job")
+    for backend in ("jobset", "volcano")
 ]
 MARKS = [
     more("a code location without the keys", "mark-keys", CODE.format(source="{secretRef: {name: endpoints}}")),

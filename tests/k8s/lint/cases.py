@@ -11,6 +11,8 @@ import yaml
 
 from k8s.gang import Gang, example
 from k8s.render import render
+from k8s.render.jobset import INDEX, job_spec
+from k8s.render.pod import metadata, ranked_template
 from pipeline.recipe import Compute, Kubernetes, Training
 
 Object = dict[str, Any]
@@ -174,7 +176,28 @@ spec:
 
 def good(backend: str = "jobset") -> list[Object]:
     """A gang of three nodes as we render it, and all that it wants of the cluster."""
-    return deepcopy([*render(gang(backend)), *STATIC])
+    return deepcopy([*(plain_job(gang()) if backend == "job" else render(gang(backend))), *STATIC])
+
+
+def plain_job(of: Gang) -> list[Object]:
+    """As people write one for a cluster without operators: a Job and the Service that names its pods."""
+    template = ranked_template(of, f"{of.name}-0.{of.name}", rank=INDEX)
+    template["spec"]["subdomain"] = of.name
+    selector = {"batch.kubernetes.io/job-name": of.name}
+    return [
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata(of),
+            "spec": {**job_spec(of, template), "ttlSecondsAfterFinished": of.settings.ttl_s},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": metadata(of),
+            "spec": {"clusterIP": "None", "selector": selector, "publishNotReadyAddresses": True},
+        },
+    ]
 
 
 def find(objects: Sequence[Object], kind: str, name: str = "") -> Object:

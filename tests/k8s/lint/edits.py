@@ -42,7 +42,7 @@ def script(what: str, rule: str, text: str) -> Mistake:
 
 
 def job(what: str, rule: str, path: str, value: Any, kind: str = "Job") -> Mistake:
-    return Mistake(what, rule, change(kind, path, value), "indexed_job")
+    return Mistake(what, rule, change(kind, path, value), "job")
 
 
 def volcano(what: str, rule: str, path: str, value: Any) -> Mistake:

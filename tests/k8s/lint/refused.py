@@ -36,7 +36,7 @@ def ray(what: str, path: str, value: Any) -> Wrong:
 
 
 def indexed(what: str, path: str, value: Any) -> Wrong:
-    return Wrong("Job", what, path, value, backend="indexed_job")
+    return Wrong("Job", what, path, value, backend="job")
 
 
 POOL = [

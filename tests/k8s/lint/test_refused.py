@@ -15,7 +15,7 @@ from k8s.lint import Violation, lint_objects, lint_schemas
 from k8s.lint.schemas import Schemas
 from k8s.render import render
 from tests.k8s.admission import gang_of
-from tests.k8s.lint.cases import Object, find, good, put
+from tests.k8s.lint.cases import Object, find, good, plain_job, put
 from tests.k8s.lint.refused import WRONG, Wrong
 from tests.k8s.lint.test_rules import JUNK
 from tests.k8s.manifests import MANIFESTS, overlay
@@ -30,9 +30,11 @@ SCHEMAS = Schemas(DATA)
 
 def objects_of(backend: str) -> list[Object]:
     """With the component of that backend, which the overlay has of one alone."""
+    if backend == "job":
+        return deepcopy([*plain_job(gang_of(EKS)), *overlay(EKS)])
     objects = [*render(gang_of(EKS, backend=backend)), *overlay(EKS)]
     if backend != "jobset":
-        objects += plain(MANIFESTS / "components" / backend.replace("_", "-"))
+        objects += plain(MANIFESTS / "components" / backend)
     return deepcopy(objects)
 
 
@@ -43,7 +45,7 @@ def before(backend: str) -> frozenset[Violation]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
+@pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
 def test_nothing_is_refused_of_what_is_right(backend: str, shared_data: object) -> None:
     assert not [finding for finding in before(backend) if finding.severity == "error"]
     assert not lint_schemas(objects_of(backend), SCHEMAS)

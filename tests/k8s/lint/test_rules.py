@@ -19,9 +19,7 @@ from tests.k8s.lint.cases import STATIC, find, gang, good, put
 from tests.k8s.lint.edits import Mistake
 from tests.k8s.lint.mistakes import MISTAKES
 
-BACKENDS = ("jobset", "volcano", "indexed_job", "rayjob")
-WITHOUT_OPERATOR = {"no-gang-scheduler", "no-queue"}
-"""Of an indexed Job: true, and its price."""
+BACKENDS = ("jobset", "volcano", "rayjob")
 
 
 def rules(findings: list[Violation]) -> set[str]:
@@ -32,8 +30,7 @@ def rules(findings: list[Violation]) -> set[str]:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_we_render_has_no_mistake(backend: str, nodes: int) -> None:
     ours = gang(backend, nodes=nodes)
-    result = rules(lint_gang(ours, [*render(ours), *STATIC]))
-    assert result <= (WITHOUT_OPERATOR if backend == "indexed_job" else set())
+    assert not lint_gang(ours, [*render(ours), *STATIC])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

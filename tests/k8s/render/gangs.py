@@ -21,7 +21,7 @@ def gangs(draw: st.DrawFn) -> Gang:
     iteration = draw(st.text(min_size=1, max_size=300))
     digest = draw(st.text("0123456789abcdef", min_size=64, max_size=64))
     attempt = draw(st.integers(1, 9999))
-    backend = draw(st.sampled_from(["jobset", "volcano", "indexed_job", "rayjob"]))
+    backend = draw(st.sampled_from(["jobset", "volcano", "rayjob"]))
     return Gang(
         name=object_name("train", iteration, digest[:8], str(attempt)),
         iteration=iteration,

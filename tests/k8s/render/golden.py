@@ -46,7 +46,6 @@ CASES = {
     ),
     "jobset-weights": gang(weights={"size_gb": 400, "source": "s3://models/tuned"}),
     "volcano-p5en": gang(backend="volcano"),
-    "indexed-job": gang(nodes=2, backend="indexed_job", instance_type="p4d.24xlarge", capacity="on_demand"),
     "rayjob-gke": gang(nodes=2, engine="nemo_rl", backend="rayjob", instance_type="a4-highgpu-8g"),
     "evaluation-jobset": evaluation(devices=4, secret="endpoints", env={"VLLM_PYTHON": "/opt/venv/bin/python"}),
     "evaluation-vllm": evaluation(
@@ -57,7 +56,7 @@ CASES = {
         env={"VLLM_PYTHON": "/opt/vllm/bin/python"},
     ),
     "evaluation-rayjob": evaluation("rayjob", image=IMAGE, instance_type="g6e.12xlarge", devices=4),
-    "evaluation-indexed-job": evaluation("indexed_job", instance_type="cpu"),
+    "evaluation-volcano": evaluation("volcano", instance_type="cpu"),
     "rayjob-eks": gang(engine="nemo_rl", backend="rayjob"),
 }
 

@@ -28,8 +28,6 @@ def pods(objects: list[Object]) -> list[Pods]:
             (job,) = spec["replicatedJobs"]
             prefix, run = f"{name}-{job['name']}-0", job["template"]["spec"]
             return [_indexed(prefix, spec["network"]["subdomain"], run)]
-        case "Job", "batch":
-            return [_indexed(name, spec["template"]["spec"]["subdomain"], spec)]
         case "Job", _:
             (task,) = spec["tasks"]
             names = [f"{name}-{task['name']}-{i}" for i in range(task["replicas"])]

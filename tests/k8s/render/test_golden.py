@@ -32,5 +32,5 @@ def test_the_api_server_takes_it(name, shared_data):
 
 @pytest.mark.parametrize("name", CASES)
 def test_primary_has_the_status(name):
-    kinds = {"jobset": "JobSet", "rayjob": "RayJob", "volcano": "Job", "indexed_job": "Job"}
+    kinds = {"jobset": "JobSet", "rayjob": "RayJob", "volcano": "Job"}
     assert primary(CASES[name])["kind"] == kinds[CASES[name].settings.backend]

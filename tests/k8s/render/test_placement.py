@@ -46,7 +46,7 @@ def test_on_demand_on_gke_keeps_away_from_spot_nodes():
     assert term == {"matchExpressions": [{"key": GKE, "operator": "DoesNotExist"}]}
 
 
-@pytest.mark.parametrize("backend", ["jobset", "volcano", "indexed_job", "rayjob"])
+@pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
 def test_a_node_holds_one_pod_of_the_gang(backend):
     objects = render(gang(backend=backend))
     for result in pods(objects):

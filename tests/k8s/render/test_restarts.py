@@ -31,11 +31,9 @@ def _outcome(jobset, reason, message):
     return "RestartJobSet", ""
 
 
-@pytest.mark.parametrize("backend", ["jobset", "indexed_job"])
 @pytest.mark.parametrize("ended", JOB_RULES)
-def test_pods_fail_their_job_at_once(backend, ended):
-    (obj, *_) = render(gang(backend=backend))
-    job = obj["spec"] if backend == "indexed_job" else obj["spec"]["replicatedJobs"][0]["template"]["spec"]
+def test_pods_fail_their_job_at_once(ended):
+    job = render(gang())[0]["spec"]["replicatedJobs"][0]["template"]["spec"]
     rules = job["podFailurePolicy"]["rules"]
     code, condition = (None, ended) if isinstance(ended, str) else (ended, None)
     result = _matching(rules, code, condition, job["template"]["spec"]["containers"][0]["name"])
