@@ -98,7 +98,8 @@ class Feedback(Section):
     prior_strength: NonNegativeFloat = 1.0
     """Imagined answers of 0.5 beside the real ones: one thumb up is worth 0.75, ten are worth 0.95."""
     retry_name: str = "retry"
-    """Name of the score that an application leaves when a user asks the same again; it counts as half a thumb down."""
+    """Name of the score that an application leaves when a user asks the same again; it counts as half a thumb down.
+    Another name than `retry` has to be declared in `traces.scores`, with `good: low` where 1 says asked again."""
     retry_window_s: float = Field(default=300.0, ge=0, le=1e9)
     """The same user asking the same in the same session within so long is a retry too. 0: never."""
     turns: Annotated[Literal["own", "earlier"], Added] = "own"

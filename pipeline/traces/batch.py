@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from pipeline.recipe.traces import Traces
+from pipeline.recipe.traces import Answers, Traces
 from pipeline.traces.answers import helpers, turns
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
@@ -56,7 +56,8 @@ class BatchBuilder:
     def __init__(self, settings: Traces, file: str) -> None:
         names = (settings.consent_key, settings.region_key, settings.confidential_key, REFERENCE_KEY, "finish_reason")
         fields = ("consent", "region", "confidential", "reference", "finish")
-        self._file, self._answers = file, settings.answers
+        self._file = file
+        self._answers: Answers = settings.answers
         self._declared = "true" if settings.source.kind == "prompts" else None
         # Two fields may not share a key: a recipe that names one key twice reads it twice through an alias.
         self._picks = dict(zip(fields, names, strict=True))

@@ -8,14 +8,18 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from jobs.validate import _scores  # pyright: ignore[reportPrivateUsage]
 from pipeline.recipe.scores import ScoreMeaning
+from pipeline.recipe.traces import LangfuseExportSource, Traces
 from pipeline.storage import Store
 from pipeline.traces.materialize import read
 from pipeline.traces.rows import Score
+from pipeline.traces.sample import sample_source
 from pipeline.traces.scores import Meanings, Meant, ScoreCounts
+from pipeline.traces.sources.protocol import Address
 from tests.contexts import local_lake
 
-from .conftest import Run, observation, score, write
+from .conftest import NOW, Run, observation, score, write
 
 STARS: dict[str, Any] = {"name": "n", "from": "user", "scale": [1, 5]}
 NOTHING = Meant(declared=False)
@@ -131,3 +135,14 @@ def test_the_stage_takes_what_is_declared_and_refuses_another_scale(run: Run, st
         ValueError, match=r"3 of 5 scores stars .* outside their scale.*traces\.scores.*scale: \[1, 5\]"
     ):
         run(scores=(meaning(name="stars", **{"from": "user", "scale": [1, 2]}),))
+
+
+def test_validation_shows_every_name_and_what_declares_it(export: Path) -> None:
+    write(export, "observations_v2/2026-01-05.jsonl", map(observation, range(3)))
+    write(export, "scores/2026-01-05.jsonl", [score(1, 0, 1), score(2, 1, 4, name="stars"), score(3, 2, 5)])
+    source = LangfuseExportSource(uri=str(export))
+    sample = sample_source(Address(source, source.uri), Traces(source=source), NOW)
+    lines = [line.text for line in _scores(sample)]
+    assert lines[0] == "scores: 2 scores thumb (API, NUMERIC, 1 to 5), 1 as feedback"
+    assert lines[1].startswith("scores: 1 scores stars (API, NUMERIC, 4 to 4), none as feedback. To declare them")
+    assert "outside their scale" in lines[2] and sample.feedback == 1
