@@ -122,7 +122,6 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
         )
         for d in governed.days
     ]
-    recognised = [(d.day, d.recognised.line()) for d in governed.days if d.recognised is not None]
     samples = rejected_samples(store, [day.day for day in governed.days])
     return {
         "iteration": governed.iteration.id,
@@ -134,7 +133,6 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
         "days": table(["day", "seen", "admitted", "rejected", "nearly alike", "MB read"], days),
         "rejected": table(["reason", "rows"], sorted(rejected.items())),
         "rejected, for example": table(["reason", "what was seen", "where"], samples),
-        **({"recognised": table(["day", "personal data by recogniser"], recognised)} if recognised else {}),
         "watermark": table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),
         "champion": governed.iteration.champion.digest[:12],
         "snapshot": governed.iteration.dataset.snapshot,

@@ -201,6 +201,12 @@ class Placeholder(Section):
     """redacted: a message that is this and nothing else was not recorded. cut: neither was one that has it anywhere."""
 
 
+class PersonalData(Section):
+    recogniser: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
+    """A function of your own, `package.module:function`: for a text it gives (start, end) of names, addresses and the
+    like, which are masked in every row that is admitted. null: none."""
+
+
 class LakeSection(Section):
     """The Iceberg catalogue and warehouse of the governed table. Endpoints and credentials are in the environment."""
 
@@ -243,10 +249,8 @@ class Traces(Section):
     scores: tuple[ScoreMeaning, ...] = ()
     """What the scores of a name mean: which are people's word, on which scale, and which end is good. Without it only
     plain thumbs are feedback (docs/traces.md); `pt validate` prints what there is, and the section to paste."""
-    recognisers: Annotated[tuple[str, ...], Added] = ()
-    """What else looks for personal data in admitted rows, and counts it in the column `recognised`: `presidio` (names
-    and places, by a model of spaCy's), `presidio_patterns`, or a class of your own with Presidio's interface, as
-    `package.module:Class`. It rejects and masks nothing. Empty: nothing does, which costs nothing."""
+    pii: PersonalData = PersonalData()
+    """What is masked beside the formats that are known (docs/pii.md)."""
     max_part_bytes: Annotated[PositiveInt, Added] = 64 << 30
     """What one compressed or Parquet file may inflate to. One beyond it is read so far, and rejected as `too_large`."""
     max_part_ratio: Annotated[PositiveInt, Added] = 200

@@ -105,7 +105,6 @@ class BatchBuilder:
             "feedback_mean": pa.nulls(len(traces), pa.float64()),
             "feedback_count": pa.repeat(pa.scalar(0, pa.int64()), len(traces)),
             "reference": _text(picked["reference"]),
-            "recognised": pa.nulls(len(traces), pa.string()),
             "not_recorded": pa.nulls(len(traces), pa.string()),
             "source_file": pa.repeat(self._file, len(traces)),
             "content_key": pa.array(_content_keys(values), pa.binary(16)),

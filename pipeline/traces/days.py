@@ -29,9 +29,8 @@ from pipeline.traces.deduplicate import DayInput, DayOutcome, deduplicate
 from pipeline.traces.gates import VERSION
 from pipeline.traces.lake import LakeConfig
 from pipeline.traces.lake.files import write_files
-from pipeline.traces.pii.recognisers import identities, recognise
 from pipeline.traces.reading import Reading, Session
-from pipeline.traces.records import UNKNOWN_DAY, DayReport, FileReport, Reason, Recognition, day_digest, total
+from pipeline.traces.records import UNKNOWN_DAY, DayReport, FileReport, Reason, day_digest, total
 from pipeline.traces.rows import SCHEMA
 from pipeline.traces.staging import staged_files
 
@@ -41,9 +40,6 @@ def rules_digest(settings: Traces) -> str:
     elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "retention"}
     rules = settings.model_dump(mode="json", exclude=elsewhere)
     rules["regions_allowed"] = settings.regions
-    rules.pop("recognisers")
-    if settings.recognisers:
-        rules["recognisers"] = identities(settings.recognisers)
     if settings.reader != "langfuse_export":  # the first reader: days that it made keep their digest
         rules["reader"] = settings.reader
     if isinstance(settings.source, PromptsSource):  # it says what is read of a file, and what stands in every row
@@ -90,23 +86,12 @@ class DayWriter:
         written = self._engine.map(publish_share, shares, self._session.log)
         for verdict, report in due:
             published = [next(written) for _ in self._shares(reading, verdict, report)]
-            uris = [uri for each in published for uri in each.uris]
-            self._publish(verdict, self._with_recognition(report, published), uris)
+            self._publish(verdict, report, [uri for each in published for uri in each])
         about: dict[int, set[str]] = {}
         for verdict in judged:
             for index in verdict.annotated_by:
                 about.setdefault(index, set()).add(verdict.day)
         return about
-
-    def _with_recognition(self, report: DayReport, published: Sequence[PublishedShare]) -> DayReport:
-        """The report with what recognisers gave, and its cost, where the recipe names any."""
-        if not self._session.settings.recognisers:
-            return report
-        kinds = sum((each.kinds for each in published), Counter[str]())
-        cpu_s = round(sum(each.cpu_s for each in published), 3)
-        recognition = Recognition(rows=report.admitted, kinds=dict(sorted(kinds.items())), cpu_s=cpu_s)
-        self._session.log(f"traces: {report.day} recognised: {recognition.line()}")
-        return report.model_copy(update={"recognised": recognition})
 
     def _case(self, reading: Reading, day: str) -> DayInput:
         """What is known of a day; of a sealed one, only what is new."""
@@ -171,7 +156,6 @@ class DayWriter:
                 files=reading.governed[index].days[report.day],
                 admitted=verdict.admitted,
                 feedback=verdict.feedback,
-                recognisers=self._session.settings.recognisers,
             )
             for index in sorted(verdict.counts)
             if verdict.counts[index][None]
@@ -230,36 +214,11 @@ class DayShard(NamedTuple):
     files: int
     admitted: Path
     feedback: Path | None
-    recognisers: tuple[str, ...] = ()
 
 
-class PublishedShare(NamedTuple):
-    """The data files of a share, and what recognisers of personal data gave in it."""
-
-    uris: list[str]
-    kinds: Counter[str]
-    cpu_s: float
-
-
-def publish_share(share: DayShard) -> PublishedShare:
-    """Write the share's admitted rows. Raises OSError when they cannot be written, ValueError when a recogniser cannot
-    be loaded."""
-    kinds, cpu_s = Counter[str](), 0.0
-
-    def rows() -> Iterator[pa.RecordBatch]:
-        nonlocal cpu_s
-        for batch in _batches(share):
-            if not share.recognisers:
-                yield batch
-                continue
-            recognised = recognise(batch, share.recognisers)
-            kinds.update(recognised.kinds)
-            cpu_s += recognised.seconds
-            at = batch.schema.get_field_index("recognised")
-            yield batch.set_column(at, batch.schema.field("recognised"), recognised.column)
-
-    uris = write_files(share.lake, share.day, share.name, rows())
-    return PublishedShare(uris, kinds, cpu_s)
+def publish_share(share: DayShard) -> list[str]:
+    """Write the share's admitted rows; their data files. Raises OSError when they cannot be written."""
+    return write_files(share.lake, share.day, share.name, _batches(share))
 
 
 def _batches(share: DayShard) -> Iterator[pa.RecordBatch]:

@@ -28,6 +28,7 @@ from pipeline.traces.pii.columns import (
     mask_tools_column,
     pseudonym_column,
 )
+from pipeline.traces.pii.recogniser import mask_recognised
 from pipeline.traces.records import Reason
 from pipeline.traces.texts import read_texts
 
@@ -254,6 +255,9 @@ def _check(
             objections = gate(batch, rules)
         objects = pc.fill_null(objections, True).to_numpy(zero_copy_only=False)
         verdicts[objects & (verdicts == len(gates))] = order
+    if own := rules.settings.pii.recogniser:
+        batch, refused = mask_recognised(batch, verdicts == len(gates), own)
+        verdicts[refused] = [reason for reason, _ in gates].index(Reason.PII)
     agreed = says_yes(batch["consent_said"])
     batch = batch.set_column(batch.schema.get_field_index("consent"), batch.schema.field("consent"), agreed)
     reasons: list[Reason | None] = [*(reason for reason, _ in gates), None]

@@ -24,7 +24,7 @@ from pipeline.traces.days import DayWriter, kept_from, rules_digest
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
-from pipeline.traces.pii.recognisers import check_recognisers
+from pipeline.traces.pii.recogniser import recogniser
 from pipeline.traces.reading import Reading, Session
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Window, total
 from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where
@@ -52,7 +52,8 @@ def materialize(
     replaced a day meanwhile, or a recogniser cannot be loaded; OSError when the table cannot be written.
     """
     store, log, settings, compute = context.store, context.log, context.recipe.traces, context.recipe.compute
-    check_recognisers(settings.recognisers)
+    if settings.pii.recogniser is not None:
+        recogniser(settings.pii.recogniser)
     source = open_source(address)
     parts = source.parts()
     watermark = (store.read(layout.WATERMARK, Watermark) or Watermark()).read_by(settings.reader)

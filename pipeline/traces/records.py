@@ -12,7 +12,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import NonNegativeInt, model_validator
 
 from pipeline.iteration import Iteration
 from pipeline.locations import Uri
@@ -70,22 +70,6 @@ class FileReport(Record):
         return self
 
 
-class Recognition(Record):
-    """What recognisers of personal data made of a day's admitted rows, and what it cost."""
-
-    rows: NonNegativeInt
-    kinds: dict[str, int]
-    """Number of results by kind, over all recognisers."""
-    cpu_s: float
-    """Seconds of one CPU, the loading of models included."""
-
-    def line(self) -> str:
-        """For a person: kinds, rows and the cost of one."""
-        kinds = ", ".join(f"{kind} {count:,}" for kind, count in sorted(self.kinds.items())) or "nothing"
-        each_ms = 1000 * self.cpu_s / max(self.rows, 1)
-        return f"{kinds} in {self.rows:,} rows, {self.cpu_s:,.1f} CPU s ({each_ms:,.1f} ms a row)"
-
-
 class DayReport(Record):
     """Where every row of a day went. A day whose files are listed and hold nothing is proved empty: seen 0."""
 
@@ -100,8 +84,6 @@ class DayReport(Record):
     rejected: dict[Reason, int]
     near_duplicates: NonNegativeInt = 0
     """Admitted rows that say nearly what another one says."""
-    recognised: Recognition | None = Field(default=None, exclude_if=lambda value: value is None)
-    """None: the recipe names no recogniser. Rows that were erased since are still counted."""
     erased: tuple[str, ...] = ()
     """Proofs (`pipeline.traces.erased.ErasedUser`) of the forgotten users who had rows in this day."""
 

@@ -152,15 +152,13 @@ SCHEMA = pa.schema(
         pa.field("metadata", pa.string(), nullable=False),
         pa.field("source_file", pa.string(), nullable=False),
         pa.field("tools", pa.string()),
-        pa.field("recognised", pa.string()),
     ]
 )
 """The governed table. `metadata` is JSON; `reference` the expected answer; the values of `feedback` are from 0, worst,
 to 1, and null for a score that is no feedback of people (`pipeline.traces.scores`); `feedback_mean` is theirs, or null;
-`tool_calls` as in `Message`; `tools` the JSON text of the definitions that the request offered; `recognised` the kinds
-and counts that recognisers of personal data give, as JSON, null where none looked."""
+`tool_calls` as in `Message`; `tools` the JSON text of the definitions that the request offered."""
 
-LATER = (("messages", "tool_call_id"), ("messages", "name"), ("tools",), ("recognised",))
+LATER = (("messages", "tool_call_id"), ("messages", "name"), ("tools",))
 """Columns and fields that a table of an earlier version lacks, in the order in which they came: null in its rows."""
 
 SEEN = pa.schema(

@@ -24,8 +24,8 @@ from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart
 
-PARTS, ROWS, KEYS = 3, 1000, 20
-"""Parts of calls and of attributes that are looked into, rows of each, and keys that are shown."""
+PARTS, BLOCKS, ROWS, KEYS = 3, 2, 1000, 20
+"""Parts of calls and of attributes that are looked into, blocks of each, rows of these, and keys that are shown."""
 REASONS = 4
 LINES = 5
 """Lines of a file that are looked at for its kind."""
@@ -106,16 +106,15 @@ def _look(address: Address, parts: Sequence[SourcePart]) -> SourceInspection:
     for holds in ("calls", "attributes"):
         for part in islice((part for part in parts if part.holds == holds), PARTS):
             try:
-                block = next(source.rows(part, hashlib.sha256()), None)
+                blocks = list(islice(source.rows(part, hashlib.sha256()), BLOCKS))
             except Exception:  # boundary: as above
                 continue
-            if block is None:
-                continue
-            for row in (*block.traces[:ROWS], *block.attributes[:ROWS]):
-                keys.update(_object(row.metadata).keys())
-            rows += len(block.traces[:ROWS])
-            for rejection in block.rejected:
-                details.setdefault(rejection.reason, rejection.detail)
+            for block in blocks:
+                for row in (*block.traces[:ROWS], *block.attributes[:ROWS]):
+                    keys.update(_object(row.metadata).keys())
+                rows += len(block.traces[:ROWS])
+                for rejection in block.rejected:
+                    details.setdefault(rejection.reason, rejection.detail)
     return SourceInspection(rows, keys, details)
 
 

@@ -277,7 +277,9 @@ KINDS = (
     ),
 )
 
-PLACEHOLDER = rf"\[(?:{'|'.join(sorted({kind.name for kind in KINDS}))}|BINARY)\]"
+PERSONAL = "[PERSONAL]"
+"""What a recogniser of the recipe's own finds."""
+PLACEHOLDER = rf"\[(?:{'|'.join(sorted({kind.name for kind in KINDS}))}|BINARY|PERSONAL)\]"
 """What stands in a masked text."""
 UUID = r"(?i)\b([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\b"
 """Identifiers in whose random digits nothing is looked for."""

@@ -49,7 +49,6 @@ def row(number: int, day: str = DAY, **changes: Any) -> dict[str, Any]:
         "metadata": '{"k": ["v", 1]}',
         "source_file": "f",
         "tools": None,
-        "recognised": None,
         **changes,
     }
 

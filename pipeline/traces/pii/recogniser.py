@@ -1,0 +1,79 @@
+"""A recogniser of the recipe's own (`traces.pii.recogniser`) for names, addresses and what else has no format.
+
+It is a function `(text) -> iterable of (start, end)`: what it gives is masked as `[PERSONAL]`, in the messages, calls,
+completion and error of rows that every gate admits; a row whose reference it would mask has none. A row on which it
+raises, or of whose calls a mask leaves no JSON, is discarded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.traces.pii.kinds import PERSONAL
+
+_TEXTS = ("completion", "error")
+
+
+@cache
+def recogniser(name: str) -> Callable[[str], Any]:
+    """The function. Raises ValueError that says what to do where there is none."""
+    module, _, attribute = name.partition(":")
+    try:
+        function: Any = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(
+            f"traces.pii.recogniser: {name} cannot be loaded ({error}). Install the package that has it, and give it "
+            "as package.module:function."
+        ) from error
+    if not callable(function):
+        raise ValueError(f"traces.pii.recogniser: {name} is no function. Give one as package.module:function.")
+    return function
+
+
+def mask_recognised(batch: pa.RecordBatch, admitted: np.ndarray, name: str) -> tuple[pa.RecordBatch, np.ndarray]:
+    """The batch with what the recogniser gives of its `admitted` rows masked, and the rows to discard."""
+    find, refused = recogniser(name), np.zeros(batch.num_rows, bool)
+    columns = {each: batch[each].to_pylist() for each in (*_TEXTS, "reference", "messages", "tool_calls")}
+    for row in np.flatnonzero(admitted).tolist():
+        try:
+            for each in _TEXTS:
+                columns[each][row] = _masked(columns[each][row], find)
+            expected = columns["reference"][row]
+            columns["reference"][row] = expected if _masked(expected, find) == expected else None
+            columns["tool_calls"][row] = _masked_json(columns["tool_calls"][row], find)
+            for message in columns["messages"][row]:
+                message["content"] = _masked(message["content"], find)
+                message["tool_calls"] = _masked_json(message["tool_calls"], find)
+        except Exception:  # the boundary to code of others: what it cannot read is not known to be clean
+            refused[row] = True
+    for each, values in columns.items():
+        at = batch.schema.get_field_index(each)
+        batch = batch.set_column(at, batch.schema.field(each), pa.array(values, batch.schema.field(each).type))
+    return batch, refused
+
+
+def _masked(text: str | None, find: Callable[[str], Any]) -> str | None:
+    if not text:
+        return text
+    parts, done = list[str](), 0
+    for start, end in sorted((int(span[0]), int(span[1])) for span in find(text)):
+        if not 0 <= start <= end <= len(text):
+            raise ValueError("a recogniser gave a span outside of the text")
+        if end > done:
+            parts += [text[done : max(start, done)], PERSONAL] if start >= done else []
+            done = end
+    return "".join([*parts, text[done:]])
+
+
+def _masked_json(text: str | None, find: Callable[[str], Any]) -> str | None:
+    masked = _masked(text, find)
+    if masked != text:
+        json.loads(masked or "")
+    return masked
