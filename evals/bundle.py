@@ -16,7 +16,8 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -33,7 +34,8 @@ from evals.results import EvalArm, Protocol
 from evals.suites import Suite
 from pipeline.locations import Document
 from pipeline.recipe import Evaluation
-from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json, names_nobody
+from pipeline.removal import Removal
+from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json
 
 MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
 SUITE_FILES = (erasable.ITEMS, "champion.jsonl", "candidate.jsonl")
@@ -298,29 +300,19 @@ def manifest_digest(path: Path) -> str:
     return digest_file(path / MANIFEST)
 
 
-def items_of(path: Path, user_ids: Collection[str]) -> set[str]:
-    """The items of a bundle that are these users', and not erased."""
+def items_of(path: Path, principals: Collection[str]) -> set[str]:
+    """The items of a bundle that are these principals', and not erased."""
     every = (item for file in path.glob(f"*/{erasable.ITEMS}") for item in erasable.items(file))
-    return {item.id for item in every if item.user_id in user_ids}
+    return {item.id for item in every if item.user_id in principals}
 
 
-def items_naming(path: Path, names: Callable[[bytes], bool]) -> set[str]:
-    """The items of a bundle of which a line, text or answer, `names` somebody."""
-    files = [file.parent / name for file in path.glob(f"*/{erasable.ITEMS}") for name in (BEST, *SUITE_FILES)]
-    return {id for file in files if file.exists() for id in erasable.naming(file, names)}
-
-
-def erase(path: Path, items: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
-    """Erase the lines of these items, and each that `names` somebody; yields `name: n lines` of each file before it is
-    written anew.
-
-    Digest and verdict stay. A suite's items go last: after a kill they still tell whose the answers are.
-    """
+def removals(store: Store, path: Path, items: Collection[str]) -> Iterator[Removal]:
+    """The lines of these items, which are erased: digest and verdict stay. A suite's items go last: after a kill they
+    still tell whose the answers are."""
     for folder in sorted(file.parent for file in path.glob(f"*/{erasable.ITEMS}")):
-        for name in (BEST, *reversed(SUITE_FILES)):
-            if (folder / name).exists() and (lines := erasable.to_erase(folder / name, items, names)):
-                yield f"{folder.name}/{name}: {lines} lines"
-                erasable.erase(folder / name, items, names)
+        for file in (folder / name for name in (BEST, *reversed(SUITE_FILES))):
+            if file.exists() and (lines := erasable.to_erase(file, items)):
+                yield Removal(str(file.relative_to(store.root)), lines, partial(erasable.erase, file, items))
 
 
 def verify(path: str | Path, digest: str = "") -> GateVerdict:

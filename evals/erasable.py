@@ -59,30 +59,20 @@ def digest(path: Path) -> str:
     return hashlib.sha256(b"".join(each + b"\n" for each in _parsed(path, _erased_of(path)))).hexdigest()
 
 
-def naming(path: Path, names: Callable[[bytes], bool]) -> set[str]:
-    """The items whose line in a file of items or answers `names` somebody, and is not erased."""
-    named = [line for line in _lines(path) if names(line) and not _is_erased(line)]
-    parse = _item if path.name == ITEMS else _result
-    return {parse(line).id for line in named}
+def to_erase(path: Path, ids: Collection[str]) -> int:
+    """How many lines of these items are not erased yet."""
+    return sum(one != other for one, other in zip(_lines(path), _written(path, ids), strict=True))
 
 
-def to_erase(path: Path, ids: Collection[str], names: Callable[[bytes], bool]) -> int:
-    """How many lines of these items, or that `names` somebody, are not erased yet."""
-    return sum(one != other for one, other in zip(_lines(path), _written(path, ids, names), strict=True))
+def erase(path: Path, ids: Collection[str]) -> None:
+    """Write the file anew with the lines of these items erased."""
+    write_atomically(path, b"".join(line + b"\n" for line in _written(path, ids)))
 
 
-def erase(path: Path, ids: Collection[str], names: Callable[[bytes], bool]) -> None:
-    """Write the file anew with these lines erased."""
-    write_atomically(path, b"".join(line + b"\n" for line in _written(path, ids, names)))
-
-
-def _written(path: Path, ids: Collection[str], names: Callable[[bytes], bool]) -> list[bytes]:
+def _written(path: Path, ids: Collection[str]) -> list[bytes]:
     records = items(path) if path.name == ITEMS else results(path)
     lines, erased = _lines(path), _parsed(path, _erased_of(path))
-    return [
-        other if each.id in ids or names(line) else line
-        for each, line, other in zip(records, lines, erased, strict=True)
-    ]
+    return [other if each.id in ids else line for each, line, other in zip(records, lines, erased, strict=True)]
 
 
 def _erased_of(path: Path) -> Callable[[bytes], bytes]:

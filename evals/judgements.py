@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pipeline import layout
+from pipeline.removal import Removal, opened
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.serving.inference import Messages
-from pipeline.storage import Record, Store, digest_json, write_atomically
-from pipeline.unfinished import held
+from pipeline.storage import Record, Store, digest_json
+from pipeline.unfinished import held, replacing
 
 
 class JudgementLine(Record):
@@ -108,17 +110,28 @@ def spent_on(store: Store, iteration: str) -> JudgeSpending:
     return spending
 
 
-def erase(store: Store, items: Collection[str]) -> Iterator[str]:
-    """Write every journal anew, of the pairs of these items what they cost alone; yields `name: n lines` of each before
-    it is written. Waits for who holds one."""
+def removals(store: Store, items: Collection[str]) -> Iterator[Removal]:
+    """The judgements of these items' pairs: of each line what it cost stays."""
     for path in sorted(store.path(layout.JUDGEMENTS).glob("*/*.jsonl")):
-        with held(path) as descriptor:
-            lines = JudgementJournal(path, descriptor).lines
-            kept = [_erased(line) if line.item in items else line for line in lines]
-            if erased := sum(line.item in items for line in lines):
-                yield f"{path.relative_to(store.root)}: {erased} lines"
-                write_atomically(path, b"".join(line.model_dump_json().encode() + b"\n" for line in kept))
+        with opened(path) as lines:
+            rows = sum(_item_of(line) in items for line in lines)
+        if rows:
+            yield Removal(str(path.relative_to(store.root)), rows, partial(_erase, path, items))
 
 
-def _erased(line: JudgementLine) -> JudgementLine:
-    return JudgementLine(key="", iteration=line.iteration, tokens=line.tokens, usd=line.usd)
+def _item_of(line: bytes) -> str | None:
+    try:
+        return JudgementLine.model_validate_json(line).item
+    except ValidationError:  # a line that a kill cut off: it holds no text
+        return None
+
+
+def _erase(path: Path, items: Collection[str]) -> None:
+    with held(path), opened(path) as lines, replacing(path) as stream:
+        stream.writelines(_erased(line) if _item_of(line) in items else line for line in lines)
+
+
+def _erased(text: bytes) -> bytes:
+    line = JudgementLine.model_validate_json(text)
+    left = JudgementLine(key="", iteration=line.iteration, tokens=line.tokens, usd=line.usd)
+    return left.model_dump_json().encode() + b"\n"

@@ -9,38 +9,40 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 from evals import bundle, gate
 from evals.bundle import EvalEvidence, SuiteEvidence
-from evals.gate import GateVerdict, Verdict
+from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
 from pipeline import layout
+from pipeline.removal import Removal
 from pipeline.storage import Store
 
 REDUCED, REPLACED = f".{layout.EVIDENCE}.reduced", f".{layout.EVIDENCE}.replaced"
 
 
-def reduce(store: Store, path: Path, ids: Collection[str]) -> Iterator[str]:
-    """Take the lines of these items, and those that were erased before, out of a bundle; yields `name: n lines` of each
-    file before it is written.
+def removals(store: Store, path: Path, ids: Collection[str]) -> Iterator[Removal]:
+    """The lines of these items, and those that were erased before, which go with their counts.
 
     Raises ValueError where the bundle is not whole.
     """
     whole = bundle.read(path)
     erased = {item.id for each in whole.suites for item in each.suite.items if item.leaf or item.id in ids}
-    if not erased:
-        return
-    left = _without(whole, erased)
-    for each, kept in zip(whole.suites, left.suites, strict=True):
-        if count := len(each.suite.items) - len(kept.suite.items):
-            yield from (f"{each.suite.name}/{file}: {count} lines" for file in bundle.SUITE_FILES)
+    if erased:
+        rows = sum(item.id in erased for each in whole.suites for item in each.suite.items)
+        yield Removal(str(path.relative_to(store.root)), rows, partial(_reduce, store, path, _without(whole, erased)))
+
+
+def _reduce(store: Store, path: Path, left: EvalEvidence) -> None:
     draft = path.with_name(REDUCED)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir()
     bundle.write(draft, store.root, left)
     path.rename(path.with_name(REPLACED))
     restore(path)
+    settle(store, path)
 
 
 def restore(path: Path) -> None:
@@ -58,7 +60,7 @@ def settle(store: Store, path: Path) -> None:
     names = f"{folder}/{layout.EVAL_REPORT}", f"{folder}/{layout.GATE_VERDICT}"
     verdict = store.read(names[1], GateVerdict)
     digest = bundle.manifest_digest(path)
-    if verdict is None or (verdict.verdict is Verdict.EVIDENCE_REDUCED and verdict.bundle_digest == digest):
+    if verdict is None or verdict.bundle_digest == digest:
         return
     report = bundle.recompute(path)
     if report.reduced:

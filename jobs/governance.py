@@ -1,8 +1,9 @@
-"""Governance at a terminal: `pt governance forget USER [--since DATE] | verify | retain | upkeep | blocks | ...`.
+"""Governance at a terminal: `pt governance forget USER [--since DATE] [--yes] | verify | retain | upkeep | ...`.
 
 Exit codes: 0 done, 1 something is wrong with what was found (it says what), 2 it could not be done (it says why).
 With `--json` the result is one JSON object on standard output, and what happens meanwhile is on standard error.
-`forget -` reads the user's id from standard input: it is then neither in the shell's history nor in the process list.
+`forget` shows what it will remove, place by place, and asks; `--yes` answers for scripts. `forget -` reads the id
+from standard input, before the answer: it is then neither in the shell's history nor in the process list.
 """
 
 import argparse
@@ -10,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from errno import ENOSPC
 from functools import partial
 from typing import Any
 
@@ -19,11 +21,12 @@ from evals import erasure as evaluations
 from jobs import accepting, reapplying, rekeying, verifying
 from jobs.anchoring import anchor
 from pipeline import erasure
-from pipeline.erasure import derived, mirrored
-from pipeline.erasure.affected import Person
-from pipeline.erasure.proof import ErasureProof, proof_name
+from pipeline.erasure import mirrored, tables
+from pipeline.erasure.owner import Person
+from pipeline.erasure.proof import Counts, ErasureProof, proof_name
 from pipeline.erasure.rekey import rekey
 from pipeline.registry import versions
+from pipeline.registry.tracking import has_database
 from pipeline.rewards import findings, reviews
 from pipeline.rollout.blocks import blocks
 from pipeline.rollout.controller import roll_back
@@ -37,6 +40,8 @@ from pipeline.traces.retention import Retained, retain, retired
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]
+SHOWN = 4
+"""Files or days of a place."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -47,11 +52,22 @@ def main(arguments: Sequence[str]) -> int:
     except AssertionError:  # a bug of ours keeps its traceback
         raise
     except Exception as error:  # boundary: a person at a terminal; MLflow, PyIceberg and S3 have errors of their own
-        print(f"{asked.command}: {error} ({type(error).__name__})", file=sys.stderr)
+        print(f"{asked.command}: {described(error)}", file=sys.stderr)
         return 2
     finally:
         if asked.command != "verify":  # it looks, and leaves everything as it is
             anchor(settings)
+
+
+def described(error: Exception) -> str:
+    """An error for a person: without the statement that a database adds to it, and a full disk as one."""
+    causes: list[BaseException] = [error]
+    while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
+        causes.append(cause)
+    if any((isinstance(each, OSError) and each.errno == ENOSPC) or "disk is full" in str(each) for each in causes):
+        return "The disk is full. Make room and type the same command again: it goes on from there."
+    text = str(error).partition("\n[SQL")[0]
+    return f"{text} ({type(error).__name__})"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,6 +83,7 @@ def parser() -> argparse.ArgumentParser:
     user = add("forget", _forget, "remove a user from every table and file, and block the models that saw the data")
     user.add_argument("user", help="the id under which the source has the user; - reads it from standard input")
     user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
+    user.add_argument("--yes", action="store_true", help="do not ask: for scripts")
     log = add("verify", verifying.run, "check the audit log, line by line, and every proof against it")
     log.add_argument("--known", default="", help="a head that was noted earlier: it has to be in the log")
     restored = add("accept", accepting.run, "sign that the log was restored from a backup, with what it lost")
@@ -87,17 +104,19 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.registry_uri()
     now = datetime.now(UTC)
-    others = (partial(evaluations.forget, erase_counts=settings.recipe().erase_counts),)
-    person = Person.named(user_id, since)
-    proof = erasure.forget(
-        settings.stage(log), person, registry_uri=uri, now=now, others=others, address=_address(settings)
-    )
+    person, keepers, address = Person.named(user_id, since), _keepers(settings), _address(settings)
+    proof = erasure.forget(settings.stage(log), person, registry_uri=uri, now=now, keepers=keepers, address=address)
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
         roll_back(rollout_ports(settings), now.timestamp())
         log(f"rollout of {name}: {read_state(store, name).phase}")
-    versions.project(uri, read_state(store, name))  # also after a rollback whose process was killed before it did
+    if has_database(uri):
+        versions.project(uri, read_state(store, name))  # also after a rollback whose process was killed before it did
     return proof
+
+
+def _keepers(settings: Deployment) -> Sequence[erasure.Keeper]:
+    return (partial(evaluations.places, erase_counts=settings.recipe().erase_counts),)
 
 
 def _address(settings: Deployment) -> Address:
@@ -122,7 +141,7 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
             return retain(settings.stage(log), address, datetime.now(UTC))
         finally:  # by what is gone, not by what this call did: one before it may have been killed here
             days = retired(store)
-            removed = [*derived.clear(store, ended(store, days)), *reviews.drop_days(store, days)]
+            removed = [*tables.clear(store, ended(store, days)), *reviews.drop_days(store, days)]
             findings.drop_days(store, days)
             for name in removed:
                 log(f"retention: {name} is gone")
@@ -138,6 +157,30 @@ def keep_up(settings: Deployment, log: Log) -> Upkeep:
         return upkeep(config, settings.recipe().traces.lake.keep_snapshots_days, datetime.now(UTC), log)
 
 
+def preview_lines(found: erasure.Preview) -> Iterator[str]:
+    """What an erasure would do now, for a person."""
+    if not found.places:
+        yield "Nothing that we wrote has this user as owner. The user goes on the list: rows that come are rejected."
+    else:
+        yield "These rows go, of this user alone; nobody else's row is changed:"
+        yield from place_lines(found.places)
+    for title, names in (
+        ("Datasets that end (materialise the traces again)", found.affected.datasets),
+        ("Iterations that learned from them, blocked", found.affected.iterations),
+        ("Model versions, blocked from promotion", found.affected.versions),
+    ):
+        if names:
+            yield f"{title}: {', '.join(names)}"
+
+
+def place_lines(places: Counts) -> Iterator[str]:
+    """A line for each place, with its files or days where they are few."""
+    for place, counts in places.items():
+        yield f"  {place}: {sum(counts.values()):,} in {len(counts)} ({', '.join(list(counts)[:SHOWN])}" + (
+            ", ...)" if len(counts) > SHOWN else ")"
+        )
+
+
 def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
     """The proof for a person."""
     artifacts = proof.affected
@@ -145,7 +188,8 @@ def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
     if not proof.has_matches:
         yield "Nothing was found of this user. The user is on the list: rows that come are rejected."
     else:
-        yield f"{sum(proof.rows.values()):,} rows of {len(proof.rows)} days are erased{from_then}."
+        yield f"{sum(proof.rows.values()):,} rows of {len(proof.rows)} days are erased{from_then}. In all:"
+        yield from place_lines(proof.places)
         yield f"{proof.swept_files:,} files of {proof.swept_bytes:,} bytes were swept from the warehouse."
     for title, names in (
         ("Datasets that held the user (materialise the traces again)", artifacts.datasets),
@@ -154,26 +198,38 @@ def report_lines(proof: ErasureProof, path: str) -> Iterator[str]:
         ("Checkpoints", artifacts.checkpoints),
         ("Model versions, blocked from promotion", artifacts.versions),
         ("Trained on top of these, not blocked", artifacts.inherited),
-        ("Removed", proof.removed),
         ("KEPT OUTSIDE, and its owner's to delete", proof.outside),
-        ("STILL HOLD THE USER, and are not the pipeline's own: remove them by hand", proof.remains),
+        ("STILL NAME THE USER AS OWNER, and are yours: nothing in them was edited", proof.remains),
     ):
         if names:
             yield f"{title}:"
             yield from (f"  {name}" for name in names)
     if proof.champion:
         yield f"Attention: {proof.champion}."
-    if not proof.since:
-        yield f"{proof.checked_files:,} files of {proof.checked_bytes:,} bytes were searched for the user afterwards."
     yield f"Proof {proof.id}: {path}"
 
 
 def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
     user = sys.stdin.readline().rstrip("\r\n") if asked.user == "-" else asked.user
+    if not asked.yes and not _confirmed(settings, user, asked.since):
+        print("Nothing was changed.", file=sys.stderr)
+        return 2
     proof = forget_user(settings, user, asked.since, _log(asked))
     path = str(settings.store().path(proof_name(proof.id)))
     _print(asked, proof.model_dump(mode="json"), report_lines(proof, path))
     return 1 if proof.remains else 0
+
+
+def _confirmed(settings: Deployment, user: str, since: datetime | None) -> bool:
+    """Show what would go, and ask. Raises ValueError where nobody answers."""
+    stage, person = settings.stage(lambda line: None), Person.named(user, since)
+    found = erasure.preview(stage, person, settings.registry_uri(), _keepers(settings))
+    print("\n".join(preview_lines(found)), file=sys.stderr)
+    print("Forget this user? This cannot be undone. [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:
+        raise ValueError("There is no answer on standard input, and nothing was changed. Answer, or give --yes")
+    return answer.strip().lower() in ("y", "yes")
 
 
 def _retain(settings: Deployment, asked: argparse.Namespace) -> int:

@@ -21,7 +21,6 @@ def show(settings: Deployment, asked: argparse.Namespace) -> int:
 def run(settings: Deployment, asked: argparse.Namespace) -> int:
     from jobs.governance import forget_user  # which has this module among its commands
 
-    store = settings.store()
     users = _of_file(Path(asked.file)) if asked.file else _of_instance(settings)
 
     def log(line: str) -> None:
@@ -30,7 +29,7 @@ def run(settings: Deployment, asked: argparse.Namespace) -> int:
     def forget(user: str, since: datetime | None) -> None:
         forget_user(settings, user, since, log)
 
-    here = reapply(store, settings.lake(), users, datetime.now(UTC), forget)
+    here = reapply(settings.stage(log), users, datetime.now(UTC), forget)
     fields = {"users": len(users), "here": here}
     line = f"{len(users)} users are on the list; {here} of them had rows here, which are erased again."
     print(json.dumps(fields, indent=2) if asked.json else line)

@@ -32,7 +32,9 @@ def forget_one(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     )
     context.log.info("\n".join(report_lines(proof, str(deployment.store().path(proof_name(proof.id))))))
     if proof.remains:
-        raise dg.Failure(f"{len(proof.remains)} files still hold the user: see the log.", allow_retries=False)
+        raise dg.Failure(
+            f"{len(proof.remains)} files of yours still name the user as owner: see the log.", allow_retries=False
+        )
 
 
 @dg.job(executor_def=executor)

@@ -188,11 +188,6 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
-def names_nobody(text: bytes) -> bool:
-    """For a store that is written anew without somebody's lines: no other line names them."""
-    return False
-
-
 def to_json(record: BaseModel, document: Document) -> str:
     """A record as its file holds it; `model_validate_json` with the same document reads it."""
     return record.model_dump_json(indent=2, context=document) + "\n"

@@ -14,7 +14,7 @@ import socket
 import stat
 import uuid
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -25,12 +25,15 @@ _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 def replacing(path: Path) -> Generator[IO[bytes]]:
     """A stream whose content replaces `path` in one step when the block ends well, and is nothing when it doesn't.
 
-    It is locked while it is written: `sweep_unfinished` takes what a kill left, and nothing else.
+    It is locked while it is written: `sweep_unfinished` takes what a kill left, and nothing else. A file that was there
+    keeps its mode.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     staged, descriptor = claimed_file(path)
     try:
         with os.fdopen(descriptor, "wb") as stream:
+            with suppress(FileNotFoundError):
+                os.fchmod(descriptor, stat.S_IMODE(path.stat().st_mode))
             yield stream
             stream.flush()
             sync(stream.fileno(), path)

@@ -10,7 +10,7 @@ withdraw their consent; no line can come in or be changed, and training is clean
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,8 @@ from pydantic import AwareDatetime, Field, ValidationError
 from evals.suites.suite import Item, Suite
 from pipeline import layout
 from pipeline.recipe.suites import TracesSuite
-from pipeline.storage import Record, Store, digest_json, names_nobody, write_atomically
+from pipeline.removal import Removal, of_lines
+from pipeline.storage import Record, Store, digest_json
 
 MAX_EMPTIED_SHARE = 0.05
 """Of a generation's clusters: with fewer left, its items are no sample of what was frozen any more."""
@@ -129,27 +130,30 @@ def publish(store: Store, name: str, generation: Generation, frozen_items: Seque
         (folder / MANIFEST).write_text(generation.model_dump_json(indent=2) + "\n")
 
 
-def remove(store: Store, ids: Collection[str]) -> Iterator[str]:
-    """Write every generation anew without these items; yields `name: n lines` of each before it is written."""
-    for path, lines in _files(store):
-        kept = [line for line, each in lines if each.item.id not in ids]
-        if len(kept) < len(lines):
-            yield f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines"
-            write_atomically(path, b"".join(line + b"\n" for line in kept))
+def removals(store: Store, ids: Collection[str]) -> Iterator[Removal]:
+    """These items in every generation of every suite."""
+    for path in _files(store):
+        yield from of_lines(store, path, lambda line: _parsed(line).item.id in ids)
 
 
-def ids_of(store: Store, user_ids: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> set[str]:
-    """The items of these users, or that `names` them, in any generation of any suite."""
-    every = (line for _, lines in _files(store) for line in lines)
-    return {each.item.id for text, each in every if each.item.user_id in user_ids or names(text)}
-
-
-def _files(store: Store) -> Iterator[tuple[Path, list[tuple[bytes, FrozenItem]]]]:
-    for path in sorted(store.path(layout.FROZEN_SUITES).glob(f"*/[0-9]*/{ITEMS}")):
+def ids_of(store: Store, principals: Collection[str]) -> set[str]:
+    """The items of these principals in any generation of any suite."""
+    found: set[str] = set()
+    for path in _files(store):
         try:
-            yield path, [(line, FrozenItem.model_validate_json(line)) for line in _lines(path)]
+            every = [_parsed(line) for line in _lines(path)]
         except ValidationError as error:
             raise ValueError(f"{path} is not one frozen item a line ({error}). Restore it from a backup.") from error
+        found |= {each.item.id for each in every if each.item.user_id in principals}
+    return found
+
+
+def _files(store: Store) -> list[Path]:
+    return sorted(store.path(layout.FROZEN_SUITES).glob(f"*/[0-9]*/{ITEMS}"))
+
+
+def _parsed(line: bytes) -> FrozenItem:
+    return FrozenItem.model_validate_json(line)
 
 
 def _generations(store: Store, name: str) -> list[Path]:

@@ -1,55 +1,88 @@
-"""Forgetting a user: out of the table and off the disk, every model that learned from them named and blocked, proved.
+"""Forgetting a user: out of all that we wrote, every model that learned from them named and blocked, proved.
 
-Owns the order of it. What is affected is listed before anything goes; the user is on the list of the forgotten before
-their rows go; the proof comes last. A kill at any point is healed by the same command, which ends in the same proof.
-Refuses to change weights or to take a champion out of service: both are a person's to decide, on the proof.
+What goes is a list of places: each counts the rows whose owner is exactly the user, and removes them. The preview, the
+removal and the proof use the same list. A row goes whole, and no text of anybody else's row is edited. The user is on
+the list of the forgotten, and what is affected is on record, before rows go; the proof comes last. A kill at any point
+is healed by the same command, which ends in the same proof. Weights and a champion in service stay: both are a person's
+to decide, on the proof.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import NamedTuple
 
 from pipeline import layout
-from pipeline.erasure import account, derived, mirrored, raw
-from pipeline.erasure.affected import Person, find, iterations
-from pipeline.erasure.columns import redacted_rows
-from pipeline.erasure.identifiers import Identifiers
+from pipeline.erasure import account, mirrored, remaining, tables
+from pipeline.erasure.affected import find, iterations
+from pipeline.erasure.owner import Person
 from pipeline.erasure.proof import (
+    TABLE,
     Affected,
+    Counts,
     ErasureProof,
     Pending,
-    PendingRows,
     id_of,
+    merged,
+    newest,
     pending_name,
-    pending_rows_name,
     proof_name,
     publish,
 )
 from pipeline.erasure.rekey import rekey
-from pipeline.erasure.search import SearchResult, search
-from pipeline.erasure.units import RecordTest
+from pipeline.erasure.served import Served
 from pipeline.registry import versions
+from pipeline.removal import Place, of_files
+from pipeline.rewards import findings, reviews
 from pipeline.rollout import blocks
 from pipeline.rollout.decision import abort
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
-from pipeline.storage import Store, names_nobody
+from pipeline.samples import draw
+from pipeline.storage import Store
 from pipeline.traces import erased, sketches
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users
-from pipeline.traces.lake import Lake, Redact, SweepResult, open_lake
-from pipeline.traces.sources.outside import left_outside
+from pipeline.traces.lake import Lake, SweepResult, open_lake
+from pipeline.traces.records import DayReport
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.watermark import Watermark
 
 Log = Callable[[str], None]
-Forgetter = Callable[[Store, Collection[str], Callable[[bytes], bool]], Iterator[str]]
-"""Removes users, by every id that they have, from what it knows of, and texts that name them; yields the name of what
-it writes anew before it does."""
+Days = Mapping[str, DayReport | None]
+Keeper = Callable[[Store, Collection[str]], list[Place]]
+"""The places of a package above this one, such as the evaluation, that hold rows of these principals."""
+
+
+class Preview(NamedTuple):
+    """What an erasure would do now."""
+
+    places: Counts
+    affected: Affected
+
+
+class _Work(NamedTuple):
+    """What is to be forgotten, and who else keeps rows."""
+
+    context: StageContext
+    person: Person
+    registry_uri: str
+    keepers: Sequence[Keeper]
+
+
+def preview(context: StageContext, person: Person, registry_uri: str, keepers: Sequence[Keeper] = ()) -> Preview:
+    """Count what `forget` would remove, place by place. Changes nothing."""
+    store = context.store
+    if store.path(layout.MARKS).exists():
+        person = person.marked(erased.recognising_keys(store, forgetting=True))
+    work = _Work(context, person, registry_uri, keepers)
+    if context.lake.catalogue == "sqlite" and not store.path(layout.LAKE).exists():
+        return Preview(_counted(_beside_the_lake(work, set(), Affected())), Affected())
+    with open_lake(context.lake) as lake:
+        affected = find(store, lake, context.lake, person, registry_uri)
+        return Preview(_counted(_places(work, lake, affected, {})), affected)
 
 
 def forget(
@@ -58,161 +91,126 @@ def forget(
     *,
     registry_uri: str,
     now: datetime,
-    others: Sequence[Forgetter] = (),
+    keepers: Sequence[Keeper] = (),
     address: Address | None = None,
 ) -> ErasureProof:
-    """Remove the person's rows, those from `since` on where it is given; the proof.
+    """Remove the person's rows, those from `since` on where it is given; the proof, a new one each time.
 
-    A user whom nothing is known of is still put on the list. `others` keep texts that this package does not know of,
-    such as the evaluation: all that they have of the person goes, whatever `since` says. `address`: of the source, so
-    that the proof can say what stays there. Other datasets' snapshots expire with the user's: materialising the traces
-    publishes those datasets again. Raises ValueError when a record cannot be read, OSError or MLflow's error when lake
-    or registry fail: run it again.
+    A user whom nothing is known of is still put on the list. What was said or found of the person's rows goes whatever
+    `since` says. `address`: of the source, so that the proof can say what stays there. Other datasets' snapshots expire
+    with the user's: materialising the traces publishes those datasets again. Raises ValueError when a record cannot be
+    read, OSError or MLflow's error when lake or registry fail: run it again.
     """
-    since, store, log = person.since, context.store, context.log
+    store, log = context.store, context.log
     log("forget: begins as soon as no run of the traces stage is under way")
     with erased.exclusive_lock(store), open_lake(context.lake) as lake:
         rekey(store, registry_uri, now, log)
         person = person.marked(erased.bind(store))
-        id = id_of(store, person.marks, since)
-        before = store.read(proof_name(id), ErasureProof)
-        log(f"forget {id}: {derived.sweep(store)} files that killed runs left are swept")
-        notes, identifiers = _listed(context, lake, person, id, registry_uri, now)
-        pending = notes.pending
-        rows = f"{sum(pending.rows.values())} rows over {len(pending.rows)} days"
-        log(f"forget {id}: {rows}, {_summary(pending.affected)}")
-        erased.add(store, erased.ErasedUser(mark=person.marks[-1], since=since, proof=id))
-        log(f"forget {id}: on the list of the forgotten")
-        serving = _block(context, pending.affected, id, registry_uri, now)
-        log(f"forget {id}: {len(pending.affected.digests)} digests are blocked")
-        notes.each(mirrored.remove(store, pending.affected.iterations))
-        log(f"forget {id}: mirrors of checkpoints are cleared")
-        account.unname(store, identifiers.rows)
-        names = identifiers.in_bytes if since is None else names_nobody
-        _rewrite_files(notes, person, identifiers, [derived.rewrite_findings, *others], names)
-        log(f"forget {id}: {len(notes.pending.removed)} raw files, findings, reviews and evaluations are written anew")
-        _erase(store, lake, person, notes.pending, id, identifiers)
-        log(f"forget {id}: the rows are out of the table")
-        record_dataset_users(store, lake)
-        affected = notes.pending.affected
-        leftovers = derived.holding_rows(store, (*affected.iterations, *affected.naming), affected.datasets)
-        notes.add(*leftovers)
-        derived.remove(store, leftovers)
-        if since is None:
-            notes.each(derived.redact_logs(store, identifiers))
-        log(f"forget {id}: {len(leftovers)} derived files are gone")
-        notes.expire()
+        work = _Work(context, person, registry_uri, keepers)
+        id = id_of(store, person.marks, person.since)
+        if (done := store.read(proof_name(id), ErasureProof)) is not None:  # killed right after it was written
+            return _finished(store, done, now)
+        log(f"forget {id}: {tables.sweep(store)} files that killed runs left are swept")
+        listed = _put_on_list(store, person, id)
+        notes, places = _listed(work, lake, id, listed.proof, now)
+        affected = notes.affected
+        log(f"forget {id}: {_total(notes.places)} rows and files in {len(notes.places)} places, {_summary(affected)}")
+        serving = _block(work, affected, listed.proof, now)
+        log(f"forget {id}: {len(affected.digests)} digests are blocked")
+        for place in places:
+            place.remove()
+            log(f"forget {id}: gone from {place.name}")
         swept = SweepResult()
-        if before is None or notes.pending.rows or notes.pending.names or affected.datasets:
+        if listed.proof == id or TABLE in notes.places or affected.datasets:
+            record_dataset_users(store, lake)
+            store.write(pending_name(id), notes.model_copy(update={"expiring": True}))
             lake.expire(None)
             swept = lake.sweep(0)
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
-        left = _left(store, lake, person, identifiers, (pending_name(id), pending_rows_name(id)))
-        proof = _proof(before or _empty(id, person, notes.pending, now), notes.pending, serving, swept, left)
-        learned = proof.affected.iterations
-        there = (*(set(proof.outside) - mirrored.superseded(store, learned)), *mirrored.outside(store, learned))
-        proof = proof.model_copy(
-            update={
-                "outside": _outside(store, address, there),
-                "remains": (*proof.remains, *mirrored.remains(store, learned)),
-            }
+        mirrors, own = mirrored.remains(store, affected.iterations), reviews.unreadable(store)
+        in_source = remaining.in_source(store, person, address)
+        proof = ErasureProof(
+            id=id,
+            nonce=secrets.token_hex(16),
+            mark=person.marks[-1],
+            since=person.since,
+            requested=notes.requested,
+            finished=now,
+            follows=before.id if (before := newest(store, person.marks)) else "",
+            places=notes.places,
+            affected=affected,
+            champion=serving,
+            swept_files=swept.files,
+            swept_bytes=swept.bytes,
+            remains=(*_left(places), *mirrors, *own, *in_source.remains),
+            outside=(*mirrored.outside(store, affected.iterations), *in_source.outside),
         )
-        if before is None or proof.statement() != before.statement():
-            checked = {"finished": now, "checked_files": left.files, "checked_bytes": left.bytes}
-            proof = proof.model_copy(update=checked)
-        else:
-            proof = before
-        publish(store, proof, now)
-        log(f"forget {id}: the proof is written")
-        store.path(pending_rows_name(id)).unlink(missing_ok=True)
-        store.path(pending_name(id)).unlink(missing_ok=True)
-    return proof
+        return _finished(store, proof, now)
 
 
-class _Notes:
-    """The record of an erasure under way: what is about to be done stands in it before it is done."""
-
-    def __init__(self, store: Store, id: str, pending: Pending) -> None:
-        self.store, self.id, self.pending = store, id, pending
-
-    def update(self, **fields: Any) -> None:
-        updated = self.pending.model_copy(update=fields)
-        if updated != self.pending or not self.store.path(pending_name(self.id)).exists():
-            self.pending = updated
-            self.store.write(pending_name(self.id), updated)
-
-    def add(self, *removed: str) -> None:
-        self.update(removed=tuple(sorted({*self.pending.removed, *removed})))
-
-    def each(self, changes: Iterable[Any]) -> None:
-        """Note each change as it is announced; it is made when the next one is asked for."""
-        for change in changes:
-            self.add(str(change))
-
-    def expire(self) -> None:
-        self.update(expiring=True)
-
-
-def _listed(
-    context: StageContext, lake: Lake, person: Person, id: str, registry_uri: str, now: datetime
-) -> tuple[_Notes, Identifiers]:
-    """What is affected, with what an earlier attempt found, on record before anything goes; and what to search for."""
-    store = context.store
-    new = Pending(mark=person.marks[-1], since=person.since, requested=now)
-    notes = _Notes(store, id, store.read(pending_name(id), Pending) or new)
-    notes.update(mark=person.marks[-1], since=person.since)
-    affected = notes.pending.affected
-    if not notes.pending.expiring:
-        affected = affected.plus(find(store, lake, context.lake, person, registry_uri))
-    rows = lake.rows_of(person.ids, person.since)
-    counted = {day: account.count(lake, person, day) for day in rows}
-    days = {day: account.after(store, lake, day, files, id) for day, (files, _) in counted.items()}
-    known = store.read(pending_rows_name(id), PendingRows) or PendingRows()
-    of_table = {row for _, ids in counted.values() for row in ids}
-    identifiers = Identifiers(person.ids, {*known.rows, *of_table})
-    own = raw.owned(raw.raw_files(store), RecordTest(identifiers, person.since))
-    identifiers = identifiers.with_rows(own.rows)
-    of_others = raw.shared(raw.raw_files(store), identifiers) | account.of_others(lake, person, identifiers.rows)
-    identifiers = identifiers.with_rows((), of_others)
-    heads = {*known.heads, *(head.decode("latin-1") for head in own.heads)}
-    store.write(pending_rows_name(id), PendingRows(rows=tuple(sorted(identifiers.rows)), heads=tuple(sorted(heads))))
-    names: dict[str, int] = {}
-    if person.since is None:
-        affected = affected.plus(Affected(naming=tuple(derived.naming(store, identifiers, affected.iterations))))
-        names = lake.changed_by(_redact(identifiers), person.rows())
-    notes.update(
-        affected=affected,
-        days={**notes.pending.days, **days},
-        rows={**notes.pending.rows, **rows},
-        names={**notes.pending.names, **names},
+def _places(work: _Work, lake: Lake, affected: Affected, days: Days) -> list[Place]:
+    """Every place that may hold rows of the person, in the order of removal. `days`: the reports after it."""
+    store, person = work.context.store, work.person
+    table = Place(
+        TABLE,
+        lambda: {day: files.total() for day, files in account.count(lake, person).items()},
+        lambda: _erase_rows(store, lake, person, days),
     )
-    return notes, identifiers
+    made = tables.place(store, person.principals, affected.iterations)
+    scratch = tables.scratch(store, affected.iterations, affected.datasets)
+    return [*_beside_the_lake(work, account.traces(lake, person), affected), table, made, scratch]
 
 
-def _redact(identifiers: Identifiers) -> Redact:
-    return partial(redacted_rows, identifiers=identifiers)
+def _beside_the_lake(work: _Work, traces: Collection[str], affected: Affected) -> list[Place]:
+    store, person = work.context.store, work.person
+    served = Served(store, person, has_export=work.context.recipe.traces.source.kind == "demo")
+    return [
+        mirrored.place(store, affected.iterations),
+        account.ledgers(store, {*traces, *served.traces}),
+        *served.places(),
+        of_files("findings of judges and verifiers", partial(findings.removals, store, person.ids)),
+        of_files("review samples and sheets", partial(reviews.removals, store, person.principals)),
+        of_files("answers to logged prompts", partial(draw.removals, store, person.principals)),
+        *(place for keeper in work.keepers for place in keeper(store, person.principals)),
+    ]
 
 
-def _rewrite_files(
-    notes: _Notes, person: Person, identifiers: Identifiers, others: Sequence[Forgetter], names: Callable[[bytes], bool]
-) -> None:
-    """Raw files first, then what is known of other stores: each change on record before it is made."""
-    store = notes.store
-    known = store.read(pending_rows_name(notes.id), PendingRows) or PendingRows()
-    heads = {head.encode("latin-1") for head in known.heads}
-    test = RecordTest(identifiers, person.since)
-    for path in raw.raw_files(store):
-        notes.each(raw.rewrite(store, path, test, heads))
-    for other in others:
-        notes.each(other(store, person.ids, names))
+def _listed(work: _Work, lake: Lake, id: str, listed: str, now: datetime) -> tuple[Pending, list[Place]]:
+    """What is affected, with what an earlier attempt found, on record before anything goes; and where it goes from."""
+    context, store, person = work.context, work.context.store, work.person
+    new = Pending(mark=person.marks[-1], since=person.since, requested=now)
+    notes = store.read(pending_name(id), Pending) or new
+    affected = notes.affected
+    if not notes.expiring:
+        affected = affected.plus(find(store, lake, context.lake, person, work.registry_uri))
+    counted = account.count(lake, person)
+    after = {day: account.after(store, lake, day, files, listed) for day, files in counted.items()}
+    days = {**notes.days, **after}
+    places = _places(work, lake, affected, days)
+    update = {"affected": affected, "days": days, "places": merged(notes.places, _counted(places))}
+    notes = notes.model_copy(update=update)
+    store.write(pending_name(id), notes)
+    return notes, places
 
 
-def _block(context: StageContext, affected: Affected, id: str, registry_uri: str, now: datetime) -> str:
+def _put_on_list(store: Store, person: Person, id: str) -> erased.ErasedUser:
+    """The person's entry on the list of the forgotten, of now or of before."""
+    erased.add(store, erased.ErasedUser(mark=person.marks[-1], since=person.since, proof=id))
+    return next(each for each in erased.erased_users(store).users if each.mark == person.marks[-1])
+
+
+def _block(work: _Work, affected: Affected, id: str, now: datetime) -> str:
     """Block what is affected, take it out of a rollout, show it in MLflow; what is said of a champion among it."""
     if not affected.iterations:
         return ""
-    store, model_name = context.store, context.recipe.base_model.name
-    new_block = blocks.ErasureBlock(proof=id, digests=affected.digests, iterations=affected.iterations)
+    store, registry_uri = work.context.store, work.registry_uri
+    model_name = work.context.recipe.base_model.name
+    before = next((each for each in blocks.blocks(store) if each.proof == id), None)
+    new_block = blocks.ErasureBlock(
+        proof=id,
+        digests=tuple(sorted({*affected.digests, *(before.digests if before else ())})),
+        iterations=tuple(sorted({*affected.iterations, *(before.iterations if before else ())})),
+    )
     blocks.block(store, new_block)
     ours = [each for each in iterations(store) if each.id in affected.iterations]
     serving = ""
@@ -228,75 +226,39 @@ def _block(context: StageContext, affected: Affected, id: str, registry_uri: str
     return serving
 
 
-def _erase(store: Store, lake: Lake, person: Person, pending: Pending, id: str, identifiers: Identifiers) -> None:
+def _erase_rows(store: Store, lake: Lake, person: Person, days: Days) -> None:
     """One commit, and the accounts that follow from it. Sketches go first: whose text one is of, nothing tells."""
     sketches.forget(store.path(layout.SKETCHES))
     rows = lake.rows_of(person.ids, person.since)
-    redact = _redact(identifiers) if person.since is None else None
-    if rows or (redact is not None and lake.changed_by(redact)):
-        reports = {day: pending.days.get(day) for day in rows}
+    if rows:
         # A day without a report that fits gets a digest that no report has: the stage makes it again.
-        digests = {day: report.digest if report else f"erased-{id}" for day, report in reports.items()}
-        lake.erase(person.ids, person.since, digests, redact)
-    for report in pending.days.values():
+        reports = {day: days.get(day) for day in rows}
+        digests = {day: each.digest if each else f"erased-{secrets.token_hex(8)}" for day, each in reports.items()}
+        lake.erase(person.ids, person.since, digests)
+    for report in days.values():
         if report is not None:
             account.settle(store, lake, report)
 
 
-def _left(store: Store, lake: Lake, person: Person, identifiers: Identifiers, passed: Collection[str]) -> SearchResult:
-    """What still holds the user. After a withdrawn consent files are not searched: earlier rows stay, with the id."""
-    if person.since is not None:
-        why = "nothing: the rows before the withdrawal stay, with the id"
-        result = SearchResult(0, 0, len(identifiers), (), (why,))
-        again = lake.rows_of(person.ids, person.since)
-    else:
-        result = search(store, identifiers, passed)
-        again = {**lake.rows_of(person.ids, None), **lake.changed_by(_redact(identifiers))}
-    remains = (*(f"the governed table, {day}" for day in sorted(again)), *result.remains)
-    return result._replace(remains=remains)
+def _finished(store: Store, proof: ErasureProof, now: datetime) -> ErasureProof:
+    proof = publish(store, proof, now)
+    store.path(pending_name(proof.id)).unlink(missing_ok=True)
+    return proof
 
 
-def _outside(store: Store, address: Address | None, known: tuple[str, ...]) -> tuple[str, ...]:
-    """What sources keep of the user. One that cannot be opened now is named by what was read of it last."""
-    if address is None:
-        return tuple(sorted({*known}))
-    try:
-        here = left_outside(store, address)
-    except ValueError:
-        label = (store.read(layout.WATERMARK, Watermark) or Watermark()).source or f"the source {address.section.kind}"
-        here = f"{label}: ask its owner to delete what it has of the user"
-    return tuple(sorted({*known, *([here] if here else [])}))
+def _counted(places: Sequence[Place]) -> Counts:
+    return {place.name: counts for place in places if (counts := place.count())}
 
 
-def _empty(id: str, person: Person, pending: Pending, now: datetime) -> ErasureProof:
-    """The proof of a first erasure, before anything is in it."""
-    return ErasureProof(
-        id=id,
-        nonce=secrets.token_hex(16),
-        mark=person.marks[-1],
-        since=person.since,
-        requested=pending.requested,
-        finished=now,
-        affected=Affected(),
-    )
+def _left(places: Sequence[Place]) -> list[str]:
+    """What the places have after all: rows that came meanwhile, or that could not be removed."""
+    return [
+        f"{place}, {name}: {rows} rows" for place, counts in _counted(places).items() for name, rows in counts.items()
+    ]
 
 
-def _proof(old: ErasureProof, pending: Pending, serving: str, swept: SweepResult, left: SearchResult) -> ErasureProof:
-    """The proof; of a user who was forgotten before, the old one with what has turned up since, if anything."""
-    return old.model_copy(
-        update={
-            "rows": {**old.rows, **pending.rows},
-            "affected": old.affected.plus(pending.affected),
-            "champion": serving or old.champion,
-            "removed": tuple(sorted({*old.removed, *pending.removed})),
-            "swept_files": old.swept_files + swept.files,
-            "swept_bytes": old.swept_bytes + swept.bytes,
-            "names": {**old.names, **pending.names},
-            "identifiers": max(old.identifiers, left.identifiers),
-            "unsearched": left.unsearched,
-            "remains": left.remains,
-        }
-    )
+def _total(places: Counts) -> int:
+    return sum(rows for counts in places.values() for rows in counts.values())
 
 
 def _summary(affected: Affected) -> str:

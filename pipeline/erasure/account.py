@@ -8,39 +8,39 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import layout
-from pipeline.erasure.affected import Person
+from pipeline.erasure.owner import Person
+from pipeline.removal import Place, Removal, of_files
 from pipeline.storage import Store, write_atomically
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, total
 
 
-def count(lake: Lake, person: Person, day: str) -> tuple[Counter[str], set[str]]:
-    """The person's rows of a day by source file, and the ids of their traces and calls."""
-    files: Counter[str] = Counter()
-    ids: set[str] = set()
-    columns = ["user_id", "timestamp", "source_file", "trace_id", "observation_id"]
-    for batch in lake.batches([day], lake.snapshot, columns):
-        matching_rows = pa.table(batch).filter(person.rows())
-        files.update(matching_rows["source_file"].to_pylist())
-        ids.update(matching_rows["trace_id"].to_pylist(), matching_rows["observation_id"].to_pylist())
-    return files, ids
+def count(lake: Lake, person: Person) -> dict[str, Counter[str]]:
+    """The person's rows by day and source file."""
+    counted: dict[str, Counter[str]] = {}
+    for day in lake.rows_of(person.ids, person.since):
+        files = counted.setdefault(day, Counter())
+        for batch in lake.batches([day], lake.snapshot, ["source_file"], person.rows()):
+            files.update(batch["source_file"].to_pylist())
+    return counted
 
 
-def of_others(lake: Lake, person: Person, rows: Collection[str]) -> set[str]:
-    """Which of these traces and calls the table has as somebody else's too."""
-    columns = ["user_id", "trace_id", "observation_id"]
-    value_set = pa.array(sorted(rows), pa.string())
-    others = pc.field("user_id").is_valid() & ~pc.field("user_id").isin(pa.array(sorted(person.ids), pa.string()))
-    where = others & (pc.field("trace_id").isin(value_set) | pc.field("observation_id").isin(value_set))
-    batches = lake.batches(sorted(lake.digests()), lake.snapshot, columns, where)
-    return {id for batch in batches for name in columns[1:] for id in batch[name].to_pylist()} & set(rows)
+def traces(lake: Lake, person: Person) -> set[str]:
+    """Ids of traces in the table that are the person's and nobody else's."""
+    days = sorted(lake.digests())
+    theirs = {id for batch in lake.batches(days, lake.snapshot, ["trace_id"], person.rows()) for id in _ids(batch)}
+    if not theirs:
+        return set()
+    shared = ~person.rows() & pc.field("trace_id").isin(pa.array(sorted(theirs), pa.string()))
+    return theirs - {id for batch in lake.batches(days, lake.snapshot, ["trace_id"], shared) for id in _ids(batch)}
 
 
 def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: str) -> DayReport | None:
@@ -71,23 +71,40 @@ def settle(store: Store, lake: Lake, report: DayReport) -> None:
     if lake.digests().get(report.day) != report.digest:
         return  # the stage made the day again meanwhile
     wanted = Counter({file.name: file.rejected.get(Reason.ERASED, 0) for file in report.files})
-    lines = _ledger(store, report.day)
+    text = _ledger(store, report.day)
+    lines = map(json.loads, text.splitlines())
     missing = wanted - Counter(line["file"] for line in lines if line["reason"] == Reason.ERASED)
-    lines += [
+    new = (
         {"trace_id": None, "reason": Reason.ERASED, "file": file, "line": None, "detail": None}
         for file in sorted(missing.elements())
-    ]
-    _write(store, report.day, lines)
+    )
+    if missing:
+        text += "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in new)
+        write_atomically(store.path(layout.rejected_rows(report.day)), text)
     store.write(layout.day_report(report.day), report)
 
 
-def unname(store: Store, traces: Collection[str]) -> None:
-    """Take the user's trace ids out of the ledgers."""
-    for path in sorted(store.path(layout.REJECTED).glob("*.jsonl")):
-        lines = _ledger(store, path.stem)
-        if any(line["trace_id"] in traces for line in lines):
-            unnamed = [{**line, "trace_id": None} if line["trace_id"] in traces else line for line in lines]
-            _write(store, path.stem, unnamed)
+def ledgers(store: Store, traces: Collection[str]) -> Place:
+    """The lines of rejected rows of these traces: they stay, and no longer say which trace."""
+
+    def removals() -> Iterator[Removal]:
+        for path in sorted(store.path(layout.REJECTED).glob("*.jsonl")):
+            lines = path.read_text().splitlines(keepends=True)
+            named = [json.loads(line)["trace_id"] in traces for line in lines]
+            if any(named):
+                text = "".join(_unnamed(line) if gone else line for line, gone in zip(lines, named, strict=True))
+                name = str(path.relative_to(store.root))
+                yield Removal(name, sum(named), partial(write_atomically, path, text))
+
+    return of_files("ledgers of rejected rows", removals)
+
+
+def _ids(batch: Any) -> list[str]:
+    return batch["trace_id"].to_pylist()
+
+
+def _unnamed(line: str) -> str:
+    return json.dumps({**json.loads(line), "trace_id": None}, ensure_ascii=False) + "\n"
 
 
 def _without(file: FileReport, rows: int) -> FileReport:
@@ -98,11 +115,6 @@ def _without(file: FileReport, rows: int) -> FileReport:
     return FileReport(**fields, admitted=file.admitted - rows, rejected=total([rejected]))
 
 
-def _ledger(store: Store, day: str) -> list[dict[str, Any]]:
+def _ledger(store: Store, day: str) -> str:
     path = store.path(layout.rejected_rows(day))
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def _write(store: Store, day: str, lines: list[dict[str, Any]]) -> None:
-    text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
-    write_atomically(store.path(layout.rejected_rows(day)), text)
+    return path.read_text() if path.exists() else ""

@@ -8,82 +8,27 @@ counts as affected. Refuses to delete or to block.
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from pipeline import layout
+from pipeline.erasure.owner import Person
 from pipeline.erasure.proof import Affected
 from pipeline.iteration import Iteration
 from pipeline.locations import Document
-from pipeline.mark_keys import KeyChain
 from pipeline.registry import versions
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
 from pipeline.storage import Store
 from pipeline.traces.dataset_users import dataset_users, windows
-from pipeline.traces.erased import user_hash
 from pipeline.traces.lake import Lake, LakeConfig
 from pipeline.traces.lake.files import count_rows
-from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Window
-from pipeline.traces.rows import SCHEMA
 from pipeline.traces.scope import where
-from pipeline.traces.sources.chat import ROLES
 from pipeline.training.checkpoints import published
 from pipeline.training.result import TrainingResult
-
-FORMAT_WORDS = frozenset({word.casefold() for word in ROLES}) | {
-    *("text", "content", "message", "messages", "input", "output", "refusal", "reasoning", "thinking", "tools"),
-    *("tool_call", "tool_calls", "tool_use", "tool_result", "tool_call_response", "function_call", "server_tool_call"),
-    *("generation", "span", "event", "trace", "chat", "completion", "embedding", "production", "default"),
-    *("stop", "length", "content_filter", "ok", "error", "unset", "true", "false", "null", "none"),
-}
-"""What formats write as a value of their own: roles, kinds of parts and of spans, reasons, environments."""
-
-
-class Person(NamedTuple):
-    """Who is to be forgotten: the ids under which rows have the user, and from when."""
-
-    ids: frozenset[str]
-    user_hash: str
-    since: datetime | None
-    marks: tuple[str, ...] = ()
-    """As a store's keys make them, oldest first; the last one is the one to write."""
-
-    @classmethod
-    def named(cls, user_id: str, since: datetime | None = None) -> Person:
-        """By the source's id or the table's pseudonym of it. `since`: UTC unless it says otherwise.
-
-        Raises ValueError for an empty id, and for a word of the formats.
-        """
-        if not user_id.strip():
-            raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
-        if user_id.strip().casefold() in FORMAT_WORDS:
-            raise ValueError(
-                f"{user_id!r} is a word of the traces' own formats: it stands in everybody's rows, and taking it out "
-                "would damage them. Nothing is erased. Give the user another id in the source, and forget that one."
-            )
-        since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
-        same = {user_id, *(unicodedata.normalize(form, user_id) for form in ("NFC", "NFD"))}
-        return cls(frozenset({*same, *(str(pseudonym(each)) for each in same)}), user_hash(user_id), since)
-
-    def marked(self, chain: KeyChain) -> Person:
-        """The same, with the marks of a store that has these keys."""
-        return self._replace(marks=chain.marks(self.user_hash))
-
-    def rows(self) -> pc.Expression:
-        """Whether a row of the governed table is theirs, and to be forgotten."""
-        theirs = pc.field("user_id").isin(pa.array(sorted(self.ids), pa.string()))
-        if self.since is None:
-            return theirs
-        return theirs & (pc.field("timestamp") >= pa.scalar(self.since, SCHEMA.field("timestamp").type))
 
 
 def find(store: Store, lake: Lake, config: LakeConfig, person: Person, registry_uri: str) -> Affected:
@@ -151,7 +96,8 @@ def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration]
     tables = [path for each in labelled if (path := _labels(store, each)[1]).exists()]
     if labelled and not tables:
         return None
-    return any(bool(pq.read_table(t, columns=["user_id"], filters=[("user_id", "in", person.ids)])) for t in tables)
+    wanted = [("user_id", "in", sorted(person.principals))]
+    return any(bool(pq.read_table(table, columns=["user_id"], filters=wanted)) for table in tables)
 
 
 def _labels(store: Store, iteration: Iteration) -> tuple[Path, Path]:

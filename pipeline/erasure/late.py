@@ -6,11 +6,12 @@ promotes a model asks here.
 
 from __future__ import annotations
 
+import secrets
 from datetime import datetime
 
 from pipeline import layout
 from pipeline.erasure import mirrored
-from pipeline.erasure.proof import Affected, ErasureProof, proof_name, publish
+from pipeline.erasure.proof import Affected, ErasureProof, proof_name, proofs, publish
 from pipeline.iteration import Iteration
 from pipeline.registry import versions
 from pipeline.rollout.blocks import block, blocking
@@ -33,9 +34,22 @@ def blocked_iteration(store: Store, registry_uri: str, iteration: Iteration, now
         if not digests <= set(each.digests):
             block(store, each.model_copy(update={"digests": tuple(sorted({*each.digests, *digests}))}))
         versions.tag_blocked(registry_uri, registrations, each.proof, each.reason)
-        proof = store.read(proof_name(each.proof), ErasureProof)
-        if proof is not None and (affected := proof.affected.plus(late)) != proof.affected:
-            publish(store, proof.model_copy(update={"affected": affected}), now)
+        first = store.read(proof_name(each.proof), ErasureProof)
+        known = Affected() if first is None else proved(store, first)
+        if first is not None and known.plus(late) != known:
+            new = {"id": secrets.token_hex(8), "nonce": secrets.token_hex(16), "requested": now, "finished": now}
+            publish(store, first.model_copy(update={**new, **_BARE, "follows": first.id, "affected": late}), now)
     list(mirrored.remove(store, [iteration.id]))  # what a trainer that was killed put there last
     reason = active_blocks[0].reason
     return f"iteration {iteration.id} is blocked: {reason}. Materialise the traces for a new iteration."
+
+
+_BARE = {"places": {}, "champion": "", "swept_files": 0, "swept_bytes": 0, "remains": (), "outside": ()}
+
+
+def proved(store: Store, first: ErasureProof) -> Affected:
+    """What all proofs of this user say is affected."""
+    affected = first.affected
+    for each in proofs(store):
+        affected = affected.plus(each.affected) if each.mark == first.mark else affected
+    return affected

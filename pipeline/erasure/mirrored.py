@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 
 from pipeline import layout
+from pipeline.removal import Place
 from pipeline.rollout.blocks import blocks
 from pipeline.storage import Store
 from pipeline.training.checkpoints.mirror_places import MirrorPlace, place_of, places_of
@@ -33,6 +35,21 @@ def remove(store: Store, iterations: Collection[str]) -> Iterator[str]:
                 continue
 
 
+def place(store: Store, iterations: Collection[str]) -> Place:
+    """The copies, each counted as one; mirrors that cannot be listed are for `remains` to say."""
+
+    def count() -> dict[str, int]:
+        names: dict[str, int] = {}
+        for id in sorted(iterations):
+            for folder in _folders(store, id):
+                with suppress(OSError):
+                    if _is_as_left(store, id, folder):
+                        names |= {f"{_name(store, folder)}/{step}": 1 for step in folder.steps()}
+        return names
+
+    return Place("copies of checkpoints in mirrors", count, lambda: list(remove(store, iterations)))
+
+
 def remains(store: Store, iterations: Collection[str]) -> list[str]:
     """What the mirrors of these iterations (ids) hold after all, or why that is not known, each with what to do."""
     lines = [line for id in sorted(iterations) for folder in _folders(store, id) for line in _left(store, id, folder)]
@@ -43,11 +60,6 @@ def outside(store: Store, iterations: Collection[str]) -> tuple[str, ...]:
     """Mirrors in stores of which nobody knows here what they keep, each with what to ask of its owner."""
     places = [(id, place) for id in sorted(iterations) for place in _places(store, id)]
     return tuple(_asked(place.uri, id) for id, place in places if mirror_folder(place.uri, place.folder) is None)
-
-
-def superseded(store: Store, iterations: Collection[str]) -> set[str]:
-    """What `outside` said of mirrors that are cleared now."""
-    return {_asked(place.uri, id) for id in iterations for place in _places(store, id)}
 
 
 def tidy(store: Store, log: Callable[[str], None]) -> None:

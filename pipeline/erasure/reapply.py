@@ -1,7 +1,7 @@
 """After a backup was restored: users who were forgotten since are put on the list again, and forgotten where they are.
 
-Owns the recognition of users by their marks alone, in the table and in raw files. Who is found nowhere is on the list:
-rows that a source brings are rejected. Refuses to run while somebody reads: the list comes first.
+They are recognised by their marks alone, in the table and in our own spans. Who is found nowhere is on the list: rows
+that a source brings are rejected.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import secrets
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 
-from pipeline.erasure import raw
-from pipeline.erasure.proof import Affected, ErasureProof, pending_name, proof_name, publish
-from pipeline.erasure.units import owners, records_of
+from pipeline.erasure.proof import ErasureProof, pending_name, proof_name, publish
+from pipeline.erasure.served import owners
 from pipeline.mark_keys import key_of
 from pipeline.storage import Store
-from pipeline.traces.erased import ErasedUser, Forgotten, add, bind, erased_users, exclusive_lock, user_hash
-from pipeline.traces.lake import LakeConfig, open_lake
-
-NOT_HERE = "nothing, but the table and the raw files for owners of rows: the user's id is not known here"
+from pipeline.traces.context import StageContext
+from pipeline.traces.erased import ErasedUser, Forgotten, add, bind, erased_users, exclusive_lock
+from pipeline.traces.lake import open_lake
 
 
 def put_on_list(store: Store, users: Collection[ErasedUser]) -> list[ErasedUser]:
@@ -44,33 +42,24 @@ def unbegun(store: Store) -> list[ErasedUser]:
     return [user for user in users if not any(store.path(name(user.proof)).exists() for name in places)]
 
 
-def recognised(store: Store, config: LakeConfig, users: Collection[ErasedUser]) -> dict[str, ErasedUser]:
-    """Ids, as the table or raw files have them, of those of these users who are here."""
-    listed = Forgotten(users, bind(store))
-    here: dict[str, ErasedUser] = {}
-    for id in _ids(store, config):
-        if id not in here and (entry := listed.entry(id)) is not None:
-            here[id] = entry
-    return here
-
-
 def reapply(
-    store: Store,
-    config: LakeConfig,
+    context: StageContext,
     users: Collection[ErasedUser],
     now: datetime,
     forget: Callable[[str, datetime | None], object],
 ) -> int:
-    """Forget these users again, under the ids of their proofs; how many were here. Killed, it is run again.
+    """Forget these users again; how many were here. Killed, it is run again.
 
     `forget`: erases a user by id from a moment on.
     """
+    store = context.store
     raised = put_on_list(store, [*users, *unbegun(store)])
-    here = recognised(store, config, raised)
-    for id, user in sorted(here.items(), key=lambda each: user_hash(each[0])):
+    listed = Forgotten(raised, bind(store))
+    here = {id: entry for id in sorted(set(_ids(context))) if (entry := listed.entry(id)) is not None}
+    for id, user in here.items():
         forget(id, user.since)
     for user in raised:
-        if store.read(proof_name(user.proof), ErasureProof) is None:
+        if not store.path(proof_name(user.proof)).exists():
             proof = ErasureProof(
                 id=user.proof,
                 nonce=secrets.token_hex(16),
@@ -78,17 +67,14 @@ def reapply(
                 since=user.since,
                 requested=now,
                 finished=now,
-                affected=Affected(),
-                unsearched=(NOT_HERE,),
             )
             publish(store, proof, now)
     return len({user.mark for user in here.values()})
 
 
-def _ids(store: Store, config: LakeConfig) -> Iterator[str]:
-    with open_lake(config) as lake:
+def _ids(context: StageContext) -> Iterator[str]:
+    """The owners of rows, as the table and our own spans have them."""
+    with open_lake(context.lake) as lake:
         for batch in lake.batches(list(lake.digests()), lake.snapshot, ["user_id"]):
             yield from (id for id in batch["user_id"].unique().to_pylist() if id is not None)
-    for value in raw.values(raw.raw_files(store)):
-        for record, around in records_of(value):
-            yield from owners(record, around)
+    yield from owners(context.store, has_export=context.recipe.traces.source.kind == "demo")

@@ -17,6 +17,7 @@ from pipeline.locations import Uri
 from pipeline.recipe import custom
 from pipeline.recipe.automation import Automation
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
+from pipeline.recipe.data_root import data_root_problem
 from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
@@ -79,7 +80,8 @@ class Recipe(Section):
     key_prefix: Annotated[Prefix | None, Operational] = None
     """First part of the keys of assets and name of the code location, where several models share one Dagster."""
     data_root: Annotated[Uri, Operational] = "data"
-    """Everything that the loop writes outside Dagster's own `.dagster/`."""
+    """Everything that the loop writes outside Dagster's own `.dagster/`, in a folder of its own: no project, home or
+    whole disk."""
     base_model: Annotated[BaseModelSection, Operational]
     """The first champion: what serves before the first promotion, and what the first candidate is trained from."""
     traces: Traces
@@ -166,6 +168,8 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     except ValidationError as error:
         lines = [f"  {line}" for line in explain(Recipe, error, overrides or [])]
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
+    if problem := data_root_problem(recipe.data_root):
+        raise ValueError(f"{file} does not resolve; change these fields:\n  data_root: {problem}")
     return _resolved(recipe, file)
 
 

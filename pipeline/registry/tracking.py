@@ -79,6 +79,11 @@ def ensure_database(uri: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def has_database(uri: str) -> bool:
+    """False where the address is a file of SQLite that is not there: whoever only looks makes none."""
+    return not uri.startswith(SQLITE) or Path(uri.removeprefix(SQLITE)).exists()
+
+
 def be_quiet() -> None:
     """MLflow narrates its migrations otherwise, in the middle of what a person reads."""
     for name in ("mlflow", "alembic"):

@@ -20,6 +20,7 @@ from pipeline.registry import runs
 from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, model_files
 from pipeline.registry.model_card import front_matter, model_card
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
+from pipeline.registry.tracking import has_database
 from pipeline.registry.unanswered import answered, made_once
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.storage import CheckpointRef, Record, Store
@@ -147,6 +148,8 @@ def log_plot(tracking_uri: str, run_id: str, name: str, png: bytes) -> None:
 
 def registered(registry_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
     """The versions of `name` that came out of these iterations, in order."""
+    if not has_database(registry_uri):
+        return []
     model_versions = mlflow_client(registry_uri).search_model_versions(f"name='{name}'")
     ours = [v for v in model_versions if v.tags.get("iteration") in iterations]
     rows = [ModelRegistration(name, int(v.version), v.tags["iteration"], v.tags.get("digest", "")) for v in ours]
@@ -161,6 +164,8 @@ def blocked_tags(registry_uri: str, name: str) -> dict[int, str]:
 
 def tag_blocked(registry_uri: str, registrations: Sequence[ModelRegistration], proof: str, reason: str) -> None:
     """Show on each version that it may not be promoted, and why."""
+    if not registrations:
+        return
     client = mlflow_client(registry_uri)
     for each in registrations:
         client.set_model_version_tag(each.name, str(each.version), "blocked", f"erasure {proof}")

@@ -11,7 +11,7 @@ import hashlib
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -19,7 +19,8 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from pipeline import layout
-from pipeline.storage import Store, names_nobody, write_atomically
+from pipeline.removal import Removal, of_lines
+from pipeline.storage import Store
 
 Source = Literal["verifier", "judge", "rag", "order", "admission", "custom"]
 
@@ -120,16 +121,18 @@ def journal(store: Store, day: str) -> Generator[FindingJournal]:
         opened.close()
 
 
-def forget(store: Store, users: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
-    """Write the journals anew without the findings of these users, and without those whose text `names` one of them;
-    yields `name: n lines` of each before it is written."""
-    encoder = msgspec.json.Encoder()
+def removals(store: Store, users: Collection[str]) -> Iterator[Removal]:
+    """The findings on completions of these users, as the governed table names them."""
+    decoder = msgspec.json.Decoder(JournalLine)
+
+    def goes(text: bytes) -> bool:
+        try:
+            return decoder.decode(text).user_id in users
+        except msgspec.DecodeError:  # a line that a kill cut off
+            return any(b'"user_id":' + msgspec.json.encode(user) in text for user in users)
+
     for path in sorted(store.path(layout.FINDINGS).glob("*/*.jsonl")):
-        kept = [line for line in _lines(path) if line.user_id not in users and not names(encoder.encode(line))]
-        gone = len(path.read_bytes().splitlines()) - len(kept)
-        if gone:  # a line that a kill cut off cannot say whose it was
-            yield f"{path.relative_to(store.root)}: {gone} lines"
-            write_atomically(path, b"".join(encoder.encode(line) + b"\n" for line in kept))
+        yield from of_lines(store, path, goes)
 
 
 def drop_days(store: Store, days: Collection[str]) -> None:

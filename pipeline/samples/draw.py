@@ -11,11 +11,13 @@ from typing import NamedTuple
 
 from pipeline import layout
 from pipeline.recipe.samples import Samples
+from pipeline.removal import Removal
 from pipeline.rewards.samples import RewardSample
 from pipeline.samples.prompts import prompt_id
+from pipeline.serving import journal
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
-from pipeline.serving.journal import AnswerProtocol, answer_key, erase, open_journal
-from pipeline.storage import ModelRef, Store, names_nobody
+from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal
+from pipeline.storage import ModelRef, Store
 from pipeline.traces.erased import user_hash
 
 Log = Callable[[str], None]
@@ -65,26 +67,25 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
         for each in asked
     }  # fmt: skip
     failed: dict[str, Answer] = {}
-    with open_journal(asked_model.store, asked_model.model.digest, protocol, layout.SAMPLE_ANSWERS) as journal:
-        todo = [each for asked in requests for each in asked if each.key not in journal.answers]
+    with open_journal(asked_model.store, asked_model.model.digest, protocol, layout.SAMPLE_ANSWERS) as answered:
+        todo = [each for asked in requests for each in asked if each.key not in answered.answers]
         asked_model.log(f"samples: {len(todo):,} to be drawn, {len(users) - len(todo):,} in the journal")
 
         def keep(answer: Answer) -> None:
             if answer.stop in ("error", "refused"):
                 failed[answer.key] = answer
             else:
-                journal.add(users[answer.key], answer)
+                answered.add(users[answer.key], answer)
 
         if todo:
             asked_model.session.answer(todo, sampling, keep)
-        answers = [_answers(asked, journal.answers, failed) for asked in requests]
+        answers = [_answers(asked, answered.answers, failed) for asked in requests]
     return Draw(answers, protocol.digest(), len(todo), len(users) - len(todo))
 
 
-def forget(store: Store, user_ids: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
-    """Write the journals anew without answers to these users' prompts, and answers that `names` one of them; yields
-    `name: n lines` of each before it is written."""
-    return erase(store, {user_hash(user) for user in user_ids}, names, layout.SAMPLE_ANSWERS)
+def removals(store: Store, principals: Collection[str]) -> Iterator[Removal]:
+    """The answers to these principals' prompts."""
+    return journal.removals(store, {user_hash(each) for each in principals}, layout.SAMPLE_ANSWERS)
 
 
 def _requests(model: ModelRef, protocol: str, prompt: RewardSample, sampling: Sampling) -> list[AnswerRequest]:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from pipeline import layout
+from pipeline.removal import Removal, of_lines
 from pipeline.serving.inference import Answer, Decoding, Messages
-from pipeline.storage import Record, Store, digest_json, names_nobody, write_atomically
+from pipeline.storage import Record, Store, digest_json
 from pipeline.unfinished import held
 
 
@@ -104,26 +105,14 @@ def open_journal(
         yield AnswerJournal(path, descriptor, digest)
 
 
-def erase(
-    store: Store, items: Collection[str], names: Callable[[bytes], bool] = names_nobody, folder: str = layout.ANSWERS
-) -> Iterator[str]:
-    """Write every journal of `folder` anew without the answers to these items and those that `names` somebody; yields
-    `name: n lines` of each before it is written.
+def removals(store: Store, items: Collection[str], folder: str = layout.ANSWERS) -> Iterator[Removal]:
+    """The answers to these items in every journal of `folder`."""
 
-    Waits for who holds one. What is no whole line goes as well: nobody can say whose it is, and it is asked again.
-    """
+    def goes(line: bytes) -> bool:
+        try:
+            return AnswerLine.model_validate_json(line).item in items
+        except ValidationError:  # a line that a kill cut off
+            return any(f'"item":{json.dumps(item)}'.encode() in line for item in items)
+
     for path in sorted(store.path(folder).glob("*/*.jsonl")):
-        with held(path):
-            lines = path.read_bytes().splitlines(keepends=True)
-            left_out = {None, *items}
-            kept = [x for x in lines if x.endswith(b"\n") and _item_of(x) not in left_out and not names(x)]
-            if len(kept) < len(lines):
-                yield f"{path.relative_to(store.root)}: {len(lines) - len(kept)} lines"
-                write_atomically(path, b"".join(kept))
-
-
-def _item_of(line: bytes) -> str | None:
-    try:
-        return AnswerLine.model_validate_json(line).item
-    except ValidationError:
-        return None
+        yield from of_lines(store, path, goes)

@@ -18,6 +18,7 @@ from evals.results import EvalArm, EvalSample, ItemCounts, ItemResult
 from evals.runner import Respondent
 from evals.suites import AnswerFormat, Item, Suite
 from pipeline.recipe import Evaluation
+from pipeline.removal import make
 from pipeline.rewards.verifiers import Outcome, grade
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.storage import ModelRef, Store
@@ -225,7 +226,8 @@ def test_erased_answers_keep_what_their_guards_need(kit: Any, tmp_path: Path) ->
     )
     bundle.publish(Store(tmp_path), "evidence", gathered)
     before = bundle.recompute(tmp_path / "evidence")
-    list(bundle.erase(tmp_path / "evidence", [suite.items[0].id, suite.items[1].id]))
+    erased = [suite.items[0].id, suite.items[1].id]
+    make(bundle.removals(Store(tmp_path), tmp_path / "evidence", erased))
     assert bundle.recompute(tmp_path / "evidence").digest() == before.digest()
     assert before.measurements[0].comparison is not None and before.measurements[0].comparison.token_times
 

@@ -15,6 +15,7 @@ from evals.gate import Verdict
 from evals.report import picture, table
 from evals.suites import suites
 from pipeline import layout
+from pipeline.removal import make
 from pipeline.storage import ModelRef, Store
 
 from .conftest import Kit
@@ -134,7 +135,9 @@ def test_forgetting_reaches_the_third_arm(kit: Kit, tmp_path: Path) -> None:
     bundle.publish(Store(tmp_path), "b", evidence)
     before = bundle.verify(tmp_path / "b")
     assert any("best_ever" in reason for reason in before.reasons)
-    assert f"arithmetic/{bundle.BEST}: 1 lines" in list(bundle.erase(tmp_path / "b", {items[0].id}))
+    assert f"b/arithmetic/{bundle.BEST}: 1 lines" in make(
+        bundle.removals(Store(tmp_path), tmp_path / "b", {items[0].id})
+    )
     line = (tmp_path / "b" / "arithmetic" / bundle.BEST).read_text().splitlines()[0]
     assert line.startswith('{"erased":true,') and items[0].id in line
     assert bundle.verify(tmp_path / "b", before.bundle_digest) == before

@@ -14,17 +14,18 @@ from typing import NamedTuple
 
 import pytest
 
-from evals import bundle, erasable, reduction
+from evals import bundle, reduction
 from evals import erasure as evaluations
 from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
 from evals.page import changed, page
 from evals.suites import Suite, frozen, suites
 from pipeline import erasure
-from pipeline.erasure.affected import Person
+from pipeline.erasure.owner import Person
 from pipeline.erasure.proof import ErasureProof
+from pipeline.removal import make
 from pipeline.serving import journal
-from pipeline.storage import digest_file
+from pipeline.storage import Store, digest_file
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, stage_context
 from tests.evals.people import DAYS, USERS, People, asked, later, section_of
@@ -59,8 +60,13 @@ class Gated(NamedTuple):
             Person.named(self.user),
             registry_uri=self.people.tracking_uri,
             now=NOW,
-            others=(partial(evaluations.forget, erase_counts=erase_counts),),
+            keepers=(partial(evaluations.places, erase_counts=erase_counts),),
         )
+
+
+def removed(store: Store, users: set[str], erase_counts: bool = False) -> None:
+    for place in evaluations.places(store, users, erase_counts):
+        place.remove()
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +99,8 @@ def test_no_byte_is_left_and_the_verdict_stands(gated: Gated) -> None:
     proof = gated.forget()
     assert holding(root, *gated.words(), salt) == set()
     assert proof.remains == ()
-    assert {f"{evidence}/{name}: 1 lines" for name in bundle.SUITE_FILES} <= {*proof.removed}
-    assert "evaluation/suites/production/0001/items.jsonl: 1 lines" in proof.removed
+    assert proof.places["evidence bundles"] == {f"{evidence}/{name}": 1 for name in sorted(bundle.SUITE_FILES)}
+    assert proof.places["frozen suites"] == {"evaluation/suites/production/0001/items.jsonl": 1}
     assert bundle.verify(gated.bundle, gated.verdict.bundle_digest) == gated.verdict
     assert digest_file(gated.bundle / "manifest.json") == digest
     left = {json.loads(line)["id"]: json.loads(line) for line in (gated.bundle / "production/items.jsonl").open()}
@@ -106,7 +112,7 @@ def test_no_byte_is_left_and_the_verdict_stands(gated: Gated) -> None:
     shown = page(evidence, bundle.recompute(gated.bundle), gated.verdict)
     _, won = changed(evidence.suites[0])  # an item's salt draws its answers: which ones change differs in every run
     assert secret(gated.user) not in shown and secret(str(won[0].item.user_id)) in shown
-    assert gated.forget() == proof, "twice is once"
+    assert gated.forget().places == {}, "twice is once"
 
 
 def test_the_next_gate_asks_a_smaller_suite(gated: Gated) -> None:
@@ -166,9 +172,9 @@ def test_a_file_of_other_lines_is_refused(gated: Gated, spoil) -> None:
 
 def test_others_are_left_alone(gated: Gated) -> None:
     before = {path: path.read_bytes() for path in gated.people.root.rglob("*") if path.is_file()}
-    assert list(evaluations.forget(gated.people.store, {"nobody@example.com", "user-zzz-9999"})) == []
+    removed(gated.people.store, {"nobody@example.com", "user-zzz-9999"})
     assert {path: path.read_bytes() for path in gated.people.root.rglob("*") if path.is_file()} == before
-    list(evaluations.forget(gated.people.store, {gated.user}))
+    removed(gated.people.store, {gated.user})
     other = str(gated.suite.items[1].user_id)
     kept = holding(gated.people.root, secret(other))
     assert {gated.work.path(f"evidence/production/{name}") for name in bundle.SUITE_FILES} <= kept
@@ -187,25 +193,24 @@ def test_a_crash_between_any_two_rewrites_is_healed(
     has left suite and journals before, and the bundle alone can tell whose it is."""
     store, calls, crashes = gated.people.store, 0, 0
     if withdrawn:
-        list(journal.erase(store, {gated.suite.items[0].id}))
-        list(frozen.remove(store, {gated.suite.items[0].id}))
-    whole = frozen.write_atomically
+        make(journal.removals(store, {gated.suite.items[0].id}))
+        make(frozen.removals(store, {gated.suite.items[0].id}))
+    whole = Path.replace
 
-    def frail(path: Path, content: bytes) -> None:
+    def frail(path: Path, target: Path) -> Path:
         nonlocal calls, crashes
         calls += 1
         if calls == 2:
-            path.with_name(f".{path.name}.0f").write_bytes(path.read_bytes())
+            target.with_name(f".{target.name}.0f").write_bytes(target.read_bytes())
             crashes += 1
             raise Crash
-        whole(path, content)
+        return whole(path, target)
 
-    for module in (journal, erasable, frozen):
-        monkeypatch.setattr(module, "write_atomically", frail)
+    monkeypatch.setattr(Path, "replace", frail)
     while True:
         calls = 0
         try:
-            list(evaluations.forget(store, {gated.user}))
+            removed(store, {gated.user})
             break
         except Crash:
             continue
@@ -230,7 +235,8 @@ def test_a_kill_between_the_rewrites_is_healed(gated: Gated, writes: int) -> Non
         Path.replace = frail
         from evals import erasure
         from pipeline.storage import Store
-        list(erasure.forget(Store(sys.argv[1]), {{sys.argv[2]}}))
+        for place in erasure.places(Store(sys.argv[1]), {{sys.argv[2]}}):
+            place.remove()
     """
     command = [sys.executable, "-c", textwrap.dedent(code), str(gated.people.root), gated.user]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
@@ -270,7 +276,7 @@ def test_counts_go_too_where_the_recipe_says_so(gated: Gated) -> None:
         update={"bundle": store.read(gated.work.path("eval_report.json"), EvalReport).bundle}
     )
     assert "EVIDENCE_REDUCED" in page(bundle.read(gated.bundle), report, verdict)
-    assert gated.forget(erase_counts=True) == proof, "twice is once"
+    assert gated.forget(erase_counts=True).places == {}, "twice is once"
 
 
 def test_counts_that_were_kept_go_with_the_next_user(gated: Gated) -> None:
@@ -300,7 +306,7 @@ def test_a_crash_while_counts_go_is_healed(gated: Gated, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "rename", frail)
     monkeypatch.setattr(reduction, "settle", crash)
     with pytest.raises(Crash):
-        list(evaluations.forget(gated.people.store, {gated.user}, erase_counts=True))
+        removed(gated.people.store, {gated.user}, erase_counts=True)
     monkeypatch.undo()
     gated.forget(erase_counts=True)
     assert holding(gated.people.root, *gated.words()) == set()
@@ -319,7 +325,7 @@ def test_a_suite_that_lost_too_much_decides_nothing(made: Gated, tmp_path: Path)
     clusters = sorted({item.cluster for item in suite.items})
     lost = set(clusters[: int(0.05 * len(clusters)) + 1])
     users = {str(item.user_id) for item in suite.items if item.cluster in lost}
-    list(evaluations.forget(people.store, users))
+    removed(people.store, users)
     verdict = people.gate(work)
     assert verdict.verdict is Verdict.INCONCLUSIVE
     (reason,) = verdict.reasons

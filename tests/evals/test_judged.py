@@ -15,8 +15,9 @@ import pytest
 from evals import gate
 from evals.gate import Verdict
 from evals.judged import judge_suites
-from evals.judgements import erase
+from evals.judgements import removals
 from pipeline import layout
+from pipeline.removal import make
 from pipeline.rewards.judge import JudgeAway
 from pipeline.storage import Store
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, parts, serving
@@ -109,7 +110,7 @@ def test_a_forgotten_pair_leaves_its_cost_alone(tmp_path: Path) -> None:
     (journal,) = (tmp_path / layout.JUDGEMENTS).glob("*/*")
     before = [json.loads(line) for line in journal.read_text().splitlines()]
     keys = {each["key"] for each in before if each["item"] in ("item-0003", "item-0007")}
-    assert list(erase(store, ["item-0003", "item-0007"])) == [f"{journal.relative_to(tmp_path)}: 2 lines"]
+    assert make(removals(store, ["item-0003", "item-0007"])) == [f"{journal.relative_to(tmp_path)}: 2 lines"]
     after = [json.loads(line) for line in journal.read_text().splitlines()]
     assert not keys & {each["key"] for each in after} and "item-0003" not in journal.read_text()
     assert sum(each["tokens"] for each in after) == sum(each["tokens"] for each in before) == 100 * (84 + 240)

@@ -15,6 +15,7 @@ from evals.page import page
 from evals.report import picture, table
 from evals.suites import Item
 from pipeline.recipe import Evaluation
+from pipeline.removal import make
 from pipeline.rewards.verifiers import Outcome
 from pipeline.storage import Store
 from tests.evals.judging import MARK, evidence, judge, judged, section
@@ -65,7 +66,7 @@ def test_the_page_of_erased_pairs_shows_the_others(published: Path, tmp_path: Pa
     pairs = bundle.read(path).judged[0].pairs
     first = next(each.item for each in pairs if each.outcome == 1.0)
     before = bundle.recompute(path)
-    assert list(bundle.erase(path, [first]))
+    assert make(bundle.removals(Store(path.parent), path, [first]))
     read, report = bundle.read(path), bundle.recompute(path)
     assert report.digest() == before.digest()
     shown = page(read, report, gate.judge(report, report.section))

@@ -2,16 +2,20 @@
 
 import io
 import json
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
 import pytest
+import sqlalchemy
+from dagster._core.utils import make_new_run_id
+from sqlalchemy.exc import OperationalError
 
 from assets.resources import Deployment, deployment
 from evals.suites import Item, suites
 from evals.suites.frozen import FrozenItem, Generation, publish
-from jobs.governance import drop_overdue, forget_user, main
+from jobs.governance import described, drop_overdue, forget_user, main
 from jobs.upkeep import forget, lake_upkeep
 from pipeline import audit
 from pipeline.erasure.proof import ErasureProof, proofs
@@ -84,36 +88,62 @@ def only(settings: Deployment) -> ErasureProof:
 
 
 def test_forget_says_what_it_did_and_what_a_person_has_to_see_to(settings: Deployment, capsys) -> None:
-    note = settings.store().path("notes.csv")
-    note.write_text(f"{USER},angry\n")
-    assert main(["forget", USER]) == 1
+    raw = settings.store().path("raw/observations_v2")
+    before = {path: path.read_bytes() for path in raw.iterdir()}
+    assert main(["forget", USER, "--yes"]) == 1
     output = capsys.readouterr().out
     assert "2 rows of 2 days are erased" in output
-    assert "remove them by hand" in output
-    assert "  notes.csv" in output
-    assert "  raw/observations_v2/2026-01-05.jsonl.gz: 1 lines" in output
+    assert "STILL NAME THE USER AS OWNER, and are yours: nothing in them was edited" in output
+    assert f"{raw}/2026-01-05.jsonl.gz: 1 rows" in output
     assert USER not in output
-    note.unlink()
-    assert main(["forget", USER]) == 0
+    assert {path: path.read_bytes() for path in raw.iterdir()} == before
+    shutil.rmtree(raw)
+    write(raw.parent, "observations_v2/2026-01-05.jsonl.gz", [observation(1, user_id="bob")])
+    assert main(["forget", USER, "--yes"]) == 0
     output = capsys.readouterr().out
-    assert "remove them by hand" not in output
-    assert f"Proof {only(settings).id}: " in output
-    assert "KEPT OUTSIDE" not in output
-    assert main(["forget", "nobody-at-all"]) == 0
+    assert "STILL NAME" not in output and "KEPT OUTSIDE" not in output
+    first, second = sorted(proofs(settings.store()), key=lambda each: each.finished)
+    assert second.follows == first.id and f"Proof {second.id}: " in output
+    assert main(["forget", "nobody-at-all", "--yes"]) == 0
     assert "Nothing was found of this user" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("answer", "code"), [("n", 2), ("", 2), ("y", 1)])
+def test_forget_shows_what_goes_and_asks(
+    answer: str, code: int, settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer and f"{answer}\n"))
+    assert main(["forget", USER]) == code
+    shown, place = capsys.readouterr(), "governed table: 2 in 2 (2026-01-05, 2026-01-06)"
+    assert place in shown.err and "Forget this user? This cannot be undone." in shown.err
+    assert rows_of(settings, USER) == (0 if code == 1 else 2)
+    assert (place in shown.out, len(proofs(settings.store()))) == ((True, 1) if code == 1 else (False, 0))
+
+
+def test_a_full_disk_is_said_without_sql(tmp_path: Path) -> None:
+    engine = sqlalchemy.create_engine(f"sqlite:///{tmp_path}/small.db")
+    with engine.connect() as connection:
+        connection.execute(sqlalchemy.text("PRAGMA max_page_count = 2"))
+        connection.execute(sqlalchemy.text("CREATE TABLE runs (text)"))
+        with pytest.raises(OperationalError) as full:
+            connection.execute(sqlalchemy.text("INSERT INTO runs VALUES (zeroblob(100000))"))
+        with pytest.raises(OperationalError) as other:
+            connection.execute(sqlalchemy.text("SELECT * FROM nothing"))
+    assert "[SQL" in str(full.value) and described(full.value).startswith("The disk is full. Make room and type")
+    assert described(other.value) == "(sqlite3.OperationalError) no such table: nothing (OperationalError)"
 
 
 def test_forget_says_what_a_source_of_others_keeps(settings: Deployment, monkeypatch, capsys) -> None:
     for name, value in (("BASE_URL", "https://host"), ("PUBLIC_KEY", "pk"), ("SECRET_KEY", "a-secret")):
         monkeypatch.setenv(f"LANGFUSE_{name}", value)
     keep(monkeypatch, 'traces.source={"kind":"langfuse_api","since":"2026-01-05"}')
-    assert main(["forget", USER]) == 0
+    assert main(["forget", USER, "--yes"]) == 0
     output = capsys.readouterr().out
     assert "KEPT OUTSIDE, and its owner's to delete:\n  Langfuse at https://host: delete the user's traces in" in output
     assert "a-secret" not in output
     monkeypatch.delenv("LANGFUSE_SECRET_KEY")
-    assert main(["forget", USER]) == 0, "an unknown address keeps nobody from being forgotten"
-    assert main(["forget", " "]) == 2
+    assert main(["forget", USER, "--yes"]) == 0, "an unknown address keeps nobody from being forgotten"
+    assert main(["forget", " ", "--yes"]) == 2
     assert "Give the id" in capsys.readouterr().err
 
 
@@ -124,8 +154,8 @@ def test_forget_goes_into_what_the_evaluation_keeps(settings: Deployment, capsys
     both = [FrozenItem(item=each, day="2026-01-05", trace_id="t", observation_id="o") for each in (item, kept)]
     now = datetime(2026, 1, 12, tzinfo=UTC)
     publish(store, "production", Generation(number=1, frozen=now, lines=(), clusters=1), both)
-    assert main(["forget", USER]) == 0
-    assert "  evaluation/suites/production/0001/items.jsonl: 1 lines" in capsys.readouterr().out
+    assert main(["forget", USER, "--yes"]) == 1
+    assert "  frozen suites: 1 in 1 (evaluation/suites/production/0001/items.jsonl)" in capsys.readouterr().out
     (left,) = suites(store, Evaluation(suites=(ProductionSuite(role="target"),)))
     assert left.items == (kept,)
 
@@ -146,14 +176,14 @@ def test_findings_lose_what_any_run_of_retention_dropped(settings: Deployment) -
 def test_forget_takes_its_id_from_stdin_and_a_date(
     settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(f"{USER}\r\n"))
-    assert main(["forget", "-", "--since", "2026-01-06"]) == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"{USER}\r\ny\n"))
+    assert main(["forget", "-", "--since", "2026-01-06"]) == 1
     assert "1 rows of 1 days are erased from 2026-01-06 00:00 UTC on" in capsys.readouterr().out
     assert rows_of(settings, USER) == 1
 
 
 def test_verify_finds_a_tampered_line_and_a_tampered_proof(settings: Deployment, capsys) -> None:
-    main(["forget", USER])
+    main(["forget", USER, "--yes"])
     capsys.readouterr()
     assert main(["verify"]) == 0
     output = capsys.readouterr().out
@@ -161,7 +191,7 @@ def test_verify_finds_a_tampered_line_and_a_tampered_proof(settings: Deployment,
     assert "3 entries" in output
     assert main(["verify", "--known", head]) == 0
     store, proof = settings.store(), only(settings)
-    path = store.write(f"erasures/{proof.id}.json", proof.model_copy(update={"rows": {}}))
+    path = store.write(f"erasures/{proof.id}.json", proof.model_copy(update={"places": {}}))
     assert main(["verify"]) == 1
     assert "is not the proof that the log speaks of" in capsys.readouterr().out
     path.unlink()
@@ -216,9 +246,12 @@ def test_forget_job_keeps_the_users_name_out_of_dagster(
     config = {"ops": {"forget_one": {"config": {"user_id": {"env": "FORGET_USER"}}}}}
     home = tmp_path / "dagster"
     with instance(home) as dagster_instance:
-        done = forget.execute_in_process(config, instance=dagster_instance, resources={"deployment": settings})
-        assert done.success
-        run = dagster_instance.get_run_by_id(done.run_id)
+        run_id = make_new_run_id()
+        with pytest.raises(dg.Failure, match="2 files of yours still name the user as owner"):
+            forget.execute_in_process(
+                config, instance=dagster_instance, resources={"deployment": settings}, run_id=run_id
+            )
+        run = dagster_instance.get_run_by_id(run_id)
         assert run is not None
         assert USER not in str(run.tags)
         assert USER not in str(run.run_config)
@@ -226,14 +259,6 @@ def test_forget_job_keeps_the_users_name_out_of_dagster(
     kept = [p for p in home.rglob("*") if p.is_file()]
     assert kept
     assert not [p for p in kept if USER.encode() in p.read_bytes()]
-
-
-def test_the_job_fails_where_a_file_still_holds_the_user(settings: Deployment, tmp_path: Path) -> None:
-    settings.store().path("notes.csv").write_text(f"{USER},angry\n")
-    config = {"ops": {"forget_one": {"config": {"user_id": USER}}}}
-    with instance(tmp_path / "dagster") as home, pytest.raises(dg.Failure, match="1 files still hold the user"):
-        forget.execute_in_process(config, instance=home, resources={"deployment": settings})
-    assert rows_of(settings, USER) == 0
 
 
 def test_the_upkeep_job_retains_and_tidies(settings: Deployment, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ sheet cannot change what was asked. Refuses to judge by the scores: `trust` does
 from __future__ import annotations
 
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +24,12 @@ from pipeline import layout
 from pipeline.conversation import shown_answer
 from pipeline.recipe import Selection
 from pipeline.recipe.rewards import DEFAULT_RUBRIC, Review
-from pipeline.rewards.feedback import principal
+from pipeline.removal import Removal, make, of_lines
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reviews import sheet, strata
 from pipeline.rewards.trust import ReviewedLabel, chat
-from pipeline.storage import DatasetRef, Store, names_nobody, write_atomically
+from pipeline.storage import DatasetRef, Store, write_atomically
 
 SAMPLE, SHEET, RUBRIC = "sample.jsonl", "sheet.csv", "rubric.txt"
 HOW = """\
@@ -138,22 +139,29 @@ def labels_of(labels: DatasetRef, reviewed: Sequence[ReviewedLabel]) -> pa.Table
     return ds.dataset(labels.uri, format="parquet").to_table(columns=columns, filter=wanted)
 
 
-def forget(store: Store, user_ids: Collection[str], names: Callable[[bytes], bool] = names_nobody) -> Iterator[str]:
-    """Write samples and sheets anew without these users' rows, and those whose text `names` one of them; yields
-    `name: n lines` of each before it is written.
-
-    What else lies beside them (a sheet in a spreadsheet's own format, a broken one) cannot be written anew: it is
-    removed where the week had rows of theirs. After a kill the same call does the rest.
-    """
-    for staged in store.path(layout.REVIEWS).glob(".*"):  # of a killed `write`
-        shutil.rmtree(staged, ignore_errors=True)
-    principals = {principal(id, None, "") for id in user_ids}
-    yield from _without(store, lambda row: row["user_id"] in principals or names(_line(row)))
+def removals(store: Store, principals: Collection[str]) -> Iterator[Removal]:
+    """The rows of these principals, in samples and sheets."""
+    return _removals(store, lambda row: row["user_id"] in principals)
 
 
 def drop_days(store: Store, days: Collection[str]) -> list[str]:
-    """Retention: the same for the rows of these days."""
-    return list(_without(store, lambda row: row["day"] in days))
+    """Retention: the rows of these days; `name: n lines` of each file."""
+    return make(_removals(store, lambda row: row["day"] in days))
+
+
+def unreadable(store: Store) -> list[str]:
+    """What lies beside samples and is no sheet that can be read: nobody knows whom it names, so it is never edited."""
+    lines: list[str] = []
+    for folder in weeks(store):
+        items = {row["item"] for row in sample_of(folder) if row}
+        for path in sorted(set(folder.iterdir()) - {folder / SAMPLE, folder / RUBRIC}):
+            try:
+                if path not in sheets_of(folder):
+                    raise ValueError("it is no sheet")
+                sheet.without(path.read_bytes(), items, (), (), path.suffix == ".jsonl")
+            except ValueError as error:
+                lines.append(f"{path.relative_to(store.root)}: {error}")
+    return lines
 
 
 def _rows(labels: DatasetRef, picks: Sequence[strata.SampledRow], week: str, iteration: str) -> list[Row]:
@@ -188,34 +196,20 @@ def _answers(path: Path) -> Iterator[sheet.ReviewAnswer]:
         yield sheet.ReviewAnswer("", "", 0.0, f"{error}")
 
 
-def _without(store: Store, gone: Callable[[Row], bool]) -> Iterator[str]:
+def _removals(store: Store, gone: Callable[[Row], bool]) -> Iterator[Removal]:
     for folder in weeks(store):
-        rows = list(sample_of(folder))
-        kept = [row for row in rows if row and not gone(row)]  # of a line that is no row nobody can say whose it is
-        if len(kept) == len(rows):
-            continue
-        theirs = [row for row in rows if row and gone(row)]
+        rows = [row for row in sample_of(folder) if row]
+        theirs = [row for row in rows if gone(row)]
+        others = {row["item"] for row in rows if not gone(row)}
+        items, traces = ({row[name] for row in theirs} for name in ("item", "trace_id"))
+        for path in sheets_of(folder) if theirs else ():
+            with suppress(ValueError):  # `unreadable` says so
+                content, lines = sheet.without(path.read_bytes(), items, traces, others, path.suffix == ".jsonl")
+                if lines:
+                    name = str(path.relative_to(store.root))
+                    yield Removal(name, lines, partial(write_atomically, path, content))
         # The sample goes last: after a kill it still tells which rows the sheets have to lose.
-        for path in sorted(set(folder.iterdir()) - {folder / SAMPLE, folder / RUBRIC}):
-            yield from _rewritten(store, path, theirs)
-        yield f"{layout.REVIEWS}/{folder.name}/{SAMPLE}: {len(rows) - len(kept)} lines"
-        write_atomically(folder / SAMPLE, b"".join(_line(row) for row in kept))
-
-
-def _rewritten(store: Store, path: Path, theirs: Sequence[Row]) -> Iterator[str]:
-    items, traces = ([row[name] for row in theirs] for name in ("item", "trace_id"))
-    name = path.relative_to(store.root)
-    try:
-        if path not in sheets_of(path.parent):
-            raise ValueError("not a sheet")
-        content, lines = sheet.without(path.read_bytes(), items, traces, path.suffix == ".jsonl")
-    except ValueError:
-        yield f"{name}: removed"
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-        return
-    if lines:
-        yield f"{name}: {lines} lines"
-        write_atomically(path, content)
+        yield from of_lines(store, folder / SAMPLE, lambda line: bool(row := _row_of(line)) and gone(row))
 
 
 def weeks(store: Store) -> list[Path]:
@@ -230,12 +224,15 @@ def sheets_of(folder: Path) -> list[Path]:
 
 def sample_of(folder: Path) -> Iterator[Row]:
     """A week's rows as they were drawn; an empty one for a line that is none."""
-    for line in (folder / SAMPLE).read_bytes().splitlines():
-        try:
-            row = json.loads(line)
-            yield row if isinstance(row, dict) and {"item", "trace_id", "user_id", "day"} <= row.keys() else {}
-        except ValueError:
-            yield {}
+    yield from map(_row_of, (folder / SAMPLE).read_bytes().splitlines())
+
+
+def _row_of(line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return {}
+    return row if isinstance(row, dict) and {"item", "trace_id", "user_id", "day"} <= row.keys() else {}
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

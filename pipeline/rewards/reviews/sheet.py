@@ -93,21 +93,26 @@ def references(content: bytes, json_lines: bool) -> Iterator[WrittenReference]:
             yield WrittenReference(str(row.get("item") or "").strip(), str(row.get("trace_id") or "").strip(), text)
 
 
-def without(content: bytes, items: Collection[str], traces: Collection[str], json_lines: bool) -> tuple[bytes, int]:
-    """The sheet without the rows that hold one of `items`, or have one of `traces` as a cell, and how many those are.
+def without(
+    content: bytes, items: Collection[str], traces: Collection[str], others: Collection[str], json_lines: bool
+) -> tuple[bytes, int]:
+    """The sheet without the rows of these items, and how many those are. A row whose item is neither one of these nor
+    of `others` goes by its trace. Every other byte stays as it is.
 
-    Every other byte stays as it is. Raises ValueError for what is no sheet.
+    Raises ValueError for what is no sheet, and where several rows ran together, so that nobody can say whose they are.
     """
     text, encoding = _decoded(content)
     ids = {each for trace in traces for each in (trace, shown(trace))}
     kept: list[str] = []
     removed = 0
-    for cells, source in _json_sources(text) if json_lines else _csv_sources(text):
-        # A broken quote puts several rows into one cell: then all of them go.
-        if ids.isdisjoint(cells) and not any(item in source for item in items):
-            kept.append(source)
-        else:
+    for row, source in _json_sources(text) if json_lines else _named_sources(text):
+        item, trace = (str(row.get(name) or "").strip() for name in ("item", "trace_id"))
+        if item in items or (item not in others and trace in ids):
             removed += 1
+        elif (item and not item.isalnum()) or any(each in source for each in items):
+            raise ValueError("rows ran together after a broken quote. Save it as CSV again.")
+        else:
+            kept.append(source)
     return "".join(kept).encode(encoding), removed
 
 
@@ -127,9 +132,16 @@ def _score(value: Any) -> float | None:
 
 def _csv_rows(content: bytes) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows by the names of the header, numbered as a spreadsheet numbers them."""
-    rows = enumerate((cells for cells, _ in _csv_sources(_decoded(content)[0])), 1)
-    names = next((_names(cells) for _, cells in rows if _is_header(cells)), [])
-    yield from ((number, dict(zip(names, cells, strict=False))) for number, cells in rows)
+    yield from ((number, row) for number, (row, _) in enumerate(_named_sources(_decoded(content)[0]), 1) if row)
+
+
+def _named_sources(text: str) -> Iterator[tuple[dict[str, str], str]]:
+    """Each row by the names of the header, and the text that it was read from; the header and what stands before it
+    have no names."""
+    names: list[str] = []
+    for cells, source in _csv_sources(text):
+        yield dict(zip(names, cells, strict=False)), source
+        names = names or (_names(cells) if _is_header(cells) else [])
 
 
 def _csv_sources(text: str) -> Iterator[tuple[list[str], str]]:
@@ -158,19 +170,16 @@ def _is_header(cells: list[str]) -> bool:
 
 
 def _json_rows(content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, (_, source) in enumerate(_json_sources(_decoded(content)[0]), 1):
+    for number, (row, source) in enumerate(_json_sources(_decoded(content)[0]), 1):
         if source.strip():
-            row = _object(source)
-            if row is None:
+            if not row:
                 raise ValueError(f"line {number} is not a JSON object. Write one object a line.")
             yield number, row
 
 
-def _json_sources(text: str) -> Iterator[tuple[list[str], str]]:
-    for source in io.StringIO(text, newline=""):
-        row = _object(source)
-        # Of a line that is no object nobody can say whose it is: its words stand for its cells.
-        yield [str(value) for value in row.values()] if row is not None else re.split(r"[\"\s,:]+", source), source
+def _json_sources(text: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Each line's object, empty where it is none, and its text."""
+    yield from ((_object(source) or {}, source) for source in io.StringIO(text, newline=""))
 
 
 def _object(line: str) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ and reading files is `files`, where the table lies `catalogue`, deletion of what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import groupby
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["Compacted", "DayReplaced", "Lake", "LakeConfig", "SweepResult", "local_lake", "open_lake"]
 
 ORDER = ("timestamp", "trace_id", "observation_id")
-Redact = Callable[[pa.RecordBatch], tuple[pa.RecordBatch, int]]
-"""A batch as it is to be, and how many of its rows are not as they were."""
 
 
 class Compacted(Record):
@@ -142,26 +140,8 @@ class Lake:
                 day_counts[day_of(file)] = day_counts.get(day_of(file), 0) + rows
         return day_counts
 
-    def changed_by(self, redact: Redact, but: pc.Expression | None = None) -> dict[str, int]:
-        """Day to its number of rows that `redact` changes, those for which `but` holds left out; no zeros."""
-        day_counts: dict[str, int] = {}
-        for file in self._shared.files():
-            batches = read_files(self._config, [self._shared.uri(file)], where=None if but is None else ~but)
-            if rows := sum(redact(batch)[1] for batch in batches):
-                day_counts[day_of(file)] = day_counts.get(day_of(file), 0) + rows
-        return day_counts
-
-    def erase(
-        self,
-        users: Collection[str],
-        since: datetime | None,
-        digests: Mapping[str, str],
-        redact: Redact | None = None,
-    ) -> None:
+    def erase(self, users: Collection[str], since: datetime | None, digests: Mapping[str, str]) -> None:
         """Delete the rows of `users` (at or after `since`) from every day and set the days' digests: one commit.
-
-        `redact` is done to all other rows: it takes a batch, and gives it as it is to be with the number of rows that
-        are not as they were. A day whose rows stay keeps its digest, which tells what it was made from.
 
         Older snapshots hold the rows until `expire`, the disk until `sweep`. Raises as `replace_day` does.
         """
@@ -173,16 +153,10 @@ class Lake:
             files = {self._shared.uri(file): file for file in self._shared.files()}
             unknown = [uri for uri in files if uri not in rewritten and uri not in clean]
             affected = count_rows(self._config, unknown, gone)
-            for uri in unknown:
-                changed = uri in affected or (
-                    redact is not None and any(redact(batch)[1] for batch in read_files(self._config, [uri]))
-                )
-                if not changed:
-                    clean.add(uri)
-                    continue
+            clean.update(set(unknown) - affected.keys())
+            for uri in affected:
                 rest = read_files(self._config, [uri], where=~gone)
-                rows = rest if redact is None else (redact(batch)[0] for batch in rest)
-                rewritten[uri] = self._written(day_of(files[uri]), "erased", rows)
+                rewritten[uri] = self._written(day_of(files[uri]), "erased", rest)
             removed = [file for uri, file in files.items() if uri in rewritten]
             return TableChange(removed, [new for file in removed for new in rewritten[self._shared.uri(file)]])
 

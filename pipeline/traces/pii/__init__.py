@@ -218,12 +218,13 @@ def is_clean_json(text: str) -> bool:
 
 
 def pseudonym(identity: str | None) -> str | None:
-    """An identity that holds no personal data: an e-mail address used as a user id becomes a stable digest.
+    """An identity in NFC that holds no personal data: an e-mail address used as a user id becomes a stable digest.
 
     Masking it would merge all such users into one, and caps per user would then cap them all together.
     """
     if identity is None:
         return None
+    identity = unicodedata.normalize("NFC", identity)
     digest = hashlib.sha256(identity.encode(errors="surrogatepass"))
     return identity if _is_clean(identity) else f"pseudonym-{digest.hexdigest()[:32]}"
 

@@ -71,8 +71,8 @@ def mask_json_column(values: pa.Array) -> pa.Array:
 
 
 def pseudonym_column(values: pa.Array) -> pa.Array:
-    """A column of identities, those that hold personal data replaced by `pii.pseudonym`."""
-    return _masked(values, _TEXT, lambda identity: pseudonym(identity) or "")[0]
+    """A column of identities in NFC, those that hold personal data replaced by `pii.pseudonym`."""
+    return _masked(pc.utf8_normalize(values, "NFC"), _TEXT, lambda identity: pseudonym(identity) or "")[0]
 
 
 def mask_messages(values: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:

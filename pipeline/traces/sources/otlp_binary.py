@@ -8,8 +8,7 @@ compressed alone, JSON too. A request of over `max_size` bytes is never held in 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -78,89 +77,6 @@ def decode(text: bytes) -> otlp.ExportRequest:
     if not any(record.time_unix_nano or record.observed_time_unix_nano for record in records):
         raise msgspec.ValidationError("the request holds neither spans nor log records")
     return otlp.ExportRequest(resource_logs=[_logs(group) for group in logs.resource_logs])
-
-
-def is_framed(chunks: Iterator[bytes]) -> bool:
-    """Whether each request of a file comes after its length."""
-    return not next(chunks, b"").startswith(_FIRST_FIELD)
-
-
-def as_json(text: bytes) -> Any:
-    """A request as OTLP's JSON has it, every field kept; None for what is no request."""
-    return _value_of(text)[0]
-
-
-def without(text: bytes, prune: Callable[[Any], tuple[Any, int, int]]) -> tuple[bytes, int, int]:
-    """A request in the encoding that it has, after `prune` of its JSON; empty where nothing is left. With the counts of
-    `prune`. What is no request stays as it is."""
-    value, kind = _value_of(text)
-    if value is None:
-        return text, 0, 0
-    rest, gone, renamed = prune(value)
-    if rest is None or not (gone or renamed):
-        return (b"" if rest is None else text), gone, renamed
-    if kind is None:
-        plain = json.dumps(rest, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    else:
-        from google.protobuf.json_format import ParseDict
-
-        plain = ParseDict(_with_ids(rest, _base64_of), kind()).SerializeToString()
-    return (_zstd(plain) if text.startswith(_ZSTD) else plain), gone, renamed
-
-
-def _value_of(text: bytes) -> tuple[Any, Any]:
-    """The JSON of a request and its class, None for one that is JSON itself."""
-    if text.startswith(_ZSTD):
-        text = _inflated(text)
-    if text.lstrip()[:1] == b"{":
-        try:
-            return json.loads(text), None
-        except (ValueError, RecursionError):
-            return None, None
-    from google.protobuf.json_format import MessageToDict
-    from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-    try:
-        is_log = decode(text).resource_logs is not None
-    except ValueError:
-        return None, None
-    kind = ExportLogsServiceRequest if is_log else ExportTraceServiceRequest
-    return _with_ids(MessageToDict(kind.FromString(text)), _hex_of), kind
-
-
-def _with_ids(value: Any, change: Callable[[str, str], str]) -> Any:
-    """Protobuf's JSON has ids in base64, OTLP's in hexadecimal digits."""
-    if isinstance(value, dict):
-        fields: dict[str, Any] = value
-        is_id = {k for k, v in fields.items() if k in _IDS and isinstance(v, str)}
-        return {k: change(k, v) if k in is_id else _with_ids(v, change) for k, v in fields.items()}
-    if isinstance(value, list):
-        return [_with_ids(each, change) for each in value]
-    return value
-
-
-_IDS = {"traceId": 16, "spanId": 8, "parentSpanId": 8}
-"""With their bytes."""
-
-
-def _hex_of(_: str, text: str) -> str:
-    return base64.b64decode(text).hex()
-
-
-def _base64_of(name: str, text: str) -> str:
-    try:
-        id = bytes.fromhex(text)
-    except ValueError:  # an id that was taken out: OTLP's id of nothing
-        id = bytes(_IDS[name])
-    return base64.b64encode(id).decode()
-
-
-def _zstd(plain: bytes) -> bytes:
-    import pyarrow as pa
-
-    packed: Any = pa.compress(plain, codec="zstd", asbytes=True)
-    return packed
 
 
 def _parsed(kind: Any, text: bytes) -> Any:

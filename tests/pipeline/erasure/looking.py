@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.erasure import forget
-from pipeline.erasure.affected import Person
+from pipeline.erasure.owner import Person
 from pipeline.erasure.proof import ErasureProof
 from pipeline.traces.pii import pseudonym
 from tests.contexts import stage_context

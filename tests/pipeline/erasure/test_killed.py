@@ -26,7 +26,7 @@ KILLED = """
     from datetime import datetime, UTC
     from pathlib import Path
     from pipeline.erasure import forget
-    from pipeline.erasure.affected import Person
+    from pipeline.erasure.owner import Person
     from tests.contexts import stage_context
     from tests.pipeline.erasure.conftest import ANN, NAME, NOW, Place
 

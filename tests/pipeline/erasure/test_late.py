@@ -6,7 +6,7 @@ import pytest
 
 from pipeline import audit
 from pipeline.erasure.late import blocked_iteration
-from pipeline.erasure.proof import ErasureProof, proof_name
+from pipeline.erasure.proof import ErasureProof, proof_name, proofs
 from pipeline.registry import versions
 from pipeline.rollout.blocks import blocks
 from pipeline.storage import digest_json
@@ -33,14 +33,14 @@ def test_a_version_that_is_born_late_is_tagged_and_in_the_proof(world: World) ->
     assert place.model(first).digest not in proof.affected.digests
     reason = blocked_iteration(place.store, place.tracking_uri, first, NOW)
     assert reason.startswith(f"iteration {first.id} is blocked: it learned from data that erasure {proof.id} removed")
-    after = place.store.read(proof_name(proof.id), ErasureProof)
-    assert after is not None
-    assert after.affected.versions == ("demo version 1", "demo version 3")
-    assert place.model(first).digest in after.affected.digests
+    assert place.store.read(proof_name(proof.id), ErasureProof) == proof, "a finished proof is never changed"
+    (late,) = (each for each in proofs(place.store) if each.follows == proof.id)
+    assert late.affected.versions == ("demo version 1",) and late.places == {}
+    assert place.model(first).digest in late.affected.digests
     assert place.model(first).digest in blocks(place.store)[0].digests
     assert client.get_model_version(NAME, "1").tags["blocked"] == f"erasure {proof.id}"
     entries = [e for e in audit.entries(place.store) if e.kind == "erasure"]
-    assert entries[-1].detail["proof"] == digest_json(after)
+    assert entries[-1].detail["proof"] == digest_json(late)
     assert blocked_iteration(place.store, place.tracking_uri, first, NOW) == reason
     assert len([e for e in audit.entries(place.store) if e.kind == "erasure"]) == len(entries), "twice is once"
 

@@ -42,7 +42,7 @@ def test_a_proof_still_agrees_with_the_log_after_a_move(world: World, tmp_path: 
     assert moved.store.read(proof_name(proof.id), ErasureProof) == proof
     assert audit.verify(moved.store).flaw == ""
     assert [e.detail["proof"] for e in audit.entries(moved.store) if e.kind == "erasure"] == [digest_json(proof)]
-    assert erase(moved) == proof
+    assert erase(moved).follows == proof.id
     with open_lake(moved.lake) as lake:
         assert BOB in lake.read(["2026-01-05"], lake.snapshot, ["user_id"])["user_id"].to_pylist()
     assert not (tmp_path / "first").exists()

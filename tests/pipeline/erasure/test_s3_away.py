@@ -12,7 +12,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from pipeline.erasure import forget
-from pipeline.erasure.affected import Person
+from pipeline.erasure.owner import Person
 from pipeline.erasure.proof import ErasureProof
 from pipeline.storage import Store
 from pipeline.traces.lake import LakeConfig, open_lake

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import layout
 from pipeline.erasure import forget
-from pipeline.erasure.affected import Person
+from pipeline.erasure.owner import Person
 from pipeline.storage import Store
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read

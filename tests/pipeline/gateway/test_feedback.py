@@ -9,9 +9,8 @@ import openai
 import pytest
 
 from pipeline import layout
-from pipeline.erasure.identifiers import Identifiers
-from pipeline.erasure.raw import owned, raw_files, rewrite
-from pipeline.erasure.units import RecordTest
+from pipeline.erasure.owner import Person
+from pipeline.erasure.served import Served as ServedRows
 from pipeline.gateway.asked import BadRequest, CallerRequest
 from pipeline.gateway.counters import RECORDED, SERVED, Counters
 from pipeline.gateway.feedback import PAUSES, FeedbackRecorder
@@ -177,11 +176,8 @@ def test_the_governed_rows_have_what_users_said(tmp_path):
     table = read(store, local_lake(store), governed.iteration.dataset, ["trace_id", "feedback_mean"])
     rows = {row["trace_id"]: row["feedback_mean"] for row in table.to_pylist()}
     assert rows == {trace: None if n % 3 == 0 else float(n % 3 == 1) for n, trace in enumerate(traces)}
-    test = RecordTest(Identifiers(["somebody"]), None)
-    files = raw_files(store)
-    own = owned(files, test)
-    theirs = RecordTest(test.identifiers.with_rows(own.rows), None)
-    assert [change for path in files for change in rewrite(store, path, theirs, own.heads)]
+    for place in ServedRows(store, Person.named("somebody"), has_export=False).places():
+        place.remove()
     assert all(not path.read_text() for path in folder.rglob("*.jsonl")), "an erasure takes the thumbs along"
 
 

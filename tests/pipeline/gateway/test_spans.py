@@ -8,9 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from pipeline import layout
-from pipeline.erasure.identifiers import Identifiers
-from pipeline.erasure.raw import owned, raw_files, rewrite
-from pipeline.erasure.units import RecordTest
+from pipeline.erasure.owner import Person
+from pipeline.erasure.served import Served
 from pipeline.recipe.traces import OtelSource
 from pipeline.storage import Store
 from pipeline.traces.sources.otel import Otel
@@ -138,12 +137,10 @@ def test_operations_record_no_text(tmp_path):
 def test_erasure_takes_a_persons_lines(gateway):
     kept, gone = (gateway.post(user=user).headers["x-trace-id"] for user in ("stays", "leaves"))
     rows_of(gateway)
-    test = RecordTest(Identifiers(["leaves"]), None)
-    files = raw_files(gateway.store)
-    own = owned(files, test)
-    assert gone in own.rows
-    test = RecordTest(test.identifiers.with_rows(own.rows), None)
-    assert [change for path in files for change in rewrite(gateway.store, path, test, own.heads)]
+    served = Served(gateway.store, Person.named("leaves"), has_export=False)
+    assert served.traces == {gone}
+    for place in served.places():
+        place.remove()
     traces = {line["trace_id"] for line in gateway.lines()}
     assert kept in traces and gone not in traces
     after = gateway.post(user="stays").headers["x-trace-id"]  # the recorder writes to the new file

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.rewards.findings import JournalLine, drop_days, forget, journal, key_of, known, settled, spent
+from pipeline.removal import make
+from pipeline.rewards.findings import JournalLine, drop_days, journal, key_of, known, removals, settled, spent
 from pipeline.storage import Store
 
 DAY = "2026-01-05"
@@ -75,10 +76,10 @@ def test_verdicts_of_verifiers_are_not_the_paid_judges(store: Store) -> None:
 def test_forgetting_takes_a_users_findings_and_no_others(store: Store) -> None:
     note(store, line("a", "ann"), line("b", "bob"), line("c", None))  # type: ignore[arg-type]
     note(store, line("d", "ann"), day="2026-01-06")
-    value = list(forget(store, {"ann"}))
+    value = make(removals(store, {"ann"}))
     assert [each.split(": ")[1] for each in value] == ["1 lines", "1 lines"]
     assert settled(store, DAY).keys() == {"b", "c"}
     assert settled(store, "2026-01-06") == {}
-    assert list(forget(store, {"ann"})) == []
+    assert make(removals(store, {"ann"})) == []
     drop_days(store, [DAY, "2026-01-07"])
     assert settled(store, DAY) == {}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pipeline.erasure.derived import FOLDERS
 
 from pipeline import layout
-from pipeline.erasure.derived import FOLDERS
 from pipeline.iteration import identify
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline import erasure, layout
 from pipeline.demo import MODEL_DIR
-from pipeline.erasure.affected import Person
+from pipeline.erasure.owner import Person
 from pipeline.recipe import Samples, Selection
 from pipeline.recipe.rewards import Rewards, Rules, Weights
 from pipeline.rewards.judge_stage import Endpoints

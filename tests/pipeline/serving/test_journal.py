@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from pipeline import layout
+from pipeline.removal import make
 from pipeline.serving.inference import Answer
-from pipeline.serving.journal import AnswerProtocol, answer_key, erase, open_journal
+from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal, removals
 from pipeline.storage import Store, write_atomically
 from tests.answers import answer
 from tests.evals.conftest import DECODING
@@ -139,13 +140,13 @@ def test_the_answers_to_an_item_are_erased_from_every_journal(tmp_path: Path) ->
             journal.add("theirs", given("a", "a secret"))
             journal.add("another", given("b"))
     with file(store).open("ab") as torn:
-        torn.write(b'{"protocol": "a secret')
-    assert [change.split(": ")[1] for change in erase(store, {"theirs"})] == ["2 lines", "1 lines"]
+        torn.write(b'{"protocol":"p","item":"theirs","answer":{"text":"a secret')
+    assert [change.split(": ")[1] for change in make(removals(store, {"theirs"}))] == ["2 lines", "1 lines"]
     assert not [path for path in tmp_path.rglob("*.jsonl") if b"secret" in path.read_bytes()]
     for model in ("m", "other"):
         with open_journal(store, model, PROTOCOL) as journal:
             assert list(journal.answers) == ["b"]
-    assert list(erase(store, {"theirs"})) == []
+    assert make(removals(store, {"theirs"})) == []
 
 
 def test_who_waited_for_an_erasure_writes_into_the_new_file(tmp_path: Path) -> None:

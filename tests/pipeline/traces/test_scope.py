@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.erasure import forget
-from pipeline.erasure.affected import Person
+from pipeline.erasure.owner import Person
 from pipeline.iteration import Iteration
 from pipeline.recipe.traces import DemoSource, Retention, Traces
 from pipeline.rewards.judge_stage import Endpoints

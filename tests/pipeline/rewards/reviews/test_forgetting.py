@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
-from pipeline import layout
 from pipeline.recipe import Selection
+from pipeline.removal import make
 from pipeline.rewards import reviews
+from pipeline.rewards.feedback import principal
 from pipeline.storage import Store
 from tests.pipeline.rewards.reviews.conftest import EVERYTHING, WEEK, filled, label, published, sample
 
@@ -24,12 +23,17 @@ def test_forgetting_a_user_leaves_everybody_elses_reviews(store: Store, week: Pa
     (week / "sheet-ann.csv").write_bytes(text.replace(",", ";").encode("utf-16"))
     (week / "sheet-bob.jsonl").write_text("".join(json.dumps(row) + "\n" for row in sample(week).values()))
     (week / "sheet.xlsx").write_bytes(b"whatever")
+    (week / "sheet.csv").chmod(0o600)
     theirs = [row for row in sample(week).values() if row["user_id"] == "user-3"]
-    value = list(reviews.forget(store, {"user-3", "somebody@else.example"}))
+    others = [line for line in (week / "sample.jsonl").read_bytes().splitlines() if b'"user-3"' not in line]
+    value = make(reviews.removals(store, {"user-3", "somebody@else.example"}))
     place = f"rewards/reviews/{WEEK}"
-    names = ("sheet-ann.csv", "sheet-bob.jsonl", "sheet.csv")
-    assert value[:-2] == [f"{place}/{name}: {len(theirs)} lines" for name in names]
-    assert value[-2:] == [f"{place}/sheet.xlsx: removed", f"{place}/sample.jsonl: {len(theirs)} lines"]
+    names = ("sheet-ann.csv", "sheet-bob.jsonl", "sheet.csv", "sample.jsonl")
+    assert value == [f"{place}/{name}: {len(theirs)} lines" for name in names]
+    assert (week / "sample.jsonl").read_bytes().splitlines() == others
+    assert (week / "sheet.csv").stat().st_mode & 0o777 == 0o600
+    assert reviews.unreadable(store) == [f"{place}/sheet.xlsx: it is no sheet"], "nobody knows whom it names"
+    (week / "sheet.xlsx").unlink()
     left = bytes_of(week) + (week / "sheet-ann.csv").read_bytes().decode("utf-16").encode()
     for row in theirs:
         assert not [name for name in ("item", "trace_id", "completion") if row[name].encode() in left]
@@ -38,50 +42,44 @@ def test_forgetting_a_user_leaves_everybody_elses_reviews(store: Store, week: Pa
     assert result.problems == []
     assert {(each.score, each.reviewers) for each in result.reviewed} == {(0.875, 2)}
     assert len(result.reviewed) == 20 - len(theirs)
-    assert list(reviews.forget(store, {"user-3"})) == []
+    assert make(reviews.removals(store, {"user-3"})) == []
 
 
-def test_forgetting_heals_after_a_kill(store: Store, week: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forgetting_heals_after_a_kill(store: Store, week: Path) -> None:
     filled(week, lambda row: "5", "sheet-ann.csv")
-    (store.path(layout.REVIEWS) / f".{WEEK}.killed").mkdir()
-    (store.path(layout.REVIEWS) / f".{WEEK}.killed" / "sample.jsonl").write_bytes((week / "sample.jsonl").read_bytes())
-    write, done = reviews.write_atomically, 0
-
-    class Killed(BaseException):
-        pass
-
-    def until(path: Path, content: bytes) -> None:
-        nonlocal done
-        done += 1
-        if done in stops:
-            raise Killed
-        write(path, content)
-
-    monkeypatch.setattr(reviews, "write_atomically", until)
-    stops = {1, 3, 5}
-    for _ in stops:
-        with pytest.raises(Killed):
-            list(reviews.forget(store, {"user-3"}))
-    assert list(reviews.forget(store, {"user-3"}))
+    for _ in range(2):  # killed after its first file
+        next(iter(reviews.removals(store, {"user-3"}))).make()
+    assert b"user-3" in bytes_of(store.root), "the sample tells whose rows the sheets have to lose"
+    make(reviews.removals(store, {"user-3"}))
     assert b"user-3" not in bytes_of(store.root)
     assert not [row for row in ("t0003", "t0010", "t0017") if row.encode() in bytes_of(week)]
-    assert list(reviews.forget(store, {"user-3"})) == []
+    assert make(reviews.removals(store, {"user-3"})) == []
 
 
-def test_a_sheet_with_a_broken_quote_loses_all_that_ran_together(store: Store, week: Path) -> None:
+def test_a_sheet_with_a_broken_quote_is_left_to_a_person(store: Store, week: Path) -> None:
     path = week / "sheet.csv"
     item = sample(week)["t0003"]["item"]
-    content = path.read_bytes()
-    path.write_bytes(content.replace(f'"{item}"'.encode(), f'"{item}'.encode()))
-    list(reviews.forget(store, {"user-3"}))
-    assert b"It is 3." not in path.read_bytes()
+    before = path.read_bytes().replace(f'"{item}"'.encode(), f'"{item}'.encode())
+    path.write_bytes(before)
+    make(reviews.removals(store, {"user-3"}))
+    assert path.read_bytes() == before
+    (line,) = reviews.unreadable(store)
+    assert "sheet.csv: rows ran together after a broken quote" in line
+
+
+def test_a_cell_that_quotes_a_trace_is_no_owner(store: Store, tmp_path: Path) -> None:
+    rows = [label(0, user_id="ann", trace_id="thumb"), label(1, user_id="bob", completion="thumb")]
+    written = reviews.write(store, published(tmp_path, rows), WEEK, EVERYTHING, Selection())
+    assert written is not None
+    make(reviews.removals(store, {"ann"}))
+    assert b"thumb" in written.read_bytes() and [row["user_id"] for row in sample(written.parent).values()] == ["bob"]
 
 
 def test_a_user_who_is_called_like_a_session_is_forgotten(store: Store, tmp_path: Path) -> None:
     rows = [label(0, user_id="session:a"), label(1, user_id="user:session:a")]  # a session's rows, and a user's
     written = reviews.write(store, published(tmp_path, rows), WEEK, EVERYTHING, Selection())
     assert written is not None
-    list(reviews.forget(store, {"session:a"}))
+    make(reviews.removals(store, {principal("session:a", None, "")}))
     assert list(sample(written.parent)) == ["t0000"]
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.removal import make
 from pipeline.rewards import reviews
 from pipeline.rewards.reviews import references, sheet
 from pipeline.rewards.reviews.references import AnsweredRow, agreement, answered, doubts, meaning
@@ -101,6 +102,6 @@ def test_agreement_that_is_high_enough_leaves_no_doubt() -> None:
 
 def test_forgetting_takes_the_answers_too(store: Store, week: Path) -> None:
     filled(week, lambda row: "", references=lambda row: f"answer to {row['trace_id']}")
-    list(reviews.forget(store, {"user-3"}))
+    make(reviews.removals(store, {"user-3"}))
     assert {each.row["user_id"] for each in answered(store)} == {f"user-{n}" for n in (0, 1, 2, 4, 5, 6)}
     assert b"answer to t0003" not in b"".join(path.read_bytes() for path in week.iterdir())
