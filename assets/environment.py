@@ -79,10 +79,6 @@ class Environment:
     mark_keys: MarkKeys
     """PREFERENCE_TUNING_MARK_KEYS, or the file that PREFERENCE_TUNING_MARK_KEY_FILE names; else a file of the account,
     made at first use: $XDG_CONFIG_HOME/preference-tuning/mark-keys, ~/.config/... by default."""
-    audit_anchors: str = field(repr=False)
-    """AUDIT_ANCHORS_URI: `s3://bucket/prefix` of a bucket with object lock, for the audit log's heads."""
-    audit_signers: str
-    """AUDIT_SIGNERS: file of the people who may accept a log that was restored; "": nobody may."""
     dagster_home: str
     """DAGSTER_HOME: where the instance's `dagster.yaml` is, if not in the working directory."""
     notify: str = field(repr=False)
@@ -129,10 +125,6 @@ class Environment:
             return without_secret("MLFLOW_TRACES_URI", self.mlflow_traces)
         return self.tracking_address()
 
-    def anchors_address(self) -> str:
-        """Of the bucket for the audit log's heads; "" where none is set. Raises ValueError where a secret is in it."""
-        return without_secret("AUDIT_ANCHORS_URI", self.audit_anchors)
-
     def langfuse_address(self) -> str:
         """Of Langfuse, with the keys in it. Raises ValueError where one of the three is not set, or no address."""
         base_url, *keys = self.langfuse
@@ -177,8 +169,6 @@ def environment() -> Environment:
         registry=read("MLFLOW_REGISTRY_URI", ""),
         experiment=read("MLFLOW_EXPERIMENT_NAME", ""),
         mark_keys=_mark_keys(),
-        audit_anchors=read("AUDIT_ANCHORS_URI", ""),
-        audit_signers=read("AUDIT_SIGNERS", ""),
         dagster_home=read("DAGSTER_HOME", ""),
         notify=read("NOTIFY_URL", ""),
         kubeconfig=read("KUBECONFIG", ""),

@@ -4,7 +4,6 @@ from collections.abc import Container
 
 import dagster as dg
 
-from assets.anchors import bucket
 from assets.environment import address_faults
 from assets.resources import Deployment
 from evals.suites import file_faults
@@ -51,11 +50,6 @@ def launch_faults(deployment: Deployment) -> list[str]:
         lacks.append("rewards.judge: set JUDGE_URL to its endpoint (and JUDGE_API_KEY), or remove the section.")
     if recipe.rewards.rag is not None and endpoints.rag is None and endpoints.judge is None:
         lacks.append("rewards.rag: set RAG_URL or JUDGE_URL to its endpoint, or remove the section.")
-    try:
-        if (anchor_bucket := bucket()) is not None:
-            anchor_bucket.check()
-    except ValueError as error:
-        lacks.append(str(error))
     if recipe.compute.kubernetes is not None:
         try:
             connect(deployment.kubeconfig())

@@ -9,7 +9,6 @@ from typing import Any
 import dagster as dg
 from pydantic import PrivateAttr
 
-from assets.anchors import drop_anchor, refuse_restored
 from assets.card import IterationRecords
 from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, PINNED_TAG, chosen, environment
 from assets.naming import DEPLOYMENT, LOOP, asset_key, launch_command
@@ -49,15 +48,6 @@ class Deployment(dg.ConfigurableResource):
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """A step begins. Raises ValueError for a mistake in the recipe."""
         self.recipe()
-
-    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """A step has ended, well or not: what it logged is anchored."""
-        try:
-            if context.instance is not None:
-                drop_anchor(context.instance, self.store())
-        except Exception as error:  # boundary: the instance's database; a step that went well stays well
-            assert context.log is not None, "a step has a log"
-            context.log.warning(f"The audit log's head is not anchored: {error}")
 
     def recipe(self) -> Recipe:
         """The deployment's recipe. Raises ValueError with one line for each mistake in its file."""
@@ -277,7 +267,6 @@ class Records(dg.IOManager):
         step, log = context.step_context, context.log.warning
         try:
             id, deployment = context.resources.deployment.of_run(step.run_id, step.instance, log, self._iteration)
-            refuse_restored(step.instance, deployment.store())
             return RECORDS[context.upstream_output.asset_key.path[-1]].read(deployment.store(), id)
         except ValueError as error:  # a record that is not there is not there a second later either
             raise dg.Failure(str(error), allow_retries=False) from error

@@ -5,7 +5,6 @@ from typing import Any
 
 import dagster as dg
 
-from assets.anchors import refuse_restored
 from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
@@ -52,7 +51,6 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     """Production traces that may be learned from, in an Iceberg table; absent when there is nothing new."""
     deployment.fetch_base(context.log.info)
     recipe, store = deployment.recipe(), deployment.store()
-    refuse_restored(context.instance, store)
     refuse_later_faults(context, deployment)
     champion = deployment.champion()
     source = recipe.traces.source

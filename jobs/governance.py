@@ -18,13 +18,11 @@ from typing import Any
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
-from jobs import accepting, reapplying, rekeying, verifying
-from jobs.anchoring import anchor
+from jobs import reapplying, verifying
 from pipeline import erasure
 from pipeline.erasure import mirrored, tables
 from pipeline.erasure.owner import Person
 from pipeline.erasure.proof import Counts, ErasureProof, proof_name
-from pipeline.erasure.rekey import rekey
 from pipeline.registry import versions
 from pipeline.registry.tracking import has_database
 from pipeline.rewards import findings, reviews
@@ -54,9 +52,6 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # boundary: a person at a terminal; MLflow, PyIceberg and S3 have errors of their own
         print(f"{asked.command}: {described(error)}", file=sys.stderr)
         return 2
-    finally:
-        if asked.command != "verify":  # it looks, and leaves everything as it is
-            anchor(settings)
 
 
 def described(error: Exception) -> str:
@@ -85,18 +80,14 @@ def parser() -> argparse.ArgumentParser:
     user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
     user.add_argument("--yes", action="store_true", help="do not ask: for scripts")
     log = add("verify", verifying.run, "check the audit log, line by line, and every proof against it")
-    log.add_argument("--known", default="", help="a head that was noted earlier: it has to be in the log")
-    restored = add("accept", accepting.run, "sign that the log was restored from a backup, with what it lost")
-    accepting.arguments(restored)
+    log.add_argument("--against", metavar="HEAD", default="", help="a head that you noted: it has to be in the log")
     add("retain", _retain, "drop what is older than the recipe keeps it")
     add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")
     forgotten = add("forgotten", reapplying.show, "list who is forgotten, by their marks, for `reapply`")
     forgotten.set_defaults(json=True)
     again = add("reapply", reapplying.run, "after a restore: forget again whom the backup has again")
-    again.add_argument("file", nargs="?", help="what `forgotten` printed; without it, what Dagster's instance knows")
-    keys = add("rekey", rekeying.run, "take every mark of a user to the newest key")
-    rekeying.arguments(keys)
+    again.add_argument("file", help="what `forgotten` printed")
     return arg_parser
 
 
@@ -136,7 +127,6 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
     store = settings.store()
     address = Address(settings.recipe().traces.source, settings.source_uri())
     with exclusive_lock(store):
-        rekey(store, settings.registry_uri(), datetime.now(UTC), log)
         try:
             return retain(settings.stage(log), address, datetime.now(UTC))
         finally:  # by what is gone, not by what this call did: one before it may have been killed here

@@ -21,7 +21,6 @@ from assets.environment import DATA_ROOT_TAG
 from assets.naming import LOOP, launch_command
 from assets.records import RECORDS, VERSION
 from assets.resources import ITERATION_TAG, Deployment, deployment
-from jobs.anchoring import anchor
 from jobs.launcher import DetachedRunLauncher
 from pipeline import audit, layout
 from pipeline.iteration import Iteration
@@ -62,7 +61,6 @@ def main(arguments: Sequence[str]) -> int:
     if names and not asked.yes and not _agreed():
         return 1
     remove(store, iteration, asked.stage, names)
-    anchor(settings)
     command = launch_command(settings.recipe(), stage="" if asked.stage == "traces" else f"{asked.stage}*")
     if asked.iteration and asked.stage != "traces":
         command += ["--tags", json.dumps({ITERATION_TAG: iteration.id})]

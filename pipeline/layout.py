@@ -57,9 +57,6 @@ OWN = frozenset(
 
 # Below `audit/`.
 AUDIT_LOG, AUDIT_HEAD, AUDIT_LOCK = f"{AUDIT}/log.jsonl", f"{AUDIT}/head.json", f"{AUDIT}/lock"
-AUDIT_REWRITTEN, ANCHORED = f"{AUDIT}/rewritten.jsonl", f"{AUDIT}/anchored.json"
-RENAMING = f"{ERASURES}/pending/renaming"
-"""Beside the notes of erasures under way, while ids of proofs are drawn anew."""
 
 # Below `traces/`.
 WATERMARK, ERASED, ERASED_LOCK = f"{TRACES}/watermark.json", f"{TRACES}/erased.json", f"{TRACES}/erased.lock"

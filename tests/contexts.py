@@ -23,13 +23,13 @@ KEYS = MarkKeys("5e" * 32)
 
 def mark_of(user_id: str, keys: MarkKeys = KEYS) -> str:
     """As a store with these keys has it."""
-    return keys.chain(Path("/nowhere")).mark(user_hash(user_id))
+    return keys.key(Path("/nowhere")).mark(user_hash(user_id))
 
 
 def forgetting(users: Mapping[str, datetime | None]) -> Forgotten:
     """These users, each from a moment on or altogether."""
     entries = [ErasedUser(mark=mark_of(user), since=since, proof="p") for user, since in users.items()]
-    return Forgotten(entries, KEYS.chain(Path("/nowhere")))
+    return Forgotten(entries, KEYS.key(Path("/nowhere")))
 
 
 def quiet(line: str) -> None:

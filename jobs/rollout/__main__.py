@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import jobs.rollout
 from assets.resources import deployment
-from jobs.anchoring import anchor
 from jobs.rollout import COMMAND, FAILED, decide, history, plan, rollback, status, watch
 
 
@@ -22,8 +21,6 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:  # boundary: a person at a terminal; routers and stores have errors of their own
         print(f"{asked.command}: {error} ({type(error).__name__})", file=sys.stderr)
         return FAILED
-    finally:
-        anchor(settings)
 
 
 def parser() -> argparse.ArgumentParser:

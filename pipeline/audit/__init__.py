@@ -2,16 +2,15 @@
 
 Owns `audit/log.jsonl`, which only ever grows, and `audit/head.json`, which says where it ends. A changed, removed,
 inserted or moved line breaks the chain; a shorter or longer log disagrees with the head. Whoever can write both can
-also forge both: `verify` is given the heads that were noted elsewhere, and `pipeline.audit_beside` compares what stands
-beside the log. Refuses to hold users' data: its callers write ids of proofs, counts, digests, and which operator
-decided what.
+also forge both: `verify` is given a head that was noted elsewhere. Its callers write no data of users: ids of proofs,
+counts, digests, and which operator decided what.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,11 +19,11 @@ from typing import Any
 from pipeline import layout
 from pipeline.audit.entry import START, Entry, Head, Kind
 from pipeline.audit.index import index_of
-from pipeline.audit.verification import NotedHead, Verified, read_log
+from pipeline.audit.verification import Verified, read_log
 from pipeline.storage import Store, write_atomically
-from pipeline.unfinished import replacing, sync, sync_dir
+from pipeline.unfinished import sync
 
-__all__ = ["HEAD", "LOG", "START", "Entry", "Head", "Kind", "NotedHead", "Verified"]
+__all__ = ["HEAD", "LOG", "START", "Entry", "Head", "Kind", "Verified"]
 
 LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
 
@@ -63,50 +62,13 @@ def written(store: Store) -> frozenset[tuple[str, str]]:
         return frozenset(index_of(store.path(LOG)).pairs)
 
 
-def has_proof(store: Store, id: str, digest: str) -> bool:
-    """Whether an entry says that this proof had this digest."""
-    with _locked(store):
-        return (id, digest) in index_of(store.path(LOG)).proofs
+def verify(store: Store, against: str = "") -> Verified:
+    """Read the whole log and find the first line that is not as it was written. Writes nothing.
 
-
-def verify(store: Store, known: str = "", noted: Collection[NotedHead] = ()) -> Verified:
-    """Read the whole log and find the first line that is not as it was written.
-
-    `known`: digest of an entry that was noted elsewhere and has to be among them, against a log that was forged whole;
-    `noted`: the same with the number of the line.
+    `against`: digest of an entry that was noted elsewhere and has to be among them: a log forged whole lacks it.
     """
-    with _locked(store):
-        return read_log(store.path(LOG), store.read(HEAD, Head), HEAD, noted, known)
-
-
-def rewrite(store: Store, change: Callable[[Entry], Entry], why: str, now: datetime) -> None:
-    """Write the log anew with every entry changed, its chain made again, and an entry that says so; nothing where
-    `change` changes none. Heads that were noted before then fit no more."""
-    with _locked(store):
-        _whole(store, now)
-        if all(change(entry) == entry for entry in entries(store)):
-            return
-        n, previous = 0, START
-        with replacing(store.path(layout.AUDIT_REWRITTEN)) as stream:
-            for n, entry in enumerate(entries(store), start=1):
-                changed = change(entry).after(n, previous)
-                previous = changed.digest
-                stream.write(changed.model_dump_json().encode() + b"\n")
-            last = _entry("rewritten", "log", {"entries": n, "why": why}, now).after(n + 1, previous)
-            stream.write(last.model_dump_json().encode() + b"\n")
-        _finish_rewriting(store)
-
-
-def _finish_rewriting(store: Store) -> None:
-    """A log that was written anew is the log, from the moment that its file is there."""
-    path = store.path(layout.AUDIT_REWRITTEN)
-    if not path.exists():
-        return
-    line, _ = _tail(path, path.stat().st_size)
-    last = Entry.model_validate_json(line)
-    store.write(HEAD, Head(n=last.n, digest=last.digest))
-    path.replace(store.path(LOG))
-    sync_dir(path.parent)
+    with _reading(store):
+        return read_log(store.path(LOG), store.read(HEAD, Head), HEAD, against)
 
 
 def _entry(kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
@@ -177,11 +139,22 @@ def _tail(path: Path, size: int) -> tuple[bytes, bytes]:
 
 
 @contextmanager
+def _reading(store: Store) -> Generator[None]:
+    """No process appends meanwhile, where there is a lock to wait for."""
+    path = store.path(layout.AUDIT_LOCK)
+    if not path.exists():
+        yield
+        return
+    with path.open() as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
 def _locked(store: Store) -> Generator[None]:
     """One process at a time; the kernel drops the lock with the process."""
     path = store.path(layout.AUDIT_LOCK)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        _finish_rewriting(store)
         yield

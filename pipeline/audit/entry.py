@@ -22,9 +22,6 @@ Kind = Literal[
     "decision",
     "retry",
     "healed",
-    "rewritten",
-    "keys",
-    "restored",
 ]
 
 

@@ -6,25 +6,20 @@ Owns that an append costs the same however long the log is. Refuses to check a l
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
-
-ERASURE = "erasure"
 
 
 class _IndexedEntry(msgspec.Struct):
     kind: str
     subject: str
-    detail: msgspec.Raw
 
 
 class LogIndex:
-    """Of one log. `pairs`: kind and subject of each entry; `proofs`: id and digest of each proof that was logged."""
+    """Of one log. `pairs`: kind and subject of each entry."""
 
     def __init__(self) -> None:
         self.pairs: set[tuple[str, str]] = set()
-        self.proofs: set[tuple[str, str]] = set()
         self._inode = self._offset = 0
 
     def read(self, log: Path) -> None:
@@ -49,9 +44,6 @@ class LogIndex:
                 except msgspec.DecodeError:
                     continue  # no entry: `verify` says so
                 self.pairs.add((entry.kind, entry.subject))
-                if entry.kind == ERASURE:
-                    detail: dict[str, Any] = msgspec.json.decode(entry.detail)
-                    self.proofs.add((entry.subject, str(detail.get("proof"))))
 
 
 _INDEXES: dict[Path, LogIndex] = {}

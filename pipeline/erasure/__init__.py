@@ -32,7 +32,6 @@ from pipeline.erasure.proof import (
     proof_name,
     publish,
 )
-from pipeline.erasure.rekey import rekey
 from pipeline.erasure.served import Served
 from pipeline.registry import versions
 from pipeline.removal import Place, of_files
@@ -76,7 +75,7 @@ def preview(context: StageContext, person: Person, registry_uri: str, keepers: S
     """Count what `forget` would remove, place by place. Changes nothing."""
     store = context.store
     if store.path(layout.MARKS).exists():
-        person = person.marked(erased.recognising_keys(store, forgetting=True))
+        person = person.marked(erased.recognising_key(store))
     work = _Work(context, person, registry_uri, keepers)
     if context.lake.catalogue == "sqlite" and not store.path(layout.LAKE).exists():
         return Preview(_counted(_beside_the_lake(work, set(), Affected())), Affected())
@@ -104,10 +103,9 @@ def forget(
     store, log = context.store, context.log
     log("forget: begins as soon as no run of the traces stage is under way")
     with erased.exclusive_lock(store), open_lake(context.lake) as lake:
-        rekey(store, registry_uri, now, log)
         person = person.marked(erased.bind(store))
         work = _Work(context, person, registry_uri, keepers)
-        id = id_of(store, person.marks, person.since)
+        id = id_of(store, person.mark, person.since)
         if (done := store.read(proof_name(id), ErasureProof)) is not None:  # killed right after it was written
             return _finished(store, done, now)
         log(f"forget {id}: {tables.sweep(store)} files that killed runs left are swept")
@@ -132,11 +130,11 @@ def forget(
         proof = ErasureProof(
             id=id,
             nonce=secrets.token_hex(16),
-            mark=person.marks[-1],
+            mark=person.mark,
             since=person.since,
             requested=notes.requested,
             finished=now,
-            follows=before.id if (before := newest(store, person.marks)) else "",
+            follows=before.id if (before := newest(store, person.mark)) else "",
             places=notes.places,
             affected=affected,
             champion=serving,
@@ -178,7 +176,7 @@ def _beside_the_lake(work: _Work, traces: Collection[str], affected: Affected) -
 def _listed(work: _Work, lake: Lake, id: str, listed: str, now: datetime) -> tuple[Pending, list[Place]]:
     """What is affected, with what an earlier attempt found, on record before anything goes; and where it goes from."""
     context, store, person = work.context, work.context.store, work.person
-    new = Pending(mark=person.marks[-1], since=person.since, requested=now)
+    new = Pending(mark=person.mark, since=person.since, requested=now)
     notes = store.read(pending_name(id), Pending) or new
     affected = notes.affected
     if not notes.expiring:
@@ -195,8 +193,8 @@ def _listed(work: _Work, lake: Lake, id: str, listed: str, now: datetime) -> tup
 
 def _put_on_list(store: Store, person: Person, id: str) -> erased.ErasedUser:
     """The person's entry on the list of the forgotten, of now or of before."""
-    erased.add(store, erased.ErasedUser(mark=person.marks[-1], since=person.since, proof=id))
-    return next(each for each in erased.erased_users(store).users if each.mark == person.marks[-1])
+    erased.add(store, erased.ErasedUser(mark=person.mark, since=person.since, proof=id))
+    return next(each for each in erased.erased_users(store).users if each.mark == person.mark)
 
 
 def _block(work: _Work, affected: Affected, id: str, now: datetime) -> str:

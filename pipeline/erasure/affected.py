@@ -91,7 +91,7 @@ def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> d
 def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration], person: Person) -> bool | None:
     """The same of a dataset that can no longer be read; None when nothing can tell."""
     if (kept := dataset_users(store, digest)) is not None:
-        return kept.has(person.marks, person.since)
+        return kept.has(person.mark, person.since)
     labelled = [each for each in all_iterations if each.dataset.digest == digest and _labels(store, each)[0].exists()]
     tables = [path for each in labelled if (path := _labels(store, each)[1]).exists()]
     if labelled and not tables:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.mark_keys import KeyChain
+from pipeline.mark_keys import MarkKey
 from pipeline.rewards.feedback import principal
 from pipeline.traces.erased import user_hash
 from pipeline.traces.pii import pseudonym
@@ -22,8 +22,8 @@ class Person(NamedTuple):
     ids: frozenset[str]
     user_hash: str
     since: datetime | None
-    marks: tuple[str, ...] = ()
-    """As a store's keys make them, oldest first; the last one is the one to write."""
+    mark: str = ""
+    """As a store's key makes it."""
 
     @classmethod
     def named(cls, user_id: str, since: datetime | None = None) -> Person:
@@ -41,9 +41,9 @@ class Person(NamedTuple):
         same = {user_id, *(unicodedata.normalize(form, user_id) for form in ("NFC", "NFD"))}
         return cls(frozenset({*same, *(str(pseudonym(each)) for each in same)}), user_hash(user_id), since)
 
-    def marked(self, chain: KeyChain) -> Person:
-        """The same, with the marks of a store that has these keys."""
-        return self._replace(marks=chain.marks(self.user_hash))
+    def marked(self, key: MarkKey) -> Person:
+        """The same, with the mark of a store that has this key."""
+        return self._replace(mark=key.mark(self.user_hash))
 
     @property
     def principals(self) -> frozenset[str]:

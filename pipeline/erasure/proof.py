@@ -7,7 +7,6 @@ An id is drawn, and says nothing of anybody.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -114,15 +113,15 @@ class ErasureProof(Record):
 _OF_AN_ATTEMPT = {"id", "nonce", "requested", "finished", "swept_files", "swept_bytes"}
 
 
-def id_of(store: Store, marks: Sequence[str], since: datetime | None) -> str:
+def id_of(store: Store, mark: str, since: datetime | None) -> str:
     """The id of the user's erasure from `since` on: of one under way, or that a list which was put back names, else a
-    drawn one. `marks`: all of the user."""
+    drawn one."""
     for path in sorted(store.path(layout.ERASURES, "pending").glob("*.json")):
         notes = store.read(pending_name(path.stem), Pending)
-        if notes is not None and notes.mark in marks and notes.since == since:
+        if notes is not None and notes.mark == mark and notes.since == since:
             return path.stem
     for entry in erased_users(store).users:  # of a list that was put back
-        if entry.mark in marks and entry.since == since and not store.path(proof_name(entry.proof)).exists():
+        if entry.mark == mark and entry.since == since and not store.path(proof_name(entry.proof)).exists():
             return entry.proof
     return secrets.token_hex(8)
 
@@ -141,9 +140,9 @@ def proofs(store: Store) -> list[ErasureProof]:
     return [proof for proof in records if proof is not None]
 
 
-def newest(store: Store, marks: Sequence[str]) -> ErasureProof | None:
+def newest(store: Store, mark: str) -> ErasureProof | None:
     """The user's last proof."""
-    return max((each for each in proofs(store) if each.mark in marks), key=lambda each: each.finished, default=None)
+    return max((each for each in proofs(store) if each.mark == mark), key=lambda each: each.finished, default=None)
 
 
 def publish(store: Store, proof: ErasureProof, now: datetime) -> ErasureProof:

@@ -19,20 +19,17 @@ from pipeline.traces.erased import ErasedUser, Forgotten, add, bind, erased_user
 from pipeline.traces.lake import open_lake
 
 
-def put_on_list(store: Store, users: Collection[ErasedUser]) -> list[ErasedUser]:
-    """Put them on the list, from where they are rejected at once; the users with their marks as the keys make them.
+def put_on_list(store: Store, users: Collection[ErasedUser]) -> None:
+    """Put them on the list, from where they are rejected at once.
 
-    Raises ValueError for marks of keys that are not here: nobody would be recognised by them.
+    Raises ValueError for marks of another key: nobody would be recognised by them.
     """
     with exclusive_lock(store):
-        chain = bind(store)
-        missing = sorted({key_of(user.mark) for user in users} - {"", *chain.ids})
-        if missing:
-            raise ValueError(f"The list has marks of the key {', '.join(missing)}, which is not in {store.keys.place}.")
-        raised = [user.model_copy(update={"mark": chain.raised(user.mark)}) for user in users]
-        for user in raised:
+        key = bind(store)
+        if other := sorted({key_of(user.mark) for user in users} - {key.id}):
+            raise ValueError(f"The list has marks of the key {', '.join(other)}, which is not in {store.keys.place}.")
+        for user in users:
             add(store, user)
-    return raised
 
 
 def unbegun(store: Store) -> list[ErasedUser]:
@@ -53,12 +50,13 @@ def reapply(
     `forget`: erases a user by id from a moment on.
     """
     store = context.store
-    raised = put_on_list(store, [*users, *unbegun(store)])
-    listed = Forgotten(raised, bind(store))
+    again = [*users, *unbegun(store)]
+    put_on_list(store, again)
+    listed = Forgotten(again, bind(store))
     here = {id: entry for id in sorted(set(_ids(context))) if (entry := listed.entry(id)) is not None}
     for id, user in here.items():
         forget(id, user.since)
-    for user in raised:
+    for user in again:
         if not store.path(proof_name(user.proof)).exists():
             proof = ErasureProof(
                 id=user.proof,

@@ -12,7 +12,6 @@ from datetime import datetime
 import pyarrow as pa
 
 from pipeline import layout
-from pipeline.mark_keys import key_of
 from pipeline.storage import Record, Store
 from pipeline.traces.erased import bind, user_hash
 from pipeline.traces.lake import Lake
@@ -25,13 +24,9 @@ class DatasetUsers(Record):
 
     newest: dict[str, datetime]
 
-    def has(self, marks: Collection[str], since: datetime | None) -> bool | None:
-        """`marks`: all of the user. None where there are marks of a key that is lost: the user may be one of them."""
-        newest = max((self.newest[mark] for mark in marks if mark in self.newest), default=None)
-        if newest is not None:
-            return since is None or newest >= since
-        known = {key_of(mark) for mark in marks}
-        return False if all(key_of(mark) in known for mark in self.newest) else None
+    def has(self, mark: str, since: datetime | None) -> bool:
+        newest = self.newest.get(mark)
+        return newest is not None and (since is None or newest >= since)
 
 
 def windows(store: Store) -> list[Window]:
@@ -61,8 +56,8 @@ def record_dataset_users(store: Store, lake: Lake) -> None:
         for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"], where(window.scope)):
             for user, at in _newest(batch):
                 newest[user] = max(newest.get(user, at), at)
-        chain = bind(store)
-        marked = {chain.mark(user_hash(user)): at for user, at in newest.items()}
+        key = bind(store)
+        marked = {key.mark(user_hash(user)): at for user, at in newest.items()}
         store.write(_name(window.digest), DatasetUsers(newest=marked))
 
 

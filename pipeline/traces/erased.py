@@ -1,6 +1,6 @@
 """Whom the traces stage has to forget: marks instead of names, and from when.
 
-Owns the list `traces/erased.json` in the store, whose keys it is made with (`traces/marks.json`), and the lock that
+Owns the list `traces/erased.json` in the store, whose key it is made with (`traces/marks.json`), and the lock that
 keeps publication and erasure apart. Refuses to let anybody read rows while a forgotten user could not be recognised,
 and to delete anything: `pipeline.erasure` does, and the map rejects such rows whenever the source brings them again.
 """
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from pipeline import layout
-from pipeline.mark_keys import KeyChain, key_of
+from pipeline.mark_keys import MarkKey, key_of
 from pipeline.storage import Record, Store
 from pipeline.traces.pii import pseudonym
 
@@ -34,26 +34,19 @@ class ErasedUsers(Record):
 
 
 class MarkBinding(Record):
-    """`traces/marks.json`: which keys the marks of this data root are made with."""
+    """`traces/marks.json`: the id of the key that the marks of this data root are made with."""
 
     key: str
-    """Id of the newest one."""
-    is_whole: bool = False
-    """Every mark is of that key: `pipeline.erasure.rekey` has seen to it."""
-    lost: tuple[str, ...] = ()
-    """Ids of keys that a person said are lost."""
-    accepted: tuple[str, ...] = ()
-    """Of `lost`, those whose users a person has forgotten again, as far as they are known."""
 
 
 class Forgotten:
-    """Who is forgotten, to be asked about each user of a row. It holds keys where there is anybody."""
+    """Who is forgotten, to be asked about each user of a row. It holds the key where there is anybody."""
 
-    def __init__(self, users: Iterable[ErasedUser] = (), chain: KeyChain | None = None) -> None:
+    def __init__(self, users: Iterable[ErasedUser] = (), key: MarkKey | None = None) -> None:
         self.users = tuple(users)
-        self._chain = chain
+        self._key = key
         self._by_mark = {user.mark: user for user in self.users}
-        assert chain is not None or not self.users, "nobody is recognised without keys"
+        assert key is not None or not self.users, "nobody is recognised without the key"
 
     def __bool__(self) -> bool:
         return bool(self.users)
@@ -63,10 +56,7 @@ class Forgotten:
         return self.entry_of_hash(user_hash(user_id)) if self.users and user_id is not None else None
 
     def entry_of_hash(self, hash: str) -> ErasedUser | None:
-        if self._chain is None:
-            return None
-        entries = [user for mark in self._chain.marks(hash) if (user := self._by_mark.get(mark))]
-        return max(entries, key=reach, default=None)
+        return None if self._key is None else self._by_mark.get(self._key.mark(hash))
 
 
 NOBODY = Forgotten()
@@ -90,42 +80,30 @@ def erased_users(store: Store) -> ErasedUsers:
 def forgotten(store: Store) -> Forgotten:
     """Who is forgotten. Raises ValueError where one of them could not be recognised: no row may be read then."""
     users = erased_users(store).users
-    return Forgotten(users, recognising_keys(store)) if users else NOBODY
+    return Forgotten(users, recognising_key(store)) if users else NOBODY
 
 
-def recognising_keys(store: Store, *, forgetting: bool = False) -> KeyChain:
-    """The keys, with which every user of the list is recognised.
-
-    `forgetting`: nobody is to be let in, and users whose key a person said is lost can be forgotten again. Raises
-    ValueError where keys are missing.
-    """
+def recognising_key(store: Store) -> MarkKey:
+    """The key, which recognises every user of the list. Raises ValueError where it is another one or missing."""
     binding = store.read(layout.MARKS, MarkBinding)
     marks = [user.mark for user in erased_users(store).users]
-    keys = {key for key in [*map(key_of, marks), binding.key if binding else ""] if key}
-    lost = set(binding.lost if forgetting else binding.accepted) if binding else set[str]()
-    chain = store.keys.chain(store.root, new=not keys - lost)
-    missing = sorted(keys - lost - set(chain.ids))
-    if missing:
-        users = sum(key_of(mark) in missing for mark in marks)
+    wanted = {*map(key_of, marks), *([binding.key] if binding else [])}
+    key = store.keys.key(store.root, new=not wanted)
+    if missing := sorted(wanted - {key.id}):
         raise ValueError(
-            f"{store.root} has marks of the key {', '.join(missing)}, which is not in {store.keys.place} (that has "
-            f"{', '.join(chain.ids)}): {users} forgotten users would not be recognised, so no row is read. Restore the "
-            "key, oldest first. If it is lost: docs/operations.md, Keys."
+            f"{store.root} has marks of the key {', '.join(missing)}, and {store.keys.place} has {key.id}: "
+            f"{len(marks)} forgotten users would not be recognised, so no row is read. Restore the key "
+            "(docs/operations.md, Keys)."
         )
-    return chain
+    return key
 
 
-def bind(store: Store) -> KeyChain:
-    """The keys to make marks with, on record before the first mark is."""
-    chain = recognising_keys(store, forgetting=True)
-    binding = store.read(layout.MARKS, MarkBinding)
-    if binding is None:
-        places = (layout.ERASED, layout.ERASURES, layout.DATASET_USERS)
-        binding = MarkBinding(key=chain.newest, is_whole=not any(store.path(name).exists() for name in places))
-        store.write(layout.MARKS, binding)
-    elif binding.key != chain.newest:
-        store.write(layout.MARKS, binding.model_copy(update={"key": chain.newest, "is_whole": False}))
-    return chain
+def bind(store: Store) -> MarkKey:
+    """The key to make marks with, on record before the first mark is."""
+    key = recognising_key(store)
+    if store.read(layout.MARKS, MarkBinding) is None:
+        store.write(layout.MARKS, MarkBinding(key=key.id))
+    return key
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def test_verify_finds_a_tampered_line_and_a_tampered_proof(settings: Deployment,
     output = capsys.readouterr().out
     head = output.split()[-1]
     assert "3 entries" in output
-    assert main(["verify", "--known", head]) == 0
+    assert main(["verify", "--against", head]) == 0
     store, proof = settings.store(), only(settings)
     path = store.write(f"erasures/{proof.id}.json", proof.model_copy(update={"places": {}}))
     assert main(["verify"]) == 1

@@ -1,68 +1,42 @@
-"""A backup that is older than an erasure: nothing reads it before the user is forgotten again."""
+"""A backup that is older than an erasure: who was forgotten since is forgotten again, by a list of marks."""
 
+import io
 import shutil
 from pathlib import Path
 
 import pytest
 
-from assets.anchors import refuse_restored
-from assets.resources import deployment
-from jobs.anchoring import command_instance
+from assets.resources import Deployment
 from jobs.governance import main
 from pipeline.erasure.proof import proofs
-from pipeline.storage import Store
-from tests.jobs.test_governance import rows_of
-from tests.jobs.test_verifying import USERS, Watched, watched
+from tests.jobs.test_governance import USER, rows_of, settings
 
 pytestmark = pytest.mark.slow
 
-__all__ = ["watched"]
+__all__ = ["settings"]
 
 
-@pytest.fixture
-def restored(watched: Watched) -> Watched:
-    shutil.rmtree(watched.root)
-    shutil.copytree(watched.older, watched.root)
-    return watched
-
-
-def refused(store: Store) -> None:
-    with (
-        command_instance() as instance,
-        pytest.raises(ValueError, match="is older than 1 erasures"),
-    ):
-        refuse_restored(instance, store)
-
-
-def test_a_restored_user_is_forgotten_again_by_the_anchors(restored: Watched, capsys) -> None:
-    (again,) = {proof.id for proof in proofs(Store(restored.kept))} - {proof.id for proof in proofs(restored.store)}
-    assert rows_of(deployment(), USERS[1]) == 2
-    refused(restored.store)
-    assert main(["reapply"]) == 0
-    assert "1 users are on the list; 1 of them had rows here" in capsys.readouterr().out
-    assert rows_of(deployment(), USERS[1]) == 0 and rows_of(deployment(), USERS[2]) == 2
-    assert again in {proof.id for proof in proofs(restored.store)}, "under the id of the first proof"
-    with command_instance() as instance:
-        refuse_restored(instance, restored.store)
-
-
-def test_a_list_stands_in_for_a_lost_instance(
-    restored: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+def test_who_was_forgotten_since_is_forgotten_again(
+    settings: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    root = settings.store().root
+    backup = shutil.copytree(root, tmp_path / "backup")
+    main(["forget", USER, "--yes"])
+    (first,) = proofs(settings.store())
+    main(["forget", "somebody-else", "--yes"])
+    capsys.readouterr()
+    assert main(["forgotten"]) == 0
     listed = tmp_path / "forgotten.json"
-    shutil.copy(restored.kept / "traces" / "erased.json", listed)
+    listed.write_text(capsys.readouterr().out)
+    shutil.rmtree(root)
+    shutil.copytree(backup, root)
+    assert rows_of(settings, USER) == 2
+    monkeypatch.setattr("sys.stdin", io.StringIO())  # a list is not asked about
     assert main(["reapply", str(listed)]) == 0
     assert "2 users are on the list; 1 of them had rows here" in capsys.readouterr().out
-    assert rows_of(deployment(), USERS[1]) == 0
+    assert rows_of(settings, USER) == 0 and rows_of(settings, "bob") == 2
+    assert first.id in {proof.id for proof in proofs(settings.store())}, "under the id of the first proof"
+    assert main(["verify"]) == 0
     listed.write_text("user-ann\n")
     assert main(["reapply", str(listed)]) == 2
     assert "is not what `pt governance forgotten` prints" in capsys.readouterr().err
-
-
-def test_a_killed_reapply_is_refused_until_it_is_done(restored: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jobs.governance.forget_user", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        main(["reapply"])
-    refused(restored.store)
-    monkeypatch.undo()

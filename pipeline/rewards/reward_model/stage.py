@@ -116,8 +116,8 @@ def _make(
                 uri=str(context.store.path(folder, MODEL_FOLDER)), digest=digest_dir(staging / MODEL_FOLDER)
             )
             trained = {thumb.user for thumb in thumbs if parts[thumb.user] == "train"}
-            chain = bind(context.store)
-            marks = sorted(chain.mark(user_hash(user)) for user in trained)
+            key = bind(context.store)
+            marks = sorted(key.mark(user_hash(user)) for user in trained)
             report = report.model_copy(
                 update={
                     "model": model,

@@ -74,8 +74,8 @@ def test_retention_drops_governed_days_and_keeps_their_account(run: Run, store: 
     assert (entry.subject, entry.detail["days"]) == ("governed before 2026-01-06", ["2026-01-05"])
     held = dataset_users(store, whole.iteration.dataset.digest)
     assert held is not None
-    assert held.has([mark_of("u1")], None)
-    assert not held.has([mark_of("u9")], None)
+    assert held.has(mark_of("u1"), None)
+    assert not held.has(mark_of("u9"), None)
 
 
 def test_the_stage_goes_on_and_does_not_bring_a_dropped_day_back(run: Run, store: Store, export: Path) -> None:
