@@ -128,9 +128,9 @@ def test_a_full_disk_is_said_without_sql(tmp_path: Path) -> None:
         with pytest.raises(OperationalError) as full:
             connection.execute(sqlalchemy.text("INSERT INTO runs VALUES (zeroblob(100000))"))
         with pytest.raises(OperationalError) as other:
-            connection.execute(sqlalchemy.text("SELECT * FROM nothing"))
+            connection.execute(sqlalchemy.text("SELECT * FROM absent"))
     assert "[SQL" in str(full.value) and described(full.value).startswith("The disk is full. Make room and type")
-    assert described(other.value) == "(sqlite3.OperationalError) no such table: nothing (OperationalError)"
+    assert described(other.value) == "(sqlite3.OperationalError) no such table: absent (OperationalError)"
 
 
 def test_forget_says_what_a_source_of_others_keeps(settings: Deployment, monkeypatch, capsys) -> None:
