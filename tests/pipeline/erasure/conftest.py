@@ -69,7 +69,11 @@ def row(user: str, day: str, number: int) -> dict[str, Any]:
         "user_id": user,
         "session_id": f"{user}-session",
         "messages": [
-            {"role": "user", "content": f"What is {number // 2} + 1? Says {secret(user)}.", "tool_calls": None}
+            {
+                "role": "user",
+                "content": f"What is {number // 2} + 1? Says {secret(user)} on day {day[-1]}.",
+                "tool_calls": None,
+            }
         ],
         "completion": f"#### {number // 2 + (1 if right else 5)}",
         "feedback": [{"name": "thumb", "value": float(right), "source": "API"}],
