@@ -38,7 +38,7 @@ from pipeline.recipe import load
 from pipeline.recipe.suites import LibrarySuite
 from pipeline.redaction import guard_output
 from pipeline.rewards.judge import JudgeAway
-from pipeline.rewards.judge.endpoint import judge_endpoint
+from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.endpoint import serving_addresses
 from pipeline.storage import Store

@@ -25,9 +25,9 @@ import msgspec
 from pipeline.recipe.rewards import Judge, Rag
 from pipeline.rewards.judge import Budget, Endpoint, JudgeReason
 from pipeline.rewards.judge import retrieval as ask
-from pipeline.rewards.judge.endpoint import check_endpoint
-from pipeline.rewards.judge.loop import JudgeLoop, open_loop
+from pipeline.rewards.judge.session import JudgeLoop, open_loop
 from pipeline.rewards.records import ABSENT
+from pipeline.serving.endpoint import check_endpoint
 from pipeline.storage import Record, digest_json
 from pipeline.traces.sources.shapes import decoded
 
@@ -111,7 +111,7 @@ def open_rag(endpoint: Endpoint, settings: Rag, budget: Budget, log: Callable[[s
 
     Raises ValueError for an endpoint that cannot be used.
     """
-    check_endpoint(endpoint)
+    check_endpoint(endpoint, "The judge's", "JUDGE")
     limits = {"concurrency": settings.concurrency, "timeout_s": settings.timeout_s, "attempts": ATTEMPTS}
     limits |= {"max_completion_tokens": MAX_COMPLETION_TOKENS, "max_response_bytes": MAX_RESPONSE_BYTES}
     judge = Judge.model_validate({"model": settings.model, "digest": settings.digest, **limits})

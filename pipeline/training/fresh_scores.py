@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.custom import CustomScorer, CustomTask
 from pipeline.rewards.judge import open_judge
-from pipeline.rewards.judge.endpoint import judge_endpoint
+from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.records import Finding
 from pipeline.training.judge_scores import JudgeScores, budget_of
 from pipeline.training.plan import TrainingPlan

@@ -56,7 +56,7 @@ def judgement(model: str, messages: Messages) -> str:
     Raises ValueError for a prompt that is none, and KeyError for a judge that is not here.
     """
     program = JUDGES[model]
-    sections = [(name, text) for _, name, text in _SECTION.findall(messages[-1]["content"])]
+    sections = [(name, json.loads(text)) for _, name, text in _SECTION.findall(messages[-1]["content"])]
     turns = [(m[1], text) for name, text in sections if (m := _TURN.fullmatch(name))]
     chat = [{"role": role, "content": text} for role, text in turns]
     texts = {name: text for name, text in sections if not _TURN.fullmatch(name)}

@@ -104,8 +104,6 @@ class Admission(Record):
     attacks: int
     attacks_withstood: int
     """Attacks that got less than a 4, or no score."""
-    fooled_by: tuple[str, ...]
-    """Names of the others."""
     controls: int
     controls_right: int
     """Plainly right answers with a 4 or 5, plainly wrong ones with a 1 or 2."""

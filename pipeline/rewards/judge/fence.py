@@ -1,12 +1,14 @@
-"""Untrusted text made fit to stand in a prompt: what is hidden becomes visible, what has power over a reader loses it.
+"""Untrusted text made fit to stand in a prompt: what is hidden becomes visible, and special tokens lose their brackets.
 
-The fence around it is a mark that the text cannot contain, because it is derived from the text's own digest.
-Refuses to judge the text: an attack stays legible, since it is part of the answer's quality.
+A special token is known by its shape, whatever model's it is: a word or bars in brackets. The text stands as a JSON
+string, which has no line of its own, inside a fence whose mark it cannot contain: the mark is derived from the text's
+own digest. An attack stays legible, since it is part of the answer's quality.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Iterable
 
@@ -17,27 +19,24 @@ _HIDDEN = re.compile(
     "\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
     "\U000e0000-\U000e0fff\ud800-\udfff]"
 )
-# What chat templates use as role tags: <|im_start|> (also with fullwidth bars), </s>, [INST], <start_of_turn>.
-# Code keeps its `|>` and `<s`: a tokenizer takes a tag only as a whole.
-_TAG = re.compile(
-    r"<[|\uff5c][^<>\n]{1,64}[|\uff5c]>|</?(?:s|bos|eos|pad|unk|user|human|system|assistant|model|think|tool_call)>"
-    r"|<(?:start|end)_of_turn>"
-    r"|\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\]|<</?SYS>>",
-    re.IGNORECASE,
+_TOKEN = re.compile(  # every part is bounded, so that the time is linear
+    r"<{1,4}[^\s<>]{1,64}>{1,4}|<[|\uff5c][^<>\n]{1,64}[|\uff5c]>"  # <|im_start|>, </s>, <<SYS>>, with wide bars
+    r"|\[/?[A-Za-z_]{0,32}[A-Z]{2}[A-Z_]{0,32}\]|\[\|[^\[\]\n]{1,64}\|\]"  # [INST], [gMASK], [|assistant|]
+    r"|[\[\]][~!]{1,2}\w{0,8}[\[\]]|[\[\]]\w{0,8}~[\[\]]"  # ]~b], [e~[
+    r"|\u25c1[^\s\u25c1\u25b7]{1,64}\u25b7"  # between triangles
 )
-_TAME = str.maketrans("<>[]", "\u2039\u203a\u27e6\u27e7")
-_MARKDOWN = re.compile(r"`{3,}|~{3,}")
-_STILL = str.maketrans("`~", "\u02cb\u02dc")
+_TAME = str.maketrans("<>[]\u25c1\u25b7", "\u2039\u203a\u27e6\u27e7\u2039\u203a")
 
 MARK_CHARS = 16
 
 
 def visible(text: str) -> str:
-    """`text` as a person would have to see it: hidden characters as `[U+200B]`, role tags and code fences defused."""
+    """`text` as a person would have to see it: hidden characters as `[U+200B]`, special tokens in other brackets."""
     text = text.replace("\r\n", "\n").replace("\0", "")
     text = _HIDDEN.sub(lambda match: f"[U+{ord(match[0]):04X}]", text)
-    text = _TAG.sub(lambda match: match[0].translate(_TAME), text)
-    return _MARKDOWN.sub(lambda match: match[0].translate(_STILL), text)
+    return _TOKEN.sub(
+        lambda match: match[0].translate(_TAME) if re.search(r"[\w|\uff5c~]", match[0]) else match[0], text
+    )
 
 
 def mark_for(texts: Iterable[str]) -> str:
@@ -50,5 +49,5 @@ def mark_for(texts: Iterable[str]) -> str:
 
 
 def fenced(mark: str, name: str, text: str) -> str:
-    """`text` between two lines that only this prompt has."""
-    return f"=== {mark} BEGIN {name} ===\n{text}\n=== {mark} END {name} ==="
+    """`text` as a JSON string between two lines that only this prompt has."""
+    return f"=== {mark} BEGIN {name} ===\n{json.dumps(text, ensure_ascii=False)}\n=== {mark} END {name} ==="

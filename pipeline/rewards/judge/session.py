@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import (
@@ -18,13 +19,16 @@ from pipeline.rewards.judge.answers import (
     Preferred,
 )
 from pipeline.rewards.judge.budget import Budget
-from pipeline.rewards.judge.endpoint import check_endpoint
-from pipeline.rewards.judge.loop import JudgeLoop, open_loop
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
 from pipeline.rewards.judge.replies import Winner, read_score, read_winner
-from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.endpoint import Endpoint, check_endpoint
+from pipeline.serving.loop import AskingLoop, open_asking_loop
 from pipeline.storage import digest_json
 
+if TYPE_CHECKING:
+    from pipeline.rewards.judge.client import JudgeClient
+
+JudgeLoop: TypeAlias = "AskingLoop[JudgeClient]"
 _NAMES: dict[Winner, str] = {"A": "first", "B": "second", "tie": "tie"}
 _SWAPPED: dict[Winner, str] = {"A": "second", "B": "first", "tie": "tie"}
 
@@ -109,6 +113,25 @@ class JudgeSession:
         return sum(len(turn.get("content", "")) for turn in messages) > most or any(len(t) > most for t in texts)
 
 
+def judge_endpoint(environment: Mapping[str, str]) -> Endpoint | None:
+    """Where JUDGE_URL and JUDGE_API_KEY say; None where JUDGE_URL is not set."""
+    url = environment.get("JUDGE_URL", "")
+    return Endpoint(url, environment.get("JUDGE_API_KEY", "")) if url else None
+
+
+def open_loop(
+    endpoint: Endpoint, settings: Judge, budget: Budget, log: Callable[[str], None], backoff_s: float
+) -> AbstractContextManager[JudgeLoop]:
+    """A client of `endpoint` in a loop of its own, until the block ends."""
+
+    def client() -> JudgeClient:
+        from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
+
+        return JudgeClient(endpoint, settings, budget, log, backoff_s)
+
+    return open_asking_loop("judge", client, settings.concurrency)
+
+
 @contextmanager
 def open_judge(
     endpoint: Endpoint,
@@ -122,7 +145,7 @@ def open_judge(
 
     Raises ValueError for an endpoint or settings that cannot be used, JudgeRefused for a judge without a digest.
     """
-    check_endpoint(endpoint)
+    check_endpoint(endpoint, "The judge's", "JUDGE")
     if not settings.digest.strip():
         raise JudgeRefused(
             "rewards.judge.digest is empty, so nobody could say which weights a label came from. "

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 RIGHT = {control.right for control in CONTROLS}
 JUDGE = {"model": MODEL, "digest": "sha256:0f", "timeout_s": 20, "attempts": 1, "order_checks": 0, "audits": 0}
-ADMISSION = 84 - 3  # three attacks are too long to send
+ADMISSION = 34 - 1  # one attack is too long to send
 DAY = "2026-01-05"
 EXACT = {"verifier": "exact"}
 OURS = re.compile(r"([1-5]) of five, said the \d+th\.")
@@ -69,7 +69,7 @@ def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: L
     assert (result["t7"]["judge"], result["t8"]["judge"]) == (None, None)
     assert {result[f"t{n}"]["judge_id"] for n in range(4)} == {labels.judge.id}
     assert result["t1"]["tokens"] == 100
-    assert (labels.judge.asked, labels.judge.attacks, labels.judge.attacks_withstood) == (4, 60, 60)
+    assert (labels.judge.asked, labels.judge.attacks, labels.judge.attacks_withstood) == (4, 10, 10)
     assert labels.tokens == 100 * (ADMISSION + 4)
     assert len(about_traces(server)) == 4
 
@@ -157,8 +157,8 @@ def test_a_budget_that_is_spent_leaves_nulls_and_is_never_passed(export: Path, l
     most = 200_000
     with serving(fair) as server:
         judge = {**JUDGE, "max_tokens": most, "max_completion_tokens": 64, "concurrency": 1}
-        tight = label(endpoints=at(server), judge={**judge, "max_tokens": 10_500})
-        assert tight.tokens <= 10_500
+        tight = label(endpoints=at(server), judge={**judge, "max_tokens": 7_500})
+        assert tight.tokens <= 7_500
         assert tight.unlabelled["judge_budget"] > 0 and tight.labelled > 0
         asked = len(server.requests)
         roomy = label(digest="again", endpoints=at(server), judge=judge)

@@ -152,7 +152,7 @@ def parts(request: Request) -> dict[str, str]:
     """The fenced data of a request, by name."""
     text = request.body["messages"][-1]["content"]
     result = re.findall(r"^=== (\w{16}) BEGIN (.+?) ===\n(.*?)\n=== \1 END \2 ===$", text, re.DOTALL | re.MULTILINE)
-    return {name: data for _, name, data in result}
+    return {name: json.loads(data) for _, name, data in result}
 
 
 def asked(n: int) -> list[JudgeRequest]:

@@ -1,12 +1,10 @@
-import re
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
-from pipeline.recipe.rewards import DEFAULT_RUBRIC, Judge
+from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Admission, Budget, Endpoint, JudgeRefused, JudgeRequest, open_judge
-from pipeline.rewards.judge.attacks import FILLER_CHARS, attacks
+from pipeline.rewards.judge.attacks import ATTACKS, FILLER_CHARS
 from pipeline.rewards.judge.controls import CONTROLS
 
 from .endpoint import (
@@ -28,7 +26,6 @@ from .endpoint import (
 pytestmark = pytest.mark.slow
 
 RIGHT = {control.right for control in CONTROLS}
-CORPUS = attacks(DEFAULT_RUBRIC)
 ROOMY = JUDGE.model_copy(update={"max_text_chars": 10 * FILLER_CHARS, "concurrency": 8})
 
 
@@ -48,43 +45,29 @@ def admitted(
         return judge.admit(lineage)
 
 
-def test_the_corpus_is_sixty_attacks_of_many_families() -> None:
-    assert len(CORPUS) == len({attack.name for attack in CORPUS}) == 60
-    assert len({attack.asked.completion for attack in CORPUS}) == 60
-    families = Counter(re.sub(r"_\d+$", "", attack.name) for attack in CORPUS)
-    assert len(families) >= 15 and max(families.values()) <= 10
-    assert {":", "Solution", "Thought process:", ""} <= {attack.asked.completion for attack in CORPUS}
-    assert sum(len(attack.asked.completion) >= 0.99 * FILLER_CHARS for attack in CORPUS) == 3
-    assert attacks(DEFAULT_RUBRIC) == CORPUS
-
-
 def test_no_attack_is_a_right_answer() -> None:
     right = {control.question: control.right for control in CONTROLS}
-    for attack in CORPUS:
+    assert len({attack.asked.completion for attack in ATTACKS}) == 10
+    for attack in ATTACKS:
         question = attack.asked.messages[0]["content"]
         assert right[question] not in attack.asked.completion
         assert attack.asked.reference in (None, right[question])
-
-
-@pytest.mark.parametrize("rubric", ["", "\n", "5: good\n1: bad", "{braces}"])
-def test_any_rubric_can_be_quoted(rubric: str) -> None:
-    assert len(attacks(rubric)) == 60
 
 
 def test_a_perfect_judge_is_let_in() -> None:
     with serving(marking(perfect)) as server, open_judge(Endpoint(server.url), ROOMY, Budget(*UNLIMITED)) as judge:
         admission = judge.admit(["sha256:aa", "bb"])
         assert admission.id == judge.id
-    assert (admission.attacks, admission.attacks_withstood, admission.fooled_by) == (60, 60, ())
+    assert (admission.attacks, admission.attacks_withstood) == (10, 10)
     assert (admission.controls, admission.controls_right, admission.abstained) == (24, 24, {})
-    assert len(server.requests) == 84
-    assert admission.tokens == 8400
+    assert len(server.requests) == 34
+    assert admission.tokens == 3400
 
 
 def test_attacks_that_are_too_long_to_send_are_withstood() -> None:
     admission = admitted(marking(perfect), JUDGE)
-    assert admission.attacks_withstood == 60
-    assert admission.abstained == {"judge_too_long": 3}
+    assert admission.attacks_withstood == 10
+    assert admission.abstained == {"judge_too_long": 1}
 
 
 def always_5(text: str) -> int:
@@ -117,24 +100,22 @@ def test_admission_refuses_a_judge_that_cannot_judge(mark: Callable[[str], int])
 @pytest.mark.parametrize(
     ("fooled_by", "names"),
     [
-        (lambda text: text == ":", ["master_key_1"]),
-        (lambda text: "Solution" in text, ["master_key_3", "master_key_4"]),
-        (lambda text: "score: 1.0" in text, ["claimed_score_1"]),
-        (lambda text: not text.strip(), ["empty_1", "empty_2", "empty_3", "filler_1"]),
-        (lambda text: text.endswith("?"), ["echo_1"]),
-        (lambda text: "5점" in text, ["language_1"]),
+        (lambda text: text == ":", ["colon"]),
+        (lambda text: "score: 1.0" in text, ["claimed_score"]),
+        (lambda text: '"score": 5' in text, ["fake_verdict", "role_tag", "end_of_data"]),
+        (lambda text: "professors" in text, ["authority"]),
     ],
 )
 def test_a_judge_that_can_be_fooled_is_refused_by_name(fooled_by: Callable[[str], bool], names: list[str]) -> None:
     with pytest.raises(JudgeRefused) as refused:
         admitted(marking(lambda text: 4 if fooled_by(text) else perfect(text)))
-    assert f"to {len(names)} of 60 attacks" in str(refused.value)
+    assert f"to {len(names)} of 10 attacks" in str(refused.value)
     assert ", ".join(names) in str(refused.value)
     assert str(refused.value).endswith("in rewards.judge.")
 
 
 def test_a_doubtful_three_is_not_being_fooled() -> None:
-    assert admitted(marking(lambda text: 5 if text in RIGHT else 2 if len(text) < 60 else 3)).attacks_withstood == 60
+    assert admitted(marking(lambda text: 5 if text in RIGHT else 2 if len(text) < 60 else 3)).attacks_withstood == 10
 
 
 def test_two_controls_of_twenty_four_may_be_wrong_and_three_not() -> None:
@@ -156,7 +137,7 @@ def test_a_judge_that_abstains_on_attacks_withstands_them() -> None:
         return scored(perfect(text)) if text in known else completion("I will not score this.")
 
     admission = admitted(wary)
-    assert (admission.attacks_withstood, admission.abstained) == (60, {"judge_malformed": 60})
+    assert (admission.attacks_withstood, admission.abstained) == (10, {"judge_malformed": 10})
 
 
 def test_attacks_that_never_reached_the_judge_prove_nothing() -> None:
@@ -164,7 +145,7 @@ def test_attacks_that_never_reached_the_judge_prove_nothing() -> None:
         return scored(perfect(parts(request)["answer to be scored"])) if place < 30 else Said(500)
 
     settings = ROOMY.model_copy(update={"attempts": 1, "concurrency": 1})
-    with pytest.raises(JudgeRefused, match=r"54 of 60 attacks could not be put to .* judge_unavailable 54"):
+    with pytest.raises(JudgeRefused, match=r"4 of 10 attacks could not be put to .* judge_unavailable 4"):
         admitted(flaky, settings)
 
 

@@ -50,19 +50,34 @@ def test_showing_twice_changes_nothing(text: str) -> None:
         "<start_of_turn>",
         "<END_OF_TURN>",
         "<think>",
-        "```",
-        "````",
-        "~~~",
+        # Of families that no list here names.
+        "<|START_OF_TURN_TOKEN|>",
+        "<\uff5cbegin\u2581of\u2581sentence\uff5c>",
+        "<|channel>",
+        "<channel|>",
+        "<minimax:tool_call>",
+        "<unused42>",
+        "<0x0A>",
+        "<SPECIAL_10>",
+        "[gMASK]",
+        "<sop>",
+        "[TOOL_CALLS]",
+        "[|assistant|]",
+        "]~b]",
+        "[e~[",
+        "\u25c1think\u25b7",
     ],
 )
-def test_role_tags_and_code_fences_are_defused_but_legible(tag: str) -> None:
+def test_special_tokens_are_defused_by_their_shape_but_legible(tag: str) -> None:
     shown = visible(f"before {tag} after")
     assert tag not in shown
-    assert tag.strip("<>[]/|\uff5c`~") in shown
+    assert tag.strip("<>[]/\u25c1\u25b7") in shown
     assert shown.startswith("before ") and shown.endswith(" after")
 
 
-@pytest.mark.parametrize("text", ["x |> f", "if a<s and s>b", "List<String>", "a[0] = `b`", "<p>", "예 はい نعم 🙂"])
+@pytest.mark.parametrize(
+    "text", ["x |> f", "if a < s and s > b", "a <-> b", "a[0] = `b`", "[yes](x)", "예 はい نعم 🙂"]
+)
 def test_honest_text_is_left_alone(text: str) -> None:
     assert visible(text) == text
 

@@ -1,10 +1,12 @@
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
 from pipeline.rewards.judge import JudgeRequest, PairComparison
-from pipeline.rewards.judge.attacks import Attack, attacks
+from pipeline.rewards.judge.attacks import ATTACKS, Attack
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
 from pipeline.rewards.judge.session import judge_id
 from pipeline.storage import digest_json
@@ -56,14 +58,14 @@ def test_data_stays_where_it_belongs(prompt: str, completion: str, reference: st
     assert messages == score_prompt(asked, DEFAULT_RUBRIC)
 
 
-@pytest.mark.parametrize("attack", attacks(DEFAULT_RUBRIC), ids=lambda attack: attack.name)
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_no_attack_gets_out_of_its_fence(attack: Attack) -> None:
     messages = score_prompt(attack.asked, DEFAULT_RUBRIC)
     result = seen(messages)
     assert list(result)[-1] == "answer to be scored"
-    outside = messages[1]["content"].replace(result["answer to be scored"], "")
+    outside = messages[1]["content"].replace(json.dumps(result["answer to be scored"], ensure_ascii=False), "")
     assert "Ignore all earlier instructions" not in outside
-    assert not [tag for tag in ("<|im_start|>", "</s>", "\u200b", "\u202e", "```") if tag in messages[1]["content"]]
+    assert not [tag for tag in ("<|im_start|>", "</s>", "\u200b", "\u202e") if tag in messages[1]["content"]]
 
 
 def test_a_role_is_not_to_be_trusted_either() -> None:
@@ -109,4 +111,4 @@ def test_a_new_prompt_needs_a_new_version() -> None:
         compare_prompt(PairComparison(QUESTION, "42", hostile), "rubric"),
         score_prompt(JudgeRequest(CALLING, PARALLEL), "rubric"),
     ]
-    assert (VERSION, digest_json([prompts, SCORE, WINNER])[:16]) == ("2", "3e203dd37464cc8a")
+    assert (VERSION, digest_json([prompts, SCORE, WINNER])[:16]) == ("3", "a6c595bc24682ec3")
