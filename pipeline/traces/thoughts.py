@@ -61,10 +61,22 @@ def check(text: str) -> None:
 
 def without_thoughts(text: str) -> str | None:
     """The answer that an assistant's text holds; None where a thought in it is not closed. Raises ControlTokens."""
-    answer = _of_channels(text) if text.lstrip().startswith(("<|channel|>", "<|start|>")) else _of_tags(text)
+    answer = _of_channels(text) if _has_channels(text) else _of_tags(text)
     if answer is not None and _odd.search(answer):
         raise ControlTokens
     return answer
+
+
+def behind_thoughts(text: str) -> str | None:
+    """The same for who only reads the answer, whatever control tokens it holds."""
+    try:
+        return _of_channels(text) if _has_channels(text) else _of_tags(text)
+    except ControlTokens:
+        return None
+
+
+def _has_channels(text: str) -> bool:
+    return text.lstrip().startswith(("<|channel|>", "<|start|>"))
 
 
 def _of_tags(text: str) -> str | None:

@@ -14,6 +14,8 @@ import unicodedata
 from fractions import Fraction
 from typing import NamedTuple
 
+from pipeline.traces.thoughts import behind_thoughts
+
 MAX_ANSWER_CHARS = 400
 
 _INVISIBLE = dict.fromkeys([0x00AD, 0x180E, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F, *range(0x2060, 0x2065), 0xFEFF])
@@ -27,14 +29,6 @@ _NOT_UNITS = re.compile(
     r"one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|\w+teen|\w+ty)\b",
     re.IGNORECASE,
 )
-
-
-_THOUGHT = r"\|?(?:begin_of_|end_of_)?(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning)\|?"
-_OPENED = re.compile(rf"\s*(?:<{_THOUGHT}>|\[THINK\]|◁think▷)", re.IGNORECASE)
-_CLOSED = re.compile(rf"<[|/]+{_THOUGHT}>|<\|end_of_{_THOUGHT}>|\[/THINK\]|◁/think▷", re.IGNORECASE)
-_CLOSED_LINE = re.compile(rf"(?:{_CLOSED.pattern})[ \t]*(?:\n|\Z)", re.IGNORECASE)
-_FINAL_CHANNEL = "<|channel|>final<|message|>"
-
 _MARKER = re.compile(
     r"(?<!#)####(?!#)|\\f?box(?:ed)?\s*\{|^[ \t]*#{1,6}[ \t*]*(?:final )?(?:answer|result)[ \t:*]*$",
     re.IGNORECASE | re.MULTILINE,
@@ -43,26 +37,6 @@ _HEADING = re.compile(r"^[ \t]*#{1,6}[ \t]", re.MULTILINE)
 _SOMETHING = re.compile(r"\S")
 _LATEX_WORD = re.compile(r"\\(?:text|mathrm|mbox)\{[^{}]*\}|\\[a-zA-Z]+")
 _WORD = re.compile(r"[^\W\d_]{3,}(?!\()|[^\x00-\x7f\W\d_]{2,}")
-
-
-def without_thoughts(text: str) -> str | None:
-    """The text behind the thoughts that it begins with; None where a thought has no end.
-
-    A chat template may have opened the thought in the prompt: then the text has its end alone, at the end of a line.
-    """
-    if _FINAL_CHANNEL in text:
-        return text.rpartition(_FINAL_CHANNEL)[2].partition("<|")[0]
-    if text.lstrip().startswith("<|channel|>"):
-        return None
-    if not _OPENED.match(text):
-        closed = _CLOSED_LINE.search(text)
-        return text if closed is None or "```" in text[: closed.start()] else text[closed.end() :]
-    while _OPENED.match(text):
-        closed = _CLOSED.search(text)
-        if closed is None:
-            return None
-        text = text[closed.end() :]
-    return text
 
 
 def visible(text: str) -> str:
@@ -79,7 +53,7 @@ class MarkedAnswer(NamedTuple):
 
 def final_answer(text: str) -> str | None:
     """The answer that a solution commits to, or None."""
-    text = visible(without_thoughts(text) or "")
+    text = visible(behind_thoughts(text) or "")
     outside = "\n".join(text.split("```")[::2])
     marked = marked_answer(outside) or marked_answer(text)
     return marked.answer or None if marked else None

@@ -15,7 +15,7 @@ from functools import partial
 from pipeline.conversation import OPENS, split
 from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import mathematics, texts
-from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, reference_answer, without_thoughts
+from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, reference_answer
 from pipeline.rewards.verifiers.calls import same_calls
 from pipeline.rewards.verifiers.choices import choice
 from pipeline.rewards.verifiers.code import check_code
@@ -23,6 +23,7 @@ from pipeline.rewards.verifiers.json_schema import check_json
 from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 from pipeline.rewards.verifiers.time_budget import TimeBudget
+from pipeline.traces.thoughts import behind_thoughts
 
 _FAILED = {WorkerFailure.timeout: Outcome.timeout, WorkerFailure.refused: Outcome.budget}
 CODE_GRACE_S = 5.0
@@ -159,7 +160,7 @@ def _best(grades: Sequence[Grade]) -> Grade:
 def _here(check: VerifierTask) -> Grade | VerifierTask:
     """The verdict where this process can give it, else what a worker has to check. Thoughts are no part of an answer,
     and texts are checked without calls."""
-    said = without_thoughts(check.completion)
+    said = behind_thoughts(check.completion)
     if said is None:
         return Grade(Outcome.no_answer, "")
     check = check._replace(completion=said)
