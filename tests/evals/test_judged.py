@@ -69,7 +69,7 @@ def test_a_judge_that_is_not_admitted_is_inconclusive(tmp_path: Path) -> None:
 def test_the_labels_admission_serves_the_evaluation(tmp_path: Path) -> None:
     settings = section()
     _, server = judged(tmp_path, judge(0.6), settings)
-    assert len(server.requests) == 84 + 240
+    assert len(server.requests) == 34 + 240
     admission = next((tmp_path / layout.JUDGES).glob("*/*.json"))
     for path in (tmp_path / layout.JUDGEMENTS).glob("*/*"):
         path.unlink()
@@ -113,7 +113,7 @@ def test_a_forgotten_pair_leaves_its_cost_alone(tmp_path: Path) -> None:
     assert make(removals(store, ["item-0003", "item-0007"])) == [f"{journal.relative_to(tmp_path)}: 2 lines"]
     after = [json.loads(line) for line in journal.read_text().splitlines()]
     assert not keys & {each["key"] for each in after} and "item-0003" not in journal.read_text()
-    assert sum(each["tokens"] for each in after) == sum(each["tokens"] for each in before) == 100 * (84 + 240)
+    assert sum(each["tokens"] for each in after) == sum(each["tokens"] for each in before) == 100 * (34 + 240)
     _, server = judged(tmp_path, judge(0.6), settings)
     assert len(server.requests) == 4
 
@@ -169,7 +169,7 @@ def test_the_budget_is_that_of_the_iteration(tmp_path: Path) -> None:
         return said._replace(body=said.body.replace(b'"prompt_tokens": 90', b'"prompt_tokens": 990'))
 
     got, server = judged(tmp_path, dear, settings, gathered, judge=poor)
-    assert 84 < len(server.requests) < 84 + 240
+    assert 34 < len(server.requests) < 34 + 240
     verdict = gate.judge(reported(settings, gathered, got), settings)
     assert verdict.verdict is Verdict.INCONCLUSIVE and "budget ended before" in verdict.reasons[0]
     _, server = judged(tmp_path, dear, settings, gathered, judge=poor)
@@ -211,7 +211,7 @@ def test_a_judge_that_is_away_can_be_asked_later(tmp_path: Path) -> None:
     with pytest.raises(JudgeAway, match="did not answer about"):
         judged(tmp_path, breaks, settings)
     ((got,), server) = judged(tmp_path, later, settings)
-    assert len(server.requests) <= 240 - (200 - 84) + 2 * JUDGE.concurrency and not got.provenance.problems
+    assert len(server.requests) <= 240 - (200 - 34) + 2 * JUDGE.concurrency and not got.provenance.problems
     (of_report,) = judge_suites(store, plan(section()), None, [evidence(section())], print)
     assert "Set JUDGE_URL" in of_report.provenance.problems[0]
     (nobody,) = judge_suites(store, plan(section(), judge=None), None, [evidence(section())], print)
