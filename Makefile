@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast test-all test-vllm pytest lint serve ui clean help
+.PHONY: run test test-fast test-all test-ways test-vllm pytest lint serve ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
@@ -20,6 +20,7 @@ help:
 	@echo "make test   the checks and the tests"
 	@echo "make test-fast  the tests of under half a second each: four of five"
 	@echo "make test-all  the same with every variant of every promise: an hour and more"
+	@echo "make test-ways  runs from Dagster's UI, by sensors and schedules, and all at once"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make lint   ruff, import-linter and pyright"
 	@echo "make clean  forget every iteration: shows what is in .dagster/ and data/, asks, and keeps the audit log"
@@ -44,6 +45,9 @@ test-fast: .venv/installed
 
 pytest: .venv/installed
 	@$(PYTEST) -m "$(MARKS)"
+
+test-ways: .venv/installed
+	@python -m pytest -m variant tests/jobs/test_ways_in.py
 
 test-vllm: .venv/installed .venv-vllm/installed
 	@VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python python -m pytest -m vllm

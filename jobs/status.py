@@ -68,9 +68,10 @@ class RecipeOnDisk:
 
     recipe_path: str
     overrides: list[str]
+    loaded: Recipe
 
     def recipe(self) -> Recipe:
-        return load(self.recipe_path, self.overrides)
+        return self.loaded
 
     def store(self) -> Store:
         return Store(self.recipe().data_root)
@@ -102,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
 def read_deployment(last: int, now: float) -> DeploymentStatus:
     """Raises ValueError where the recipe, the newest iteration's name or the rollout's log cannot be read."""
     choice = chosen()
-    settings = RecipeOnDisk(choice.recipe_path, choice.overrides)
+    settings = RecipeOnDisk(choice.recipe_path, choice.overrides, load(choice.recipe_path, choice.overrides))
     recipe, store = settings.recipe(), settings.store()
     name, files = recipe.base_model.name, worker_files(Path("dagster.yaml"))
     events = read_events(store, name)
