@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 NOT_NOW = ("selection.min_prompts=100000", "selection.min_pairs=100000")
 """So an iteration ends with its plan: "not now"."""
-OFTEN = ("automation.quiet_s=0", "automation.min_new_labels=1", "automation.labelling_cron=* * * * *")
+OFTEN = ("automation.quiet_s=0", "automation.min_new_labels=1", 'automation.labelling_cron="* * * * *"')
 
 
 @pytest.fixture(scope="module")
