@@ -58,7 +58,7 @@ class World(FakeApi):
 
 
 @pytest.mark.parametrize("code", [401, 403])
-def test_a_right_that_an_api_server_has_not_read_yet_is_waited_for(tmp_path: Path, code: int) -> None:
+def test_a_right_that_is_not_read_yet_is_waited_for(tmp_path: Path, code: int) -> None:
     world = World()
     world.fault = lambda verb, path: refusal(code, NO_RIGHT, "x") if world.now < STARTING_S - 10 else None
     assert world.launch(tmp_path) == "result"

@@ -55,7 +55,7 @@ def test_prompt_sets_are_read_as_they_are_given(tmp_path: Path, name: str) -> No
         {"question": "Which gas?", "choices": {"text": ["Oxygen", "Neon"], "label": ["A", "B"]}, "answer": "Neon"},
     ],
 )
-def test_options_stand_in_the_prompt_and_the_reference_is_a_letter(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_options_are_shown_and_the_reference_is_a_letter(tmp_path: Path, row: dict[str, Any]) -> None:
     ((row_read,), rejected) = read(write(tmp_path / "set.jsonl", [row]))
     assert row_read.messages[0]["content"].startswith("Which gas?\n\nA) Oxygen\nB) Neon\n") and not rejected
     assert (row_read.reference, row_read.metadata) == ("B", {"verifier": "choice"})

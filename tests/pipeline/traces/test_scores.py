@@ -119,7 +119,7 @@ def test_the_section_to_paste_declares_the_scores_and_takes_none() -> None:
     assert (pasted.name, pasted.scale, pasted.use) == ("stars", (1.0, 5.0), "ignore")
 
 
-def test_the_stage_takes_what_is_declared_and_refuses_another_scale(run: Run, store: Store, export: Path) -> None:
+def test_the_stage_refuses_a_scale_that_is_not_declared(run: Run, store: Store, export: Path) -> None:
     write(export, "observations_v2/2026-01-05.jsonl", map(observation, range(5)))
     rows = [score(n, n, n + 1, name="stars") for n in range(5)]
     write(export, "scores/2026-01-05.jsonl", [*rows, score(8, 0, 1), score(9, 1, 0, data_type="TEXT", name="note")])

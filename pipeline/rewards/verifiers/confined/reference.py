@@ -34,7 +34,7 @@ class Decided(BaseException):
     """The verdict stands; not for the tests to catch."""
 
 
-class Completion:
+class CompletionModule:
     """The completion's functions and values, as the tests see them."""
 
     def __init__(self, channel: Channel) -> None:
@@ -127,7 +127,7 @@ class Completion:
             return self.decide("wrong", "the completion broke into the channel")
 
 
-def examine(tests: str, completion: Completion) -> tuple[str, str]:
+def examine(tests: str, completion: CompletionModule) -> tuple[str, str]:
     """The outcome and a word on it."""
     try:
         code = compile(tests, TESTS, "exec", dont_inherit=True)
@@ -175,7 +175,7 @@ def free_names(tests: str) -> list[str]:
     return sorted(others or (free if len(free) == 1 else set()))
 
 
-def _judged(failure: BaseException, completion: Completion, tests: str) -> tuple[str, str]:
+def _judged(failure: BaseException, completion: CompletionModule, tests: str) -> tuple[str, str]:
     withheld = isinstance(failure, MemoryError) or (failure is completion.raised and isinstance(failure, WITHHELD))
     return "error" if withheld else "wrong", _described(failure, tests)
 
@@ -221,7 +221,7 @@ def main(limits: tuple[int, int, int, bool], reads: int, writes: int, verdict: i
         while part := os.read(0, 1 << 20):
             tests += part
         confine(*limits)
-        outcome, answer = examine(tests.decode("utf-8", "surrogatepass"), Completion(Channel(reads, writes)))
+        outcome, answer = examine(tests.decode("utf-8", "surrogatepass"), CompletionModule(Channel(reads, writes)))
     except OSError as error:
         outcome, answer = "error", f"no sandbox: {error}"
     os.write(verdict, json.dumps([outcome, answer[:1000]]).encode() + b"\n")
