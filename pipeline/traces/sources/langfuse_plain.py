@@ -30,7 +30,7 @@ UTC_TIME = Annotated[datetime, msgspec.Meta(tz=False)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=MOST)] | None
 
 
-class TokenUsage(msgspec.Struct, gc=False, frozen=True):
+class LangfuseUsage(msgspec.Struct, gc=False, frozen=True):
     input: Count = None
     output: Count = None
 
@@ -51,7 +51,7 @@ class PlainRow(msgspec.Struct, gc=False):
     input: str | None = None
     output: str | None = None
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
-    usage_details: TokenUsage = TokenUsage()
+    usage_details: LangfuseUsage = LangfuseUsage()
     version: Any = None
     release: Any = None
     environment: Any = None
