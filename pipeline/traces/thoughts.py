@@ -39,8 +39,9 @@ BARE = r"^analysis[\s\S]*assistant(?:final|commentary)"
 HINT = "|".join((OPEN, CLOSE, CONTROL, CALL, BARE))
 """Whatever is not a plain text matches it."""
 
-_open, _close, _control, _odd = map(re2.compile, (OPEN, CLOSE, CONTROL, HINT))
-_own_line = re2.compile(rf"(?:^|\n)[ \t]*{CLOSE}[ \t]*(?:\n|$)")
+_control, _odd = map(re2.compile, (CONTROL, HINT))
+_open, _close = re.compile(OPEN), re.compile(CLOSE)  # a completion may hold a lone surrogate, which RE2 does not take
+_own_line = re.compile(rf"(?:^|\n)[ \t]*{CLOSE}[ \t]*(?:\n|$)")
 _CHANNEL = r"\s*(?:<\|start\|>assistant)?<\|channel\|>{}<\|message\|>([^<]*(?:<(?!\|)[^<]*)*)"
 _thought = re.compile(_CHANNEL.format("analysis"))
 _final = re.compile(_CHANNEL.format("final") + r"(?:<\|(?:return|end)\|>)?\s*\Z")
