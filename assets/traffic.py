@@ -31,7 +31,6 @@ from pipeline.rollout.fingerprint import ROUNDS, identify_slot
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.ports import LiveMetricsPort, Unwatched
-from pipeline.rollout.record import Phase
 from pipeline.rollout.router import NoRouter, TrafficSplit
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import digest_head, served_names
@@ -266,7 +265,7 @@ class _Users:
         name = recipe.base_model.name
         end, state = time.monotonic() + seconds, read_state(store, name)
         address = running_address(store.path(layout.gateway(name)))
-        if address is not None and (state.canary_weight or state.phase is Phase.SHADOWING):
+        if address is not None and state.canary_weight:
             key = f"users of {state.rollout} at {state.epoch}"
             asked = ask(f"{address.url}/v1", requests_of(self._source, key, recipe.rollout.requests_per_look))
             self._log(_told(asked, time.monotonic() - end + seconds))

@@ -114,8 +114,6 @@ class HttpRoute:
         Raises ValueError for a model with requests that no slot holds and for a route that is not as shipped, OSError
         when nobody answers. That the gateways obey is for `read` to tell.
         """
-        if split.shadow_share:
-            raise ValueError(f"{self._where} cannot copy requests to a canary. Set rollout.shadow_share to 0.")
         for _ in range(TRIES):
             route, slots = self._route(), self.slots.read()
             if route.epoch > split.epoch:

@@ -11,7 +11,7 @@
     lake/               the governed table: SQLite catalogue, data, metadata
     mlflow/             the local tracking server's database and artifacts
     production/         the traffic of the embedded model, as a Langfuse export; `served/<model>/`: what the gateway
-                        served, as OpenTelemetry spans; `mirrored/<model>/`: copies whose answers nobody got
+                        served, as OpenTelemetry spans
     registry/blocks/    models that an erasure keeps out of the traffic
     rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions;
                         `judge_server/` has the logs of the embedded desk's judges
@@ -218,8 +218,3 @@ def served(model_name: str) -> str:
 def feedback(model_name: str) -> str:
     """What users said of answers of the gateway, below its spans, so that one source reads both."""
     return f"{served(model_name)}/{EVALUATION_RESULTS}"
-
-
-def mirrored(model_name: str) -> str:
-    """The folder of the spans of copied requests, whose answers nobody got: no source of traces."""
-    return "/".join((PRODUCTION, "mirrored", model_name))

@@ -37,7 +37,7 @@ def router_to_zero(split: TrafficSplit, sleep_s: float = 0.5) -> str:
     if before is None:
         why = read.reason if isinstance(read, Unsettled) else "none was ever applied"
         raise ValueError(f"The router reads no split ({why}). Set its weights by hand.")
-    if before.canary_weight or before.shadow_share:
+    if before.canary_weight:
         split.apply(without_canary(before))
     elif isinstance(read, Split):
         return (

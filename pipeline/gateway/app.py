@@ -74,7 +74,6 @@ class Gateway:
             yield
         finally:
             refreshing.cancel()
-            await self._proxy.shadow.close()
             await self._proxy.upstream.close()
             self._recorder.close()
 

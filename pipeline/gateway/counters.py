@@ -13,7 +13,7 @@ from pipeline import layout
 from pipeline.processes import process_start
 from pipeline.storage import Record, Store
 
-SERVED, RECORDED, SHADOWED, SHADOW_DROPPED, BREAKER_OPEN, IN_FLIGHT = range(6)
+SERVED, RECORDED, BREAKER_OPEN, IN_FLIGHT = range(4)
 """Places of the counts; those from IN_FLIGHT on are of the slots, in the order of their table."""
 _PLACES = 16
 SLOTS = _PLACES - IN_FLIGHT
@@ -26,9 +26,6 @@ class Counts(Record):
     """Answers that callers got, errors included."""
     recorded: int
     """Of those, the ones whose spans are in a file."""
-    shadowed: int
-    shadow_dropped: int
-    """First turns that were to be mirrored and were not: the pool was full."""
     breakers_open: int
     """Workers that spare the canary a try at the moment."""
     in_flight: tuple[int, ...]
@@ -51,7 +48,7 @@ class Counters:
 
 def read_counts(store: Store, model_name: str) -> Counts:
     """The sums; of workers that are dead, what they served and recorded."""
-    served = recorded = shadowed = dropped = breakers = workers = 0
+    served = recorded = breakers = workers = 0
     in_flight = [0] * SLOTS
     for path in sorted(_folder(store, model_name).glob("*-*")):
         pid, _, start = path.name.partition("-")
@@ -60,7 +57,6 @@ def read_counts(store: Store, model_name: str) -> Counts:
             continue
         places = memoryview(content).cast("q")
         served, recorded = served + places[SERVED], recorded + places[RECORDED]
-        shadowed, dropped = shadowed + places[SHADOWED], dropped + places[SHADOW_DROPPED]
         if (process_start(int(pid)) or 0) == int(start):
             workers += 1
             breakers += places[BREAKER_OPEN]
@@ -68,8 +64,6 @@ def read_counts(store: Store, model_name: str) -> Counts:
     return Counts(
         served=served,
         recorded=recorded,
-        shadowed=shadowed,
-        shadow_dropped=dropped,
         breakers_open=breakers,
         in_flight=tuple(in_flight),
         workers=workers,

@@ -35,8 +35,6 @@ def families(state: GatewayState) -> Iterator[MetricFamily]:
     for name, help, value in (
         ("served_total", "Answers that callers got, errors included.", counts.served),
         ("recorded_total", "Of the served answers, those whose spans are in a file.", counts.recorded),
-        ("shadowed_total", "First turns that were copied to the candidate.", counts.shadowed),
-        ("shadow_dropped_total", "First turns that were to be copied and were not.", counts.shadow_dropped),
     ):
         yield MetricFamily(f"{PREFIX}{name}", "counter", help, (({}, float(value)),))
     weight = state.split.canary_weight if state.split is not None else 0

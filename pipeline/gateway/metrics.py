@@ -1,8 +1,7 @@
 """The rollout's metrics from what the gateway recorded: requests, errors, latencies and grades, by unit and arm.
 
 A request counts for the arm that it was sent to, whoever answered. What the caller pinned is no evidence; what switched
-models within a conversation is not graded. While a candidate is only mirrored, its arm is the copies, and the other the
-first turns, of which they are a share. Owns the counting; whoever grades is handed in.
+models within a conversation is not graded. Owns the counting; whoever grades is handed in.
 """
 
 from __future__ import annotations
@@ -68,12 +67,8 @@ class SpanMetrics:
             return None
         until = max(request.since, request.now - WATERMARK_S)
         graded_since = request.since if request.graded_since is None else request.graded_since
-        first = min(request.since, graded_since)
-        rows = [row for row in self._recorded(layout.served, first, until) if _is_of(row, split)]
-        if split.shadow_share and not split.canary_weight:
-            copies = self._recorded(layout.mirrored, first, until)
-            rows = [row for row in rows if "rollout.first_turn" in row.marks] + [r for r in copies if _is_of(r, split)]
-            rows.sort(key=lambda row: row.at)
+        served = self._store.path(layout.served(self._model_name))
+        rows = [row for row in recorded(served, min(request.since, graded_since), until) if _is_of(row, split)]
         arms: dict[Arm, _Arm] = {"champion": _Arm(self._unit), "canary": _Arm(self._unit)}
         for row in rows:
             if row.at > request.since:
@@ -104,9 +99,6 @@ class SpanMetrics:
         """Since the gateway's start; what is just being written counts too."""
         counts = read_counts(self._store, self._model_name)
         return RecordingGap(counts.served, counts.recorded)
-
-    def _recorded(self, folder: Callable[[str], str], since: float, until: float) -> list[RecordedRequest]:
-        return recorded(self._store.path(folder(self._model_name)), since, until)
 
     def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float, now: float) -> float:
         """Count the grades of answers; returns until when those of both arms are complete."""

@@ -20,7 +20,6 @@ from pipeline.gateway.conversations import Conversations
 from pipeline.gateway.counters import BREAKER_OPEN, IN_FLIGHT, SERVED, SLOTS, Counters
 from pipeline.gateway.recorder import Recorder
 from pipeline.gateway.settings import GatewaySettings
-from pipeline.gateway.shadow import Shadow
 from pipeline.gateway.slots import ServedSlot, SlotTable
 from pipeline.gateway.spans import Served, Try
 from pipeline.gateway.split_file import SplitWatch
@@ -48,7 +47,6 @@ class Proxy:
         self._conversations = Conversations()
         self.table = SlotTable(slots=())
         self.upstream = Upstream(settings.timeout_s)
-        self.shadow = Shadow(counters)
 
     async def handle(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one POST. `path`: of the API, `chat/completions` or `completions`."""
@@ -64,8 +62,6 @@ class Proxy:
             await caller.refuse(bad)
             return
         served = self._served(asked, trace_id, unit, split, placed, pinned is not None)
-        if split is not None and placed.canary is not None and placed.arm == "champion" and pinned is None:
-            self._mirror(served, split, placed.canary)
         try:
             await self._answer(served, placed, caller)
         finally:
@@ -171,28 +167,6 @@ class Proxy:
         await caller.end()
         aborted = caller.disconnected and not error
         served.tries.append(turn.ended(pieces, error=error, message=message, aborted=aborted))
-
-    def _mirror(self, served: Served, split: Split, canary: ServedSlot) -> None:
-        """Ask the canary for a share of the first turns too; the caller neither waits for it nor gets it."""
-        share = int(served.trace_id[:8], 16) / 2**32
-        if not served.asked.first_turn or share >= split.shadow_share:
-            return
-
-        async def mirrored() -> None:
-            turn = _OpenTry(canary, "canary")
-            try:
-                headers = {"Content-Type": "application/json"}
-                opened = await self.shadow.upstream.ask(canary, served.asked, headers, False)
-                refused = str(opened.status) if opened.status != 200 else ""
-                tried = turn.ended([opened.body], error=refused)
-            except SlotFailed as failed:
-                tried = turn.ended(error=failed.kind, message=str(failed))
-            copy = Served(served.asked, served.trace_id, "canary", served.unit, served.unit_kind)
-            copy.rollout, copy.epoch, copy.weight = served.rollout, served.epoch, served.weight
-            copy.shadow, copy.tries = True, [tried]
-            self._recorder.add(copy)
-
-        self.shadow.run(mirrored)
 
 
 class _OpenTry:

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pipeline import layout
 from pipeline.gateway.counters import RECORDED, Counters
@@ -29,15 +28,14 @@ class Recorder:
     """The writer of one process."""
 
     def __init__(self, store: Store, model_name: str, with_text: bool, counters: Counters) -> None:
-        self._served, self._mirrored = (store.path(each(model_name)) for each in (layout.served, layout.mirrored))
+        self._served = store.path(layout.served(model_name))
         self._with_text, self._counters = with_text, counters
         self._waiting: deque[Served] = deque(maxlen=MOST_WAITING)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
 
     def start(self) -> None:
-        for folder in (self._served, self._mirrored):
-            folder.mkdir(parents=True, exist_ok=True)
+        self._served.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 
     def add(self, served: Served) -> None:
@@ -55,11 +53,9 @@ class Recorder:
 
     def _write(self) -> None:
         batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        copies = [served for served in batch if served.shadow]
-        self._append(self._mirrored, copies)
-        self._counters.places[RECORDED] += self._append(self._served, [each for each in batch if not each.shadow])
+        self._counters.places[RECORDED] += self._append(batch)
 
-    def _append(self, folder: Path, batch: list[Served]) -> int:
+    def _append(self, batch: list[Served]) -> int:
         """Returns how many requests are in the file now."""
         now = time.time()
         lines: list[bytes] = []
@@ -71,7 +67,7 @@ class Recorder:
         day = datetime.fromtimestamp(now, UTC).date().isoformat()
         try:
             if lines:
-                append(folder / f"{day}-{os.getpid()}.jsonl", b"".join(lines))
+                append(self._served / f"{day}-{os.getpid()}.jsonl", b"".join(lines))
         except OSError:
             _log.exception("%d requests could not be recorded", len(lines))
             return 0

@@ -60,8 +60,6 @@ class Served(msgspec.Struct):
     """The conversation began with another model."""
     pinned: bool = False
     """The caller named the arm."""
-    shadow: bool = False
-    """Nobody got this answer."""
     tries: list[Try] = []
 
 
@@ -96,7 +94,7 @@ def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) 
         attributes.append(("error.type", error))
     span: dict[str, Any] = {
         "traceId": served.trace_id,
-        "spanId": hashlib.sha256(f"{served.trace_id}/{served.shadow}/{number}".encode()).hexdigest()[:16],
+        "spanId": hashlib.sha256(f"{served.trace_id}/{number}".encode()).hexdigest()[:16],
         "name": f"{_OPERATION[served.asked.path]} {tried.model}",
         "kind": 3,
         "startTimeUnixNano": str(tried.start),
@@ -118,10 +116,8 @@ def _rollout(served: Served, tried: Try) -> list[tuple[str, Any]]:
         ("rollout.unit_kind", served.unit_kind),
     ]
     flags = {
-        "first_turn": served.asked.first_turn,
         "switched": served.switched,
         "pinned": served.pinned,
-        "shadow": served.shadow,
         "aborted": tried.aborted,
     }
     return marks + [(f"rollout.{name}", True) for name, flag in flags.items() if flag]

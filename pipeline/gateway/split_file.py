@@ -103,7 +103,7 @@ class SplitWatch:
     def expired(self) -> bool:
         """Whether the lease has ended without a renewal. The champion alone needs none."""
         split = self.split
-        if split is None or split.expires_at is None or not (split.canary_weight or split.shadow_share):
+        if split is None or split.expires_at is None or not split.canary_weight:
             return False
         return time.time() > split.expires_at or time.monotonic() > self._lease_ends
 
@@ -136,7 +136,7 @@ class SplitWatch:
         if split.canary is not None and split.canary.digest == split.champion.digest:
             return f"Champion and canary are both model {split.champion.digest[:12]}. Name two models."
         asked = [split.champion]
-        if split.canary is not None and (split.canary_weight or split.shadow_share):
+        if split.canary is not None and split.canary_weight:
             asked.append(split.canary)
         lacking = [model.digest[:12] for model in asked if not self._has_slot(model.digest)]
         return f"No slot serves model {lacking[0]}. Load it into a slot, then apply the split again." if lacking else ""

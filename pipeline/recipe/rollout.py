@@ -112,8 +112,6 @@ class Rollout(Section):
     and a stage's dwell ends so much later."""
     holdback: Percent = 5
     """Percent of traffic that stays with the champion at the last weight, to compare with until the promotion."""
-    shadow_share: Share = 0.0
-    """Share of first turns that is also sent to the candidate before it gets traffic; nobody sees those answers."""
     min_canary_requests: PositiveInt | Literal["auto"] = "auto"
     """Graded canary answers at which a stage is judged, once: too few wait, and never advance. auto: as many as prove,
     four times in five, that an equal canary is no worse than `max_quality_drop` (1,518 at 5% where 70% are right)."""
@@ -158,10 +156,10 @@ class Rollout(Section):
 
     @model_validator(mode="after")
     def _metrics_of_the_router(self) -> Rollout:
-        if self.traffic.kind == "none" and (self.metrics.kind != "gateway" or self.shadow_share):
+        if self.traffic.kind == "none" and self.metrics.kind != "gateway":
             raise ValueError(
-                "rollout.traffic is none: no candidate gets requests or copies, and there is nothing to measure. Leave "
-                "metrics and shadow_share out, or name the router."
+                "rollout.traffic is none: no candidate gets requests, and there is nothing to measure. Leave metrics "
+                "out, or name the router."
             )
         if self.traffic.kind == "none":
             return self
@@ -169,11 +167,6 @@ class Rollout(Section):
             raise ValueError(
                 f"rollout.traffic is {self.traffic.kind}, whose slots load models from a place that is not named. Set "
                 "export_to, such as s3://bucket/models."
-            )
-        if self.traffic.kind != "gateway" and self.shadow_share:
-            raise ValueError(
-                f"rollout.traffic is {self.traffic.kind}, which copies no requests. Set shadow_share: 0, or serve "
-                "through the gateway."
             )
         if self.traffic.kind == "gateway" and self.metrics.kind != "gateway":
             raise ValueError(

@@ -56,19 +56,6 @@ def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) ->
     return max(int(wanted), MIN_GRADED)
 
 
-def wanted_pairs(evidence: LiveEvidence, policy: RolloutPolicy) -> int:
-    """Graded answers to copies at which a shadow's advance test is taken: from how often pairs disagree.
-
-    With `auto`, for every pair disagreeing until a hundred say how many do, and fixed from then on.
-    """
-    if policy.min_canary_requests != "auto":
-        return max(policy.min_canary_requests, MIN_GRADED)
-    if policy.max_quality_drop <= 0:
-        raise ValueError(NO_SAMPLE.format(margin=policy.max_quality_drop, share="any share"))
-    disagreeing = 1.0 if evidence.basis is None or evidence.basis.pairs is None else evidence.basis.pairs
-    return max(MIN_GRADED, math.ceil(disagreeing * (POWER_Z / policy.max_quality_drop) ** 2))
-
-
 def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
     """Canary requests at which the advance test is taken where nothing can be graded; else 0.
 

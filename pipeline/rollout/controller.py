@@ -3,25 +3,23 @@
 The rule. Only a candidate whose PASS bundle is bound to its digest is proposed, one at a time, never one that was
 rolled back or is blocked (blocks.py); a block that comes later aborts the rollout. Its files and the champion's are
 hashed (GATED), a person approves it where the policy asks for that (APPROVED; they are hashed again before its first
-weight), and its slot has to serve it, and to answer recent prompts that nobody waits for (warm_up.py). Then it may
-answer copies (SHADOWING), and gets each weight in turn: SHIFTING until the router reads it back, then OBSERVING.
+weight), and its slot has to serve it, and to answer recent prompts that nobody waits for (warm_up.py). Then it gets
+each weight in turn: SHIFTING until the router reads it back, then OBSERVING.
 
 In a tick metrics and harm come first, then the slot, then the router. Proven harm takes the canary to 0 at once and is
 final. What cannot be seen, of metrics or router, is a miss; three in a row hold the rollout. A weight that a person
 lowered is obeyed and held; one that somebody raised is put back. Time counts towards a dwell only while usable metrics
 cover it, and a look adds at most its own length, whatever the clock says; a clock that goes back by more than a look
-holds the rollout. When dwell and sample suffice, one test a
-stage advances the rollout or holds it. A held rollout keeps its weight and its looks; a person resumes or aborts it
-(decision.py). No rule reads a clock: time is an argument.
+holds the rollout. When dwell and sample suffice, one test a stage advances the rollout or holds it. A held rollout
+keeps its weight and its looks; a person resumes or aborts it (decision.py). No rule reads a clock: time is an argument.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import NamedTuple, assert_never
 
-from pipeline.rollout.advance import awaited, shortfall, wanted_pairs
+from pipeline.rollout.advance import awaited, shortfall
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.doubt import doubt, judged_until, unusable
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, Uncountable, summed
@@ -90,7 +88,7 @@ def _step(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
             return _before_traffic(state, proposal, ports)
         case Phase.SHIFTING:
             return _shifting(state, proposal, ports, now)
-        case Phase.SHADOWING | Phase.OBSERVING:
+        case Phase.OBSERVING:
             return _judge(state, proposal, ports, now)
         case Phase.HELD:
             return _held(state, proposal, ports, now)
@@ -114,16 +112,14 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
         return RolloutStep(Phase.HELD, slot.reason)
     if slot.reason:
         return _missed(state, slot.reason, most=MAX_LOADING)
-    first = proposal.policy.shadow_share * 100 or proposal.policy.weight_at(0)
-    if reason := too_few_servers(ports.split, proposal, math.ceil(first), state.evidence.busiest_per_s):
+    first = proposal.policy.weight_at(0)
+    if reason := too_few_servers(ports.split, proposal, first, state.evidence.busiest_per_s):
         return _missed(state, reason, most=MAX_LOADING)
     if cold := ports.warm(proposal.version.model):
         return _missed(state, cold, most=MAX_LOADING)
     if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
         return RolloutStep(Phase.ROLLING_BACK, lost)
-    if proposal.policy.shadow_share:
-        return RolloutStep(Phase.SHADOWING, f"{proposal.policy.shadow_share:.0%} of first turns are copied")
-    return RolloutStep(Phase.SHIFTING, f"to {proposal.policy.weight_at(0)}%", stage=0)
+    return RolloutStep(Phase.SHIFTING, f"to {first}%", stage=0)
 
 
 def _lost(proposal: Proposal, ports: RolloutPorts) -> str:
@@ -172,8 +168,6 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
         )
     if look.result is None:  # nothing new since it was looked at
         return None
-    if state.phase is Phase.SHADOWING:
-        return _shadowed(state, proposal, look.result)
     return _observed(state, proposal, ports, look)
 
 
@@ -231,20 +225,6 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
         return _missed(state, cold, look=look.result)
     reason = f"no harm at {weight}%, to {above}%"
     return RolloutStep(Phase.SHIFTING, reason, look=look.result, stage=state.stage + 1)
-
-
-def _shadowed(state: RolloutState, proposal: Proposal, look: LookResult) -> RolloutStep:
-    """Copies are paired with the champion's answers to the same requests; nobody waits for a dwell."""
-    policy, evidence = proposal.policy.of_copies, look.evidence
-    wanted = wanted_pairs(evidence, policy) if policy.gradable else 0
-    if evidence.canary.graded < wanted or not evidence.canary.requests:
-        lacks = f"{evidence.canary.graded:.0f} of {wanted} graded answers to copies"
-        if reason := overdue(lacks, evidence, policy, 0, state.covered_s + adds_s(state, look), 0.0):
-            return RolloutStep(Phase.HELD, reason, look=look)
-        return RolloutStep(Phase.SHADOWING, lacks, look=look)
-    if reason := shortfall(evidence, policy):
-        return RolloutStep(Phase.HELD, reason, look=look)
-    return RolloutStep(Phase.SHIFTING, f"no harm in copies, to {policy.weight_at(0)}%", look=look, stage=0)
 
 
 class _Look(NamedTuple):

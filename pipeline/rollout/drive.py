@@ -49,7 +49,7 @@ def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -
         unwatched = state.phase is Phase.HELD and state.canary_weight == 0
         if not state.active or unwatched or _waits_for_approval(state):
             return state
-        begun = state.phase in (Phase.OBSERVING, Phase.SHADOWING, Phase.HELD)  # nothing to show yet
+        begun = state.phase in (Phase.OBSERVING, Phase.HELD)  # nothing to show yet
         if moved and not begun:
             continue
         pause = _pause(state, pace.look_every_s, moved)

@@ -13,7 +13,7 @@ an event holds its sums, which is all that the rules need, and its digest. A sta
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from pydantic import Field
 from pipeline.rollout.latency import Latencies, frozen_threshold
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.policy import Unit as Unit
-from pipeline.rollout.shares import Ratio, pulls, ratio, variance
+from pipeline.rollout.shares import Ratio, ratio, variance
 from pipeline.storage import Record
 
 MIN_GRADED = 30
@@ -201,9 +201,6 @@ class Basis(Record):
     """The champion's share of right answers when a hundred of its answers were graded; never 0 or 1."""
     design_effect: float | None = None
     """Times the variance that independent requests would have: measured once, when those would have been enough."""
-    pairs: float | None = None
-    """Of a shadow: the variance of one pair's difference, which for independent pairs is the share that disagree.
-    Measured once, at a hundred."""
 
 
 class LiveEvidence(Record):
@@ -214,8 +211,6 @@ class LiveEvidence(Record):
     canary: ArmSums = ArmSums()
     both: float = 0
     """Units that were seen in both arms."""
-    covariance: float = 0
-    """Of both arms' quality, by the users that they share: those of a shadow, whose requests both arms answered."""
     silent: float = 0
     """Requests to the canary since it last answered one."""
     slow_over_s: float | None = None
@@ -242,11 +237,11 @@ class LiveEvidence(Record):
     """The most that any look of the stage had."""
 
     def quality_variance(self, unit: Unit) -> float:
-        """Of the difference of both arms' quality; infinite when unknown. Never below that of one pair in doubt."""
+        """Of the difference of both arms' quality; infinite when unknown. Never below that of one answer in doubt."""
         if not self.canary.graded:
             return math.inf
         apart = variance(self.champion.quality, unit) + variance(self.canary.quality, unit)
-        return max(apart - 2 * self.covariance, 1 / self.canary.graded**2)
+        return max(apart, 1 / self.canary.graded**2)
 
     def fresh(self) -> LiveEvidence:
         """Where the next stage starts from, with a tally of its own: nothing but the threshold and the load."""
@@ -278,12 +273,11 @@ class LiveEvidence(Record):
 def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> LiveEvidence:
     """The sums of a stage's tally; what was frozen before stays so."""
     champion, canary = _columns(tally.champion), _columns(tally.canary)
-    shared = sorted(tally.champion.keys() & tally.canary.keys()) if policy.unit == "user" else []
+    both = len(tally.champion.keys() & tally.canary.keys()) if policy.unit == "user" else 0
     evidence = LiveEvidence(
         champion=arm_sums(champion),
         canary=arm_sums(canary),
-        both=len(shared),
-        covariance=_covariance(tally, shared, champion, canary),
+        both=both,
         silent=tally.silent,
         slow_over_s=before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
         basis=before.basis,
@@ -314,22 +308,6 @@ def _columns(tallies: Mapping[str, UnitTally]) -> dict[str, NDArray[np.float64]]
     return dict(zip(names, rows.reshape(-1, len(names)).T, strict=True))
 
 
-def _covariance(
-    tally: StageTally,
-    shared: Sequence[str],
-    champion: Mapping[str, NDArray[np.float64]],
-    canary: Mapping[str, NDArray[np.float64]],
-) -> float:
-    if not shared or not champion["graded"].sum() or not canary["graded"].sum():
-        return 0.0
-    by_unit = (
-        dict(zip(units, pulls(arm["correct"], arm["graded"]), strict=True))
-        for units, arm in ((tally.champion, champion), (tally.canary, canary))
-    )
-    one, other = by_unit
-    return float(sum(one[unit] * other[unit] for unit in shared))
-
-
 def fixed_basis(evidence: LiveEvidence, policy: RolloutPolicy) -> Basis | None:
     """What the sample size rests on, with what this evidence is the first to tell."""
     basis, champion, canary = evidence.basis, evidence.champion.quality, evidence.canary.quality
@@ -338,11 +316,8 @@ def fixed_basis(evidence: LiveEvidence, policy: RolloutPolicy) -> Basis | None:
         basis = Basis(quality=quality) if champion.trials >= BASIS_GRADED else None
     if basis is None or basis.design_effect is not None or min(champion.trials, canary.trials) <= 0:
         return basis
-    spread = evidence.quality_variance(policy.unit)
-    if basis.pairs is None and evidence.both and min(champion.trials, canary.trials) >= BASIS_GRADED:
-        basis = basis.model_copy(update={"pairs": spread * canary.trials})
     independent = basis.quality * (1 - basis.quality) * (1 / champion.trials + 1 / canary.trials)
     if independent > (policy.max_quality_drop / POWER_Z) ** 2:
         return basis
     alike = variance(champion, "request") + variance(canary, "request")
-    return basis.model_copy(update={"design_effect": max(1.0, spread / alike)})
+    return basis.model_copy(update={"design_effect": max(1.0, evidence.quality_variance(policy.unit) / alike)})

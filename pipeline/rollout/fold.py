@@ -124,8 +124,6 @@ def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
     }
     resumed = state.phase is Phase.HELD  # only a person leads out of it, except to 0
     match event.phase:
-        case Phase.SHADOWING:
-            return {**anew, "offered": True, "since": event.at}
         case Phase.SHIFTING if event.missed:
             return {}
         case Phase.SHIFTING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from pipeline.rollout.advance import wanted_graded, wanted_pairs, wanted_requests
+from pipeline.rollout.advance import wanted_graded, wanted_requests
 from pipeline.rollout.evidence import LiveEvidence
 from pipeline.rollout.policy import RolloutPolicy
 
@@ -22,8 +22,8 @@ def overdue(
 ) -> str:
     """Why a stage that still lacks something is not to wait on, with what would help; "" while it may.
 
-    `covered_s`: seconds of the stage that usable metrics covered. `dwell_s`: those that it is observed in any case, 0
-    for a shadow. `weight`: percent on the canary, 0 for a shadow.
+    `covered_s`: seconds of the stage that usable metrics covered. `dwell_s`: those that it is observed in any case.
+    `weight`: percent on the canary.
     """
     if policy.max_wait_s is None or covered_s <= dwell_s + policy.max_wait_s:
         return ""
@@ -39,8 +39,7 @@ def _advice(evidence: LiveEvidence, policy: RolloutPolicy, weight: int, covered_
     if not policy.gradable:
         wanted, seen, what = wanted_requests(evidence, policy, weight), canary.requests, "requests"
     else:
-        wanted = wanted_graded(evidence, policy, weight) if weight else wanted_pairs(evidence, policy)
-        seen, what = canary.graded, "graded answers"
+        wanted, seen, what = wanted_graded(evidence, policy, weight), canary.graded, "graded answers"
     if seen >= wanted:
         return f"Look at what holds it up, {last}."
     rest_s = (wanted - seen) * covered_s / seen if seen else math.inf
@@ -51,5 +50,5 @@ def _advice(evidence: LiveEvidence, policy: RolloutPolicy, weight: int, covered_
         if policy.by_feedback:
             ways += ", in a stage with a larger share of the requests or with a wider rollout.max_quality_drop"
     else:
-        ways = "requests are few: give the stage a larger share of them" + (" (rollout.weights)" if weight else "")
+        ways = "requests are few: give the stage a larger share of them (rollout.weights)"
     return f"{rate}, and {ways}; or {last}."

@@ -1,8 +1,8 @@
 """How long a rollout will take: days of each stage, from what production did last week.
 
 Clustering costs more the more often the same users come back, so a stage that lasts longer is not always surer: the
-plan says how probably an equal canary passes. Where a stage takes too long it names a larger weight or a shadow, never
-fewer answers. It also says how many servers each weight takes, by what one carries and what carries production now.
+plan says how probably an equal canary passes. Where a stage takes too long it names a larger weight, never fewer
+answers. It also says how many servers each weight takes, by what one carries and what carries production now.
 Refuses to decide.
 """
 
@@ -14,8 +14,8 @@ from statistics import NormalDist
 
 import numpy as np
 
-from pipeline.rollout.advance import LEVEL_Z, sample_size, wanted_pairs, wanted_requests
-from pipeline.rollout.evidence import Basis, LiveEvidence, UnitCounts
+from pipeline.rollout.advance import LEVEL_Z, sample_size, wanted_requests
+from pipeline.rollout.evidence import LiveEvidence, UnitCounts
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.servers import percent_of, servers_for
 from pipeline.rollout.shares import MIN_USERS
@@ -203,9 +203,8 @@ def _hints(policy: RolloutPolicy, traffic: Traffic, stage: StagePlan, max_stage_
         advice = f"take {what} or more" if least <= 50 else f"{traffic.users:.0f} users are too few for two arms"
         yield f"{users:.0f} users in the smaller arm: harm of quality takes {MIN_USERS}, so {advice}."
     if days * DAY_S > max_stage_s:
-        ways = [f"{where} takes {_days(policy, traffic, other):,.1f} days"] if smaller < LARGER else []
-        ways += _shadow(policy, traffic)
-        yield f"longer than {max_stage_s / DAY_S:,.0f} days (rollout.max_stage_s): {'; '.join(ways) or 'allow more'}."
+        way = f"{where} takes {_days(policy, traffic, other):,.1f} days" if smaller < LARGER else "allow more"
+        yield f"longer than {max_stage_s / DAY_S:,.0f} days (rollout.max_stage_s): {way}."
     if power is not None and power < LEAST_POWER:
         why = "the sample is small" if policy.min_canary_requests != "auto" else "its users are few or too much alike"
         rate = _power(policy, traffic, other, _graded(policy, traffic, other))
@@ -217,13 +216,3 @@ def _held(policy: RolloutPolicy, days: float, dwell_s: float) -> Iterable[str]:
     if policy.max_wait_s is not None and days * DAY_S > dwell_s + policy.max_wait_s:
         after = (dwell_s + policy.max_wait_s) / DAY_S
         yield f"held after {after:,.1f} days without its sample (rollout.max_wait_s): a person resumes or aborts it."
-
-
-def _shadow(policy: RolloutPolicy, traffic: Traffic) -> list[str]:
-    """Every request copied; that a user's answers resemble each other cancels out of a pair."""
-    a_day = traffic.requests_per_day * traffic.graded_share
-    if not policy.gradable or policy.unit != "user" or a_day <= 0:
-        return []
-    alike = Basis(quality=traffic.quality, pairs=2 * traffic.quality * (1 - traffic.quality) * (1 - traffic.icc))
-    pairs = wanted_pairs(LiveEvidence(basis=alike), policy)
-    return [f"a shadow of all requests takes {pairs / a_day:,.1f} days and {pairs:,} copies that nobody sees"]

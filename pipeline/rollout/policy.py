@@ -39,7 +39,6 @@ class RolloutPolicy(Record):
     that it cannot see quality."""
     by_feedback: bool = False
     """Whether what users say is all that grades: of an answer that nobody rated, nothing is known."""
-    shadow_share: float = 0.0
     approvers: tuple[str, ...] = ()
     """People of whom one has to approve the candidate; (): the gate's verdict is enough."""
     look_every_s: float = 60.0
@@ -59,11 +58,6 @@ class RolloutPolicy(Record):
     def weight_at(self, stage: int) -> int:
         """Percent on the canary: the last weight leaves the holdback with the champion."""
         return min(self.weights[stage], 100 - self.holdback)
-
-    @property
-    def of_copies(self) -> RolloutPolicy:
-        """The rule of a shadow: nobody sees a copy's answer, so no user rates one."""
-        return self.model_copy(update={"gradable": False, "by_feedback": False}) if self.by_feedback else self
 
 
 def policy_of(
@@ -104,7 +98,6 @@ def policy_of(
         unit="user" if section.traffic.kind == "gateway" else "request",
         gradable=readable or rated,
         by_feedback=rated and not readable,
-        shadow_share=section.shadow_share,
         approvers=section.approvers,
         look_every_s=section.look_every_s,
         max_look_s=section.max_look_s or 2 * section.look_every_s,

@@ -51,7 +51,6 @@ def wanted_split(state: RolloutState, now: float) -> Split:
     proposal = state.proposal
     assert proposal is not None, "no rollout, no split"
     promoted, weight = state.phase is Phase.PROMOTED, state.canary_weight
-    shadow = proposal.policy.shadow_share if state.phase is Phase.SHADOWING else 0.0
     return Split(
         rollout=proposal.rollout,
         epoch=state.turn,
@@ -59,10 +58,9 @@ def wanted_split(state: RolloutState, now: float) -> Split:
         champion_weight=100 - weight,
         canary=proposal.version.model if _loaded(state) else None,
         canary_weight=weight,
-        shadow_share=shadow,
         warm=proposal.champion if now < state.warm_until else None,
-        expires_at=now + proposal.policy.lease_s if weight or shadow else None,
-        lease_s=proposal.policy.lease_s if weight or shadow else None,
+        expires_at=now + proposal.policy.lease_s if weight else None,
+        lease_s=proposal.policy.lease_s if weight else None,
     )
 
 

@@ -30,8 +30,6 @@ class Phase(StrEnum):
     GATED = "gated"
     """The files are what was judged; it waits for an approval, where the policy asks for one, and for its slot."""
     APPROVED = "approved"
-    SHADOWING = "shadowing"
-    """Its answers are compared, and nobody sees them."""
     SHIFTING = "shifting"
     OBSERVING = "observing"
     HELD = "held"
@@ -45,15 +43,14 @@ class Phase(StrEnum):
 
 
 TERMINAL = frozenset({Phase.PROMOTED, Phase.ROLLED_BACK, Phase.ABORTED, Phase.SUPERSEDED})
-BEFORE_TRAFFIC = frozenset({Phase.PROPOSED, Phase.GATED, Phase.APPROVED, Phase.SHADOWING})
+BEFORE_TRAFFIC = frozenset({Phase.PROPOSED, Phase.GATED, Phase.APPROVED})
 
 _OUT = frozenset({Phase.HELD, Phase.ROLLING_BACK, Phase.SUPERSEDED})
 LEGAL: dict[Phase, frozenset[Phase]] = {
     Phase.IDLE: frozenset({Phase.PROPOSED}),
     Phase.PROPOSED: frozenset({Phase.GATED, Phase.ROLLING_BACK, Phase.SUPERSEDED}),
-    Phase.GATED: _OUT | {Phase.GATED, Phase.APPROVED, Phase.SHADOWING, Phase.SHIFTING},
-    Phase.APPROVED: _OUT | {Phase.APPROVED, Phase.SHADOWING, Phase.SHIFTING},
-    Phase.SHADOWING: _OUT | {Phase.SHADOWING, Phase.SHIFTING},
+    Phase.GATED: _OUT | {Phase.GATED, Phase.APPROVED, Phase.SHIFTING},
+    Phase.APPROVED: _OUT | {Phase.APPROVED, Phase.SHIFTING},
     Phase.SHIFTING: frozenset({Phase.SHIFTING, Phase.OBSERVING, Phase.HELD, Phase.ROLLING_BACK}),
     Phase.OBSERVING: frozenset({Phase.OBSERVING, Phase.SHIFTING, Phase.HELD, Phase.ROLLING_BACK, Phase.PROMOTED}),
     Phase.HELD: _OUT | {Phase.GATED, Phase.APPROVED, Phase.SHIFTING},
@@ -212,7 +209,7 @@ class RolloutState(Record):
     left_weight: int = 0
     """Percent on the canary that was in force when its stage was last asked for."""
     offered: bool = False
-    """The router was asked for traffic to the canary, or for a copy of it."""
+    """The router was asked for traffic to the canary."""
     proposal: Proposal | None = None
     approval: ApprovalRecord | None = None
     cleared: bool = False
@@ -301,7 +298,7 @@ def append(store: Store, model_name: str, state: RolloutState, event: RolloutEve
     assert event.phase is not Phase.SHIFTING or event.stage <= state.settled + 1, "a stage was skipped"
     assert event.phase is not Phase.SUPERSEDED or state.supersedable, "a canary with evidence is not superseded"
     assert (event.approval is None) or fits(state.proposal, event.approval), "an approval of something else"
-    if event.phase in (Phase.APPROVED, Phase.SHADOWING, Phase.SHIFTING) and state.proposal is not None:
+    if event.phase in (Phase.APPROVED, Phase.SHIFTING) and state.proposal is not None:
         approved = state.approval is not None or event.approval is not None
         assert approved or not state.proposal.policy.needs_approval, "nobody approved it"
     return store.create(_name(model_name, event.epoch), event)

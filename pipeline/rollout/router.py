@@ -36,8 +36,6 @@ class Split(Record):
     champion_weight: int
     canary: ModelRef | None
     canary_weight: int
-    shadow_share: float = 0.0
-    """Share of first turns that is also sent to the canary, whose answers nobody sees."""
     warm: ModelRef | None = None
     """Stays loaded without requests: the way back."""
     expires_at: float | None = None
@@ -83,7 +81,7 @@ def asked_for(read: Split | Unsettled | None) -> Split | None:
 
 def without_canary(split: Split) -> Split:
     """The champion alone, which needs no lease."""
-    alone = {"champion_weight": 100, "canary_weight": 0, "shadow_share": 0.0, "expires_at": None, "lease_s": None}
+    alone = {"champion_weight": 100, "canary_weight": 0, "expires_at": None, "lease_s": None}
     return split.model_copy(update=alone)
 
 
@@ -146,9 +144,9 @@ class NoRouter:
         return ()
 
 
-def _routed(split: Split) -> tuple[str, str, int, str, float]:
-    canary = split.canary.digest if split.canary and (split.canary_weight or split.shadow_share) else ""
-    return split.rollout, split.champion.digest, split.canary_weight, canary, split.shadow_share
+def _routed(split: Split) -> tuple[str, str, int, str]:
+    canary = split.canary.digest if split.canary and split.canary_weight else ""
+    return split.rollout, split.champion.digest, split.canary_weight, canary
 
 
 def route(split: Split, request_id: str) -> Arm:

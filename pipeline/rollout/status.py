@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from pipeline.estimate import Z95, Estimate
-from pipeline.rollout.advance import wanted_graded, wanted_pairs
+from pipeline.rollout.advance import wanted_graded
 from pipeline.rollout.decision import decisions
 from pipeline.rollout.doubt import blind_spots
 from pipeline.rollout.evidence import ArmSums
@@ -174,8 +174,6 @@ def _share(ratio: Ratio) -> float | None:
 def _wanted(state: RolloutState) -> int:
     assert state.proposal is not None, "without a rollout there is nothing to wait for"
     policy = state.proposal.policy
-    if state.phase is Phase.SHADOWING:
-        return wanted_pairs(state.evidence, policy) if policy.of_copies.gradable else 0
     return wanted_graded(state.evidence, policy, policy.weight_at(state.stage))
 
 
@@ -194,9 +192,6 @@ def _waits_for(state: RolloutState) -> str:
             return f"one of {', '.join(policy.approvers)} to approve it, who did not propose it ({by} did)"
         case Phase.GATED | Phase.APPROVED:
             return f"its slot to serve it, then its first weight, {policy.weights[0]}%"
-        case Phase.SHADOWING:
-            pairs = max(0.0, _wanted(state) - state.evidence.canary.graded)
-            return f"the next look, and {pairs:.0f} graded answers to copies more"
         case Phase.SHIFTING:
             return f"the router to read {state.canary_weight}%"
         case Phase.OBSERVING:

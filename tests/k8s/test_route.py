@@ -393,8 +393,3 @@ def test_the_way_back_stays_loaded_while_it_is_warm(slotted: SlottedCluster) -> 
     assert slotted.wanted("slot-a") == 1
     port.apply(promoted)
     assert slotted.wanted("slot-a") == 0 and slotted.wanted("slot-b") == 1
-
-
-def test_copies_of_requests_are_refused(slotted: SlottedCluster) -> None:
-    with pytest.raises(ValueError, match=r"rollout\.shadow_share to 0"):
-        slotted.port().apply(split(0, epoch=1).model_copy(update={"shadow_share": 0.5}))

@@ -182,19 +182,6 @@ def test_a_grader_that_fails_is_no_look(gateway):
         look(gateway, since, grade=fails)
 
 
-def test_a_shadow_is_looked_at_by_its_copies(gateway):
-    gateway.split(0, shadow_share=1.0)
-    since = time.time()
-    answers = [gateway.post(user=f"user-{n}", metadata=METADATA) for n in range(4)]
-    gateway.post(user="user-0", metadata=METADATA, messages=LATER)
-    for answer in answers:
-        gateway.request(answer, shadow=True)
-    seen = look(gateway, since)
-    assert seen.champion.units.keys() == seen.canary.units.keys() and len(seen.canary.units) == 4
-    assert {unit.requests for unit in seen.champion.units.values()} == {1}
-    assert {(unit.graded, unit.correct) for unit in seen.canary.units.values()} == {(1, 1)}
-
-
 def test_there_is_no_look_without_a_canary(gateway):
     gateway.split(0, canary=None)
     assert look(gateway, time.time() - 60) is None

@@ -97,13 +97,12 @@ class World:
         assert state is not None, "the gateway runs"
         return state
 
-    def request(self, response: httpx2.Response, shadow: bool = False) -> RecordedRequest:
+    def request(self, response: httpx2.Response) -> RecordedRequest:
         """What was recorded of an answered request."""
         trace_id = response.headers["x-trace-id"]
 
         def recording() -> RecordedRequest | None:
-            folder = layout.mirrored(NAME) if shadow else layout.served(NAME)
-            rows = recorded(self.store.path(folder), 0, time.time())
+            rows = recorded(self.store.path(layout.served(NAME)), 0, time.time())
             return next((row for row in rows if row.spans[0].record["traceId"] == trace_id), None)
 
         return awaited(recording)

@@ -122,10 +122,9 @@ class ScriptedMetrics:
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         split = self.really(split)
         canary = round(self.requests * split.canary_weight / 100)
-        copies = round(self.requests * split.shadow_share)
         good = LiveMetrics(
             champion=slowed(arm(self.requests - canary, users=self.users[0], **self.champion), request.slow_over_s),
-            canary=slowed(arm(canary + copies, users=self.users[1], **self.canary), request.slow_over_s),
+            canary=slowed(arm(canary, users=self.users[1], **self.canary), request.slow_over_s),
             window_start=request.since,
             window_end=request.now,
             graded_until=request.now,

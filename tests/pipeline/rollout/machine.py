@@ -27,15 +27,14 @@ class RolloutMachine(FailingWorld):
         kind=st.sampled_from(["good", "good", "better", "bad"]),
         verdict=st.sampled_from(["PASS", "PASS", "PASS", "FAIL"]),
         approval=st.booleans(),
-        shadow=st.sampled_from([0.0, 0.0, 1.0]),
         unit=st.sampled_from(["request", "request", "user"]),
     )
-    def propose(self, kind, verdict, approval, shadow, unit):
+    def propose(self, kind, verdict, approval, unit):
         self.proposals += 1
         digest = f"model-{self.proposals}"
         before = self.world.state
         approvers = ("operator", "launcher") if approval else ()
-        policy = SHORT.model_copy(update={"approvers": approvers, "shadow_share": shadow, "unit": unit})
+        policy = SHORT.model_copy(update={"approvers": approvers, "unit": unit})
         number = self.registered + 1
         proposed = self.world.propose(digest, number=number, verdict=verdict, data=digest, policy=policy)
         if proposed.refused:
@@ -65,7 +64,7 @@ class RolloutMachine(FailingWorld):
     @rule(unit=st.sampled_from(["request", "user"]))
     def propose_good(self, unit):
         self.healthy()
-        self.propose("good", "PASS", False, 0.0, unit)
+        self.propose("good", "PASS", False, unit)
 
     @precondition(lambda self: self.world.state.active)
     @rule(
@@ -190,7 +189,7 @@ class RolloutMachine(FailingWorld):
         if times == 12 and self.world.state.canary_weight:
             raise AssertionError("nobody looked")
 
-    @precondition(lambda self: self.world.state.phase in (Phase.SHADOWING, Phase.OBSERVING) and self.weight() > 0)
+    @precondition(lambda self: self.world.state.phase is Phase.OBSERVING and self.weight() > 0)
     @rule(sure=st.integers(0, 3))
     def a_canary_that_answers_nothing_goes(self, sure):
         if sure < 3:

@@ -159,9 +159,6 @@ class WitnessedRollout(RuleBasedStateMachine):
         if proposal.policy.needs_approval:
             approvals = [e.approval for e in events if e.approval is not None]
             assert [a.model_digest for a in approvals] == [proposal.version.model.digest]
-        if proposal.policy.shadow_share:
-            copied = [e.epoch for e in events if e.phase is Phase.SHADOWING]
-            assert any(e.look is not None and e.epoch > copied[0] for e in events if copied), "no copy was looked at"
         if self.wish is not None and self.wish[0] == after.rollout:
             assert any(e.action == "resume" and e.epoch > self.wish[1] for e in events), "a person's wish was undone"
         decided = [e for e in events if e.phase is Phase.SHIFTING and e.stage == stage and e.look is not None]

@@ -12,10 +12,9 @@ from pipeline.rollout.advance import (
     sample_size,
     shortfall,
     wanted_graded,
-    wanted_pairs,
     wanted_requests,
 )
-from pipeline.rollout.evidence import ArmSums, Basis, LiveEvidence, StageTally, UnitTally, summed
+from pipeline.rollout.evidence import ArmSums, Basis, LiveEvidence, UnitTally
 from pipeline.rollout.harm import quality_drop
 from pipeline.rollout.shares import Ratio
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, evidence, sums
@@ -169,51 +168,9 @@ def test_slow_requests_are_a_shortfall_before_they_are_harm():
     assert shortfall(evidence(calm, arm(300, timed=300, slow=9), slow_over_s=2.0), SILENT) == ""
 
 
-@pytest.mark.parametrize(("disagreeing", "pairs"), [(0.1, 687), (0.2, 1374), (0.3, 2061)])
-def test_a_shadow_takes_as_many_pairs_as_disagree(disagreeing, pairs):
-    measured = LiveEvidence(basis=Basis(quality=0.7, pairs=disagreeing))
-    assert wanted_pairs(measured, POLICY) == pairs
-    assert wanted_pairs(measured, SET) == 50
-    assert wanted_pairs(LiveEvidence(), POLICY) > 5 * 687
-
-
-def test_pairs_want_a_margin_too():
-    with pytest.raises(ValueError, match="max_quality_drop above 0"):
-        wanted_pairs(LiveEvidence(), POLICY.model_copy(update={"max_quality_drop": 0.0}))
-
-
-def shadowed(both, champion_only, canary_only, neither):
-    """The evidence of so many pairs, each of a user of its own."""
-    looks, number = {"champion": {}, "canary": {}}, 0
-    for count, right in ((both, (1, 1)), (champion_only, (1, 0)), (canary_only, (0, 1)), (neither, (0, 0))):
-        for _ in range(count):
-            number += 1
-            for arm_name, correct in zip(looks, right, strict=True):
-                looks[arm_name][f"u{number}"] = UnitTally(requests=1, graded=1, correct=correct)
-    return summed(StageTally(**looks), LiveEvidence(), POLICY)
-
-
-def test_pairs_vary_by_how_many_disagree():
-    seen = shadowed(130, 10, 10, 50)
-    assert seen.quality_variance("user") == pytest.approx(0.1 / 200, rel=0.02)
-    assert seen.basis is not None and seen.basis.pairs == pytest.approx(0.1, rel=0.02)
-
-
-def test_pairs_pass_with_fewer_answers():
-    seen = shadowed(560, 25, 25, 140)
-    assert shortfall(seen, POLICY) == ""
-    assert shortfall(seen.model_copy(update={"covariance": 0.0}), POLICY)
-    assert shortfall(shadowed(560, 45, 15, 130), POLICY)
-
-
-def test_pairs_that_all_agree_are_not_certain():
-    assert shadowed(70, 0, 0, 30).quality_variance("user") >= 1 / 100**2
-
-
 def test_fewer_answers_than_the_comparison_takes_are_awaited():
     few = POLICY.model_copy(update={"min_canary_requests": 20, "max_quality_drop": 0.5})
     seen = evidence(arm(900, graded=900), arm(25, graded=25))
     assert awaited(seen, few, 5) == "25 of 30 graded canary answers"
     auto = few.model_copy(update={"min_canary_requests": "auto"})
     assert awaited(seen, auto, 5) == "25 of 30 graded canary answers"
-    assert wanted_pairs(LiveEvidence(), few) == wanted_pairs(LiveEvidence(), auto) == 30

@@ -55,7 +55,6 @@ REFUSED = {
         "something else",
     ),
     "approved by nobody": (state(Phase.GATED, GIVEN), event(Phase.APPROVED), "nobody approved"),
-    "copies without approval": (state(Phase.GATED, GIVEN), event(Phase.SHADOWING), "nobody approved"),
     "traffic without approval": (state(Phase.GATED, GIVEN), event(Phase.SHIFTING), "nobody approved"),
     "a hold without approval resumed": (state(Phase.HELD, GIVEN), event(Phase.SHIFTING), "nobody approved"),
 }
@@ -110,7 +109,6 @@ def test_an_approval_fits_in_each_of_its_parts(change):
     ("phase", "fields", "yes"),
     [
         (Phase.PROPOSED, {}, True),
-        (Phase.SHADOWING, {}, True),
         (Phase.HELD, {"held_weight": 5}, True),
         (Phase.HELD, {"held_weight": 6}, False),
         (Phase.SHIFTING, {}, False),
@@ -152,14 +150,12 @@ def test_a_candidate_is_loaded_while_it_may_get_requests(phase, given, offered, 
     assert (wanted_split(state(phase, given, offered=offered), 0.0).canary is not None) is loaded
 
 
-def test_copies_and_leases_are_those_of_a_phase():
-    shadow = FREE.model_copy(update={"policy": POLICY.model_copy(update={"shadow_share": 0.5, "lease_s": 9.0})})
-    copied = wanted_split(state(Phase.SHADOWING, shadow, offered=True), 1.0)
-    assert (copied.shadow_share, copied.canary_weight, copied.expires_at, copied.lease_s) == (0.5, 0, 10.0, 9.0)
-    over = wanted_split(state(Phase.HELD, shadow, offered=True), 1.0)
-    assert (over.shadow_share, over.expires_at, over.lease_s) == (0.0, None, None)
-    risen = wanted_split(state(Phase.OBSERVING, shadow, offered=True), 1.0)
-    assert (risen.shadow_share, risen.canary_weight, risen.expires_at, risen.lease_s) == (0.0, 5, 10.0, 9.0)
+def test_a_lease_is_of_a_weight():
+    leased = FREE.model_copy(update={"policy": POLICY.model_copy(update={"lease_s": 9.0})})
+    held = wanted_split(state(Phase.HELD, leased, offered=True), 1.0)
+    assert (held.expires_at, held.lease_s) == (None, None)
+    risen = wanted_split(state(Phase.OBSERVING, leased, offered=True), 1.0)
+    assert (risen.canary_weight, risen.expires_at, risen.lease_s) == (5, 10.0, 9.0)
 
 
 def in_force(weight: int, epoch: int = 4, rollout: str = GIVEN.rollout) -> Split:
@@ -374,13 +370,3 @@ def test_a_weight_given_to_a_canary_held_at_0_is_watched(world):
     world.tick(10.0)
     assert world.state.looks == looks + 1 and world.weight() == 0
     assert resume(world.store, NAME, "mended", world.now) or world.state.phase is Phase.ROLLING_BACK
-
-
-@pytest.mark.parametrize("requests", [0, 1000])
-def test_copies_that_nobody_grades_still_have_to_come(world, requests):
-    world.metrics.requests = requests
-    policy = POLICY.model_copy(update={"shadow_share": 0.5, "gradable": False})
-    world.propose("new", policy=policy)
-    world.tick_until("shadowing")
-    world.tick(50.0)
-    assert world.state.phase is (Phase.SHIFTING if requests else Phase.SHADOWING)

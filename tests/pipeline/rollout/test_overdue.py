@@ -70,16 +70,6 @@ def test_a_slot_that_is_never_certain_is_held(world):
     assert state.phase is Phase.HELD and "is not ready: warming up after 400 s" in state.reason
 
 
-def test_copies_that_do_not_come_are_held(world):
-    world.metrics.requests = 20
-    world.propose("new", policy=SOON.model_copy(update={"shadow_share": 0.5}))
-    world.tick_until("shadowing")
-    assert ticks(world, 2).phase is Phase.SHADOWING
-    state = ticks(world, 1)
-    assert (state.phase, world.weight()) == (Phase.HELD, 0)
-    assert "graded answers to copies after 300 s" in state.reason
-
-
 def test_a_resumed_stage_waits_as_long_again(world):
     observed(world)
     world.metrics.requests = 200

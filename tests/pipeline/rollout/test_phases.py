@@ -1,4 +1,4 @@
-"""Approval, shadow, supersession, slots, the lease and the way back."""
+"""Approval, supersession, slots, the lease and the way back."""
 
 from dataclasses import replace
 
@@ -15,7 +15,6 @@ from pipeline.rollout.record import (
     RolloutStep,
     append,
     approval_of,
-    read_events,
     step_event,
 )
 from tests.pipeline.rollout.acts import WARM, decided, slot, waiting
@@ -92,23 +91,6 @@ def test_a_resume_before_the_approval_is_none(world):
     assert world.state.phase is Phase.GATED
 
 
-def test_copies_come_before_the_first_weight(world):
-    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.5}))
-    world.tick_until("shadowing")
-    split = world.router.read()
-    assert (split.canary_weight, split.shadow_share, split.canary) == (0, 0.5, model("new"))
-    world.tick_until("shifting")
-    assert world.state.looks > 0
-    assert world.tick_until("promoted").promotions == 1
-
-
-def test_harm_in_copies_ends_the_rollout_without_any_user(world):
-    world.metrics.canary = {"quality": 0.3}
-    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.5}))
-    assert world.tick_until("rolled_back").quarantined == {"new": 1}
-    assert all(e.phase is not Phase.SHIFTING for e in read_events(world.store, NAME))
-
-
 def test_a_newer_candidate_replaces_one_without_traffic(world):
     waiting(world)
     before = world.state.rollout
@@ -170,8 +152,7 @@ def test_a_slot_that_serves_another_model_gets_no_traffic(world):
     assert (world.state.phase, world.weight()) == (Phase.HELD, 0)
 
 
-@pytest.mark.parametrize("shadow", [0.0, 1.0])
-def test_a_slot_that_fails_at_recent_prompts_gets_nobody(world, shadow):
+def test_a_slot_that_fails_at_recent_prompts_gets_nobody(world):
     """Neither a user nor a copy of a request; once it answers them all it is asked again before each later weight."""
     asked, answers = [], ["3 of 32 got no answer"] * MAX_LOADING + [""] * len(POLICY.weights)
 
@@ -179,10 +160,10 @@ def test_a_slot_that_fails_at_recent_prompts_gets_nobody(world, shadow):
         world.now += after_s
         tick(replace(world.ports(), warm=lambda of: asked.append(of.digest) or answers[len(asked) - 1]), world.now)
 
-    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": shadow}))
+    world.propose("new")
     while world.state.phase is not Phase.HELD:
         ticked(1.0)
-        assert world.weight() == 0 and world.router.read().shadow_share == 0
+        assert world.weight() == 0
     assert world.state.reason == answers[0] and len(asked) == MAX_LOADING
     decided(world, "resume")
     while world.state.phase is not Phase.PROMOTED:

@@ -38,10 +38,9 @@ def test_users_who_come_back_cost_answers_and_power():
     assert stages(alike, BY_REQUEST)[0].graded == 1518
 
 
-def test_a_stage_too_long_gets_a_larger_weight_or_a_shadow():
+def test_a_stage_too_long_gets_a_larger_weight():
     five, twenty_five, last = (" ".join(stage.hints) for stage in stages(QUIET))
     assert "longer than 30 days" in five and "25% takes 248.5 days" not in five
-    assert "a shadow of all requests takes" in five and "never" not in five
     assert "25% takes" not in twenty_five
     assert "a holdback of 25% takes" in last
     assert not any("longer" in hint for stage in stages(QUIET, max_stage_s=math.inf) for hint in stage.hints)

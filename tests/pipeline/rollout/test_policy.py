@@ -68,7 +68,6 @@ def test_a_gateway_that_records_no_text_cannot_be_graded():
     rated = [policy_of(Rollout.model_validate(section), rated=True) for section in ({}, silent)]
     assert [(each.gradable, each.by_feedback) for each in rated] == [(True, False), (True, True)]
     assert policy_of(Rollout(), gradable=False, rated=True).by_feedback
-    assert not rated[1].of_copies.gradable and rated[0].of_copies == rated[0], "nobody rates a copy"
     with pytest.raises(ValueError, match="splits by user"):
         Rollout.model_validate({**silent, "metrics": ROUTE["metrics"]})
 

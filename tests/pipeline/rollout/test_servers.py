@@ -95,14 +95,6 @@ def test_a_slot_without_servers_for_the_first_weight_waits(world):
     assert world.weight() == 5
 
 
-def test_a_shadow_takes_servers_too(world):
-    scaled(world, canary=1)
-    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.5}))
-    for _ in range(5):
-        world.tick(1.0)
-    assert world.state.phase is Phase.GATED and "1 of 2 servers that 50% takes" in world.state.reason
-
-
 def test_a_weight_without_servers_is_not_asked_for(world):
     scaled(world, canary=1)
     world.propose("new")

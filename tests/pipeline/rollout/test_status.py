@@ -120,10 +120,3 @@ def test_a_split_of_another_rollout_is_not_taken_for_this_one(world):
     world.propose("next", number=2)
     assert shown(world).router is None
     assert shown(world).serving_version == 1
-
-
-def test_a_shadow_waits_for_the_pairs_that_it_is_judged_at(world):
-    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.001}))
-    report = shown_after(world, "shadowing")
-    assert report.wanted_graded == 6867  # every pair may disagree: (2.486 / 0.03)^2
-    assert report.waits_for == "the next look, and 6867 graded answers to copies more"

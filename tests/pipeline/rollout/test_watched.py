@@ -1,4 +1,4 @@
-"""What a tick sees, obeys and tells: weights moved by hand, clocks, tallies, late grades, copies that fall short."""
+"""What a tick sees, obeys and tells: weights moved by hand, clocks, tallies, late grades."""
 
 from dataclasses import replace
 
@@ -276,21 +276,6 @@ def test_grades_that_are_late_stop_the_dwell(world):
     world.metrics.spoil = lambda look: look
     world.tick(50.0)
     assert world.state.phase is Phase.SHIFTING
-
-
-def test_copies_that_fall_short_are_held_before_any_user(world):
-    world.metrics.canary = {"quality": 0.67}
-    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.1}))
-    assert "not proven to be less" in world.tick_until("held").reason
-    assert world.weight() == 0
-
-
-def test_few_copies_are_waited_for(world):
-    world.metrics.requests = 100
-    world.propose("new", policy=POLICY.model_copy(update={"shadow_share": 0.1}))
-    for _ in range(10):
-        world.tick(50.0)
-    assert world.state.phase is Phase.SHADOWING
 
 
 def observing_slowly(world):
