@@ -51,7 +51,6 @@ class GroupTrainer(GRPOTrainer):
     def __init__(self, *args: Any, settings: GRPO, setup: TrainerSetup, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._settings, self._setup = settings, setup
-        self._weights = setup.weight_sync(self) if self.use_vllm else None
         self._size = settings.num_generations
         self._ready: Drawn | None = None
         self._counted = {"generated": 0.0, "scored": 0.0}
@@ -64,13 +63,9 @@ class GroupTrainer(GRPOTrainer):
                 "dynamic sampling and the leave-one-out baseline need whole groups. Change prompts_per_step."
             )
 
-    def _generate_single_turn(self, prompt_ids: Any, *args: Any, **kwargs: Any) -> Any:
+    def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
         with self._setup.span("generate"):
-            if self._weights is not None:
-                self._weights.sync(prompt_ids)
-            output = super()._generate_single_turn(prompt_ids, *args, **kwargs)
-            if self._weights is not None:
-                self._weights.remember(prompt_ids, output[0])
+            output = super()._generate_single_turn(*args, **kwargs)
         self._counted["generated"] += sum(map(len, output[0]))
         return output
 

@@ -110,14 +110,6 @@ class BatchReward(Protocol):
         ...
 
 
-class WeightSync(Protocol):
-    """Brings a policy's weights to the engine that generates, and proves it (pipeline/training/freshness)."""
-
-    def sync(self, prompt_ids: Sequence[Sequence[int]]) -> object: ...
-
-    def remember(self, prompt_ids: Sequence[Sequence[int]], completion_ids: Sequence[Sequence[int]]) -> None: ...
-
-
 class TrainerSetup(Protocol):
     """The training process as a method sees it."""
 
@@ -151,8 +143,6 @@ class TrainerSetup(Protocol):
     def span(self, name: str) -> AbstractContextManager[None]:
         """Books the time inside to `name`, as part of the step's seconds."""
         ...
-
-    def weight_sync(self, trainer: Any) -> WeightSync: ...
 
     def rollout(self) -> Callable[..., dict[str, Any]] | None:
         """TRL's `rollout_func` for completions that call tools; None: TRL's own generation. Raises ValueError where the

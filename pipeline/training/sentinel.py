@@ -13,7 +13,8 @@ limit or with the first ones, and is silent where its metric is absent.
   openings shared across prompts, bigrams less varied (arXiv 1510.03055), refusals, missing answers, truncation, all of
   which a collapsed template or a fooled reward shows; gradient norm over 10 throughout a window (seed 000); one
   component other than correctness that makes 70% of the reward's variance; groups without a gradient over 80% (arXiv
-  2503.14476); completions without a reward.
+  2503.14476); completions without a reward; log-probabilities of the engine that samples (vLLM) over 0.1 nats a token
+  from the policy's own, which bf16 keeps near 0.01: the engine has other weights.
 - Reward up while accuracy falls is over-optimisation (arXiv 2210.10760): HOLD at half of the fall that counts, STOP at
   all of it.
 - What success shows too holds only as far as the held-out score does not explain it: groups whose rewards are all the
@@ -44,6 +45,10 @@ SOLVED = 0.9
 """Accuracy from which a task counts as solved, and groups that are all right are no failure."""
 MOST = 0.5
 """Share of groups without a gradient from which entropy is that of the few others, and tells nothing of the policy."""
+SAMPLING_GAP = "sampling/sampling_logp_difference/mean"
+"""Mean |log-probability in vLLM - in the policy| of the sampled tokens, as TRL logs it."""
+MAX_SAMPLING_GAP = 0.1
+"""Nats a token; bf16 alone makes about 0.01."""
 VALIDATIONS = 2
 """Held-out figures that are averaged: each is a mean over many answers already."""
 _HELD_OUT = "held_out/"
@@ -314,6 +319,10 @@ def grad_norm(watch: HealthMonitor) -> Said:
     return _suspect(watch, f"grad_norm was over {limit:g} all the time") if values and min(values) > limit else None
 
 
+def sampling_gap(watch: HealthMonitor) -> Said:
+    return _over(watch, MAX_SAMPLING_GAP, SAMPLING_GAP)
+
+
 def one_component(watch: HealthMonitor) -> Said:
     components = watch.components()
     if watch.latest(_SECOND) is not None:  # nothing here can be checked: the scorers are what the reward is to be of
@@ -324,7 +333,8 @@ def one_component(watch: HealthMonitor) -> Said:
 
 RULES: tuple[Rule, ...] = (
     not_finite, unscored, no_gradient, accuracy_collapse, reward_diverges, kl, answer_kl, second_score, unwatched,
-    entropy, length, template, unanswered, truncated, zero_variance, grad_norm, one_component, solved,
+    entropy, length, template, unanswered, truncated, zero_variance, grad_norm, sampling_gap,
+    one_component, solved,
 )  # fmt: skip
 
 

@@ -21,9 +21,7 @@ from pipeline.chat_template import refuse_unrendered, rendered, with_tools
 from pipeline.serving.decoding import stop_ids, use_stop_ids_only
 from pipeline.storage import DatasetRef
 from pipeline.training.distribution import trainer_arguments
-from pipeline.training.freshness.trl_engine import TrlFreshness
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import emit
 from pipeline.training.rates import Clock
 from pipeline.training.reward_function import RewardFunction
 from pipeline.training.schedule import recorded_by_prompt
@@ -113,10 +111,6 @@ class PlanSetup:
 
     def span(self, name: str) -> AbstractContextManager[None]:
         return self.clock.span(name)
-
-    def weight_sync(self, trainer: Any) -> TrlFreshness:
-        """The plan's digest tells this training from others that may feed the same vLLM."""
-        return TrlFreshness(trainer, self.plan.digest(), log=emit)
 
     def rollout(self) -> ToolReplay | None:
         tools, method = self.plan.training.tools, self.plan.trained_by()

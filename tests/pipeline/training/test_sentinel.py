@@ -20,7 +20,7 @@ HEALTHY: Row = {
     "loss": -0.05, "grad_norm": 0.4, "reward": 0.5, "reward_std": 0.4, "frac_reward_zero_std": 0.4, "entropy": 0.5,
     "kl": 0.02, "completions/mean_length": 100.0, "completions/clipped_ratio": 0.02, "accuracy": 0.5, "abstained": 0.0,
     "component/correct": 0.95, "component/format": 0.05, "text/prefix_share": 0.1, "text/distinct_2": 0.6,
-    "text/refusals": 0.0, "text/answered": 0.95,
+    "text/refusals": 0.0, "text/answered": 0.95, "sampling/sampling_logp_difference/mean": 0.01,
 }  # fmt: skip
 VALIDATED: Row = {
     "held_out/accuracy": 0.5, "held_out/answered": 0.95, "held_out/length": 100.0, "held_out/truncated": 0.02,
@@ -93,6 +93,10 @@ def test_a_healthy_training_passes() -> None:
         ("truncated", "HOLD", {"held_out/truncated": 0.3}, {"held_out/truncated": 0.15}),
         ("zero_variance", "HOLD", {"frac_reward_zero_std": 0.9}, {"frac_reward_zero_std": 0.75}),
         ("grad_norm", "HOLD", {"grad_norm": to(1, 12)}, {"grad_norm": lambda step: 30.0 if step % 3 else 1.0}),
+        ("sampling_gap", "HOLD", {"sampling/sampling_logp_difference/mean": 0.2},
+         {"sampling/sampling_logp_difference/mean": 0.05}),
+        ("sampling_gap", "STOP", {"sampling/sampling_logp_difference/mean": 0.2, "accuracy": to(0.5, 0.3)},
+         {"sampling/sampling_logp_difference/mean": 0.05, "accuracy": to(0.5, 0.3)}),
         ("one_component", "HOLD", {"component/format": 0.8, "component/correct": 0.2}, {"component/format": 0.6}),
         ("solved", "PASS", {**SOLVING, "frac_reward_zero_std": to(0.4, 0.9)}, {**SOLVING, "frac_reward_zero_std": 0.7}),
     ],
