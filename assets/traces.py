@@ -115,7 +115,6 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
             d.seen,
             d.admitted,
             d.seen - d.admitted,
-            d.near_duplicates,
             f"{sum(f.bytes for f in d.files) / 1e6:.1f}",
         )
         for d in governed.days
@@ -128,7 +127,7 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
         "in the dataset": governed.iteration.dataset.rows,
         "gates": picture(traces_plots.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
         "over time": picture(traces_plots.reasons_over_time(governed.days), "Rows by reason and day"),
-        "days": table(["day", "seen", "admitted", "rejected", "nearly alike", "MB read"], days),
+        "days": table(["day", "seen", "admitted", "rejected", "MB read"], days),
         "rejected": table(["reason", "rows"], sorted(rejected.items())),
         "rejected, for example": table(["reason", "what was seen", "where"], samples),
         "watermark": table(["source", "parts", "MB", "days", "newest day"], [watermark_line(store)]),

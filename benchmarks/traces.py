@@ -2,7 +2,7 @@
 
 Runs the stage and other ways to the same table over one generated Langfuse export, each way in a process of its own,
 and compares CPU seconds (children included), wall-clock time and peak memory; every count is checked against the
-generator's. `near` is ours with near-duplicates reported, which the other runs leave off. The last line is JSON:
+generator's. The last line is JSON:
 `floor_ratio` is the CPU of the bare one-core floor over ours, `cpu_ratio_to_pandas` that of pandas over ours,
 `two_process_speedup` one process's wall-clock time over two's.
 """
@@ -31,7 +31,7 @@ def main() -> None:
     truth, truth_3x = generate(chosen.folder, rows), generate(chosen.folder, 3 * rows)
     print(f"{truth.rows:,} rows, {truth.json_bytes / 1e9:.2f} GB of JSON lines in {export_of(chosen.folder, rows)}")
     runs: dict[str, list[Took]] = {}
-    for way in ("floor", "ours1", "ours2") * pairs + ("near", "pandas", "polars", "duckdb"):
+    for way in ("floor", "ours1", "ours2") * pairs + ("pandas", "polars", "duckdb"):
         runs.setdefault(way, []).append(run(way, chosen.folder, rows, truth))
     runs["ours1, 3x"] = [run("ours1", chosen.folder, 3 * rows, truth_3x)]
     middle = {way: sorted(took, key=lambda t: t.cpu_s)[len(took) // 2] for way, took in runs.items()}
@@ -74,7 +74,7 @@ def run(way: str, folder: Path, rows: int, truth: Truth) -> Took:
 
 def _check(way: str, found: dict[str, int], truth: Truth, out: Path) -> None:
     expected = {"admitted": truth.rows - truth.malformed if way == "floor" else truth.admitted}
-    if way.startswith(("ours", "near")):
+    if way.startswith("ours"):
         expected = {name: count for name, count in truth._asdict().items() if name not in ("masked", "json_bytes")}
         expected["masked"], found["masked"] = truth.masked, _masked(out)
     if found != expected:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import sys
-import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -135,7 +133,6 @@ def materialized(
     out: Path,
     workers: int,
     where: Literal["local", "ray"] = "local",
-    near_duplicates: Literal["off", "report"] = "off",
 ) -> dict[str, int]:
     """The stage with all its gates, from the export to the commit, the ledger and the reports."""
     from pipeline.recipe import Compute
@@ -151,7 +148,7 @@ def materialized(
         stage_context(
             store,
             log=lambda line: print(line, file=sys.stderr),
-            traces=Traces(source=source, near_duplicates=near_duplicates, regions_allowed=("us", "kr")),
+            traces=Traces(source=source, regions_allowed=("us", "kr")),
             compute=Compute(data=where, workers=workers),
         ),
         Address(source, str(export)),
@@ -162,29 +159,12 @@ def materialized(
     return {"rows": made.seen, "admitted": made.admitted, **made.rejected}
 
 
-def again(export: Path, out: Path) -> dict[str, float]:
-    """CPU seconds of near-duplicates reported, and of every day made again from what the first run kept."""
-    seconds: list[float] = []
-    for _ in range(2):
-        before = time.process_time()
-        materialized(export, out, 1, near_duplicates="report")
-        seconds.append(round(time.process_time() - before, 2))
-        for file in export.glob("observations_v2/*.gz"):  # another version of the same bytes is read again
-            stamp = file.stat().st_mtime_ns + 10**9
-            os.utime(file, ns=(stamp, stamp))
-    return {"first_cpu_s": seconds[0], "again_cpu_s": seconds[1]}
-
-
 RIVALS: dict[str, Callable[[list[Path], Path], int]] = {w.__name__: w for w in (floor, pandas, polars, duckdb)}
 
 
 def main() -> None:
     way, export, out = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    if way == "again":
-        print(json.dumps(again(export, out)))
-    elif way == "near":
-        print(json.dumps(materialized(export, out, 1, near_duplicates="report")))
-    elif way.startswith("ours"):
+    if way.startswith("ours"):
         print(json.dumps(materialized(export, out, int(way[4:]))))
     else:
         print(json.dumps({"admitted": RIVALS[way](sorted((export / "observations_v2").glob("*.gz")), out)}))

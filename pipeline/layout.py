@@ -20,8 +20,8 @@
                         `gateway/`: its lock, counters and log
     tmp/                a folder for each step that needs one while it runs; swept where a kill left it
     suites/             what an evaluation asks, a file for each suite and draw
-    traces/             watermark, reports and rejected rows by day, datasets, who is forgotten; `sketches/` of days'
-                        texts spare work, `staging/` is scratch
+    traces/             watermark, reports and rejected rows by day, datasets, who is forgotten; `staging/` is
+                        scratch
 
 Owns names, not what is in them. Names that a package keeps to itself below one of these folders stay with it.
 """
@@ -64,7 +64,6 @@ MARKS = f"{TRACES}/marks.json"
 """Which keys the marks of users are made with; the keys themselves lie elsewhere."""
 DAYS, RETIRED_DAYS, REJECTED = f"{TRACES}/days", f"{TRACES}/days/retired", f"{TRACES}/rejected"
 DATASETS, STAGING = f"{TRACES}/datasets", f"{TRACES}/staging"
-SKETCHES = f"{TRACES}/sketches"
 DATASET_USERS = f"{DATASETS}/members"
 
 # Below `rewards/`.

@@ -42,7 +42,7 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
 from pipeline.samples import draw
 from pipeline.storage import Store
-from pipeline.traces import erased, sketches
+from pipeline.traces import erased
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import Lake, SweepResult, open_lake
@@ -225,8 +225,7 @@ def _block(work: _Work, affected: Affected, id: str, now: datetime) -> str:
 
 
 def _erase_rows(store: Store, lake: Lake, person: Person, days: Days) -> None:
-    """One commit, and the accounts that follow from it. Sketches go first: whose text one is of, nothing tells."""
-    sketches.forget(store.path(layout.SKETCHES))
+    """One commit, and the accounts that follow from it."""
     rows = lake.rows_of(person.ids, person.since)
     if rows:
         # A day without a report that fits gets a digest that no report has: the stage makes it again.

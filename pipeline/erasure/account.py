@@ -61,7 +61,6 @@ def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: s
         seen=before.seen,
         admitted=admitted,
         rejected=total(file.rejected for file in reports),
-        near_duplicates=min(before.near_duplicates, admitted),
         erased=erased,
     )
 

@@ -257,10 +257,6 @@ class Traces(Section):
     """The same in inflated bytes for each stored one, from 64 MiB on. Logs of chats compress 5 to 40 times."""
     max_latency_s: PositiveFloat = 120.0
     """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""
-    near_duplicates: Literal["off", "report", "drop"] = "report"
-    """MinHash over prompt and completion: counted, or kept out but for the first of each cluster."""
-    near_duplicate_similarity: Share = 0.9
-    """Jaccard similarity of 5-word shingles from which two traces are near duplicates."""
     window_days: PositiveInt = 30
     """An iteration trains on the newest so many days that have traces which count."""
     attribution: Annotated[Attribution | None, Operational] = None

@@ -5,9 +5,8 @@ of the words of either (Jaccard similarity of the sets, the numbers aside; syste
 question with other numbers is another question. The turns of one conversation are one cluster: a prompt, and those that
 begin with all of it. Clusters are closed under this, and a cluster is wholly held out or
 wholly trained on. It is held out when the hash of any of its members is below the share: who joins a cluster later
-cannot bring a prompt that was held out into training, unless the cluster outgrows the share. Departure from MinHash (as
-`pipeline.traces.near_duplicates` has it): prompts are short, so the join is exact, by prefix filtering (Bayardo et al.
-2007), as far as NEIGHBOURS goes.
+cannot bring a prompt that was held out into training, unless the cluster outgrows the share. Prompts are short, so
+the join is exact (no MinHash), by prefix filtering (Bayardo et al. 2007), as far as NEIGHBOURS goes.
 """
 
 from __future__ import annotations

@@ -24,7 +24,6 @@ from pipeline import audit, layout
 from pipeline.engine import Engine
 from pipeline.recipe.traces import PromptsSource, Traces
 from pipeline.storage import digest_json, write_atomically
-from pipeline.traces import sketches
 from pipeline.traces.deduplicate import DayInput, DayOutcome, deduplicate
 from pipeline.traces.gates import VERSION
 from pipeline.traces.lake import LakeConfig
@@ -96,7 +95,6 @@ class DayWriter:
     def _case(self, reading: Reading, day: str) -> DayInput:
         """What is known of a day; of a sealed one, only what is new."""
         keys: list[Path] = []
-        settings = self._session.settings
         for index, done in sorted(reading.governed.items()):
             keys += [key for _, key in staged_files(reading.folder, index, day, done.days.get(day, 0))]
         names = {n: part.name for n, part in reading.parts.items()}
@@ -108,8 +106,6 @@ class DayWriter:
             scores=reading.scores,
             attributes=reading.attributes,
             memory_mb=self._memory_mb,
-            near=settings.near_duplicates,
-            similarity=settings.near_duplicate_similarity,
         )
 
     def _publish(self, verdict: DayOutcome, report: DayReport, files: list[str]) -> None:
@@ -119,8 +115,6 @@ class DayWriter:
         counts = {"seen": report.seen, "admitted": report.admitted, "digest": report.digest, "snapshot": lake.snapshot}
         audit.record(store, "admission", day, counts, self._session.now)
         write_atomically(store.path(layout.rejected_rows(day)), verdict.ledger.read_bytes())
-        if verdict.sketches is not None and day != UNKNOWN_DAY:
-            sketches.keep(store.path(layout.SKETCHES), day, verdict.sketches)
         store.write(layout.day_report(day), report)  # last: a day without its report is made again
         reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.rejected.items())
         self._session.log(
@@ -142,7 +136,7 @@ class DayWriter:
         ]
         entries = map(self._session.erased.entry_of_hash, verdict.erased)
         erased = tuple(sorted(entry.proof for entry in entries if entry is not None))
-        return _day_report(verdict.day, self._rules, sha256, erased, reports, verdict.near_duplicates)
+        return _day_report(verdict.day, self._rules, sha256, erased, reports)
 
     def _shares(self, reading: Reading, verdict: DayOutcome, report: DayReport) -> list[DayShard]:
         """Of each part that gives rows to the day."""
@@ -174,9 +168,7 @@ class DayWriter:
             late: Counter[Reason | None] = Counter({Reason.LATE: counts.total()})
             files[part.name] = _file_report(part.name, reading.governed[index].sha256, part.size, late)
         self._session.log(f"traces: {verdict.day} is sealed, its raw data is past retention; late rows stay out")
-        new_report = _day_report(
-            verdict.day, published.rules, {}, published.erased, list(files.values()), published.near_duplicates
-        )
+        new_report = _day_report(verdict.day, published.rules, {}, published.erased, list(files.values()))
         self._session.store.write(name, new_report.model_copy(update={"digest": published.digest}))
 
 
@@ -188,7 +180,7 @@ def _file_report(name: str, sha256: str, size: int, counts: Counter[Reason | Non
 
 
 def _day_report(
-    day: str, rules: str, sha256: Mapping[str, str], erased: tuple[str, ...], files: list[FileReport], near: int
+    day: str, rules: str, sha256: Mapping[str, str], erased: tuple[str, ...], files: list[FileReport]
 ) -> DayReport:
     return DayReport(
         day=day,
@@ -198,7 +190,6 @@ def _day_report(
         seen=sum(f.seen for f in files),
         admitted=sum(f.admitted for f in files),
         rejected=total(f.rejected for f in files),
-        near_duplicates=near,
         erased=erased,
     )
 

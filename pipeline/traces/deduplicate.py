@@ -11,13 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.traces.database import MEMORY_MB, connect, quoted
 from pipeline.traces.feedback import FEEDBACK
-from pipeline.traces.near_duplicates import clusters
 from pipeline.traces.records import Reason
-from pipeline.traces.sketches import write_sketches
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -40,7 +38,7 @@ with shared as (
     or trace in (select trace from hashed group by all having count(*) > 1)
     or content in (select content from hashed where passed group by all having count(*) > 1)
 )
-select * exclude (text, bands) from keys semi join shared using (part, line)
+select * from keys semi join shared using (part, line)
 """
 REJECTED = """
 create temp table rejected as
@@ -89,17 +87,6 @@ LEDGER = """
 select if(reason = 'erased', null, trace_id) as trace_id, reason, file, line, detail
 from rejected join files using (part) order by file, line
 """
-# Of each cluster the first row by name stays.
-NEAR = """
-insert into rejected select part, row, line, trace_id, 'near_duplicate', null, null from (
-    select *, row_number() over (partition by cluster order by trace_id, observation_id, part, row) as nth
-    from clusters join keys using (part, row)
-) where nth > 1
-"""
-
-
-SKETCHES = "sketches.bin"
-
 COUNTS = """
 select part, reason, count(*) from rejected group by all
 union all select part, null, count(*) from admitted group by all
@@ -117,8 +104,6 @@ class DayInput(NamedTuple):
     scores: tuple[Path, ...] = ()
     attributes: tuple[Path, ...] = ()
     memory_mb: int = MEMORY_MB
-    near: Literal["off", "report", "drop"] = "off"
-    similarity: float = 1.0
 
 
 class DayOutcome(NamedTuple):
@@ -130,13 +115,9 @@ class DayOutcome(NamedTuple):
     erased: tuple[str, ...]
     annotated_by: tuple[int, ...]
     """Parts with scores or attributes of any trace of the day, admitted or not."""
-    near_duplicates: int
-    """Admitted rows beyond the first of each cluster."""
     admitted: Path
     feedback: Path | None
     ledger: Path
-    sketches: Path | None = None
-    """Of the admitted rows and their near duplicates, where those were looked for."""
 
 
 def deduplicate(case: DayInput) -> DayOutcome:
@@ -151,7 +132,6 @@ def deduplicate(case: DayInput) -> DayOutcome:
         db.execute("drop table hashed")
         db.execute(REJECTED)
         db.execute(ADMITTED)
-        near = _near_duplicates(db, case)
         _copy(db, "select part, row from admitted order by part, row", admitted, "parquet")
         parts = [part for files in (case.scores, case.attributes) for part in _annotated_by(db, files)]
         scored = bool(case.scores) and _feedback(db, case.scores, feedback)
@@ -167,28 +147,10 @@ def deduplicate(case: DayInput) -> DayOutcome:
         counts=counts,
         erased=tuple(mark for (mark,) in erased),
         annotated_by=tuple(sorted(parts)),
-        near_duplicates=near,
         admitted=admitted,
         feedback=feedback if scored else None,
         ledger=ledger,
-        sketches=None if case.near == "off" else folder / SKETCHES,
     )
-
-
-def _near_duplicates(db: DuckDBPyConnection, case: DayInput) -> int:
-    if case.near == "off":
-        return 0
-    bands = case.folder / "bands.parquet"
-    _copy(db, "select part, row, text, bands from keys semi join admitted using (part, row)", bands, "parquet")
-    duplicates = clusters([bands], case.similarity, case.memory_mb, case.folder)
-    write_sketches(bands, case.folder / SKETCHES)
-    bands.unlink()
-    extra = duplicates.num_rows - len(duplicates["cluster"].unique())
-    if case.near == "report" or not extra:
-        return extra
-    db.register("clusters", duplicates)
-    db.execute(NEAR)
-    return 0
 
 
 def _annotated_by(db: DuckDBPyConnection, files: Sequence[Path]) -> list[int]:

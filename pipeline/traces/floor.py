@@ -1,7 +1,7 @@
 """The floor under the admitted share: a source of which next to nothing is admitted is a wrong one, or one read wrong.
 
 The share is of the rows that could have been admitted. Spans, tool events (`not_generation`), rows that another one
-stands for (`superseded`, `intermediate`, `helper`, `duplicate`, `near_duplicate`), those of forgotten users and late
+stands for (`superseded`, `intermediate`, `helper`, `duplicate`), those of forgotten users and late
 ones are no evidence against a source, and neither are files of scores or attributes. But a source with rows of which
 none is admitted is always below the floor, unless it was emptied by forgetting or retention. Owns what counts as too
 little, of the whole and of a part. Refuses to look into a source: `wrong_source` says what is the matter.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from pipeline.traces.records import DayReport, FileReport, Reason, total
 
 GONE = frozenset({Reason.ERASED, Reason.LATE})
-STOOD_FOR = frozenset({Reason.SUPERSEDED, Reason.INTERMEDIATE, Reason.HELPER, Reason.DUPLICATE, Reason.NEAR_DUPLICATE})
+STOOD_FOR = frozenset({Reason.SUPERSEDED, Reason.INTERMEDIATE, Reason.HELPER, Reason.DUPLICATE})
 NO_EVIDENCE = GONE | STOOD_FOR | {Reason.NOT_GENERATION}
 UNREADABLE = frozenset({Reason.MALFORMED, Reason.TOO_LONG, Reason.TRUNCATED_FILE, Reason.TOO_LARGE})
 MOST_UNREADABLE = 0.1

@@ -15,23 +15,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.recipe.traces import Traces
 from pipeline.traces import attributes, feedback
-from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows, Score
 from pipeline.traces.scores import Meanings, ScoreCount, ScoreCounts
-from pipeline.traces.sketches import KeptSketches, Sketched
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart
-from pipeline.traces.staging import BANDS, StagedDays
+from pipeline.traces.staging import StagedDays
 
 SEEN_IN = {
     Reason.CONSENT: ("consent_said",),
@@ -60,8 +57,6 @@ class GovernTask(NamedTuple):
     erased: Forgotten
     named_day: str | None
     attributes: str = ""
-    sketches: str = ""
-    """The folder of those that are kept; "" where no near duplicates are looked for."""
     only: frozenset[str] | None = None
 
 
@@ -74,8 +69,6 @@ class GovernedPart(NamedTuple):
     rows: int
     passed: int
     whole: bool
-    sketched: int = 0
-    """Sketches of texts that had to be computed."""
     scores: tuple[ScoreCount, ...] = ()
     """What scores it held."""
 
@@ -89,7 +82,6 @@ def govern_part(task: GovernTask) -> GovernedPart:
     rules = GateRules(task.settings, task.now, task.erased)
     explain = partial(_seen, task.settings)
     rows, passed, whole = 0, 0, True
-    sketches = KeptSketches(Path(task.sketches)) if task.sketches else None
     staged = StagedDays(Path(task.folder), task.place, task.named_day, task.only)
     with staged as days, _StagedScores(task) as scores:
         for block in source.rows(task.part, digest):
@@ -97,15 +89,14 @@ def govern_part(task: GovernTask) -> GovernedPart:
                 attached.join(block.traces)
             batch, unfit = batcher.batch(block.traces)
             checked, reasons = check(batch, rules)
-            days.write(checked, reasons, explain, None if sketches is None else _sketched(checked, reasons, sketches))
+            days.write(checked, reasons, explain)
             days.reject([*block.rejected, *unfit])
             scores.write(block.scores)
             rows += batch.num_rows + len(block.rejected) + len(unfit)
             passed += reasons.count(None)
             whole = whole and _whole(block)
         days.prove_empty()
-    sketched = 0 if sketches is None else sketches.computed
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole, sketched, scores.counts)
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole, scores.counts)
 
 
 class _StagedScores:
@@ -133,22 +124,6 @@ class _StagedScores:
         return tuple(self._counts.all())
 
 
-def _sketched(batch: pa.RecordBatch, reasons: Sequence[Reason | None], sketches: KeptSketches) -> Sketched:
-    """Sketches of the last question and its answer, for the rows that passed; null for the others."""
-    passed = np.array([reason is None for reason in reasons], bool)
-    if not passed.any():
-        return Sketched(pa.nulls(batch.num_rows, pa.binary(16)), pa.nulls(batch.num_rows, BANDS))
-    messages = batch["messages"].flatten()
-    asked = np.flatnonzero(pc.equal(messages.field("role"), "user").to_numpy(zero_copy_only=False))
-    last = np.zeros(batch.num_rows, np.int64)
-    last[pc.list_parent_indices(batch["messages"]).to_numpy()[asked]] = asked  # the later one overwrites
-    prompts = messages.field("content").take(pa.array(last[passed]))
-    texts = pc.binary_join_element_wise(prompts, batch["completion"].filter(pa.array(passed)), "\n")
-    days: list[str] = batch["day"].filter(pa.array(passed)).cast(pa.string()).to_pylist()
-    places = pa.array(np.cumsum(passed) - 1, mask=~passed)
-    return Sketched(*(column.take(places) for column in sketches.sketch(days, texts)))
-
-
 def stage_annotations(task: GovernTask) -> GovernedPart:
     """Stage a part that holds scores or attributes of traces; what in it cannot be read is rejected like any row."""
     digest = hashlib.sha256()
@@ -168,7 +143,7 @@ def stage_annotations(task: GovernTask) -> GovernedPart:
             days.reject(block.rejected)
             rows += len(block.attributes) + len(block.scores) + len(block.rejected)
             whole = whole and _whole(block)
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, 0, whole, scores=scores.counts)
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, 0, whole, scores.counts)
 
 
 def annotations_file(folder: Path, index: int) -> Path:

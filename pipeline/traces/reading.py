@@ -67,7 +67,6 @@ class Reading:
         self.governed: dict[int, GovernedPart] = {}
         self.attributes: tuple[Path, ...] = ()
         self._index = ""
-        self._looks_for_near = session.settings.near_duplicates != "off"
 
     @property
     def sealed(self) -> set[str]:
@@ -169,9 +168,8 @@ class Reading:
         for done in self._engine.map(function, tasks, self._session.log):
             self.governed[done.place] = done
             name = self.parts[done.place].name
-            sketched = f", {done.sketched:,} sketched anew" if self._looks_for_near and done.rows else ""
             cut = "" if done.whole else ", and it broke off"
-            self._session.log(f"traces: read {name}: {done.rows:,} rows{sketched}{cut}")
+            self._session.log(f"traces: read {name}: {done.rows:,} rows{cut}")
 
     def _task(self, index: int, only: frozenset[str] | None) -> GovernTask:
         part = self.parts[index]
@@ -186,5 +184,4 @@ class Reading:
             named_day=named_day(part.name),
             attributes=self._index if part.holds == "calls" else "",
             only=only,
-            sketches=str(self._session.store.path(layout.SKETCHES)) if self._looks_for_near else "",
         )

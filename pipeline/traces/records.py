@@ -48,7 +48,6 @@ class Reason(StrEnum):
     TOOL_CALL_ONLY = "tool_call_only"  # only calls that the provider executes itself, and no text
     EMPTY_OUTPUT = "empty_output"
     DUPLICATE = "duplicate"
-    NEAR_DUPLICATE = "near_duplicate"
     LATE = "late"  # its day's raw files are past their retention: the day cannot be made again
     GATE_ERROR = "gate_error"  # a gate raised: the row fails closed
 
@@ -82,8 +81,6 @@ class DayReport(Record):
     seen: NonNegativeInt
     admitted: NonNegativeInt
     rejected: dict[Reason, int]
-    near_duplicates: NonNegativeInt = 0
-    """Admitted rows that say nearly what another one says."""
     erased: tuple[str, ...] = ()
     """Proofs (`pipeline.traces.erased.ErasedUser`) of the forgotten users who had rows in this day."""
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from pipeline import audit, layout
 from pipeline.recipe.traces import Traces
 from pipeline.storage import Record, Store
-from pipeline.traces import sketches
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users, windows
 from pipeline.traces.days import kept_from
@@ -76,7 +75,6 @@ def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime,
     audit.record(store, "retention", f"governed before {first}", detail, now, once=True)
     retired = store.path(layout.RETIRED_DAYS)
     retired.mkdir(parents=True, exist_ok=True)
-    sketches.forget(store.path(layout.SKETCHES), days)
     for day in days:
         store.path(layout.rejected_rows(day)).unlink(missing_ok=True)
         report = store.path(layout.day_report(day))

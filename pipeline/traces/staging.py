@@ -21,12 +21,9 @@ import pyarrow.parquet as pq
 from pipeline.traces.arrow import pc
 from pipeline.traces.erased import user_hash
 from pipeline.traces.lake.files import by_partition
-from pipeline.traces.near_duplicates import KEYS as KEYS_OF_A_ROW
 from pipeline.traces.records import UNKNOWN_DAY, Reason
 from pipeline.traces.rows import SCHEMA, Rejection
-from pipeline.traces.sketches import Sketched
 
-BANDS = pa.list_(pa.uint64(), KEYS_OF_A_ROW)
 KEYS = pa.schema(
     [
         pa.field("part", pa.int32(), nullable=False),
@@ -42,12 +39,10 @@ KEYS = pa.schema(
         pa.field("reason", pa.string()),
         pa.field("detail", pa.string()),
         pa.field("erased", pa.string()),
-        pa.field("text", pa.binary(16)),
-        pa.field("bands", BANDS),
     ]
 )
 """`row` counts the staged rows of the part's day from 0, in the order of their file; null where none is staged.
-`erased` is the user's hash, `text` and `bands` are what `sketches` has."""
+`erased` is the user's hash."""
 STAGED = pa.schema(list(SCHEMA))
 PARTITION = ["model", "consent"]
 Explain = Callable[[pa.RecordBatch, int, Reason], str]
@@ -118,14 +113,8 @@ class StagedDays:
         for day in self._open.values():
             day.close()
 
-    def write(
-        self,
-        batch: pa.RecordBatch,
-        reasons: Sequence[Reason | None],
-        explain: Explain,
-        sketched: Sketched | None = None,
-    ) -> None:
-        """Stage the rows of a BATCH that passed, and the keys of all, with their sketches where they have any."""
+    def write(self, batch: pa.RecordBatch, reasons: Sequence[Reason | None], explain: Explain) -> None:
+        """Stage the rows of a BATCH that passed, and the keys of all."""
         if not batch.num_rows:
             return
         self._empty = False
@@ -133,7 +122,7 @@ class StagedDays:
         for row, reason in enumerate(reasons):
             if reason is not None and self._tell(reason):
                 details[row] = explain(batch, row, reason)
-        keys = _keys(self._part, batch, reasons, details, sketched)
+        keys = _keys(self._part, batch, reasons, details)
         passed = np.array([reason is None for reason in reasons], bool)
         batch = batch.select(STAGED.names)
         days = batch["day"].dictionary_encode()
@@ -203,11 +192,7 @@ class StagedDays:
 
 
 def _keys(
-    part: int,
-    batch: pa.RecordBatch,
-    reasons: Sequence[Reason | None],
-    details: list[str | None],
-    sketched: Sketched | None,
+    part: int, batch: pa.RecordBatch, reasons: Sequence[Reason | None], details: list[str | None]
 ) -> pa.RecordBatch:
     columns: dict[str, Any] = {
         "part": pa.repeat(pa.scalar(part, pa.int32()), batch.num_rows),
@@ -221,7 +206,6 @@ def _keys(
         "user_id": pc.if_else(pa.array([r is None for r in reasons]), batch["user_id"], None),
         "reason": reasons,  # a StrEnum is its text
         "detail": details,
-        **({} if sketched is None else {"text": sketched.texts, "bands": sketched.bands}),
     }
     if Reason.ERASED in reasons:
         users = zip(batch["user_id"].to_pylist(), reasons, strict=True)

@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -240,23 +239,6 @@ def test_dataset_of_an_expired_snapshot_returns_the_same(run: Run, store: Store,
     again = run().iteration
     assert again.id == first.id
     assert ids(store, first.dataset) == ids(store, again.dataset) == ["t1"]
-
-
-def long_answer(number: int, ending: str = "") -> dict[str, Any]:
-    """Observations of one number say nearly the same, those of two numbers nothing in common."""
-    words = " ".join(f"word{number}x{place}" for place in range(80))
-    return observation(number + len(ending) * 10, output=f"{words} {ending}", input=f"Tell me of {words}")
-
-
-@pytest.mark.parametrize(("near", "admitted", "counted"), [("off", 5, 0), ("report", 5, 2), ("drop", 3, 0)])
-def test_near_duplicates_are_counted_or_kept_out(
-    run: Run, store: Store, export: Path, near: str, admitted: int, counted: int
-) -> None:
-    write(export, FIRST, [long_answer(1), long_answer(2), long_answer(1, "a")])
-    write(export, "observations_v2/part.jsonl", [long_answer(1, "bc"), long_answer(3)])
-    (day,) = run(near_duplicates=near).days
-    assert (day.admitted, day.near_duplicates) == (admitted, counted)
-    assert day.rejected == ({} if near != "drop" else {Reason.NEAR_DUPLICATE: 2})
 
 
 def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) -> None:
