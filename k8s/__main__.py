@@ -26,7 +26,7 @@ from k8s.lint.charges import describe
 from k8s.lint.manifests import Manifests
 from k8s.lint.memory import RECIPE_RULES, lint_memory
 from k8s.lint.pods import where
-from k8s.lint.report import Linted, Place, as_json, as_sarif
+from k8s.lint.report import FaultPlace, Linted, as_json, as_sarif
 from k8s.render import render
 from pipeline import layout
 from pipeline.recipe import Recipe, load
@@ -123,12 +123,12 @@ def _lint(recipes: Sequence[str], files: Sequence[str], folder: str | None, form
     if not recipes and not files:
         raise ValueError("Nothing to lint: give recipes, or --manifests FILE.")
     manifests: list[dict[str, Any]] = []
-    places: dict[str, Place] = {}
+    places: dict[str, FaultPlace] = {}
     for file in files:
         for document, line in _documents(file):
             manifests.append(document)
             for obj in Manifests([document]).objects:
-                places.setdefault(where(obj), Place("stdin" if file == "-" else file, line))
+                places.setdefault(where(obj), FaultPlace("stdin" if file == "-" else file, line))
     if files and not places:
         raise ValueError(f"No object in {', '.join(files)}: give manifests, such as `kubectl kustomize` writes.")
     schemas = _schemas(folder)
@@ -149,9 +149,9 @@ def _lint(recipes: Sequence[str], files: Sequence[str], folder: str | None, form
             together += lint_gang(gang, [*rendered, *manifests])
             findings = [f for f in together if f not in given]
             charges = charged([*rendered, *manifests])
-            subjects.append(Linted(f"{file}: {_about(gang)}", Place(file, 1), charges, findings))
+            subjects.append(Linted(f"{file}: {_about(gang)}", FaultPlace(file, 1), charges, findings))
     if files:
-        subjects.append(Linted(f"{', '.join(files)}: {len(manifests)} objects", Place(files[0], 1), (), given))
+        subjects.append(Linted(f"{', '.join(files)}: {len(manifests)} objects", FaultPlace(files[0], 1), (), given))
     errors = sum(finding.severity == "error" for subject in subjects for finding in subject.findings)
     if form == "text":
         _print_text(subjects, local, errors, schemas)

@@ -16,7 +16,7 @@ from k8s.lint.rules import Violation
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-class Place(NamedTuple):
+class FaultPlace(NamedTuple):
     """Of an object in a file of manifests."""
 
     file: str
@@ -28,13 +28,13 @@ class Linted(NamedTuple):
     """What was looked at as one set: a recipe's gang with the manifests, or the manifests alone."""
 
     title: str
-    place: Place
+    place: FaultPlace
     charges: Sequence[str]
     """What Kueue would charge (k8s/lint/charges.py), a line for each pod set."""
     findings: Sequence[Violation]
 
 
-def as_json(subjects: Sequence[Linted], places: Mapping[str, Place]) -> str:
+def as_json(subjects: Sequence[Linted], places: Mapping[str, FaultPlace]) -> str:
     """One object: findings with file and line, and their number by severity."""
     findings = [
         finding.model_dump() | {"subject": subject.title, **_place(finding, subject, places)._asdict()}
@@ -47,7 +47,7 @@ def as_json(subjects: Sequence[Linted], places: Mapping[str, Place]) -> str:
     return json.dumps(body, indent=2)
 
 
-def as_sarif(subjects: Sequence[Linted], places: Mapping[str, Place]) -> str:
+def as_sarif(subjects: Sequence[Linted], places: Mapping[str, FaultPlace]) -> str:
     """One run, its rules those that found something."""
     pairs = [(subject, finding) for subject in subjects for finding in subject.findings]
     rules = {finding.rule: finding for _, finding in pairs}
@@ -69,7 +69,7 @@ def as_sarif(subjects: Sequence[Linted], places: Mapping[str, Place]) -> str:
     return json.dumps(body, indent=2)
 
 
-def _result(finding: Violation, index: Mapping[str, int], place: Place) -> dict[str, Any]:
+def _result(finding: Violation, index: Mapping[str, int], place: FaultPlace) -> dict[str, Any]:
     physical = {"artifactLocation": {"uri": quote(place.file)}, "region": {"startLine": place.line}}
     return {
         "ruleId": finding.rule,
@@ -82,6 +82,6 @@ def _result(finding: Violation, index: Mapping[str, int], place: Place) -> dict[
     }
 
 
-def _place(finding: Violation, subject: Linted, places: Mapping[str, Place]) -> Place:
+def _place(finding: Violation, subject: Linted, places: Mapping[str, FaultPlace]) -> FaultPlace:
     """`places`: by kind/name, as a finding begins."""
     return places.get(finding.where.split(" ")[0], subject.place)

@@ -32,7 +32,7 @@ from pipeline.erasure.proof import (
     proof_name,
     publish,
 )
-from pipeline.erasure.served import Served
+from pipeline.erasure.served import ServedRows
 from pipeline.registry import versions
 from pipeline.removal import Place, of_files
 from pipeline.rewards import findings, reviews
@@ -161,7 +161,7 @@ def _places(work: _Work, lake: Lake, affected: Affected, days: Days) -> list[Pla
 
 def _beside_the_lake(work: _Work, traces: Collection[str], affected: Affected) -> list[Place]:
     store, person = work.context.store, work.person
-    served = Served(store, person, has_export=work.context.recipe.traces.source.kind == "demo")
+    served = ServedRows(store, person, has_export=work.context.recipe.traces.source.kind == "demo")
     return [
         mirrored.place(store, affected.iterations),
         account.ledgers(store, {*traces, *served.traces}),

@@ -40,7 +40,7 @@ class _Owned(NamedTuple):
     moment: datetime
 
 
-class Served:
+class ServedRows:
     """What these files have of a person. `has_export`: whether the embedded export is among them."""
 
     def __init__(self, store: Store, person: Person, has_export: bool) -> None:

@@ -74,9 +74,7 @@ def test_a_log_that_is_not_as_it_was_written(
     assert said(capsys)["flaw"] == flaw
 
 
-def test_a_log_that_was_forged_whole_lacks_the_head_that_was_noted(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_that_was_forged_whole_lacks_the_noted_head(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
     head = said(capsys)["head"]
     audit.record(store, "admission", "2026-01-09", {}, NOW)
     assert said(capsys, "--against", head)["intact"], "it has grown since"

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline import layout
 from pipeline.erasure.owner import Person
-from pipeline.erasure.served import Served as ServedRows
+from pipeline.erasure.served import ServedRows
 from pipeline.gateway.asked import BadRequest, CallerRequest
 from pipeline.gateway.counters import RECORDED, SERVED, Counters
 from pipeline.gateway.feedback import PAUSES, FeedbackRecorder

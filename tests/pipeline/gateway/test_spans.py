@@ -9,7 +9,7 @@ import pytest
 
 from pipeline import layout
 from pipeline.erasure.owner import Person
-from pipeline.erasure.served import Served
+from pipeline.erasure.served import ServedRows
 from pipeline.recipe.traces import OtelSource
 from pipeline.storage import Store
 from pipeline.traces.sources.otel import Otel
@@ -137,7 +137,7 @@ def test_operations_record_no_text(tmp_path):
 def test_erasure_takes_a_persons_lines(gateway):
     kept, gone = (gateway.post(user=user).headers["x-trace-id"] for user in ("stays", "leaves"))
     rows_of(gateway)
-    served = Served(gateway.store, Person.named("leaves"), has_export=False)
+    served = ServedRows(gateway.store, Person.named("leaves"), has_export=False)
     assert served.traces == {gone}
     for place in served.places():
         place.remove()
