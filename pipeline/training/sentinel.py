@@ -1,5 +1,4 @@
-"""Whether a training is healthy: PASS, HOLD (a person should look) or STOP (brakes.py: unless early), and why; and
-whether its task is solved.
+"""Whether a training is healthy: PASS, HOLD (a person should look) or STOP (brakes.py: unless early), or solved.
 
 The rules, over the metrics of the steps so far; each compares the mean of the last few steps, or validations, with a
 limit or with the first ones, and is silent where its metric is absent.
@@ -20,11 +19,9 @@ limit or with the first ones, and is silent where its metric is absent.
 - What success shows too holds only as far as the held-out score does not explain it: groups whose rewards are all the
   same because they are right, a policy that is surer because it errs less, and a reward whose variance comes from its
   other components because nothing is wrong any more. Where held-out prompts are asked, these wait for the next asking.
-- Solved (a finding that is PASS): most groups have no gradient, and held-out accuracy has risen beyond noise to
-  `SOLVED`, confirmed by a second validation. The rest of the steps would learn nothing.
-Departures: openings, refusals and missing answers count from where the base model started, because many an honest model
-opens every solution alike; and a sign that honest learning shows too, such as longer answers, never stops by itself.
-Accuracy is that of held-out prompts or of the step's own, whichever fell further.
+- Solved (a finding that is PASS): most groups have no gradient, and two validations show accuracy risen to `SOLVED`.
+Departures: openings, refusals and missing answers count from where the base model started; a sign that honest learning
+shows too never stops by itself. Accuracy is that of held-out prompts or of the step's own, whichever fell further.
 """
 
 from __future__ import annotations
