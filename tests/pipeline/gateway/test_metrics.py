@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.gateway.metrics import SpanMetrics
 from pipeline.gateway.spans import unit_hash
-from pipeline.recipe.traces import DemoSource, Traces
+from pipeline.recipe.traces import OtelSource, Traces
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.router import route
@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 
 DIGEST = "of what grades"
 METADATA = {"user_consent": "true", "expected_answer": "It is desk@bbbbbbbbbbbb."}
-TRACES = Traces(source=DemoSource())
+TRACES = Traces(source=OtelSource(uri="unread"))
+"""Without a list of regions: only rows that name none are readable."""
 LATER = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
 
 
@@ -84,9 +85,9 @@ def test_look_leaves_out_what_is_no_evidence(gateway):
 def test_who_may_be_read_is_asked_of_the_recipes_gates(gateway):
     split, since, user = gateway.split(50), time.time(), user_of("canary")
     other = next(name for n in range(99) if route(split, name := f"forgotten-{n}") == "canary")
-    traces = Traces(source=DemoSource(), consent_key="agrees", confidential_key="secret", region_key="law")
+    traces = TRACES.model_copy(update={"consent_key": "agrees", "confidential_key": "secret", "region_key": "law"})
     says = {"agrees": " YES ", "expected_answer": METADATA["expected_answer"]}
-    for more in ({}, {"agrees": "no"}, {"secret": "true"}, {"law": "EU"}, {"law": "us", "secret": "false"}):
+    for more in ({}, {"agrees": "no"}, {"secret": "true"}, {"law": "EU"}, {"secret": "false"}):
         gateway.post(user=user, metadata={**says, **more})
     gateway.post(user=user, metadata=METADATA)  # a yes under another key
     gateway.post(user=other, metadata=says)
