@@ -66,6 +66,7 @@ def test_what_the_own_page_sends_passes(method: str, target: str, headers: dict[
     ("POST", "/graphql", {**OWN, "origin": "http://127.0.0.1:5000"}),
     ("POST", "/graphql", {**OWN, "origin": "null"}),
     ("POST", "/report_asset_materialization/a", {**OWN, "origin": "http://localhost:3000"}),
+    ("GET", "/", {**OWN, "origin": "https://rebound.example"}),
     ("PROPFIND", "/", {**OWN, "origin": "https://rebound.example"}),
     ("WEBSOCKET", "/graphql", {**OWN, "origin": "https://rebound.example"}),
     ("WEBSOCKET", "/graphql", {"host": HOST}),
