@@ -16,12 +16,11 @@ from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
 from pipeline.recipe.traces import DemoSource
 from pipeline.registry.versions import project
-from pipeline.rollout.aa import AACheck, ServedRequest, aa
 from pipeline.rollout.drive import Pace, drive
 from pipeline.rollout.fingerprint import fingerprint_of_files
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader
-from pipeline.rollout.last_week import CALL_COLUMNS, LABEL_COLUMNS, LOOKS, WEEK_S, last_week
+from pipeline.rollout.last_week import LABEL_COLUMNS, LastWeek, last_week
 from pipeline.rollout.notices import tell
 from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
@@ -33,7 +32,6 @@ from pipeline.serving.sample import over
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
-from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
 
 UNWATCHED = Unwatched()
@@ -66,40 +64,14 @@ def rollout_ports(
         metrics,
         notify=lambda now: tell(store, name, url, now),
         warm=warm,
-        aa=lambda: _aa_alarm(deployment, log),
     )
 
 
-def read_last_week(deployment: Deployment) -> list[ServedRequest]:
+def read_last_week(deployment: Deployment) -> LastWeek:
     """Last week's requests. Raises ValueError before the first iteration, and where its labels are not there any
     more."""
-    store, iteration = deployment.store(), deployment.latest()
-    labels = LABELS.read(store, iteration.id)
-    calls = read(store, deployment.lake(), iteration.dataset, list(CALL_COLUMNS))
-    return last_week(pq.read_table(labels.dataset.uri, columns=list(LABEL_COLUMNS)), calls)
-
-
-def _aa_alarm(deployment: Deployment, log: Log) -> str:
-    """Why two equal arms of last week's users would not look equal by the rollout's own rules; "" where they would.
-
-    Of a router that splits by request there is nothing to find, and simulated users are nobody's last week.
-    """
-    store, recipe = deployment.store(), deployment.recipe()
-    state = read_state(store, recipe.base_model.name)
-    if isinstance(recipe.traces.source, DemoSource) or state.proposal is None or state.proposal.policy.unit != "user":
-        return ""
-    policy, id = state.proposal.policy, state.proposal.version.iteration
-    try:
-        requests = read_last_week(deployment)
-        check = store.once(
-            layout.rollout(recipe.base_model.name, "aa", f"{id}.json"),
-            AACheck,
-            lambda: aa(requests, policy, WEEK_S / LOOKS),
-        )
-    except ValueError as reason:  # there is no week to look at: nothing alarms
-        log(f"No A/A test before this rollout: {reason}")
-        return ""
-    return "" if check.passed else "the A/A test of last week's users alarms: " + "; ".join(check.lines())
+    labels = LABELS.read(deployment.store(), deployment.latest().id)
+    return last_week(pq.read_table(labels.dataset.uri, columns=list(LABEL_COLUMNS)))
 
 
 def read_status(deployment: Deployment) -> RolloutStatus:

@@ -129,14 +129,12 @@ class Rollout(Section):
     """Time between two looks of a run that keeps ticking."""
     max_look_s: NonNegativeFloat = 0.0
     """Longest time that one look adds to a dwell; 0: twice `look_every_s`, or the dwell where that is longer."""
-    max_stage_s: PositiveFloat = 2_592_000.0
-    """Longest duration of a stage that a plan may propose."""
     max_wait_s: Annotated[PositiveFloat | None, Added] = 2_592_000.0
     """How long a stage may wait, once its dwell is over, for what it lacks (answers, grades, its slot), in time that
     usable metrics covered: then it is held with what would help (default: 30 days). null: for ever."""
     requests_per_server: Annotated[PositiveFloat | None, Added] = None
     """Requests a second that one server of a slot carries: a weight that takes more servers than the canary's slot has
-    is not given, and `plan` says how many each weight takes. null: the champion's servers in proportion."""
+    is not given. null: the champion's servers in proportion."""
     slot_usd_per_hour: Annotated[float | None, Operational, Field(ge=0, le=1e6)] = None
     """Price of an hour of the canary's slot, all its servers, for the bill of a rollout. null: of a slot that the
     gateway starts by itself, one device at `compute.accelerator.usd_per_hour`; of others it is not known."""

@@ -105,8 +105,6 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
         return RolloutStep(
             Phase.HELD, "champion and candidate answer all fingerprint prompts alike: is it another model?"
         )
-    if not state.cleared and not state.finished and (alarm := ports.aa()):
-        return RolloutStep(Phase.HELD, alarm)
     slot = slot_of(ports.split, proposal.version.model)
     if slot.wrong:
         return RolloutStep(Phase.HELD, slot.reason)

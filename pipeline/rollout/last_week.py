@@ -1,90 +1,61 @@
-"""Last week's traffic as a plan and the A/A test want it, out of what the newest iteration governed and labelled.
+"""Last week's traffic for a plan, out of what the newest iteration labelled.
 
 An answer is right as production's answers are graded: by its reference, else by a judge's 4 or 5; where neither graded
-any, by what users said. Refuses to see what the gates did not admit: requests that failed, and users who gave no
-consent, are in neither table.
+any, by what users said. Requests that failed, and users who gave no consent, are not in the labels.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from pipeline.rewards.verifiers.outcome import Outcome
-from pipeline.rollout.aa import ServedRequest
 from pipeline.rollout.evidence import UnitCounts
 from pipeline.rollout.thumbs import LIKED
 
-HOUR_S = 3_600.0
-WEEK_S = 7 * 86_400.0
-LOOKS = 168
-"""That a week is cut into: one an hour."""
-LABEL_COLUMNS = ("trace_id", "observation_id", "timestamp", "user_id", "outcome", "judge", "feedback")
-CALL_COLUMNS = ("trace_id", "observation_id", "latency_s")
+DAY_S = 86_400.0
+WEEK_S = 7 * DAY_S
+LABEL_COLUMNS = ("timestamp", "user_id", "outcome", "judge", "feedback")
 GOOD = 0.75
 """A judge's 4, in [0, 1]."""
 _CHECKED: Mapping[str, float] = {each.value: each.score for each in Outcome if each.score is not None}
 
 
-def last_week(labels: pa.Table, calls: pa.Table) -> list[ServedRequest]:
-    """The requests of the seven days up to the newest. `labels` has LABEL_COLUMNS, `calls` CALL_COLUMNS."""
-    seconds = {(row["trace_id"], row["observation_id"]): row["latency_s"] for row in calls.to_pylist()}
+class LastWeek(NamedTuple):
+    """Each user's requests, the days that they cover (one at least), and whether users alone graded them."""
+
+    users: list[UnitCounts]
+    days: float
+    by_feedback: bool
+
+
+def last_week(labels: pa.Table) -> LastWeek:
+    """The seven days up to the newest row. `labels` has LABEL_COLUMNS."""
     rows = labels.to_pylist()
-    newest = max((row["timestamp"].timestamp() for row in rows), default=0.0)
-    rows = [row for row in rows if newest - row["timestamp"].timestamp() < WEEK_S]
-    by_thumbs = all(_grade(row) == "none" for row in rows) and any(row["feedback"] is not None for row in rows)
-    return [
-        ServedRequest(
-            unit=row["user_id"],
-            at=row["timestamp"].timestamp(),
-            latency_s=seconds.get((row["trace_id"], row["observation_id"])) or 0.0,
-            grade=_rated(row) if by_thumbs else _grade(row),
+    times = [row["timestamp"].timestamp() for row in rows]
+    newest = max(times, default=0.0)
+    rows = [row for row, at in zip(rows, times, strict=True) if newest - at < WEEK_S]
+    by_feedback = all(_grade(row) is None for row in rows) and any(row["feedback"] is not None for row in rows)
+    users: dict[str, UnitCounts] = {}
+    for row in rows:
+        before, is_right = users.get(row["user_id"], UnitCounts()), _liked(row) if by_feedback else _grade(row)
+        users[row["user_id"]] = UnitCounts(
+            requests=before.requests + 1,
+            graded=before.graded + (is_right is not None),
+            correct=before.correct + (is_right is True),
         )
-        for row in rows
-    ]
+    oldest = min((at for at in times if newest - at < WEEK_S), default=newest)
+    return LastWeek(list(users.values()), max(1.0, (newest - oldest) / DAY_S), by_feedback)
 
 
-def rated_alone(requests: Iterable[ServedRequest]) -> bool:
-    """Whether what users said is all that graded them."""
-    return any(each.grade == "missing" for each in requests)
-
-
-def units_of(requests: Iterable[ServedRequest]) -> list[UnitCounts]:
-    """What each user did."""
-    units: dict[str, UnitCounts] = {}
-    for each in requests:
-        before = units.get(each.unit, UnitCounts())
-        right = each.grade == "right"
-        units[each.unit] = before.model_copy(
-            update={
-                "requests": before.requests + 1,
-                "graded": before.graded + (right or each.grade == "wrong"),
-                "correct": before.correct + right,
-            }
-        )
-    return list(units.values())
-
-
-def days_of(requests: Sequence[ServedRequest]) -> float:
-    """Days that the requests cover, one at the least."""
-    return max(1.0, (max(each.at for each in requests) - min(each.at for each in requests)) / 86_400)
-
-
-def busiest_per_s(requests: Iterable[ServedRequest]) -> float:
-    """Requests a second of the busiest hour of the clock; 0 without requests."""
-    hours = Counter(int(each.at // HOUR_S) for each in requests)
-    return max(hours.values(), default=0) / HOUR_S
-
-
-def _grade(row: Mapping[str, Any]) -> Literal["right", "wrong", "none"]:
+def _grade(row: Mapping[str, Any]) -> bool | None:
     judged: float | None = row["judge"]
     score = _CHECKED.get(row["outcome"], judged)
-    return "none" if score is None else "right" if score >= GOOD else "wrong"
+    return None if score is None else score >= GOOD
 
 
-def _rated(row: Mapping[str, Any]) -> Literal["right", "wrong", "missing"]:
+def _liked(row: Mapping[str, Any]) -> bool | None:
     feedback: float | None = row["feedback"]
-    return "missing" if feedback is None else "right" if feedback > LIKED else "wrong"
+    return None if feedback is None else feedback > LIKED

@@ -47,11 +47,6 @@ def already_warm(model: ModelRef) -> str:
     return ""
 
 
-def no_alarm() -> str:
-    """Finds nothing against the split's own noise."""
-    return ""
-
-
 @dataclass(frozen=True)
 class RolloutPorts:
     """The rollout of one model and the world that it reads and moves."""
@@ -67,8 +62,6 @@ class RolloutPorts:
     """Tells people what the record has to tell (notices.py), given the time; why that failed, or ""."""
     warm: Callable[[ModelRef], str] = already_warm
     """Has a model's servers answer recent prompts before each weight; why they cannot, or "" (warm_up.py)."""
-    aa: Callable[[], str] = no_alarm
-    """Asked before the first rollout of a model: why two equal arms would not look equal here, or "" (aa.py)."""
 
 
 class Tick(Record):

@@ -32,7 +32,6 @@ def unrouted(overrides: list[str], settings: Deployment, monkeypatch: pytest.Mon
         (["status", "--json"], DONE, '"routed": false'),
         (["watch"], DONE, SAYS),
         (["plan"], REFUSED, SAYS),
-        (["aa"], REFUSED, SAYS),
         (["history"], REFUSED, "No candidate was ever rolled out"),
         (["approve", "--reason", "r"], REFUSED, "no rollout is active"),
         (["pause", "--reason", "r"], REFUSED, "no rollout is active"),

@@ -2,10 +2,8 @@
 
 import pytest
 
-from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import resume
 from pipeline.rollout.fold import adds_s
-from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.reconcile import lowered_by_hand, reconcile, slot_of, wanted_split
 from pipeline.rollout.record import (
     ApprovalRecord,
@@ -305,23 +303,6 @@ def test_only_equal_fingerprints_are_asked_about(world, champion, candidate, ask
     for _ in range(3):
         world.tick(1.0)
     assert (world.state.phase is Phase.HELD) is asks
-
-
-def test_equal_arms_are_tried_before_the_first_rollout_alone(world):
-    world.propose("one")
-    world.tick_until("promoted")
-    asked = []
-
-    def alarm():
-        asked.append(1)
-        return "two equal arms would not look equal"
-
-    world.propose("two", number=2)
-    for _ in range(4):
-        world.now += 1.0
-        ports = world.ports()
-        tick(RolloutPorts(**{**vars(ports), "aa": alarm}), world.now)
-    assert asked == [] and world.state.phase in (Phase.SHIFTING, Phase.OBSERVING)
 
 
 def held(world, weight: int) -> None:

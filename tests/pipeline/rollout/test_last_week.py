@@ -4,7 +4,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.rollout.last_week import days_of, last_week, rated_alone, units_of
+from pipeline.rollout.last_week import last_week
 
 NEWEST = datetime(2026, 3, 9, 12, tzinfo=UTC)
 
@@ -30,40 +30,23 @@ ROWS = [
     label("f", "bob", timedelta(days=5), "no_reference"),
     label("g", "eve", timedelta(days=7)),
 ]
-CALLS = [{"trace_id": "a", "observation_id": "a", "latency_s": 0.4}]
 
 
-def week(rows: list[dict[str, Any]] = ROWS) -> list[Any]:
-    return last_week(pa.Table.from_pylist(rows), pa.Table.from_pylist(CALLS))
+def week(rows: list[dict[str, Any]] = ROWS) -> tuple[list[tuple[float, float, float]], float, bool]:
+    users, days, by_feedback = last_week(pa.Table.from_pylist(rows))
+    return [(each.requests, each.graded, each.correct) for each in users], days, by_feedback
 
 
 def test_last_week_is_the_seven_days_up_to_the_newest() -> None:
-    assert {each.unit for each in week()} == {"ada", "bob"}
-    assert days_of(week()) == pytest.approx(5.0)
-
-
-def test_an_answer_is_graded_by_its_reference_else_by_the_judge() -> None:
-    assert [each.grade for each in week()] == ["right", "wrong", "wrong", "right", "wrong", "none"]
+    """Answers are graded by the reference, else by the judge; eve asked seven days before."""
+    users, days, by_feedback = week()
+    assert users == [(2, 2, 1), (4, 3, 1)] and not by_feedback
+    assert days == pytest.approx(5.0)
 
 
 def test_where_nothing_else_grades_users_do() -> None:
     said = [label(name, "ada", timedelta(), "no_reference", None, each) for name, each in (("a", 0.75), ("b", 0.25))]
     silent = label("c", "bob", timedelta(), "no_reference")
-    assert [each.grade for each in week([*said, silent])] == ["right", "wrong", "missing"]
-    assert rated_alone(week([*said, silent])) and not rated_alone(week())
-    assert [each.grade for each in week([silent])] == ["none"]
-    assert [each.grade for each in week([*said, label("d", "bob", timedelta())])] == ["none", "none", "right"]
-
-
-def test_a_request_has_the_latency_of_its_call() -> None:
-    assert [each.latency_s for each in week()][:2] == [0.4, 0.0]
-
-
-def test_users_add_up_what_they_did() -> None:
-    ada, bob = units_of(week())
-    assert (ada.requests, ada.graded, ada.correct) == (2, 2, 1)
-    assert (bob.requests, bob.graded, bob.correct) == (4, 3, 1)
-
-
-def test_a_day_is_the_least_that_a_plan_divides_by() -> None:
-    assert days_of(week()[:1]) == 1.0
+    assert week([*said, silent]) == ([(2, 2, 1), (1, 0, 0)], 1.0, True)
+    assert week([silent]) == ([(1, 0, 0)], 1.0, False)
+    assert week([*said, label("d", "bob", timedelta())]) == ([(2, 0, 0), (1, 1, 1)], 1.0, False)

@@ -1,14 +1,12 @@
-"""A weight takes servers: a slot with too few of them does not get it, and the plan says how many."""
+"""A weight takes servers: a slot with too few of them does not get it."""
 
 import pytest
 
 from pipeline.rollout.decision import resume
-from pipeline.rollout.plan import plan
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
 from pipeline.rollout.servers import load_ratio, percent_of, servers_for, too_few
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY
-from tests.pipeline.rollout.test_plan import BUSY, MONTH
 
 MANY = POLICY.model_copy(update={"requests_per_server": 10.0})
 
@@ -173,15 +171,3 @@ def test_a_weight_that_falls_needs_no_servers(world):
     world.metrics.canary = {"quality": 0.2}
     world.tick_until("rolled_back")
     assert world.weight() == 0
-
-
-def test_a_plan_says_how_many_servers_a_weight_takes():
-    busy = BUSY.model_copy(update={"busiest_per_s": 100.0})
-    assert [stage.servers for stage in plan(MANY, busy, MONTH).stages] == [1, 3, 10]
-    assert [stage.servers for stage in plan(POLICY, busy, MONTH, champion_servers=40).stages] == [2, 10, 40]
-    assert [stage.servers for stage in plan(MANY, BUSY, MONTH).stages] == [None] * 3, "no rate is known"
-    unknown = plan(POLICY, busy, MONTH)
-    assert [stage.servers for stage in unknown.stages] == [None] * 3
-    assert "set rollout.requests_per_server" in unknown.lines()[-1]
-    lines = plan(MANY, busy, MONTH).lines()
-    assert lines[2].split()[5] == "3" and lines[-1].startswith("in all")

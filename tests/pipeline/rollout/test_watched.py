@@ -1,11 +1,8 @@
 """What a tick sees, obeys and tells: weights moved by hand, clocks, tallies, late grades."""
 
-from dataclasses import replace
-
 import pytest
 
 from pipeline import audit
-from pipeline.rollout.controller import tick
 from pipeline.rollout.evidence import LookRequest, Uncountable
 from pipeline.rollout.fold import in_rollout
 from pipeline.rollout.record import Phase, read_events
@@ -162,17 +159,6 @@ def test_people_are_told_by_each_tick(world):
     world.propose("new")
     world.tick(50.0)
     assert world.told == [world.now]
-
-
-def test_equal_arms_that_would_not_look_equal_are_asked_about(world):
-    world.propose("new")
-    ports = replace(world.ports(), aa=lambda: "an A/A test alarms")
-    for _ in range(3):
-        tick(ports, world.now)
-    assert (world.state.phase, world.state.reason, world.weight()) == (Phase.HELD, "an A/A test alarms", 0)
-    decided(world, "resume")
-    tick(ports, world.now)
-    assert world.state.phase is Phase.SHIFTING
 
 
 def shifting_to(world: World, stage: int) -> None:
