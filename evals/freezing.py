@@ -29,6 +29,7 @@ from evals.suites.frozen import Frozen, FrozenItem, Generation
 from pipeline import layout
 from pipeline.conversation import to_prompt
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
+from pipeline.removal import make
 from pipeline.rewards.reviews.references import answered, doubts
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
@@ -75,7 +76,8 @@ def withdraw(context: IterationContext) -> list[str]:
         if not withdrawn:
             return []
         context.log(f"evaluation: {len(withdrawn)} items are taken out of suites: their rows do not consent any more")
-        return [*journal.erase(store, withdrawn), *judgements.erase(store, withdrawn), *frozen.remove(store, withdrawn)]
+        places = (journal.removals, judgements.removals, frozen.removals)
+        return make(removal for removals in places for removal in removals(store, withdrawn))
 
 
 def held_apart(context: IterationContext, labels: DatasetRef, now: datetime) -> HeldApart:
