@@ -109,8 +109,8 @@ def test_a_sensor_asks_again_after_a_failed_run_alone(iterations: Iterations, tm
         assert dev.ended(asked) == "SUCCESS", dev.errors(asked)
         again = dev.launch("label_traces")
         assert dev.ended(again) == "SUCCESS"
-        ticks = dev.ticks("new_labels")
-        dev.wait_for(lambda: dev.ticks("new_labels") > ticks + 1, "the sensor to look again")
+        looks = len(dev.ticks("new_labels"))
+        dev.wait_for(lambda: len(dev.ticks("new_labels")) > looks + 1, "the sensor to look again")
         assert len(dev.runs("preference_tuning")) == 2
 
 
@@ -133,6 +133,15 @@ def test_a_schedule_fires_and_launches_wait_for_each_other(dev: DagsterDev) -> N
         if ONE_AT_A_TIME in run["tags"] and run["startTime"] and run["endTime"]
     )
     assert all(end <= start for (_, end), (start, _) in pairwise(spans)), spans
+
+
+@pytest.mark.variant
+@pytest.mark.parametrize("sensor", ["champion_changed", "feedback_drift", "rollout_due", "notices_due"])
+def test_every_sensor_is_asked_by_the_daemon(sensor: str, dev: DagsterDev) -> None:
+    dev.start_sensor(sensor)
+    over = {"SUCCESS", "SKIPPED", "FAILURE"}
+    dev.wait_for(lambda: over & {*dev.ticks(sensor)}, f"a look by {sensor}")
+    assert "FAILURE" not in dev.ticks(sensor)
 
 
 @pytest.mark.variant
