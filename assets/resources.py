@@ -45,10 +45,6 @@ class Deployment(dg.ConfigurableResource):
     overrides: list[str] = []  # noqa: RUF012 (a pydantic field: copied for each instance)
     _recipe: Recipe | None = PrivateAttr(default=None)
 
-    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
-        """A step begins. Raises ValueError for a mistake in the recipe."""
-        self.recipe()
-
     def recipe(self) -> Recipe:
         """The deployment's recipe. Raises ValueError with one line for each mistake in its file."""
         if self._recipe is None:

@@ -117,6 +117,8 @@ def test_a_run_reads_the_recipe_that_its_first_step_pinned(tmp_path: Path) -> No
             recipe = given.recipe()
             assert (id, recipe.training.seed, recipe.compute.workers) == ("one", 1, seen)
             assert given.store().root == first.store().root
+        file.write_text("name: [half a line")
+        assert Deployment(recipe_path=str(file)).of_run(again.run_id, instance, warned.append)[1].recipe() == recipe
     assert len(warned) == 1 and "training.seed: 1, now 9" in warned[0]
 
 
