@@ -1,4 +1,4 @@
-"""Where the tasks of a stage run: processes of this machine, a Ray cluster that others keep, or a plug-in.
+"""Where the tasks of a stage run: processes of this machine, a Ray cluster that others keep, or code of the user's own.
 
 Owns the order of results, the bound on what runs at once, and what happens when a worker is killed: its task is run
 again, because a task writes under fresh names and may be run any number of times. Refuses to move rows between
@@ -12,7 +12,7 @@ import os
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from multiprocessing import get_context
@@ -20,10 +20,9 @@ from typing import Any, Protocol, TypeVar
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
-from pipeline.plugins import InstalledPlugin, build, unlike
 from pipeline.processes import die_with_parent
 from pipeline.recipe import Compute
-from pipeline.recipe.plugin import PluginEngine
+from pipeline.recipe.custom import create
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -53,11 +52,10 @@ def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) ->
 
     `modules`: those of the tasks. Processes of this machine start at once and import them, while the caller goes on.
 
-    Raises ValueError when Ray is asked for and is not installed or no cluster answers, or a plug-in is not as it
-    should be.
+    Raises ValueError when Ray is asked for and is not installed or no cluster answers, or custom code cannot be loaded.
     """
     if compute.engine is not None:
-        with _plugged(compute.engine, compute.workers) as engine:
+        with create(compute.engine, compute.workers) as engine:
             yield engine
     elif compute.data == "ray":
         with _cluster(ray):
@@ -70,37 +68,6 @@ def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) ->
             yield _InOrder(processes, 2 * compute.workers)  # the next ones wait while this process commits
         finally:
             processes.close()
-
-
-@contextmanager
-def _plugged(section: PluginEngine, workers: int) -> Generator[Engine]:
-    """The engine of an installed package, for the block. Its factory is called with the number of workers."""
-    plugin = section.installed()
-    opened: Any = build(plugin, workers, options=section.options)
-    if not isinstance(opened, AbstractContextManager):
-        raise unlike(plugin, f"it returned {type(opened).__name__}, no context manager")
-    with opened as engine:
-        if not callable(getattr(engine, "map", None)):
-            raise unlike(plugin, f"{type(engine).__name__} has no map")
-        yield _Complete(plugin, engine)
-
-
-class _Complete:
-    """The engine of others, held to one result for each task: a lost one would be a part of the data that is gone."""
-
-    def __init__(self, plugin: InstalledPlugin, engine: Engine) -> None:
-        self._plugin, self._engine = plugin, engine
-
-    def map(self, function: Callable[[T], R], tasks: Sequence[T], log: Log) -> Iterator[R]:
-        given = 0
-        for result in self._engine.map(function, tasks, log):
-            given += 1
-            if given > len(tasks):
-                break
-            yield result
-        if given != len(tasks):
-            many = "more" if given > len(tasks) else str(given)
-            raise unlike(self._plugin, f"map() gave {many} results for {len(tasks)} tasks")
 
 
 class _Here:

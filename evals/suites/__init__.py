@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from evals.suites import embedded, frozen, lines, plugged, tasks
+from evals.suites import custom, embedded, frozen, lines, tasks
 from evals.suites.suite import AnswerFormat, Item, Suite
 from pipeline import layout
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import (
     ArithmeticSuite,
+    CustomSuite,
     DeskSuite,
     GoldenSuite,
     Gsm8kSuite,
@@ -23,7 +24,6 @@ from pipeline.recipe.suites import (
     JsonlSuite,
     LmEvalSuite,
     Math500Suite,
-    PluginSuite,
     ProductionSuite,
     SuiteSection,
     TracesSuite,
@@ -42,7 +42,7 @@ READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...
     GoldenSuite: frozen.items,
     InspectSuite: tasks.items,
     LmEvalSuite: tasks.items,
-    PluginSuite: plugged.items,
+    CustomSuite: custom.items,
 }
 """Section, store and `evaluation.seed` to items; ValueError with an instruction where there are none to be had."""
 
@@ -62,11 +62,11 @@ def suites(store: Store, section: Evaluation) -> tuple[Suite, ...]:
 
 
 def file_faults(store: Store, section: Evaluation) -> list[str]:
-    """Why suites that a person wrote as files cannot be read, a line each. A launch asks before it begins: the stage
+    """Why suites of files and of custom code cannot be read, a line each. A launch asks before it begins: the stage
     that needs them comes after the labels, which may have been paid for."""
     faults: list[str] = []
     for each in section.asked:
-        if READERS[type(each)] is lines.items:
+        if READERS[type(each)] in (lines.items, custom.items):
             try:
                 suite(store, each, section.seed)
             except ValueError as error:

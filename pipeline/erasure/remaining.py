@@ -33,7 +33,7 @@ def in_source(store: Store, person: Person, address: Address | None) -> Remainin
     if address is None or address.section.kind in ("demo", "prompts"):
         return Remaining()
     try:
-        if not address.uri and address.section.kind != "plugin":
+        if not address.uri and address.section.kind != "custom":
             raise ValueError("its address is not known")
         source = open_source(address)
     except ValueError:

@@ -14,20 +14,18 @@ from pydantic import Field, ValidationError, model_validator
 
 from pipeline.addresses import kept_secrets
 from pipeline.locations import Uri
-from pipeline.recipe import custom
 from pipeline.recipe.automation import Automation
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
+from pipeline.recipe.custom import located
 from pipeline.recipe.data_root import data_root_problem
 from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
-from pipeline.recipe.plugin import PluginSource
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.samples import Samples
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
-from pipeline.recipe.suites import PluginSuite
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
 from pipeline.section import Added, Line, Operational, Section, settings
@@ -170,27 +168,7 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
     if problem := data_root_problem(recipe.data_root):
         raise ValueError(f"{file} does not resolve; change these fields:\n  data_root: {problem}")
-    return _resolved(recipe, file)
-
-
-def _resolved(recipe: Recipe, file: Path) -> Recipe:
-    """The recipe with the digests of the reward function and of the plug-ins that it names, as they are now."""
-    changes: dict[str, Section] = {}
     try:
-        if recipe.rewards.custom is not None:
-            located = custom.located(recipe.rewards.custom, file.parent)
-            changes["rewards"] = recipe.rewards.model_copy(update={"custom": located})
-        if isinstance(source := recipe.traces.source, PluginSource):
-            pinned = source.model_copy(update={"digest": source.installed().digest})
-            changes["traces"] = recipe.traces.model_copy(update={"source": pinned})
-        if any(isinstance(each, PluginSuite) for each in recipe.evaluation.suites):
-            suites = tuple(
-                each.model_copy(update={"digest": each.installed().digest}) if isinstance(each, PluginSuite) else each
-                for each in recipe.evaluation.suites
-            )
-            changes["evaluation"] = recipe.evaluation.model_copy(update={"suites": suites})
-        if recipe.compute.engine is not None:
-            recipe.compute.engine.installed()
+        return located(recipe, file.parent)
     except ValueError as error:
         raise ValueError(f"{file} does not resolve: {error}") from error
-    return recipe.model_copy(update=changes)

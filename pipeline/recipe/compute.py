@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.recipe.plugin import PluginEngine
+from pipeline.recipe.custom import CustomCode
 from pipeline.section import Added, Line, Section
 
 INT32 = 2**31 - 1
@@ -140,8 +140,8 @@ class Compute(Section):
 
     data: Literal["local", "ray"] = "local"
     """Traces and labels: processes of this machine, or the Ray cluster that RAY_ADDRESS names."""
-    engine: Annotated[PluginEngine | None, Added] = None
-    """A plug-in that runs the tasks of these stages in place of `data`; null: `data` does."""
+    engine: Annotated[CustomCode | None, Added] = None
+    """Code of your own that runs the tasks of these stages in place of `data`; null: `data` does."""
     workers: PositiveInt = Field(default=2, le=100_000)
     """Source files read, or files of rows labelled, at once: processes (local) or tasks (ray)."""
     memory_mb: PositiveInt = Field(default=256, le=INT32)

@@ -1,155 +1,180 @@
-"""The recipe's section on the user's own reward function, and what can be said against it before it is ever imported.
+"""Code of the user's own that the recipe names: the digest of its content, and its import.
 
-Owns how a function is named, where its file is looked for, and the digest that stands for its content. Refuses to run
-it: that is done in processes that can be killed (`pipeline.rewards.custom`).
+A recipe is read without importing it. Code of a file is run from the bytes that its digest was made of.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
-import json
-from importlib.metadata import EntryPoint
-from inspect import Parameter, Signature
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from types import ModuleType
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
-from pipeline import plugins
-from pipeline.locations import Uri
-from pipeline.section import Added, Operational, Section
-
-ARGUMENTS = ("prompt", "completion", "reference", "metadata")
-EXAMPLE = f"def reward({', '.join(ARGUMENTS)})"
+from pipeline.section import Operational, Section
+from pipeline.storage import digest_json
 
 
-class CustomReward(Section):
-    """A Python function of your own that scores completions. It runs with the rights of the pipeline."""
+class CustomCode(Section):
+    """Code of your own (docs/custom.md). It runs in the pipeline's processes, with their rights."""
 
-    function: str
-    """`path/to/file.py:name`, the path absolute or relative to the recipe's folder, or the name of an entry point of
-    the group `preference_tuning.rewards`."""
+    code: Annotated[str, Field(pattern=r"^\S.*:[A-Za-z_]\w*$"), Operational]
+    """`path/to/file.py:NAME`, from the recipe's folder on, or `module:NAME` of an installed package."""
+    options: dict[str, JsonValue] = Field(default={})
+    """Keyword arguments of the class or function; no secrets."""
     digest: str | None = None
-    """sha256 of the file, or `distribution==version` of the entry point. Given, anything else is refused; null: what is
-    there when the recipe is read. A changed function is another recipe."""
-    options: Annotated[dict[str, JsonValue], Added] = Field(default={})
-    """Keyword arguments of the function, beside its four."""
+    """NAME and the sha256 of the file; of an installed package `module:NAME` and the package's version. Given, other
+    code is refused; null: what is there when the recipe is read. Changed code is another recipe."""
+
+    @property
+    def identity(self) -> str:
+        """Of the code and its options. Raises ValueError as `digest_of`."""
+        return digest_json([self.digest or digest_of(self.code), self.options])
+
+
+class CustomReward(CustomCode):
+    """A Python function of your own that scores completions."""
+
     timeout_s: PositiveFloat = 5.0
     """For one completion; then its worker is killed, and the completion has no value."""
     memory_mb: PositiveInt = 3072
     """Address space of a worker, imports included."""
     workers: Annotated[PositiveInt, Operational] = 2
     """Scoring processes of each process that scores."""
-    folder: Annotated[Uri, Operational] = ""
-    """Folder that a relative path starts at; filled in with the recipe's own."""
-
-    @property
-    def file(self) -> Path | None:
-        """The file of the function; None for an entry point."""
-        path, sign, _ = self.function.rpartition(":")
-        return Path(self.folder) / path if sign else None
-
-    @property
-    def name(self) -> str:
-        """The function's name in its file, or the entry point's."""
-        return self.function.rpartition(":")[2]
 
 
-class Function(NamedTuple):
-    """What a worker needs to load the function. `file` is None for an entry point."""
-
-    file: str | None
-    name: str
-    digest: str
-    options: str = ""
-    """JSON of its keyword arguments; "" without any."""
+S = TypeVar("S", bound=Section)
 
 
-def located(custom: CustomReward, folder: Path) -> CustomReward:
-    """The section of a recipe in `folder`, with the digest of what is there now. Raises ValueError as `function_of`."""
-    begun = custom.model_copy(update={"folder": custom.folder or str(folder.absolute())})
-    return begun.model_copy(update={"digest": function_of(begun).digest})
+def located(section: S, folder: Path, field: str = "") -> S:
+    """The section of a recipe in `folder`, its custom code with absolute paths and the digests of what is there.
+
+    `field`: where the section stands in the recipe. Raises ValueError where code is missing, or is not what its digest
+    says.
+    """
+    changes: dict[str, Any] = {}
+    for name in type(section).model_fields:
+        value, below = getattr(section, name), f"{field}.{name}" if field else name
+        if isinstance(value, Section):
+            changes[name] = located(value, folder, below)
+        elif isinstance(value, tuple):
+            members: tuple[Any, ...] = value
+            changes[name] = tuple(
+                located(each, folder, below) if isinstance(each, Section) else each for each in members
+            )
+    if isinstance(section, CustomCode):
+        place, _, name = section.code.rpartition(":")
+        code = f"{(folder / place).absolute()}:{name}" if place.endswith(".py") else section.code
+        try:
+            changes |= {"code": code, "digest": _agreed(code, section.digest, digest_of(code))}
+        except ValueError as error:
+            raise ValueError(f"{field}.code: {error}") from error
+    changes = {name: value for name, value in changes.items() if value != getattr(section, name)}
+    return section.model_copy(update=changes) if changes else section
 
 
-def function_of(custom: CustomReward) -> Function:
-    """The function that the section names. Raises ValueError where there is none, or it is not what `digest` says."""
-    file = custom.file
-    digest = (
-        _plugin(custom.name).digest if file is None else _digest_of_file(file, custom.name, frozenset(custom.options))
-    )
-    if custom.digest is not None and custom.digest != digest:
+def digest_of(code: str) -> str:
+    """What stands for the content of code, which is not run. Raises ValueError where there is none."""
+    place, _, name = code.rpartition(":")
+    if place.endswith(".py"):
+        return _file_digest(name, _source(place, name))
+    if not (owners := _owners(place.partition(".")[0])):
         raise ValueError(
-            f"rewards.custom.digest is {custom.digest}, and {custom.function} is {digest} now. Put back what was "
-            "agreed on, or set the digest to the new one and begin a new iteration."
+            f"no installed package has the module {place}. Install one that has it, or give path/to/file.py:{name}."
         )
-    options = json.dumps(custom.options, sort_keys=True) if custom.options else ""
-    return Function(None if file is None else str(file.absolute()), custom.name, digest, options)
+    return f"{code} {', '.join(f'{owner}=={version(owner)}' for owner in owners)}"
 
 
-def entry_point(name: str) -> EntryPoint:
-    """The entry point of that name. Raises ValueError unless there is exactly one."""
-    return _plugin(name).point
-
-
-def _plugin(name: str) -> plugins.InstalledPlugin:
+def load_code(code: str, digest: str | None = None) -> Any:
+    """The class or function. Raises ValueError where it cannot be imported, or is not what the digest says."""
+    place, _, name = code.rpartition(":")
+    source = _source(place, name) if place.endswith(".py") else None
+    if digest is not None:
+        _agreed(code, digest, digest_of(code) if source is None else _file_digest(name, source))
     try:
-        return plugins.installed(plugins.REWARDS, name, "rewards.custom.function")
-    except ValueError as error:
-        raise ValueError(f"{error} For a file of your own, write path/to/file.py:name.") from error
+        return getattr(import_module(place) if source is None else _module(place, source), name)
+    except MemoryError:
+        raise
+    except (Exception, SystemExit) as error:  # the boundary to code of others
+        raise ValueError(
+            f"{code} cannot be imported ({type(error).__name__}: {error}). Mend it, or install what it imports."
+        ) from error
 
 
-def _digest_of_file(file: Path, name: str, options: frozenset[str]) -> str:
-    """sha256 of the file, which is parsed and not run. Raises ValueError where it can't hold such a function."""
-    field = f"rewards.custom.function: {file}"
+def create(section: CustomCode, *arguments: Any) -> Any:
+    """What the code returns for these arguments, with the options as keywords. Raises ValueError as `load_code`, and
+    where it does not take them."""
+    factory = load_code(section.code, section.digest)
+    check_call(section.code, factory, arguments, section.options)
+    return factory(*arguments, **section.options)
+
+
+def check_call(code: str, function: Any, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+    """Raises ValueError where a function does not take these arguments and options."""
     try:
-        source = file.read_bytes()
-        tree = ast.parse(source, str(file))
+        inspect.signature(function).bind(*arguments, **options)
+    except TypeError as error:
+        raise ValueError(f"{code} cannot be called ({error}). Change it, or its options in the recipe.") from error
+    except ValueError:  # written in C: it says nothing of its arguments
+        pass
+
+
+@cache
+def _owners(package: str) -> list[str]:
+    """The distributions that have an importable package; finding them reads the records of all that are installed."""
+    return sorted(set(packages_distributions().get(package, ())))
+
+
+def _agreed(code: str, digest: str | None, found: str) -> str:
+    if digest not in (None, found):
+        raise ValueError(
+            f"{code} has the digest {found!r} now, and {digest!r} was agreed on. Put it back, or change the digest and "
+            "begin a new iteration."
+        )
+    return found
+
+
+def _source(place: str, name: str) -> bytes:
+    """The content of a file, parsed and not run. Raises ValueError where it cannot define that name."""
+    try:
+        source = Path(place).read_bytes()
+        tree = ast.parse(source, place)
     except OSError as error:
         raise ValueError(
-            f"{field} cannot be read ({error.strerror}). Give the path of a Python file, from the recipe's folder on."
+            f"{place} cannot be read ({error.strerror}). Give the path of a Python file, from the recipe's folder on."
         ) from error
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{field} is not Python: {error}. Mend it.") from error
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    # Bound in another way: whether it can be called is known where it is imported.
-    stored = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    imports = [each for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for each in node.names]
-    bound = stored | {each.asname or each.name for each in imports}
-    if name not in functions and name not in bound:
-        raise ValueError(
-            f"{field} has no {name!r} (its functions: {', '.join(functions) or 'none'}). "
-            f"Name one of them behind the colon; it is written {EXAMPLE}."
-        )
-    if name in functions and (fault := _fault(functions[name], options)):
-        raise ValueError(f"{field}:{name} {fault}. Write it {EXAMPLE}.")
-    return hashlib.sha256(source).hexdigest()
+        raise ValueError(f"{place} is not Python: {error}. Mend it.") from error
+    if name not in (names := set(_names(tree))):
+        raise ValueError(f"{place} has no {name!r} (there: {', '.join(sorted(names)) or 'none'}).")
+    return source
 
 
-def _fault(function: ast.FunctionDef | ast.AsyncFunctionDef, options: frozenset[str]) -> str:
-    """What keeps a function from being called with four arguments in their order and these keywords, or ''."""
-    if isinstance(function, ast.AsyncFunctionDef):
-        return "is asynchronous"
-    takes = function.args
-    positional = [*takes.posonlyargs, *takes.args]
-    needed = len(positional) - len(takes.defaults)
-    parameters = [
-        Parameter(
-            each.arg,
-            Parameter.POSITIONAL_ONLY if place < len(takes.posonlyargs) else Parameter.POSITIONAL_OR_KEYWORD,
-            default=Parameter.empty if place < needed else None,
-        )
-        for place, each in enumerate(positional)
-    ]
-    parameters += [Parameter(takes.vararg.arg, Parameter.VAR_POSITIONAL)] if takes.vararg else []
-    parameters += [
-        Parameter(each.arg, Parameter.KEYWORD_ONLY, default=Parameter.empty if default is None else None)
-        for each, default in zip(takes.kwonlyargs, takes.kw_defaults, strict=True)
-    ]
-    parameters += [Parameter(takes.kwarg.arg, Parameter.VAR_KEYWORD)] if takes.kwarg else []
-    try:
-        Signature(parameters).bind(*ARGUMENTS, **dict.fromkeys(options))
-    except TypeError:
-        names = ", ".join(each.arg for each in [*positional, *takes.kwonlyargs]) or "nothing"
-        return f"takes {names}" + (f", and is given the options {', '.join(sorted(options))}" if options else "")
-    return ""
+def _names(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.alias):
+            yield node.asname or node.name
+
+
+def _file_digest(name: str, source: bytes) -> str:
+    return f"{name} {hashlib.sha256(source).hexdigest()}"
+
+
+def _module(place: str, source: bytes) -> ModuleType:
+    module = ModuleType(f"custom_{hashlib.sha256(source).hexdigest()[:16]}")
+    module.__file__ = place
+    sys.modules[module.__name__] = module  # dataclasses and pickles look there
+    exec(compile(source, place, "exec"), module.__dict__)
+    return module

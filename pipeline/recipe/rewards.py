@@ -236,10 +236,10 @@ class Rewards(Section):
     def _custom_is_weighed(self) -> Self:
         weighed = any(weights.custom > 0 for weights in (self.verified, self.rated, self.judged, self.fresh))
         if weighed and self.custom is None:
-            raise ValueError("a profile weighs `custom`, and no function is named. Set rewards.custom.function.")
+            raise ValueError("a profile weighs `custom`, and no function is named. Set rewards.custom.code.")
         if self.custom is not None and not weighed:
             raise ValueError(
-                f"the function {self.custom.function} is named, and no profile weighs it. Give `custom` a weight in "
+                f"the function {self.custom.code} is named, and no profile weighs it. Give `custom` a weight in "
                 "rewards.verified, rewards.rated, rewards.judged or rewards.fresh, or leave rewards.custom out."
             )
         return self

@@ -9,9 +9,8 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from pipeline import plugins
 from pipeline.locations import Uri
-from pipeline.recipe.plugin import Options
+from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.section import Operational, Section, Share
 
@@ -298,27 +297,15 @@ class GoldenSuite(TracesSuite):
     """How an answer is compared with its reference."""
 
 
-class PluginSuite(SuiteSection):
-    """Items that an installed package makes (docs/plugins.md), each with the fields of a line of a jsonl suite."""
+class CustomSuite(CustomCode, SuiteSection):
+    """Items that code of your own makes, each with the fields of a line of a jsonl suite."""
 
-    kind: Literal["plugin"] = "plugin"
+    kind: Literal["custom"] = "custom"
     """Which kind of suite this is."""
-    plugin: str | None = None
-    """Name of an entry point of the group `preference_tuning.suites`; null: the suite's own name."""
-    options: Options
-    """Keyword arguments of the plug-in."""
-    digest: str | None = None
-    """`distribution==version` of the plug-in. Given, another one is refused; null: what is installed when the recipe is
-    read. Another version is another recipe."""
     items: PositiveInt | None = None
     """Draw so many of its items, by `evaluation.seed`; null: all."""
     check: VerifierKind = "math"
     """How an answer is compared with its reference, where the item does not say."""
-
-    def installed(self) -> plugins.InstalledPlugin:
-        """The plug-in. Raises ValueError where there is none, or another than `digest` says."""
-        field = f"evaluation.suites, {self.name}"
-        return plugins.pinned(plugins.installed(plugins.SUITES, self.plugin or self.name, field), self.digest, field)
 
 
 class JudgedSuite(Section):
@@ -351,7 +338,7 @@ AnySuite = Annotated[
     | GoldenSuite
     | InspectSuite
     | LmEvalSuite
-    | PluginSuite
+    | CustomSuite
     | JudgedSuite,
     Field(discriminator="kind"),
 ]

@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from pipeline.recipe.plugin import PluginSource
+from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.scores import ScoreMeaning
 from pipeline.section import Added, Operational, Section, Share
-from pipeline.storage import digest_json
 
 
 class DeskUsers(Section):
@@ -176,6 +175,15 @@ class PromptsSource(Section):
         return uri
 
 
+class CustomSource(CustomCode):
+    """Traces in a format of your own, read by a class of your own."""
+
+    kind: Literal["custom"] = "custom"
+    """Selects custom code."""
+    uri: str = ""
+    """The first argument of the class: where the traces are; no secrets."""
+
+
 Attribution = Literal["promoted", "model", "none"]
 Answers = Literal["each", "last"] | tuple[str, ...]
 SourceSection = (
@@ -188,7 +196,7 @@ SourceSection = (
     | OtelSource
     | OpenAiLogsSource
     | PromptsSource
-    | PluginSource
+    | CustomSource
 )
 
 
@@ -287,11 +295,10 @@ class Traces(Section):
 
     @property
     def reader(self) -> str:
-        """What reads the source; the embedded production writes a Langfuse export. Of a plug-in also its version and
-        its options: what another one read has to be read again."""
-        if isinstance(self.source, PluginSource):
-            version = digest_json([self.source.installed().digest, self.source.options])
-            return f"plugin {self.source.name} {version[:16]}"
+        """What reads the source; the embedded production writes a Langfuse export. Of custom code also its digest and
+        its options: what other code read has to be read again."""
+        if isinstance(self.source, CustomSource):
+            return f"custom {self.source.identity[:16]}"
         return "langfuse_export" if self.source.kind == "demo" else self.source.kind
 
     @property

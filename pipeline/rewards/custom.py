@@ -9,19 +9,15 @@ no secrets in their environment and their output is discarded, and nothing else 
 from __future__ import annotations
 
 import functools
-import hashlib
-import inspect
 import json
 import math
 import numbers
 import reprlib
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
-from pipeline.recipe.custom import ARGUMENTS, EXAMPLE, CustomReward, Function, entry_point, function_of
+from pipeline.recipe.custom import CustomReward, check_call, load_code, located
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Profile, weights_of
 from pipeline.rewards.findings import key_of
@@ -31,12 +27,21 @@ from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 
 TIMEOUT, DIED, RAISED = "custom_timeout", "custom_died", "custom_raised"
 INVALID, ABSTAINED = "custom_invalid", "custom_abstained"
+ARGUMENTS = ("prompt", "completion", "reference", "metadata")
 AGAIN = (TIMEOUT, DIED)
 """Reasons that another attempt may do better at; the function's word on the same input is not asked for twice."""
 ROUNDING = 1e-9
 """By which a sum of weights may pass 0 or 1."""
 START_S = 120.0
 """For the imports of the function's file."""
+
+
+class Function(NamedTuple):
+    """What a worker needs to load the function. `options`: JSON of its keyword arguments."""
+
+    code: str
+    digest: str
+    options: str
 
 
 class CustomTask(NamedTuple):
@@ -62,11 +67,11 @@ class CustomScorer:
     """
 
     def __init__(self, custom: CustomReward) -> None:
-        self._function, self._timeout_s = function_of(custom), custom.timeout_s
-        load = functools.partial(_load, self._function)
+        there, self._timeout_s = located(custom, Path(), "rewards.custom"), custom.timeout_s
+        function = Function(there.code, there.digest or "", json.dumps(there.options, sort_keys=True))
         work = Work(
-            functools.partial(_in_worker, self._function),
-            functools.partial(_check, load),
+            functools.partial(_in_worker, function),
+            functools.partial(_check, function),
             of_others=True,
             memory_field="rewards.custom.memory_mb",
             start_s=START_S,
@@ -116,12 +121,8 @@ def custom_scorer(profile: Profile, settings: Rewards) -> CustomScorer | None:
 
 
 def custom_id(settings: Rewards) -> str:
-    """Digest of the function's name and content, '' without one: a changed function is another."""
-    if settings.custom is None:
-        return ""
-    function = function_of(settings.custom)
-    options = (function.options,) if function.options else ()
-    return key_of("file" if function.file else "entry point", function.name, function.digest, *options)
+    """Digest of the function and its options, '' without one: a changed function is another."""
+    return "" if settings.custom is None else settings.custom.identity
 
 
 def custom_key(id: str, trace_id: str, observation_id: str, task: CustomTask) -> str:
@@ -170,37 +171,14 @@ def _last_line(error: BaseException) -> str:
 
 @functools.cache
 def _load(function: Function) -> Callable[..., Any]:
-    """The function with its options, imported once a worker: from the very bytes whose digest is that of the recipe."""
-    loaded = _imported(function)
-    return functools.partial(loaded, **json.loads(function.options)) if function.options else loaded
+    """The function with its options, imported once a worker."""
+    return functools.partial(load_code(function.code, function.digest), **json.loads(function.options))
 
 
-def _imported(function: Function) -> Callable[..., Any]:
-    if function.file is None:
-        return entry_point(function.name).load()
-    source = Path(function.file).read_bytes()
-    if hashlib.sha256(source).hexdigest() != function.digest:
-        raise ValueError(f"{function.file} was changed meanwhile. Launch again: a changed function is asked anew.")
-    module = ModuleType("custom_reward")
-    module.__file__ = function.file
-    sys.modules[module.__name__] = module  # dataclasses and pickles look there
-    exec(compile(source, function.file, "exec"), module.__dict__)
-    return getattr(module, function.name)
-
-
-def _check(load: Callable[[], Callable[..., Any]]) -> None:
+def _check(function: Function) -> None:
     """Import the function, and see that it can be called. Raises ValueError when a person has to mend it."""
     try:
-        function = load()
+        loaded = load_code(function.code, function.digest)
     except MemoryError as error:
         raise ValueError("rewards.custom: its imports need more memory. Raise rewards.custom.memory_mb.") from error
-    except BaseException as error:  # the boundary to code of others
-        raise ValueError(
-            f"rewards.custom.function cannot be imported ({_last_line(error)}). Mend it, or install what it imports."
-        ) from error
-    try:
-        inspect.signature(function).bind(*ARGUMENTS)
-    except TypeError as error:
-        raise ValueError(f"rewards.custom.function cannot be called ({error}). Write it {EXAMPLE}.") from error
-    except ValueError:  # written in C: it says nothing of its arguments
-        pass
+    check_call(f"rewards.custom.code: {function.code}", loaded, ARGUMENTS, json.loads(function.options))

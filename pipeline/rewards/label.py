@@ -142,7 +142,7 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
 def _label_all(parts: Sequence[LabelTask], context: IterationContext) -> list[LabelCounts]:
     done: list[LabelCounts] = []
     with open_engine(context.recipe.compute, context.ray) as engine:
-        for labelled in engine.map(label_part, parts, context.log):
+        for _, labelled in zip(parts, engine.map(label_part, parts, context.log), strict=True):
             done.append(labelled)
             context.log(f"labelled {sum(part.rows for part in done):,} traces, {len(done)} of {len(parts)} parts")
     return done

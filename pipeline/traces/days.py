@@ -69,7 +69,8 @@ class DayWriter:
         """
         kept = [day for day in sorted(days) if day >= kept_from(self._session.settings, self._session.now)]
         cases = [case for day in kept if (case := self._case(reading, day)).keys]
-        judged = list(self._engine.map(deduplicate, cases, self._session.log))
+        results = self._engine.map(deduplicate, cases, self._session.log)
+        judged = [verdict for _, verdict in zip(cases, results, strict=True)]
         due: list[tuple[DayOutcome, DayReport]] = []
         allow([self._report(reading, v) for v in judged if v.day not in reading.sealed])
         for verdict in judged:

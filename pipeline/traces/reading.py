@@ -165,7 +165,7 @@ class Reading:
         self._run(govern_part, [self._task(n, only) for n in indices])
 
     def _run(self, function: Callable[[GovernTask], GovernedPart], tasks: Sequence[GovernTask]) -> None:
-        for done in self._engine.map(function, tasks, self._session.log):
+        for _, done in zip(tasks, self._engine.map(function, tasks, self._session.log), strict=True):
             self.governed[done.place] = done
             name = self.parts[done.place].name
             cut = "" if done.whole else ", and it broke off"

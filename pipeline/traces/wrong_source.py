@@ -30,7 +30,7 @@ REASONS = 4
 LINES = 5
 """Lines of a file that are looked at for its kind."""
 LONGEST_KEY = 40
-NO_FILES = ("postgres_table", "langfuse_api", "mlflow", "plugin")
+NO_FILES = ("postgres_table", "langfuse_api", "mlflow", "custom")
 """Kinds of sources whose parts are no files that could be looked into."""
 # Keys of a row, or of a file that is one value, by which a kind is known; the first that fits.
 KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (

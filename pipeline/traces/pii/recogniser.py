@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from pipeline.recipe.custom import check_call, load_code
 from pipeline.traces.pii.kinds import PERSONAL
 
 _TEXTS = ("completion", "error")
@@ -24,16 +24,11 @@ _TEXTS = ("completion", "error")
 @cache
 def recogniser(name: str) -> Callable[[str], Any]:
     """The function. Raises ValueError that says what to do where there is none."""
-    module, _, attribute = name.partition(":")
     try:
-        function: Any = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(
-            f"traces.pii.recogniser: {name} cannot be loaded ({error}). Install the package that has it, and give it "
-            "as package.module:function."
-        ) from error
-    if not callable(function):
-        raise ValueError(f"traces.pii.recogniser: {name} is no function. Give one as package.module:function.")
+        function = load_code(name)
+        check_call(name, function, ("text",), {})
+    except ValueError as error:
+        raise ValueError(f"traces.pii.recogniser: {error}") from error
     return function
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeline.recipe.custom import create
 from pipeline.traces.sources.embedded import EmbeddedProduction
 from pipeline.traces.sources.langfuse_api import LangfuseApi
 from pipeline.traces.sources.langfuse_export import LangfuseExport
@@ -9,7 +10,6 @@ from pipeline.traces.sources.langfuse_ui import LangfuseUi
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
-from pipeline.traces.sources.plugged import PluggedSource
 from pipeline.traces.sources.postgres_table import PostgresTable
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Source
@@ -32,8 +32,8 @@ def open_source(address: Address) -> Source:
         return OpenAiLogs(uri, limits)
     if kind == "prompts":
         return Prompts(uri, address.section)
-    if kind == "plugin":
-        return PluggedSource(uri, address.section)
+    if kind == "custom":
+        return create(address.section, uri)
     if kind == "demo":
         return EmbeddedProduction(uri, limits)
     assert kind == "langfuse_export", kind

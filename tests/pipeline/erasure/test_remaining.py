@@ -12,8 +12,8 @@ from pipeline import layout
 from pipeline.erasure import forget
 from pipeline.erasure.owner import Person
 from pipeline.erasure.remaining import Remaining, in_source
-from pipeline.recipe.plugin import PluginSource
 from pipeline.recipe.traces import (
+    CustomSource,
     DemoSource,
     LangfuseApiSource,
     LangfuseExportSource,
@@ -24,15 +24,13 @@ from pipeline.storage import Store
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import Watermark
 from tests.contexts import KEYS, stage_context
-from tests.pipeline.plugin_packages import Install, install
 from tests.pipeline.traces.conftest import observation, write
 
-__all__ = ["install"]
 DAY = date(2026, 1, 5)
 NOW = datetime(2026, 1, 12, tzinfo=UTC)
 ANN = Person.named("ann")
-PLUGIN = """
-class make:
+SOURCE = """
+class Acme:
     label = "acme's logs"
     def __init__(self, uri): ...
     def parts(self): return []
@@ -102,9 +100,9 @@ def test_a_source_that_cannot_be_read_is_not_called_clean(tmp_path: Path) -> Non
     assert "cannot be read, so nobody knows whom it names" in line
 
 
-def test_a_plug_in_may_say_what_to_ask(install: Install, tmp_path: Path) -> None:
-    address = Address(PluginSource.model_validate({"name": "acme"}), "")
-    install("sources", "acme", PLUGIN)
+def test_a_custom_source_may_say_what_to_ask(tmp_path: Path) -> None:
+    (tmp_path / "acme.py").write_text(SOURCE)
+    address = Address(CustomSource(code=f"{tmp_path}/acme.py:Acme"), "")
     assert in_source(Store(tmp_path), ANN, address).outside == ("acme's logs: write to privacy@acme.example",)
 
 

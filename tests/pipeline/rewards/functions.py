@@ -76,4 +76,4 @@ def write_function(folder: Path, source: str, name: str = "reward", **settings: 
     """The section of the recipe for a function in a file of `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "mine.py").write_text(dedent(source))
-    return CustomReward.model_validate({"function": "mine.py:" + name, "folder": str(folder), **settings})
+    return CustomReward.model_validate({"code": f"{folder.absolute()}/mine.py:{name}", **settings})

@@ -93,7 +93,7 @@ def test_without_any_signal_the_reason_says_so() -> None:
     st.builds(Weights, *[], **dict.fromkeys(COMPONENTS, SHARES | st.floats(0, 1000))),
 )
 def test_a_reward_is_in_range_or_null_with_a_reason(findings: dict, profile: str, weights: Weights) -> None:
-    custom = CustomReward(function="mine.py:reward") if weights.custom else None
+    custom = CustomReward(code="mine.py:reward") if weights.custom else None
     settings = Rewards(verified=weights, rated=weights, judged=weights, custom=custom)
     reward = compose(findings, profile, settings)  # type: ignore[arg-type]
     assert (reward.final_reward is None) == bool(reward.reason) == (not reward.weights)

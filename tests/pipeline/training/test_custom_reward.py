@@ -119,7 +119,7 @@ def test_a_function_that_changed_since_the_plan_is_refused(tmp_path: Path) -> No
     rewards = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)
     store, plan = make_plan(tmp_path / "root", rewards=rewards)
     write_function(tmp_path / "f", SHORTER + "\n    # shorter still\n")
-    with pytest.raises(InvalidPlan, match=r"rewards\.custom\.digest is .*begin a new iteration"):
+    with pytest.raises(InvalidPlan, match=r"rewards\.custom\.code: .*begin a new iteration"):
         work(plan, folder(store, plan), 0.0)
 
 
