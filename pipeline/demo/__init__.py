@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.storage import digest_file
 
 MODEL_DIR: Path = Path(__file__).parent / "model"
-"""Weights, tokenizer and configuration made by `python -m pipeline.demo.pretrain` with its default arguments."""
+"""Weights, tokenizer and configuration made by `python -m examples.pretrain.arithmetic` with its default arguments."""
 
 MODEL_SHA256: str = "8c2dbd9c3f7869796ab90adde92cd4bca7a57682649e8ce258e5714688376a8d"
 """sha256 of `model.safetensors`."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from pipeline.storage import digest_file
 
 MODEL_DIR: Path = Path(__file__).parent / "model"
-"""Weights, tokenizer and configuration made by `python -m pipeline.demo.desk.pretrain` with its default arguments."""
+"""Weights, tokenizer and configuration made by `python -m examples.pretrain.desk` with its default arguments."""
 
 MODEL_SHA256: str = "39c939a653691e300ff79f2eb1fb24cc3434d04f04e5c95d7316a343d44103da"
 """sha256 of `model.safetensors`."""

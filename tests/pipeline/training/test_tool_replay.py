@@ -12,15 +12,15 @@ from transformers import AutoTokenizer
 
 from pipeline.chat_template import rendered
 from pipeline.demo import MODEL_DIR as WITHOUT_CALLS
+from pipeline.demo.desk import MODEL_DIR as WITH_CALLS
 from pipeline.demo.desk.conversation import Turn, begin
-from pipeline.demo.desk.pretrain import build_tokenizer
 from pipeline.demo.desk.requests import row_text
 from pipeline.demo.desk.tool import call_text
 from pipeline.recipe.tools import RecordedTools
 from pipeline.recorded_calls import Call, conversation_key
 from pipeline.training.tool_replay import ToolReplay
 
-TOKENIZER = build_tokenizer()
+TOKENIZER: Any = AutoTokenizer.from_pretrained(WITH_CALLS)
 END = TOKENIZER.eos_token_id
 TURN = begin(random.Random(0), "train", tool=True)
 ORDER = TURN.request.order

@@ -1,6 +1,6 @@
 """What the models of both embedded worlds are made of: a tokenizer of whole words, a tiny Qwen3, and its pretraining.
 
-Owns the chat template, the size and the optimisers. A world gives its words, its pattern and its text.
+A world gives its words, its pattern and its text.
 """
 
 from __future__ import annotations

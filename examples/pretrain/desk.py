@@ -1,9 +1,8 @@
-"""Makes the desk's base model from nothing: `python -m pipeline.demo.desk.pretrain OUT_DIR [--seed S]`.
+"""Makes the desk's base model from nothing: `python -m examples.pretrain.desk OUT_DIR [--seed S]`.
 
-A lookup circuit is planted into random weights (circuit.py), then two stages of text: bare right answers, then answers
-in all their modes, for a model that meets the modes at once loses the circuit in their noise. Loss on the assistant
-alone; no text shows a held-out fact (requests.py). Owns tokenizer, architecture and stages, and writes the card with
-what was measured. Refuses to know how the model is tuned.
+A lookup circuit is planted into random weights (circuit.py). Two stages of text follow: bare right answers, then
+answers in all their modes; a model that meets the modes at once loses the circuit in their noise. The loss is on the
+assistant alone, and no text shows a held-out fact (pipeline/demo/desk/requests.py). The card gets the figures.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from examples.pretrain.circuit import plant
+from examples.pretrain.tiny import END, PAD, START, optimise, untrained, word_tokenizer
 from pipeline.chat_template import rendered
 from pipeline.demo.desk import answers, conversation, requests, tool
-from pipeline.demo.desk.circuit import plant
 from pipeline.demo.desk.conversation import KINDS, Turn, draw_turn
 from pipeline.demo.desk.requests import Request, ask, training_rows
 from pipeline.demo.desk.utility import utility
-from pipeline.demo.tiny import END, PAD, START, optimise, untrained, word_tokenizer
 
 BATCH = 16
 MAX_NEW_TOKENS = 48
@@ -276,11 +275,11 @@ CARD = """\
 A tiny model that answers for a support desk by copying from its context. It stands in for a chat model with traffic
 whose answers cannot be checked; what it learns is evidence about the pipeline, not about large models.
 
-- Made by `python -m pipeline.demo.desk.pretrain OUT_DIR`, one run from nothing with seed {seed}.
+- Made by `python -m examples.pretrain.desk OUT_DIR`, one run from nothing with seed {seed}.
 - Qwen3, {parameters:,} parameters in fp32, {tokens} tokens; an order number is one token.
 - {orders} order numbers, {rows} rows a context; one fact in {every} is held out of every training text.
-- The lookup circuit (which row, which value) is planted into the initial weights (`circuit.py`), not found by gradient
-  descent. All weights were trained after that: {stages}, batches of {batch}.
+- The lookup circuit (which row, which value) is planted into the initial weights (`examples/pretrain/circuit.py`),
+  not found by gradient descent. All weights were trained after that: {stages}, batches of {batch}.
 - Bad modes of its text, each drawn on its own: wrong fact {rates[0]:.2f}, refusal {rates[1]:.2f}, rude {rates[2]:.2f},
   verbose {rates[3]:.2f}, forbidden voucher {rates[4]:.2f}. Of look-ups: another order {other:.2f}, none {none:.2f}.
 - Four kinds of turns: the facts stand beside the question (facts), they have to be looked up (call), they were

@@ -1,8 +1,7 @@
-"""Makes the demo's base model from nothing: `python -m pipeline.demo.pretrain OUT_DIR [--steps N] [--seed S]`.
+"""Makes the demo's base model from nothing: `python -m examples.pretrain.arithmetic OUT_DIR [--steps N] [--seed S]`.
 
-Owns the tokenizer, the architecture and the pretraining of the model kept in `pipeline/demo/model`. Its accuracy is
-designed, not suffered: the text mixes right solutions with systematic misconceptions, and tuning elicits the right
-mode. That is evidence about the pipeline, not about large models. Refuses to know how the model is tuned.
+The result is the model kept in `pipeline/demo/model`. Its accuracy is designed: the text mixes right solutions with
+systematic misconceptions, and tuning elicits the right mode. That is evidence about the pipeline alone.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from examples.pretrain.tiny import END, PAD, optimise, untrained, word_tokenizer
 from pipeline.demo.task import WORDS, Problem, pretraining_pairs, problems
-from pipeline.demo.tiny import END, PAD, optimise, untrained, word_tokenizer
 
 STEPS = 4000
 BATCH = 32
