@@ -62,7 +62,7 @@ class Preview(NamedTuple):
     affected: Affected
 
 
-class _Work(NamedTuple):
+class _Erasure(NamedTuple):
     """What is to be forgotten, and who else keeps rows."""
 
     context: StageContext
@@ -76,7 +76,7 @@ def preview(context: StageContext, person: Person, registry_uri: str, keepers: S
     store = context.store
     if store.path(layout.MARKS).exists():
         person = person.marked(erased.recognising_key(store))
-    work = _Work(context, person, registry_uri, keepers)
+    work = _Erasure(context, person, registry_uri, keepers)
     if context.lake.catalogue == "sqlite" and not store.path(layout.LAKE).exists():
         return Preview(_counted(_beside_the_lake(work, set(), Affected())), Affected())
     with open_lake(context.lake) as lake:
@@ -104,7 +104,7 @@ def forget(
     log("forget: begins as soon as no run of the traces stage is under way")
     with erased.exclusive_lock(store), open_lake(context.lake) as lake:
         person = person.marked(erased.bind(store))
-        work = _Work(context, person, registry_uri, keepers)
+        work = _Erasure(context, person, registry_uri, keepers)
         id = id_of(store, person.mark, person.since)
         if (done := store.read(proof_name(id), ErasureProof)) is not None:  # killed right after it was written
             return _finished(store, done, now)
@@ -146,7 +146,7 @@ def forget(
         return _finished(store, proof, now)
 
 
-def _places(work: _Work, lake: Lake, affected: Affected, days: Days) -> list[Place]:
+def _places(work: _Erasure, lake: Lake, affected: Affected, days: Days) -> list[Place]:
     """Every place that may hold rows of the person, in the order of removal. `days`: the reports after it."""
     store, person = work.context.store, work.person
     table = Place(
@@ -159,7 +159,7 @@ def _places(work: _Work, lake: Lake, affected: Affected, days: Days) -> list[Pla
     return [*_beside_the_lake(work, account.traces(lake, person), affected), table, made, scratch]
 
 
-def _beside_the_lake(work: _Work, traces: Collection[str], affected: Affected) -> list[Place]:
+def _beside_the_lake(work: _Erasure, traces: Collection[str], affected: Affected) -> list[Place]:
     store, person = work.context.store, work.person
     served = ServedRows(store, person, has_export=work.context.recipe.traces.source.kind == "demo")
     return [
@@ -173,7 +173,7 @@ def _beside_the_lake(work: _Work, traces: Collection[str], affected: Affected) -
     ]
 
 
-def _listed(work: _Work, lake: Lake, id: str, listed: str, now: datetime) -> tuple[Pending, list[Place]]:
+def _listed(work: _Erasure, lake: Lake, id: str, listed: str, now: datetime) -> tuple[Pending, list[Place]]:
     """What is affected, with what an earlier attempt found, on record before anything goes; and where it goes from."""
     context, store, person = work.context, work.context.store, work.person
     new = Pending(mark=person.mark, since=person.since, requested=now)
@@ -197,7 +197,7 @@ def _put_on_list(store: Store, person: Person, id: str) -> erased.ErasedUser:
     return next(each for each in erased.erased_users(store).users if each.mark == person.mark)
 
 
-def _block(work: _Work, affected: Affected, id: str, now: datetime) -> str:
+def _block(work: _Erasure, affected: Affected, id: str, now: datetime) -> str:
     """Block what is affected, take it out of a rollout, show it in MLflow; what is said of a champion among it."""
     if not affected.iterations:
         return ""

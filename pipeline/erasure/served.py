@@ -25,7 +25,7 @@ from pipeline.traces.sources import conventions, otlp
 from pipeline.traces.sources.moments import utc
 
 
-class _Line(otlp.ExportRequest, kw_only=True):
+class _ServedLine(otlp.ExportRequest, kw_only=True):
     """A line of the gateway's, or a row of the embedded export."""
 
     trace_id: str = msgspec.field(name="trace_id", default="")
@@ -147,4 +147,4 @@ def _said(line: bytes) -> str | None:
         return None
 
 
-_DECODE = msgspec.json.Decoder(_Line).decode
+_DECODE = msgspec.json.Decoder(_ServedLine).decode
