@@ -86,8 +86,9 @@ def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) 
     attributes = _rollout(served, tried) + _operation(served, reply)
     attributes += [("gen_ai.response.model", tried.model), ("model.digest", tried.digest)]
     if with_text:
-        if last and not tried.error:
-            attributes += _text(served.asked, reply)
+        attributes.append(_question(served.asked))  # of a failed try too: it is an earlier call for the same message
+        if last and not tried.error and reply.message:
+            attributes.append(("gen_ai.output.messages", f"[{reply.message}]"))
         attributes += _caller(served.asked)
     error = tried.error or ("error_in_stream" if reply.error else "")
     if error:
@@ -138,12 +139,10 @@ def _operation(served: Served, reply: SlotReply) -> list[tuple[str, Any]]:
     return attributes
 
 
-def _text(asked: CallerRequest, reply: SlotReply) -> list[tuple[str, Any]]:
+def _question(asked: CallerRequest) -> tuple[str, Any]:
     question = asked.fields["messages" if asked.path == "chat/completions" else "prompt"]
     text = bytes(question).decode()
-    messages = text if text.startswith("[") else f'[{{"role":"user","content":{text}}}]'
-    answer = [("gen_ai.output.messages", f"[{reply.message}]")] if reply.message else []
-    return [("gen_ai.input.messages", messages), *answer]
+    return "gen_ai.input.messages", text if text.startswith("[") else f'[{{"role":"user","content":{text}}}]'
 
 
 def _caller(asked: CallerRequest) -> list[tuple[str, Any]]:
