@@ -10,9 +10,8 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 
 from pipeline.rollout.record import Phase, read_events
-from pipeline.rollout.router import Readiness
-from pipeline.storage import ModelRef, Store
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World
+from pipeline.storage import Store
+from tests.pipeline.rollout.conftest import NAME, POLICY, World
 
 HARM = ({"quality": 0.2}, {"error_rate": 0.2}, {"error_rate": 1.0, "graded": 0.0}, {"seconds": 9.0})
 
@@ -24,12 +23,6 @@ def rollback(small: bool, pool: ProcessPoolExecutor) -> dict[str, float | int | 
     return {"rollback_ticks": None if None in ticks else max(each for each in ticks if each is not None)}
 
 
-def _in_proportion(world: World, model: ModelRef) -> Readiness:
-    """Each server carries one percent of the requests, or latencies would tell of the load."""
-    weight = world.weight()
-    return Readiness(served_digest=model.digest, replicas=100 - weight if model == BASE else max(1, weight))
-
-
 def _ticks(stage: int, harm: dict[str, float]) -> int | None:
     with tempfile.TemporaryDirectory() as folder:
         world = World(Store(folder))
@@ -37,7 +30,6 @@ def _ticks(stage: int, harm: dict[str, float]) -> int | None:
         while (world.state.phase, world.state.stage) != (Phase.OBSERVING, stage):
             world.tick(50.0)
         world.metrics.canary = harm
-        world.router.ready = lambda model: _in_proportion(world, model)
         decided: int | None = None
         for tick in range(60):
             world.tick(50.0)

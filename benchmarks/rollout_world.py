@@ -29,8 +29,6 @@ Array = NDArray[np.float64]
 FIELDS = tuple(UnitTally.model_fields)
 EDGES = tuple(float(edge) for edge in np.geomspace(0.01, 400, 220))
 """Seconds, 5% apart."""
-AGREES = 0.7
-"""Share of the users whose answers may be read, each in all their requests."""
 
 
 class Model(NamedTuple):
@@ -63,8 +61,6 @@ class Drawn(NamedTuple):
     user: NDArray[np.int64]
     correct: NDArray[np.bool_]
     graded: NDArray[np.bool_]
-    agrees: NDArray[np.bool_]
-    """Of each user: whether their answers may be read. Shape (users,)."""
     error: NDArray[np.bool_]
     latency: Array
     canary: NDArray[np.bool_]
@@ -92,7 +88,6 @@ def draw(world: World, champion: Model, canary: Model, weight: int, looks: int, 
         user,
         graded & (rng.random(shape) < right[user]),
         graded,
-        rng.random(world.users) < AGREES,
         error,
         np.exp(world.sigma * noise) * slowdown[user],
         in_canary,
@@ -157,8 +152,6 @@ def look_counts(drawn: Drawn, look: int, threshold: float | None) -> dict[str, A
         "slow": timed * (drawn.latency[look] > (threshold or 0)),
         "ungraded": (~drawn.graded[look] & ~drawn.error[look]).astype(float),
         "timed": timed,
-        "answered": (~drawn.error[look]).astype(float),
-        "readable": (~drawn.error[look] & drawn.agrees[drawn.user[look]]).astype(float),
     }
 
 

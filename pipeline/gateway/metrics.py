@@ -78,9 +78,6 @@ class SpanMetrics:
         allowed = answered  # what a user says is counted, and no answer is read
         if not by_thumbs:
             may_read = readable(answered, self._traces, forgotten(self._store), request.now)
-            for row, is_readable in zip(answered, may_read, strict=True):
-                if row.at > request.since:
-                    arms[_arm(row)].read(row, is_readable)
             allowed = [row for row, is_readable in zip(answered, may_read, strict=True) if is_readable]
         graded_until = self._graded(allowed, arms, until, request.now)
         if gap := self.gap().served - self.gap().recorded:
@@ -134,11 +131,6 @@ class _Arm:
         counts["errors"] += row.failed
         counts["slow"] += slow_over_s is not None and row.latency_s > slow_over_s
         self._latencies[bisect_left(EDGES_S, row.latency_s)] += 1
-
-    def read(self, row: RecordedRequest, is_readable: bool) -> None:
-        counts = self._of(row)
-        counts["answered"] += 1
-        counts["readable"] += is_readable
 
     def graded(self, row: RecordedRequest, outcome: str) -> None:
         counts = self._of(row)

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import reduce
 
 import msgspec
 
 from pipeline.gateway.span_files import RecordedRequest
 from pipeline.recipe.traces import Traces
-from pipeline.rollout.consent import allowed
+from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten
-from pipeline.traces.gates import GateRules
+from pipeline.traces.gates import GateRules, confidential, consent, erased, region
 from pipeline.traces.rows import Trace
 
 
@@ -26,7 +27,8 @@ def readable(rows: Sequence[RecordedRequest], settings: Traces, forgotten: Forgo
         return []
     batch, _ = BatchBuilder(settings, "gateway").batch([_trace(n, row) for n, row in enumerate(rows)])
     rules = GateRules(settings, datetime.fromtimestamp(now, UTC), forgotten)
-    positions = set(batch["line"].filter(allowed(batch, rules)).to_pylist())
+    objections = reduce(pc.or_, (gate(batch, rules) for gate in (erased, consent, region, confidential)))
+    positions = set(batch["line"].filter(pc.invert(pc.fill_null(objections, True))).to_pylist())
     return [n in positions for n in range(len(rows))]
 
 

@@ -23,7 +23,7 @@ from pipeline.rollout.advance import awaited, shortfall
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.doubt import doubt, judged_until, unusable
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, Uncountable, summed
-from pipeline.rollout.fold import adds_s, looked_from, read_state
+from pipeline.rollout.fold import adds_s, read_state
 from pipeline.rollout.harm import harm
 from pipeline.rollout.overdue import overdue
 from pipeline.rollout.ports import RolloutPorts, Tick, Unwatched
@@ -37,7 +37,6 @@ from pipeline.rollout.reconcile import (
 )
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
 from pipeline.rollout.router import Split, asked_for
-from pipeline.rollout.servers import load_ratio
 from pipeline.rollout.tallies import read_tally, write_tally
 
 MAX_MISSES = 3
@@ -247,16 +246,16 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         return _Look(decided=RolloutStep(Phase.HELD, reason, missed=True, clock_went_back=True))
     if now <= watched:
         return _Look()
-    evidence, since = state.evidence, looked_from(state)
-    graded_since = None if evidence.graded_until is None else min(since, evidence.graded_until)
+    evidence = state.evidence
+    graded_since = None if evidence.graded_until is None else min(watched, evidence.graded_until)
     request = LookRequest(
-        number=state.looks + 1, since=since, now=now, slow_over_s=evidence.slow_over_s, graded_since=graded_since
+        number=state.looks + 1, since=watched, now=now, slow_over_s=evidence.slow_over_s, graded_since=graded_since
     )
     metrics: LiveMetrics | None = None
     unread = state.misses + 1 < MAX_MISSES
     try:
         metrics = ports.metrics.look(wanted_split(state, now), request)
-        blind = unusable(metrics, since, now, policy)
+        blind = unusable(metrics, watched, now, policy)
     except Uncountable as error:
         blind, unread = str(error), False
     except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
@@ -264,7 +263,7 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     slot = slot_of(ports.split, proposal.version.model)
     result, note = None, ""
     if metrics is not None and not blind:
-        result, note = _counted(state, proposal, ports, metrics, slot.servers)
+        result, note = _counted(state, proposal, ports, metrics)
         evidence = result.evidence
         if now - watched > policy.max_look_s:
             note = "; ".join([*([note] if note else []), f"clock: {now - watched:.0f} s since the last look"])
@@ -276,10 +275,9 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
 
 
 def _counted(
-    state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics, servers: int
+    state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics
 ) -> tuple[LookResult, str]:
-    """The stage's evidence with one more look, whose tally is written before any event names it. `servers`: of the
-    canary's slot, as far as they answer."""
+    """The stage's evidence with one more look, whose tally is written before any event names it."""
     before, tally, note = state.evidence, StageTally(), ""
     if state.tally:
         kept = read_tally(ports.store, ports.model_name, state.tally)
@@ -291,24 +289,17 @@ def _counted(
         before, tally = before.fresh(), StageTally()
     if before.graded_until is not None and tally.graded_until is not None:
         tally = tally.model_copy(update={"graded_until": max(before.graded_until, tally.graded_until)})
-    load = _load(proposal, ports, metrics, servers) if before.slow_over_s is not None else None
-    tally = tally.plus(metrics, before.slow_over_s, load)
+    tally = tally.plus(metrics, before.slow_over_s)
     return (
         LookResult(
             window_start=metrics.window_start,
             window_end=metrics.window_end,
             judged_until=judged_until(metrics, proposal.policy),
-            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics, load),
+            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics),
             tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
         ),
         note,
     )
-
-
-def _load(proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics, servers: int) -> float | None:
-    """How the requests of a look lay on the two slots' servers."""
-    champion = slot_of(ports.split, proposal.champion).servers if servers else 0
-    return load_ratio(metrics.canary.sum().requests, servers, metrics.champion.sum().requests, champion)
 
 
 class _Router(NamedTuple):

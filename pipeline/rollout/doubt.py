@@ -1,13 +1,12 @@
 """What makes a stage's evidence doubtful, so that a person is asked: not harm, but arms that can't be compared.
 
-Shares of traffic, of answers that may be read and of grades are tested at every look, by distinct users where the
+Shares of traffic and of grades are tested at every look, by distinct users where the
 router is sticky: one user's many requests are no sign of a wrong split. Also says what a rollout cannot see at all.
 """
 
 from __future__ import annotations
 
-from pipeline.rollout.evidence import MIN_GRADED, UNEQUAL, LiveEvidence, LiveMetrics
-from pipeline.rollout.harm import slower
+from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence, LiveMetrics
 from pipeline.rollout.latency import MIN_TIMED
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.sequences import proven
@@ -37,7 +36,6 @@ def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy:
                 and 0 <= unit.errors <= unit.requests < float("inf")
                 and 0 <= unit.slow <= unit.requests
                 and 0 <= unit.ungraded < float("inf")
-                and 0 <= unit.readable <= unit.answered < float("inf")
             ):
                 return f"{name} counts make no sense: {unit!r}"
             if (key == "") != (policy.unit == "request"):
@@ -66,19 +64,12 @@ def judged_until(look: LiveMetrics, policy: RolloutPolicy) -> float:
 def doubt(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
     """Why the arms can't be compared, or "". Valid at every look. `weight`: percent on the canary in force."""
     for name, arm in (("champion", evidence.champion), ("canary", evidence.canary)):
-        most = arm.requests
-        if policy.unit == "request":
-            most = max(GRADES_A_REQUEST * max(arm.requests, MIN_GRADED), arm.requests + evidence.blurred)
+        most = GRADES_A_REQUEST * max(arm.requests, MIN_GRADED) if policy.unit == "request" else arm.requests
         if arm.graded > most:
             return f"{name} has {arm.graded:.0f} graded answers to {arm.requests:.0f} requests"
     if evidence.both > evidence.settled_both:
         return f"{evidence.both - evidence.settled_both:.0f} users were served by both arms: the router is not sticky"
-    return (
-        _share(evidence, weight, policy)
-        or _consent(evidence, policy)
-        or _coverage(evidence, policy)
-        or _latency(evidence, policy)
-    )
+    return _share(evidence, weight, policy) or _coverage(evidence, policy)
 
 
 def _share(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
@@ -96,39 +87,12 @@ def _share(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
 
 
 def _coverage(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
-    champion, canary = _unsettled(evidence, "coverage")
+    arms = zip((evidence.champion, evidence.canary), evidence.settled, strict=True)
+    champion, canary = (arm.coverage.minus(before.coverage) for arm, before in arms)
     if not policy.gradable or not _differ(champion, canary, policy):
         return ""
     how = "rated by users" if policy.by_feedback else "graded"
     return f"{canary.share:.1%} of the canary's answers are {how} and {champion.share:.1%} of the champion's"
-
-
-def _consent(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
-    """Who agrees does so before an arm is drawn: a difference is of the users, or of what is recorded of them."""
-    champion, canary = _unsettled(evidence, "consent")
-    if not _differ(champion, canary, policy):
-        return ""
-    return (
-        f"{canary.share:.1%} of the canary's answers may be read and {champion.share:.1%} of the champion's: consent, "
-        "region or confidentiality depend on the arm. Look at what callers send with their requests"
-    )
-
-
-def _latency(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
-    """What would be harm under the same load."""
-    if not evidence.idle or not (reason := slower(*_unsettled(evidence, "slow"), policy)):
-        return ""
-    return (
-        f"{reason} over {evidence.slow_over_s:.3g} s although its servers carry half of what the champion's do, or "
-        "less: their caches may be colder. Give the slots servers in proportion to the weight, or look at the model"
-    )
-
-
-def _unsettled(evidence: LiveEvidence, share: str) -> tuple[Ratio, Ratio]:
-    """One share of champion and canary, without what a person settled."""
-    arms = zip((evidence.champion, evidence.canary), evidence.settled, strict=True)
-    champion, canary = (getattr(arm, share).minus(getattr(before, share)) for arm, before in arms)
-    return champion, canary
 
 
 def _differ(champion: Ratio, canary: Ratio, policy: RolloutPolicy) -> bool:
@@ -170,15 +134,5 @@ def blind_spots(evidence: LiveEvidence, policy: RolloutPolicy) -> tuple[str, ...
         spots.append(
             f"latency: the champion's p99 takes {MIN_TIMED} of its requests, and a histogram that reaches it. Wait for "
             "them, or add a higher bucket"
-        )
-    elif seen and evidence.load is not None and evidence.load >= UNEQUAL:
-        spots.append(
-            f"latency: each of the canary's servers carries {evidence.load:.1f} times what one of the champion's does, "
-            "and slower answers may be the load's. Give the canary's slot more servers, or the champion's fewer"
-        )
-    elif seen and evidence.load is not None and evidence.load <= 1 / UNEQUAL:
-        spots.append(
-            f"latency under load: each of the canary's servers carries {evidence.load:.2f} of what one of the "
-            "champion's does. Give the slots servers in proportion to the weight"
         )
     return tuple(spots)

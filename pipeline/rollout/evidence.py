@@ -29,8 +29,6 @@ MIN_GRADED = 30
 """Graded requests in each arm below which the normal approximation is not to be trusted."""
 BASIS_GRADED = 100
 """Graded answers of the champion that a sample size is fixed on."""
-UNEQUAL = 2.0
-"""Times the load of the other slot's servers, from which latencies tell of the load and not of the model."""
 POWER_Z = 2.486
 """1.645 + 0.841: a one-sided test at 5% that passes an equal canary four times in five."""
 
@@ -52,10 +50,6 @@ class UnitCounts(Record):
     """Requests that took longer than the frozen threshold."""
     ungraded: float = 0
     """Answers that should have a grade by now and have none: their share is compared between the arms."""
-    answered: float = 0
-    """Answers of the window, by whoever may be read."""
-    readable: float = 0
-    """Those of them that may be read to be graded: their share is compared between the arms too."""
 
 
 class ArmLook(Record):
@@ -84,9 +78,6 @@ class LiveMetrics(Record):
     """Of all that decides a grade: grades under another one are not comparable."""
     readable: tuple[float, float] | None = None
     """Share of champion's and canary's answers that may be read to be graded: grades hold for their users alone."""
-    blurred: float = 0.0
-    """Requests by which an arm's count may be off at the ends of the windows, all looks of a stage together: a scrape
-    takes its time, and has one moment."""
 
 
 class LookRequest(Record):
@@ -119,8 +110,6 @@ class UnitTally(UnitCounts):
             errors=self.errors + seen.errors,
             slow=self.slow + (seen.slow if timed else 0),
             ungraded=self.ungraded + seen.ungraded,
-            answered=self.answered + seen.answered,
-            readable=self.readable + seen.readable,
             timed=self.timed + (seen.requests if timed else 0),
         )
 
@@ -137,14 +126,10 @@ class StageTally(Record):
     graded_until: float | None = None
     """Until when grades of the stage's own requests were counted."""
 
-    def plus(self, look: LiveMetrics, slow_over_s: float | None, load: float | None = None) -> StageTally:
-        """With one more look.
-
-        `slow_over_s` is what the look was asked with; None: none of its requests is compared with the threshold. Nor is
-        any where each of the canary's servers carries twice what one of the champion's does. `load`: that ratio.
-        """
-        seen = look.canary.sum()
-        timed = slow_over_s is not None and (load is None or load < UNEQUAL)
+    def plus(self, look: LiveMetrics, slow_over_s: float | None) -> StageTally:
+        """With one more look. `slow_over_s`: what it was asked with; None: none of its requests is compared with the
+        threshold."""
+        seen, timed = look.canary.sum(), slow_over_s is not None
         return StageTally(
             champion=_added(self.champion, look.champion.units, timed),
             canary=_added(self.canary, look.canary.units, timed),
@@ -159,7 +144,7 @@ def _added(tallies: Mapping[str, UnitTally], units: Mapping[str, UnitCounts], ti
 
 
 class ArmSums(Record):
-    """One arm of a stage: five shares, each with its spread over units."""
+    """One arm of a stage: four shares, each with its spread over units."""
 
     quality: Ratio = Ratio()
     """Right answers of graded ones."""
@@ -169,8 +154,6 @@ class ArmSums(Record):
     """Requests over the threshold of those compared with it."""
     coverage: Ratio = Ratio()
     """Graded answers of those that should be."""
-    consent: Ratio = Ratio()
-    """Answers that may be read of all."""
 
     @property
     def requests(self) -> float:
@@ -218,11 +201,6 @@ class LiveEvidence(Record):
     basis: Basis | None = None
     busiest_per_s: float = 0.0
     """Most requests a second of both arms in any look of this rollout."""
-    load: float | None = None
-    """Requests of each of the canary's servers for one of each of the champion's, at the newest look; None where nobody
-    knows how many servers there are."""
-    idle: bool = False
-    """Whether that was a half or less at any look whose latencies were compared."""
     graded_until: float | None = None
     """What the next look asks for as `graded_since`."""
     settled: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
@@ -233,8 +211,6 @@ class LiveEvidence(Record):
     """Of what decided the grades."""
     readable: tuple[float, float] | None = None
     """As the newest look has it."""
-    blurred: float = 0.0
-    """The most that any look of the stage had."""
 
     def quality_variance(self, unit: Unit) -> float:
         """Of the difference of both arms' quality; infinite when unknown. Never below that of one answer in doubt."""
@@ -249,16 +225,13 @@ class LiveEvidence(Record):
 
     def graded_by(self, look: LiveMetrics) -> LiveEvidence:
         """With what its newest look says of the grades."""
-        own = {"label_digest": look.label_digest, "readable": look.readable}
-        return self.model_copy(update={**own, "blurred": max(self.blurred, look.blurred)})
+        return self.model_copy(update={"label_digest": look.label_digest, "readable": look.readable})
 
-    def loaded_by(self, look: LiveMetrics, load: float | None = None) -> LiveEvidence:
-        """With the requests a second of its newest look, where they are the most so far, and how they lay on the
-        servers."""
+    def loaded_by(self, look: LiveMetrics) -> LiveEvidence:
+        """With the requests a second of its newest look, where they are the most so far."""
         seconds = look.window_end - look.window_start
         rate = (look.champion.sum().requests + look.canary.sum().requests) / seconds if seconds > 0 else 0.0
-        idle = self.idle or (load is not None and load <= 1 / UNEQUAL)
-        return self.model_copy(update={"busiest_per_s": max(self.busiest_per_s, rate), "load": load, "idle": idle})
+        return self.model_copy(update={"busiest_per_s": max(self.busiest_per_s, rate)})
 
     def skipped_to(self, at: float) -> LiveEvidence:
         """Where requests up to then are counted by no look: their grades are not either."""
@@ -282,11 +255,9 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
         slow_over_s=before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
         basis=before.basis,
         busiest_per_s=before.busiest_per_s,
-        idle=before.idle,
         graded_until=tally.graded_until,
         settled=before.settled,
         settled_both=before.settled_both,
-        blurred=before.blurred,
     )
     return evidence.model_copy(update={"basis": fixed_basis(evidence, policy)})
 
@@ -298,7 +269,6 @@ def arm_sums(units: Mapping[str, NDArray[np.float64]]) -> ArmSums:
         errors=ratio(units["errors"], units["requests"]),
         slow=ratio(units["slow"], units["timed"]),
         coverage=ratio(units["graded"], units["graded"] + units["ungraded"]),
-        consent=ratio(units["readable"], units["answered"]),
     )
 
 

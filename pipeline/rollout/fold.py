@@ -69,7 +69,7 @@ def _seen(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
     assert state.proposal is not None, "an event belongs to a rollout"
     change: dict[str, object] = {"raised": state.raised + event.raised}
     if event.clock_went_back:  # what the new readings cover is counted anew, so nothing of before may stay
-        started = {"evidence": state.evidence.fresh(), "tally": "", "unread_since": None}
+        started = {"evidence": state.evidence.fresh(), "tally": ""}
         return change | {**started, "looks": state.looks + 1, "watched_until": event.at}
     if event.look is None and not event.missed:
         return change
@@ -77,15 +77,12 @@ def _seen(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
         "looks": state.looks + 1,
         "misses": state.misses + 1 if event.missed else 0,
         "unready": state.unready + 1 if event.unready else 0,
-        "unread_since": None,
     }
+    if event.look is None and event.unread:
+        return change
     if event.look is None:
         until = max(state.watched_until, event.at)
-        if event.unread:
-            change |= {"unread_since": looked_from(state)}
-        else:
-            change |= {"evidence": state.evidence.skipped_to(until)}
-        return change | {"watched_until": until}
+        return change | {"evidence": state.evidence.skipped_to(until), "watched_until": until}
     if not event.missed:
         change |= {"covered_s": state.covered_s + adds_s(state, event.look)}
         change |= {"judged_until": max(state.judged_until, event.look.judged_until)}
@@ -94,11 +91,6 @@ def _seen(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
         "tally": event.look.tally,
         "watched_until": max(state.watched_until, event.look.window_end),
     }
-
-
-def looked_from(state: RolloutState) -> float:
-    """Where the next look begins: what earlier ones could not read yet is read again, and no dwell."""
-    return state.watched_until if state.unread_since is None else min(state.unread_since, state.watched_until)
 
 
 def adds_s(state: RolloutState, look: LookResult) -> float:
@@ -120,7 +112,6 @@ def _entered(state: RolloutState, event: RolloutEvent) -> dict[str, object]:
         "unready": 0,
         "raised": 0,
         "watched_until": skipped,
-        "unread_since": None,
     }
     resumed = state.phase is Phase.HELD  # only a person leads out of it, except to 0
     match event.phase:

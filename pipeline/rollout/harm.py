@@ -49,7 +49,7 @@ def harm(evidence: LiveEvidence, policy: RolloutPolicy, unready_looks: int = 0) 
         return Harm(kind="errors", reason=reason)
     if reason := _quality(evidence, policy, alpha):
         return Harm(kind="quality", reason=reason)
-    if not evidence.idle and (reason := slower(evidence.champion.slow, evidence.canary.slow, policy)):
+    if reason := _slower(evidence.champion.slow, evidence.canary.slow, policy):
         seconds, limit = evidence.slow_over_s, policy.max_p99_latency_ratio
         over = f"over {seconds:.3g} s, proven to be over 1%: p99 latency is over {limit:g} times the champion's"
         return Harm(kind="latency", reason=f"{reason} {over}")
@@ -90,7 +90,7 @@ def _quality(evidence: LiveEvidence, policy: RolloutPolicy, alpha: float) -> str
     return f"quality fell by {drop:.3f}, proven to be over {policy.max_quality_drop:g}"
 
 
-def slower(champion: Ratio, canary: Ratio, policy: RolloutPolicy) -> str:
+def _slower(champion: Ratio, canary: Ratio, policy: RolloutPolicy) -> str:
     """That requests over the frozen threshold are proven to be too many of the canary's, or "".
 
     Both: more than 1% are, and more than of the champion's, whom a busy hour slows too.

@@ -22,7 +22,6 @@ import msgspec
 from pipeline.recipe import Rewards
 from pipeline.recipe.traces import Traces
 from pipeline.rewards.samples import samples
-from pipeline.rollout.consent import allowed
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.live_labels import NO_SIGNAL, Label, composed, label_digest_of, rated
 from pipeline.rollout.router import Arm, Split
@@ -109,9 +108,6 @@ class ProductionQuality:
         else:  # nobody knows who will still say something
             until = min(newest, request.now - self._rated_within_s)
         counts = {arm: _counts([row for row in graded if row.at <= until]) for arm, graded in rows.items()}
-        for arm, each in seen.items():
-            new = [trace for trace in each if _utc(trace.timestamp).timestamp() > request.since]
-            counts[arm] = counts[arm].model_copy(update=self._consent(new, request.now))
         shares = [len(self._admitted(each, request.now)) / len(each) if each else 1.0 for each in seen.values()]
         return QualityLook(
             champion=counts["champion"],
@@ -159,14 +155,6 @@ class ProductionQuality:
                 if score.observation_id in (None, trace.observation_id)
             ]
         return sorted(calls.values(), key=lambda trace: _utc(trace.timestamp)), newest
-
-    def _consent(self, traces: Sequence[Trace], now: float) -> dict[str, int]:
-        """How many answers there are, and how many of them may be read."""
-        if not traces or self._rated_within_s is not None:  # what users say is counted, and no answer is read
-            return {}
-        batch, _ = BatchBuilder(self._traces, "production").batch(traces)
-        may_be_read = allowed(batch, GateRules(self._traces, _moment(now), self._erased()))
-        return {"answered": batch.num_rows, "readable": sum(may_be_read.to_pylist())}
 
     def _admitted(self, traces: Sequence[Trace], now: float) -> list[dict[str, Any]]:
         """The rows that the gates let pass, as the governed table has them."""
@@ -268,7 +256,7 @@ def _complete(graded: Sequence[_RewardedAnswer], until: float) -> float:
 
 def _merged(arm: ArmLook, grades: UnitCounts) -> ArmLook:
     counts = arm.units.get("", UnitCounts())
-    update = {name: getattr(grades, name) for name in ("graded", "correct", "ungraded", "answered", "readable")}
+    update = {name: getattr(grades, name) for name in ("graded", "correct", "ungraded")}
     return arm.model_copy(update={"units": {"": counts.model_copy(update=update)}})
 
 

@@ -72,14 +72,12 @@ class PrometheusLooks:
         champion, canary = (
             _counted(arm.name, each, request.slow_over_s) for arm, each in zip(arms, rises, strict=True)
         )
-        requests = champion.sum().requests + canary.sum().requests
         return LiveMetrics(
             champion=champion,
             canary=canary,
             window_start=since,
             window_end=until,
             graded_until=until,
-            blurred=2 * every_s * requests / (until - since),
         )
 
     def _check_up(self, server: Promql, labels: str, names: Sequence[str], at: float) -> None:

@@ -234,8 +234,6 @@ class RolloutState(Record):
     """How often in this stage more traffic was on the canary than anybody decided."""
     watched_until: float = 0.0
     """End of what was looked at, usable or not."""
-    unread_since: float | None = None
-    """Where the next look begins, when that is earlier: the looks since then saw nothing yet."""
 
     @property
     def rollout(self) -> str:

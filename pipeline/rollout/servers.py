@@ -28,14 +28,6 @@ def percent_of(policy: RolloutPolicy, weight: int) -> int:
     return 100 if weight >= policy.weight_at(len(policy.weights) - 1) else weight
 
 
-def load_ratio(requests: float, servers: int, champion_requests: float, champion_servers: int) -> float | None:
-    """Requests of each of the canary's servers for one of each of the champion's; None where it is not known how many
-    servers there are, or nothing came."""
-    if not servers or not champion_servers or not requests + champion_requests:
-        return None
-    return requests / servers / (champion_requests / champion_servers) if champion_requests else math.inf
-
-
 def too_few(policy: RolloutPolicy, weight: int, servers: int, champion_servers: int, busiest_per_s: float) -> str:
     """Why a slot with so many servers is not given a weight, or ""."""
     percent = percent_of(policy, weight)

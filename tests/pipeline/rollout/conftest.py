@@ -61,10 +61,9 @@ def arm(
     seconds: float = 1.0,
     graded: float = 1.0,
     ungraded: float = 0.0,
-    readable: float = 1.0,
     users: str = "",
 ) -> ArmLook:
-    """One arm whose requests all took `seconds`. `graded`, `ungraded` and `readable` are shares of its answers.
+    """One arm whose requests all took `seconds`. `graded` and `ungraded` are shares of its answers.
     `users`: a letter for those of the arm, who are all alike; "": the unit is the request."""
     answered = requests - round(requests * error_rate)
     counts = {
@@ -73,8 +72,6 @@ def arm(
         "correct": round(answered * graded * quality),
         "errors": requests - answered,
         "ungraded": round(answered * ungraded),
-        "answered": answered,
-        "readable": round(answered * readable),
     }
     count = round(requests / EACH) if users else 1
     each = UnitCounts(**{name: number / max(1, count) for name, number in counts.items()})

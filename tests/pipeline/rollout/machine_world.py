@@ -34,7 +34,6 @@ KINDS = {
     "doubtful": {"quality": 0.67},
     "slow": {"seconds": 9.0},
     "hardly graded": {"graded": 0.5, "ungraded": 0.5},
-    "hardly readable": {"readable": 0.4},
 }
 UNITS = {"request": ("", ""), "user": ("a", "b"), "not sticky": ("a", "a")}
 """Letters of both arms' users."""

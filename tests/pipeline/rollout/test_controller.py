@@ -40,15 +40,16 @@ def test_a_second_promotion_keeps_the_previous_champion(world):
 
 
 def test_dwell_is_the_time_that_good_metrics_cover(world):
-    world.propose("new")
+    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (160.0, 200.0, 100.0)}))
     world.tick_until("observing")
     world.metrics.spoil = lambda look: None
     world.tick(90.0)
     world.tick(90.0)
+    assert world.state.dwell_s == 0.0
     world.metrics.spoil = lambda look: look
-    world.tick(60.0)
-    assert (world.state.dwell_s, world.state.misses, world.state.phase) == (60.0, 0, Phase.OBSERVING)
-    world.tick(39.0)
+    world.tick(60.0)  # it reads all 240 s, and adds one look's longest time
+    assert (world.state.dwell_s, world.state.misses, world.state.phase) == (100.0, 0, Phase.OBSERVING)
+    world.tick(59.0)
     assert world.state.phase is Phase.OBSERVING
     world.tick(1.0)
     assert (world.state.phase, world.state.stage) == (Phase.SHIFTING, 1)

@@ -1,12 +1,10 @@
 import math
-import re
 
 import numpy as np
 import pytest
 
 from pipeline.rollout.doubt import blind_spots, doubt, judged_until, unusable
 from pipeline.rollout.evidence import ArmLook, LiveEvidence, UnitCounts, UnitTally
-from pipeline.rollout.harm import harm
 from pipeline.rollout.latency import Latencies
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evidence, look, sums
 from tests.variants import one_and_variants
@@ -31,9 +29,6 @@ def spoilt(**counts):
         (look(canary=spoilt(errors=-1.0)), "canary counts make no sense"),
         (look(canary=spoilt(graded=3.0, correct=4.0)), "canary counts make no sense"),
         (look(canary=spoilt(graded=math.inf)), "canary counts make no sense"),
-        (look(canary=spoilt(answered=3.0, readable=4.0)), "canary counts make no sense"),
-        (look(canary=spoilt(answered=math.inf)), "canary counts make no sense"),
-        (look(canary=spoilt(readable=-1.0)), "canary counts make no sense"),
         (look(canary=spoilt(correct=-1.0)), "canary counts make no sense"),
         (look(canary=spoilt(slow=10.0)), "canary counts make no sense"),
         (look(canary=spoilt(slow=NAN)), "canary counts make no sense"),
@@ -168,47 +163,6 @@ def test_users_who_rate_the_canary_less_often_hold():
     assert "60.0% of the canary's answers are rated by users and 97" in doubt(covered((1843, 57), (60, 40)), 5, RATED)
 
 
-def readable(champion, canary, users=(1900, 100)):
-    """Answers that may be read, and those that may not: ten of each user's, who says so of all of them."""
-    rows = [
-        sums([UnitTally(requests=10, answered=10, readable=10)] * yes + [UnitTally(requests=10, answered=10)] * no)
-        for yes, no in (champion, canary)
-    ]
-    return evidence(*rows)
-
-
-@pytest.mark.parametrize("policy", [POLICY, SILENT, RATED])
-def test_consent_that_depends_on_the_arm_holds(policy):
-    reason = doubt(readable((1330, 570), (30, 70)), 5, policy)
-    assert reason.startswith("30.0% of the canary's answers may be read and 70.0% of the champion's: consent")
-    assert doubt(readable((570, 1330), (70, 30)), 5, policy)
-    assert not doubt(readable((1330, 570), (62, 38)), 5, policy), "users differ"
-
-
-def test_consent_is_compared_by_users():
-    """19 users with ten answers each, of whom none agrees, may be chance; so many requests are none."""
-    few = readable((1330, 570), (0, 19))
-    assert "share of" not in doubt(few, 1, POLICY)
-    assert "may be read" in doubt(few, 1, BY_REQUEST)
-    assert "may be read" in doubt(readable((1330, 570), (0, 40)), 2, POLICY)
-
-
-def test_consent_that_a_person_settled_is_settled():
-    seen = readable((1330, 570), (30, 70))
-    assert not doubt(seen.model_copy(update={"settled": (seen.champion, seen.canary), "settled_both": 0}), 5, POLICY)
-
-
-SLOW = arm(19_000, users=1900, timed=19_000, slow=190), arm(1000, timed=1000, slow=60)
-
-
-def test_slow_answers_of_idle_servers_are_a_persons_to_judge():
-    idle = evidence(*SLOW, slow_over_s=2.5, idle=True)
-    assert harm(idle, POLICY) is None and harm(idle.model_copy(update={"idle": False}), POLICY)
-    assert doubt(idle, 5, POLICY).startswith("6.0% of the canary's requests took over 2.5 s although its servers carry")
-    assert not doubt(idle.model_copy(update={"idle": False}), 5, POLICY)
-    assert not doubt(idle.model_copy(update={"settled": (idle.champion, idle.canary)}), 5, POLICY)
-
-
 def test_who_says_nothing_is_not_seen():
     spots = blind_spots(covered((95, 1805), (5, 95)), RATED)
     assert spots[0] == (
@@ -265,15 +219,6 @@ def test_two_systems_need_not_count_alike(requests, graded, holds):
     assert told == (f"canary has {holds} graded answers to {requests} requests" if holds else "")
 
 
-def test_scrapes_that_take_their_time_are_no_mismatch():
-    """A second of 96 requests at each end of a window of little more."""
-    seen = evidence(arm(24), arm(87, graded=135), blurred=150.0)
-    assert not doubt(seen, 80, BY_REQUEST)
-    twice = evidence(arm(240), arm(960, graded=1920), blurred=150.0)
-    assert "canary has 1920 graded answers to 960 requests" in doubt(twice, 80, BY_REQUEST), "not for long"
-    assert doubt(seen, 80, POLICY), "one system counts both"
-
-
 def test_no_evidence_is_no_doubt():
     assert doubt(LiveEvidence(), 5, POLICY) == ""
 
@@ -289,6 +234,3 @@ def test_a_stage_says_what_it_cannot_see():
     assert blind_spots(few, BY_REQUEST) == ()
     assert "nothing here can be graded" in blind_spots(fine, SILENT)[0]
     assert "latency" in blind_spots(evidence(arm(1900), arm(100)), POLICY)[0]
-    for load, says in ((0.5, "latency under load: each .* 0.50 of"), (2.0, "latency: each .* 2.0 times"), (1.9, "")):
-        spots = blind_spots(fine.model_copy(update={"load": load}), POLICY)
-        assert len(spots) == bool(says) and re.match(says, "".join(spots))

@@ -80,20 +80,6 @@ def test_a_look_that_is_not_compared_adds_no_slow_requests():
     assert summed(tally, LiveEvidence(slow_over_s=2.0), POLICY).canary.slow.trials == 0
 
 
-@pytest.mark.parametrize(
-    ("load", "compared", "idle"),
-    [(None, 100, False), (0.05, 100, True), (0.5, 100, True), (0.51, 100, False), (1.9, 100, False), (2.0, 0, False)],
-)
-def test_servers_with_twice_the_load_are_not_compared(load, compared, idle):
-    before, seen = LiveEvidence(slow_over_s=1.0), look(canary=arm_look("b", slow=5.0))
-    tally = StageTally().plus(seen, before.slow_over_s, load)
-    after = summed(tally, before, POLICY).loaded_by(seen, load)
-    assert (after.canary.slow.trials, after.idle, after.load) == (compared, idle, load)
-    assert tally.latencies == Latencies(), "nothing is to be frozen any more"
-    assert summed(tally.plus(seen, 1.0, 1.0), after, POLICY).idle is idle
-    assert not after.fresh().idle, "the next stage has servers of its own"
-
-
 def test_the_next_stage_keeps_the_threshold_and_nothing_else():
     busy = look(champion=arm_look("a", 300, 10.0), canary=arm_look("b"))
     first = stage([busy])

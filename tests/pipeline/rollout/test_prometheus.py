@@ -127,7 +127,6 @@ def test_counts_are_those_between_two_moments(tmp_path: Path) -> None:
         assert (seen.window_start, seen.window_end) == (START + 270, START + 570)
         assert sums(seen.champion) == UnitCounts(requests=2000, slow=1000), "aborts are the callers'"
         assert sums(seen.canary) == UnitCounts(requests=100, slow=50)
-        assert seen.blurred == 2 * 105, "of two scrapes"
         assert seen.champion.latencies.edges_s == (*EDGES, float("inf"))
         assert seen.champion.latencies.counts == pytest.approx((0, 1000, 1000, 0))
         between = look(url, request(slow=1.7))

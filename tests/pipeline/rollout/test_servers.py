@@ -5,7 +5,7 @@ import pytest
 from pipeline.rollout.decision import resume
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
-from pipeline.rollout.servers import load_ratio, percent_of, servers_for, too_few
+from pipeline.rollout.servers import percent_of, servers_for, too_few
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY
 
 MANY = POLICY.model_copy(update={"requests_per_server": 10.0})
@@ -40,39 +40,6 @@ def scaled(world, canary, champion=4):
 )
 def test_servers_are_in_proportion_and_by_load(percent, champion, busiest, each, servers):
     assert servers_for(percent, champion, busiest, each) == servers
-
-
-@pytest.mark.parametrize(
-    ("canary", "champion", "ratio"),
-    [((5, 1), (95, 19), 1.0), ((5, 1), (95, 1), 5 / 95), ((95, 1), (5, 1), 19.0), ((50, 2), (50, 1), 0.5)],
-)
-def test_load_is_by_server(canary, champion, ratio):
-    assert load_ratio(*canary, *champion) == pytest.approx(ratio)
-
-
-def test_load_is_unknown_without_servers_or_requests():
-    assert load_ratio(5, 0, 95, 1) is None and load_ratio(5, 1, 95, 0) is None and load_ratio(0, 1, 0, 1) is None
-    assert load_ratio(5, 1, 0, 1) == float("inf"), "all of it is the canary's"
-
-
-@pytest.mark.parametrize(("champion", "phase"), [(20, Phase.ROLLED_BACK), (1, Phase.HELD)])
-def test_a_slow_canary_is_harm_under_the_same_load_alone(world, champion, phase):
-    scaled(world, canary=1, champion=champion)
-    world.metrics.canary = {"seconds": 2.0}
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e4, 1e4, 1e4)}))
-    state = world.tick_until("rolled_back", "held")
-    assert state.phase is phase and "requests took over" in state.reason
-    assert ("colder" in state.reason) is (phase is Phase.HELD)
-
-
-def test_a_canary_with_all_the_load_is_not_called_slow(world):
-    """At the last stage its server has 19 times what the champion's has."""
-    world.propose("new")
-    world.tick_until("shifting")
-    while (world.state.phase, world.state.stage) != (Phase.OBSERVING, 2):
-        world.tick(50.0)
-    world.metrics.canary = {"seconds": 2.0}
-    assert world.tick_until("promoted", "held", "rolled_back").phase is Phase.PROMOTED
 
 
 def test_the_last_weight_is_sized_for_all_requests():

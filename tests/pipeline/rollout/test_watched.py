@@ -282,7 +282,6 @@ def blinded(error: Exception):
 
 
 def test_what_a_look_could_not_read_the_next_one_reads(world):
-    """Else it had the grades of two looks, which come late by themselves, to the requests of one."""
     asked, began = observing_slowly(world)
     dwell = world.state.dwell_s
     world.metrics.spoil = blinded(OSError("no second scrape yet"))
@@ -292,7 +291,7 @@ def test_what_a_look_could_not_read_the_next_one_reads(world):
     world.tick(50.0)
     assert [request.since for request in asked] == [began] * 3
     assert all(request.graded_since == began for request in asked)
-    assert (world.state.misses, world.state.dwell_s) == (0, dwell + 50.0), "and no dwell"
+    assert (world.state.misses, world.state.dwell_s) == (0, dwell + 100.0), "no more than a look's longest time"
     world.tick(50.0)
     assert asked[-1].since == world.now - 50.0
 
