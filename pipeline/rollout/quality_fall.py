@@ -1,25 +1,24 @@
 """Whether a champion's answers became worse: thumbs and judged quality of labels that came later, against earlier ones.
 
 Two shares of good answers, each tested by the sequence of the rollout's harm test with variances between users: answers
-that users liked, and answers that the judge gave 4 or 5. Each gets half of alpha, and either is enough. The test may be
-taken at every count as long as the earlier labels stay the same. A fall that is proven has no cause yet: users, their
-questions and the feedback that is still to come may differ as well. Refuses to read texts: columns of scores alone.
+that users liked, and answers that the judge gave 4 or 5. Each gets half of alpha, and either is enough. A fall that is
+proven has no cause yet: users, their questions and the feedback that is still to come may differ as well.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from pipeline.recipe import Rollout
 from pipeline.rollout.grading import GOOD
 from pipeline.rollout.harm import QUALITY_SCALE
 from pipeline.rollout.sequences import proven
 from pipeline.rollout.shares import Ratio, enough, ratio, variance
+from pipeline.rollout.thumbs import LIKED
 from pipeline.traces.arrow import pc
 
 COLUMNS = ("user_id", "feedback", "judge", "judge_id")
@@ -48,11 +47,12 @@ def changes(before: pa.Table, since: pa.Table, rule: Rollout, least: int) -> lis
     """Thumbs, then judge. Tables with COLUMNS, one row an answer. `least`: scored answers below which nothing is
     tested, on either side."""
     judges = Counter(since["judge_id"].drop_null().to_pylist()).most_common(1)
-    one = judges[0][0] if judges else None  # two judges are two scales
-    pairs = [
-        ("thumbs", _thumbs(before), _thumbs(since)),
-        ("judge", _judged(before, one), _judged(since, one)),
-    ]
+    one = judges[0][0] if judges else ""  # two judges are two scales
+    tables = (before, since)
+    thumbs = [_by_user(each, pc.greater(each["feedback"], LIKED)) for each in tables]
+    own = [each.filter(pc.equal(each["judge_id"], one)) for each in tables]
+    judged = [_by_user(each, pc.greater_equal(each["judge"], GOOD)) for each in own]
+    pairs = (("thumbs", *thumbs), ("judge", *judged))
     return [SignalChange(name, old, new, _fell(old, new, rule, least)) for name, old, new in pairs]
 
 
@@ -63,24 +63,8 @@ def _fell(before: Ratio, since: Ratio, rule: Rollout, least: int) -> bool:
     return proven(before.share - since.share - rule.max_quality_drop, spread, rule.alpha / 2, QUALITY_SCALE)
 
 
-def _thumbs(labels: pa.Table) -> Ratio:
-    """A call's value above one half is a good answer, below it a bad one, and at it half of each."""
-    scored = labels.filter(pc.is_valid(labels["feedback"]))
-    return _by_user(scored, (np.sign(_values(scored, "feedback") - 0.5) + 1) / 2)
-
-
-def _judged(labels: pa.Table, judge: str | None) -> Ratio:
-    scored = labels.filter(
-        pc.and_(pc.is_valid(labels["judge"]), pc.fill_null(pc.equal(labels["judge_id"], judge), False))
-    )
-    return _by_user(scored, (_values(scored, "judge") >= GOOD).astype(np.float64))
-
-
-def _values(labels: pa.Table, column: str) -> NDArray[np.float64]:
-    return labels[column].to_numpy().astype(np.float64)
-
-
-def _by_user(labels: pa.Table, good: NDArray[np.float64]) -> Ratio:
-    rows = pa.table({"user": labels["user_id"], "good": good})
+def _by_user(labels: pa.Table, good: Any) -> Ratio:
+    """Of the rows where `good` is not null."""
+    rows = pa.table({"user": labels["user_id"], "good": good}).filter(pc.is_valid(good))
     sums = rows.group_by("user").aggregate([("good", "sum"), ("good", "count")])
-    return ratio(_values(sums, "good_sum"), _values(sums, "good_count"))
+    return ratio(*(sums[name].to_numpy().astype(np.float64) for name in ("good_sum", "good_count")))
