@@ -68,8 +68,6 @@ class IterationRecords:
                 "launch/preemptions": float(self.account.preemptions),
                 "launch/lost_steps": float(self.account.lost_steps),
             }
-        if self.report is not None and self.report.stop is not None:
-            last["held_out/stopped_at_look"] = float(self.report.stop.look)
         for measured in self.report.measurements if self.report else ():
             if compared := measured.comparison:
                 last |= {

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import dagster as dg
 from assets.environment import environment
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
-from evals.ledger import exhausted, lines
 from evals.measurements import EvalReport
 from evals.plan import EvalPlan
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
@@ -33,7 +31,6 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.suites import EmbeddedSuite, InspectSuite, JudgedSuite, LmEvalSuite, SuiteSection
 from pipeline.serving.engines import check_addresses
 from pipeline.serving.memory import this_machine, too_large
-from pipeline.storage import Store
 from pipeline.training.packages import missing_packages
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
@@ -161,7 +158,7 @@ def launchable(
         return dg.AssetCheckResult(check_name=name, passed=True, description="There is nothing to launch.")
     findings, cost, refusals = check_launch(recipe, plan, plan_path)
     lacks = missing_packages(recipe, [plan.trained_by()])
-    reasons = [*refusals, *lacks, *gate_refusals(recipe, plan.base.uri, suites(), plan.iteration)]
+    reasons = [*refusals, *lacks, *gate_refusals(recipe, plan.base.uri, suites())]
     return dg.AssetCheckResult(
         check_name=name,
         passed=not reasons,
@@ -184,15 +181,12 @@ def refuse_unlaunchable(check: dg.AssetCheckResult) -> None:
         raise dg.Failure(f"Not launched: {check.description}", allow_retries=False)
 
 
-def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite], iteration: str = "") -> list[str]:
+def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[str]:
     """Why no verdict of the gate over these suites could be meant, or pass, for a model trained on top of `base` (a
     directory)."""
     is_demo = is_demo_model(recipe.base_model.uri) or is_demo_model(base)
     section = recipe.evaluation
-    entered = lines(Store(recipe.data_root), recipe.base_model.name)
-    ledger = [line for line in entered if line.iteration != iteration]  # who was asked about already is asked again
-    refusals = exhausted(ledger, section, datetime.now(UTC))
-    refusals += shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
+    refusals = shortfalls(suites, section, EMBEDDED_MODEL if is_demo else UNKNOWN_MODEL)
     refusals += judge_refusals(recipe)
     if section.serving.kind != "endpoint":  # a server has a template of its own
         refusals += template_refusals(suites, base)

@@ -55,9 +55,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
         result = evaluate_on_cluster(context, deployment, plan)
     compared = result.target().comparison
     figures = {}
-    if result.stop is not None:
-        figures = {"stopped": result.stop.reason()}
-    elif compared is not None:
+    if compared is not None:
         figures = {
             "accuracy before": compared.champion.value,
             "accuracy after": compared.candidate.value,

@@ -18,8 +18,6 @@ Part = Callable[[bool], dict[str, float]]
 PARTS: dict[str, Part] = {
     "margin": gates.at_the_margin,
     "luck": gates.lucky_years,
-    "power": gates.planned_power,
-    "futility": gates.futility,
     "length": gates.length_control,
     "batches": answers.batches,
     "seeds": answers.seeds,

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from evals import bundle, futility, gate
+from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.gate import Verdict
+from evals.measurements import BundleRef
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.statistics import Array
@@ -28,14 +29,8 @@ RIGHT, WRONG = (
 )
 
 
-def judged(
-    section: Evaluation,
-    suites: Mapping[str, Suite],
-    counts: Mapping[str, "Counts"],
-    row: int,
-    confirming: tuple[str, ...] = (),
-) -> Verdict:
-    """What the gate says of one of the evaluations, from its samples; `confirming`: the suites of a second step."""
+def judged(section: Evaluation, suites: Mapping[str, Suite], counts: Mapping[str, "Counts"], row: int) -> Verdict:
+    """What the gate says of one of the evaluations, from its samples."""
     evidence = tuple(
         SuiteEvidence(
             suite=suite,
@@ -46,25 +41,9 @@ def judged(
         )
         for name, suite in suites.items()
     )
-    gathered = bundle.evidence("simulated", section, bundle.Gathered(evidence), confirming=confirming)
-    return gate.judge(bundle.supported(gathered), section).verdict
-
-
-def stops_at(section: Evaluation, suite: Suite, counts: "Counts", row: int) -> int:
-    """Clusters after which the gate stops asking about one of the evaluations, by its samples; else all."""
-    arms = [
-        arm(name, section, suite, each[row])
-        for name, each in (("champion", counts.champion), ("candidate", counts.candidate))
-    ]
-    for look in range(1, len(futility.SHARES) + 1):
-        ids = {item.id for item in futility.part(suite, look, section.seed)}
-        one, other = (
-            each.model_copy(update={"results": tuple(result for result in each.results if result.id in ids)})
-            for each in arms
-        )
-        if stop := futility.stopped([(suite, (one, other))], section):
-            return stop.targets[0].clusters
-    return suite.clusters
+    gathered = bundle.evidence("simulated", section, bundle.Gathered(evidence))
+    report = bundle.report(gathered, bundle.measure(gathered), BundleRef(uri="", digest=""))
+    return gate.judge(report, section).verdict
 
 
 def arm(name: str, section: Evaluation, suite: Suite, right: Array) -> EvalArm:

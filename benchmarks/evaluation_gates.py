@@ -9,11 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.evaluation_arms import judged, stops_at
-from evals import power, statistics
-from evals.futility import STOP_BELOW, asking_order, conditional_power, design_effect, looks
+from benchmarks.evaluation_arms import judged
+from evals import statistics
 from evals.gate import Verdict
-from evals.power import Variance
 from evals.statistics import Array
 from evals.suites import Item, Suite
 from evals.win_rate import problems, win_rate
@@ -21,6 +19,7 @@ from pipeline.recipe import Evaluation
 from tests.evals.judged import simulated_pairs
 
 MARGIN = 0.05
+GATES_OF_A_YEAR = 20
 
 
 class Counts(NamedTuple):
@@ -91,7 +90,7 @@ def at_the_margin(small: bool) -> dict[str, float]:
     passed = np.ones(gates, dtype=bool)
     for name, each in counts.items():
         if name == "target":
-            passed &= improves(each, section.improvement_alpha(), section.seed)
+            passed &= improves(each, section.improvement_alpha, section.seed)
         else:
             passed &= keeps(each, MARGIN, section.alpha, section.seed)
     asked = {name: _suite(name, clusters, size) for name in names}
@@ -120,11 +119,10 @@ def _suite(name: str, clusters: int, size: int) -> Suite:
 
 class YearRule(NamedTuple):
     """How the gates of a year are run. `fresh`: each asks other items, else all ask the same ones, and the champion's
-    answers are those of its own gate. `twice`: what is shown is confirmed on items that no gate has seen."""
+    answers are those of its own gate."""
 
     alpha: float
     fresh: bool
-    twice: bool = False
 
 
 def lucky_years(small: bool) -> dict[str, float]:
@@ -132,18 +130,14 @@ def lucky_years(small: bool) -> dict[str, float]:
     champion that was lucky is not measured as such again."""
     years, items, k = (300, 200, 2) if small else (10_000, 1_000, 2)
     section = Evaluation(samples_per_item=k)
-    pair = _pair(section)
-    level, confirmed = section.improvement_alpha(), pair.target_alpha(pair.asked[0], ["again"])
-    unplanned = section.model_copy(update={"luck_per_year": None}).improvement_alpha()
+    level = section.improvement_alpha
     rules = {
         "lucky_year": YearRule(level, fresh=True),
         "lucky_year_same_items": YearRule(level, fresh=False),
-        "lucky_year_confirmed": YearRule(confirmed, fresh=True, twice=True),
-        "lucky_year_confirmed_same_items": YearRule(confirmed, fresh=False, twice=True),
-        "lucky_year_unplanned": YearRule(unplanned, fresh=True),
-        "lucky_year_unplanned_same_items": YearRule(unplanned, fresh=False),
+        "lucky_year_unplanned": YearRule(section.alpha, fresh=True),
+        "lucky_year_unplanned_same_items": YearRule(section.alpha, fresh=False),
     }
-    figures = {"confirmed_decisions_equal": _confirmed_equal(pair, confirmed, 20 if small else 200)}
+    figures = dict[str, float]()
     for name, rule in rules.items():
         rng = np.random.default_rng(20)  # some hundred years at a time, for the memory
         passes = np.concatenate([_year(rng, min(years, 500), items, section, rule) for _ in range(0, years, 500)])
@@ -152,29 +146,6 @@ def lucky_years(small: bool) -> dict[str, float]:
             f"{name}: {rule}: a pass in {figures[name]:.1%} of {years:,} years, {passes.mean():.3f} a year", flush=True
         )
     return figures
-
-
-def _pair(section: Evaluation) -> Evaluation:
-    """The section with a suite that confirms its target."""
-    again = {"kind": "arithmetic", "name": "again", "seed": 12, "role": "confirm", "confirms": "arithmetic"}
-    return Evaluation.model_validate({**section.model_dump(), "suites": [{"kind": "arithmetic"}, again]})
-
-
-def _confirmed_equal(section: Evaluation, alpha: float, gates: int) -> float:
-    """Share of gates in two steps whose verdict from their samples is that of the functions over arrays."""
-    rng, items, k = np.random.default_rng(5), 400, section.samples_per_item
-    asked = {name: _suite(name, items, 1) for name in ("arithmetic", "again")}
-    counts = {name: drawn(rng, gates, items, k, (0.5, 0.545)) for name in asked}
-    first, second = (improves(each, alpha, section.seed) for each in counts.values())
-    equal = 0
-    for row in range(gates):
-        steps = [*asked] if first[row] else ["arithmetic"]  # the second is asked after a pass alone
-        verdict = judged(
-            section, {each: asked[each] for each in steps}, {each: counts[each] for each in steps}, row, ("again",)
-        )
-        equal += (verdict is Verdict.PASS) == (first[row] and second[row])
-    print(f"in two steps: {(first & second).sum()} of {gates} pass; {equal} judged one by one come to the same")
-    return equal / gates
 
 
 def _year(rng: np.random.Generator, years: int, items: int, section: Evaluation, rule: YearRule) -> Array:
@@ -190,112 +161,15 @@ def _year(rng: np.random.Generator, years: int, items: int, section: Evaluation,
 
     chance = chances(years)
     champion, passes = answers(chance), np.zeros(years)
-    for _ in range(section.gates_per_year):
+    for _ in range(GATES_OF_A_YEAR):
         if rule.fresh:
             chance = chances(years)
             champion = answers(chance)
         candidate = answers(chance)
         passed = improves(Counts(champion, candidate, k), rule.alpha, section.seed)
-        if rule.twice and passed.any():
-            unseen = chances(int(passed.sum()))
-            passed[passed] = improves(Counts(answers(unseen), answers(unseen), k), rule.alpha, section.seed)
         champion[passed] = candidate[passed]
         passes += passed
     return passes
-
-
-DESIGNS = ((0.01, 500, 4), (0.1, 400, 4), (0.003, 1000, 2), (0.04, 1319, 1))
-"""Variance between items, items, samples of each."""
-
-
-def planned_power(small: bool) -> dict[str, float]:
-    """The plan's power against that of the gate: of a gain on the target, and of three guards without loss together."""
-    gates = 400 if small else 4_000
-    rng = np.random.default_rng(3)
-    worst, from_bundles = 0.0, list[float]()
-    for between, items, k in DESIGNS[:1] if small else DESIGNS:
-        variance = Variance(between, 0.5 - between / 2)
-        suites = [{"kind": "arithmetic", "name": name, "role": "guard", "margin": MARGIN} for name in "abc"]
-        suites.append({"kind": "arithmetic", "name": "t", "role": "target"})
-        section = Evaluation.model_validate({"suites": suites, "samples_per_item": k})
-        asked = [_suite(each.name, items, 1) for each in section.suites]
-        planned = power.plan(asked, section, {each.name: variance for each in asked})
-        gain = planned.suites[-1].gain or 0.0
-        shown = float(improves(_apart(rng, gates, items, k, between, gain), section.improvement_alpha(), 1).mean())
-        held = np.ones(gates, dtype=bool)
-        for _ in "abc":
-            held &= keeps(_apart(rng, gates, items, k, between, 0.0), MARGIN, section.alpha, 1)
-        print(
-            f"{items} items of {k} samples, b {between}: a gain of {gain:.1%} is shown in {shown:.1%} (planned 80%); "
-            f"three guards hold in {held.mean():.1%} (planned {planned.power:.1%})"
-        )
-        worst = max(worst, abs(shown - 0.8), abs(float(held.mean()) - planned.power))
-        for _ in range(10):
-            earlier = _samples(rng, items, k, between)
-            (again,) = power.plan(
-                asked[-1:], section, {"t": power.measured(earlier, [str(n) for n in range(items)])}
-            ).suites
-            level = -statistics.normal_quantile(section.improvement_alpha())
-            true = float(np.sqrt((variance.between + variance.within / k) / items))
-            from_bundles.append(abs(_normal((again.gain or 0.0) / true - level) - 0.8))
-    print(f"planned from one earlier evaluation: off by {np.mean(from_bundles):.1%} on average")
-    return {
-        "power_plan_error": round(worst, 4),
-        "power_plan_error_from_one_bundle": round(float(np.mean(from_bundles)), 4),
-    }
-
-
-def _apart(rng: np.random.Generator, gates: int, items: int, k: int, between: float, gain: float) -> Counts:
-    """Models that differ by the square root of `between` on each item, up on one half of them and down on the other."""
-    shift = np.sqrt(between) * rng.choice([-0.5, 0.5], (gates, items))
-    champion, candidate = (
-        rng.binomial(k, 0.5 + way).astype(np.float64) for way in (-shift - gain / 2, shift + gain / 2)
-    )
-    return Counts(champion, candidate, k)
-
-
-def _samples(rng: np.random.Generator, items: int, k: int, between: float) -> Array:
-    """(items, k) gains of one evaluation of such models."""
-    shift = np.sqrt(between) * rng.choice([-0.5, 0.5], (items, 1))
-    return (rng.random((items, k)) < 0.5 + shift).astype(np.float64) - (rng.random((items, k)) < 0.5 - shift)
-
-
-def futility(small: bool) -> dict[str, float]:
-    """Samples that a gate asks when it stops for futility, and the power that this loses."""
-    gates, items, k = (400, 400, 2) if small else (4_000, 1_000, 2)
-    figures, equal, suite = dict[str, float](), list[bool](), _suite("arithmetic", items, 1)
-    for name, section in (
-        ("", Evaluation(samples_per_item=k)),
-        ("_at_alpha", Evaluation(samples_per_item=k, luck_per_year=None)),
-    ):
-        alpha = section.improvement_alpha()
-        variance = Variance(0.003, 0.5 - 0.003 / 2)
-        effect = power.plan([suite], section, {"arithmetic": variance}).suites[0].gain or 0.0
-        names = [item.cluster for item in suite.items]
-        order = [names.index(name) for name in asking_order(names, section.seed)]
-        for truth, gain in (("unchanged", 0.0), ("worse_by_3", -0.03), ("worse_by_6", -0.06), ("better", effect)):
-            counts = _apart(np.random.default_rng(7), gates, items, k, variance.between, gain)
-            sums, sizes = counts.sums()
-            asked, sums = np.full(gates, items), sums[:, order]
-            for at in reversed(looks(items)):
-                first, their_sizes = sums[:, :at], sizes[:at]
-                planned = design_effect(first, their_sizes, items, alpha)
-                asked[conditional_power(first, their_sizes, items, planned, alpha) < STOP_BELOW] = at
-            rows = range(0, gates, gates // (5 if small else 25))
-            equal += [stops_at(section, suite, counts, row) == asked[row] for row in rows]
-            shown = improves(counts, alpha, section.seed)
-            kept = shown & (asked == items)
-            used = float(asked.mean()) / items
-            print(
-                f"level {alpha:.4g}, {truth} ({gain:+.1%}): {used:.1%} of the samples, passes {kept.mean():.2%} "
-                f"instead of {shown.mean():.2%}"
-            )
-            if truth == "better":
-                figures[f"futility_power_lost{name}"] = round(float(shown.mean() - kept.mean()), 4)
-            else:
-                figures[f"futility_samples_{truth}{name}"] = round(used, 3)
-    print(f"{sum(equal)} of {len(equal)} judged one by one stop at the same look")
-    return {**figures, "futility_looks_equal": sum(equal) / len(equal)}
 
 
 def length_control(small: bool) -> dict[str, float]:
@@ -319,7 +193,7 @@ def length_control(small: bool) -> dict[str, float]:
     refused = raw = 0
     for seed in range(runs):
         pairs = simulated_pairs(1000 + seed, count, 0.4, 1.65, 1.0)
-        rate = win_rate(pairs, Evaluation(luck_per_year=None).improvement_alpha(), seed, draws)
+        rate = win_rate(pairs, Evaluation().alpha, seed, draws)
         assert not problems(pairs)
         refused += not min(rate.controlled.lower, rate.controlled.bootstrap_lower) > 0
         raw += min(rate.raw.lower, rate.raw.bootstrap_lower) > 0
@@ -329,9 +203,3 @@ def length_control(small: bool) -> dict[str, float]:
         "long_winded_refused": refused / runs,
         "long_winded_better_as_judged": raw / runs,
     }
-
-
-def _normal(z: float) -> float:
-    from scipy.special import ndtr
-
-    return float(ndtr(z))

@@ -33,8 +33,8 @@ def _named(folder: str, *names: str) -> tuple[str, ...]:
 
 
 TESTS: dict[str, tuple[str, ...]] = {
-    "evals/gate.py": _named("evals", "gate", "roles", "judged_gate", "confirming"),
-    "evals/statistics.py": _named("evals", "statistics", "comparison", "futility"),
+    "evals/gate.py": _named("evals", "gate", "roles", "judged_gate"),
+    "evals/statistics.py": _named("evals", "statistics", "comparison"),
     "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "scored", "thumbs", "winners"),
     "pipeline/selection/scorers.py": _named("pipeline/selection", "scorers"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),

@@ -3,11 +3,10 @@
     export BUNDLE             write both models' answers as logs that `inspect view` reads
     list RECIPE               list the items of the recipe's library tasks, below its data root
     page BUNDLE FILE          write the report as a page for people, with the answers that changed
-    plan RECIPE               what a gate could show, and what it costs
     run PLAN                  answer an evaluation's questions and publish its evidence: on the machine that has the GPU
     verify BUNDLE [DIGEST]    recompute a verdict offline and print it as JSON
 
-Exit codes: 0 done; 1 where a plan's gate could pass nobody, or a bundle is not intact. Of `run`: 64 never retry (the
+Exit codes: 0 done; 1 where a bundle is not intact. Of `run`: 64 never retry (the
 plan or what it names is wrong), 143 pre-empted, anything else a crash, a full disk, a server or judge that is lost: run
 it again, and what was answered is not asked again.
 """
@@ -30,8 +29,6 @@ from evals.libraries.export import export
 from evals.libraries.tasks import ensure_listed
 from evals.page import page
 from evals.plan import EvalPlan, inference
-from evals.planner import earlier_run, plan_page
-from evals.power import AnswerCost
 from evals.services import EvalServices
 from pipeline.locations import record_of_iteration
 from pipeline.recipe import load
@@ -47,9 +44,8 @@ CRASHED, NEVER_RETRY, PREEMPTED = 1, 64, 143
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="pt evals", description="Plan gates, evaluate, and check evidence.")
+    options = argparse.ArgumentParser(prog="pt evals", description="Evaluate, and check evidence.")
     commands = options.add_subparsers(required=True)
-    _add_plan(commands.add_parser("plan", help="print what a recipe's gate could show, and what it costs"))
     run = commands.add_parser("run", help="answer an evaluation's questions and publish its evidence")
     run.add_argument("plan", type=Path, help="iterations/ID/eval_plan.json below the data root")
     run.set_defaults(act=_run, refused=NEVER_RETRY)
@@ -91,27 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, RuntimeError) as error:  # a full disk, a server that is lost: it may pass
         print(error, file=sys.stderr)
         return CRASHED
-
-
-def _add_plan(plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("recipe", help="the recipe's file")
-    plan.add_argument("overrides", nargs="*", help="such as evaluation.samples_per_item=2")
-    plan.add_argument("--bundle", type=Path, help="an earlier bundle of the same suites: its variances and lengths")
-    plan.add_argument("--answer-tokens", type=float, default=0.0, help="mean tokens of an answer")
-    plan.add_argument("--tokens-per-second", type=float, help="of the engine, all requests together")
-    plan.add_argument("--usd-per-hour", type=float, help="of the machine that the engine runs on")
-    plan.add_argument("--item-cost", type=float, default=0.0, help="price of another item, in answers")
-    plan.set_defaults(act=_plan, refused=1)
-
-
-def _plan(chosen: argparse.Namespace) -> int:
-    answer = AnswerCost(chosen.answer_tokens, chosen.tokens_per_second, chosen.usd_per_hour)
-    if min(each for each in (*answer, chosen.item_cost) if each is not None) < 0:
-        raise ValueError("Tokens, prices and speeds are not below 0. Give numbers of at least 0.")
-    earlier = earlier_run(chosen.bundle) if chosen.bundle else None
-    text, possible = plan_page(load(chosen.recipe, chosen.overrides), earlier, answer, chosen.item_cost)
-    print(text, end="")
-    return 0 if possible else 1
 
 
 def _run(chosen: argparse.Namespace) -> int:

@@ -3,9 +3,8 @@
     manifest.json       digest of every other file (of lines: evals/erasable.py); its own sha256 is the bundle's digest
     provenance.json     who was compared, under which section of the recipe, protocols and versions
     measurement.json    the numbers, as they came out when the evidence was gathered
-    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item, and
-                        `best.jsonl` where the best ever is another model; of a judged one what
-                        evals/judged_evidence.py says
+    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item; of a
+                        judged one what evals/judged_evidence.py says
 
 Owns its files, their digests and the offline recomputation, also where lines were erased since. Refuses to decide: the
 rule is the gate's.
@@ -25,11 +24,9 @@ from pydantic import Field
 
 from evals import comparable, erasable, gate, judged_evidence
 from evals.comparison import compare
-from evals.futility import stopped
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
-from evals.languages import prompt_languages
-from evals.measurements import BundleRef, EvalReport, FutilityStop, JudgedMeasurement, SuiteMeasurement, unset
+from evals.measurements import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.results import EvalArm, Protocol
 from evals.suites import Suite
 from pipeline.locations import Document
@@ -39,8 +36,6 @@ from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json
 
 MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
 SUITE_FILES = (erasable.ITEMS, "champion.jsonl", "candidate.jsonl")
-BEST = "best.jsonl"
-"""The best ever's answers, where there is one above the champion."""
 _PACKAGES = ("math-verify", "numpy", "pydantic", "scipy")
 
 R = TypeVar("R", bound=Record)
@@ -55,9 +50,6 @@ class SuiteProvenance(Record):
     champion: Protocol
     candidate: Protocol
     advisory: str = ""
-    best: str | None = Field(default=None, exclude_if=unset)
-    """Digest of the best ever on these items, where it is neither model; its protocol is the candidate's."""
-    languages: tuple[str, ...] = ()
 
 
 class Provenance(Record):
@@ -73,15 +65,12 @@ class Provenance(Record):
     suites: tuple[SuiteProvenance, ...]
     problems: tuple[str, ...]
     versions: dict[str, str]
-    confirming: tuple[str, ...] = Field(default=(), exclude_if=unset)
-    """Suites that no gate had asked before this one, and that confirm what it shows."""
     reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
     """Items that were taken out with their counts, because whose they were is forgotten (evals/reduction.py)."""
 
 
 class Measurements(Record):
     suites: tuple[SuiteMeasurement, ...]
-    stop: FutilityStop | None = Field(default=None, exclude_if=unset)
 
 
 class BundleManifest(Record):
@@ -91,11 +80,10 @@ class BundleManifest(Record):
 
 
 class SuiteEvidence(Record):
-    """Two finished runs over one suite, champion first, and the best ever's where that is another model."""
+    """Two finished runs over one suite, champion first."""
 
     suite: Suite
     arms: tuple[EvalArm, EvalArm]
-    best: EvalArm | None = None
 
 
 class Gathered(NamedTuple):
@@ -119,11 +107,9 @@ def evidence(
     section: Evaluation,
     gathered: Gathered,
     models: tuple[ModelRef, ModelRef] | None = None,
-    confirming: tuple[str, ...] = (),
 ) -> EvalEvidence:
     """Finished runs with what was known about them when they finished. `models`, champion first: where nothing ran."""
     champion, candidate = models or (arm.model for arm in gathered.suites[0].arms)
-    suites = tuple(_in_languages(each) for each in gathered.suites)
     provenance = Provenance(
         iteration=iteration,
         section=section,
@@ -137,50 +123,29 @@ def evidence(
                 champion=each.arms[0].protocol,
                 candidate=each.arms[1].protocol,
                 advisory=each.suite.advisory,
-                best=each.best.model.digest if each.best else None,
-                languages=each.suite.languages,
             )
-            for each in suites
+            for each in gathered.suites
         ),
         problems=gathered.problems,
         versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
-        confirming=confirming,
     )
-    return EvalEvidence(provenance=provenance, suites=suites, judged=gathered.judged)
-
-
-def _in_languages(each: SuiteEvidence) -> SuiteEvidence:
-    return each.model_copy(update={"suite": each.suite.model_copy(update={"languages": prompt_languages(each.suite)})})
+    return EvalEvidence(provenance=provenance, suites=gathered.suites, judged=gathered.judged)
 
 
 def measure(eval_evidence: EvalEvidence) -> Measurements:
-    """For each suite the comparison that this evidence carries, or why it carries none.
-
-    Of an evaluation that was stopped there is none: what was answered until then shows that alone.
-    """
+    """For each suite the comparison that this evidence carries, or why it carries none."""
     section = eval_evidence.provenance.section
-    confirming = eval_evidence.provenance.confirming
-    if stop := stopped([(each.suite, each.arms) for each in eval_evidence.suites], section, confirming):
-        targets = (each.suite.name for each in eval_evidence.suites)
-        empty = (SuiteMeasurement(suite=name, problems=(), comparison=None) for name in targets)
-        return Measurements(suites=tuple(empty), stop=stop)
     measured: list[SuiteMeasurement] = []
     for each in eval_evidence.suites:
         settings = section.suite(each.suite.name)
         problems = comparable.problems(each.suite, each.arms, section, settings)
-        if each.best and not problems:
-            against_best = comparable.problems(each.suite, (each.best, each.arms[1]), section, settings)
-            problems = [f"against the best ever as champion: {why}" for why in against_best]
-        alpha = section.target_alpha(settings, confirming)
-        comparison = None if problems else compare(each.suite, each.arms, section, settings, each.best, alpha)
+        comparison = None if problems else compare(each.suite, each.arms, section, settings)
         measured.append(
             SuiteMeasurement(
                 suite=each.suite.name,
                 problems=tuple(problems),
                 comparison=comparison,
                 advisory=each.suite.advisory,
-                best=each.best.model.digest if each.best else None,
-                alpha=alpha if alpha != section.improvement_alpha() else None,
             )
         )
     return Measurements(suites=tuple(measured))
@@ -210,15 +175,8 @@ def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) 
         measurements=measured.suites,
         bundle=ref,
         judged=measure_judged(eval_evidence),
-        stop=measured.stop,
-        confirming=provenance.confirming,
         reduced=provenance.reduced,
     )
-
-
-def supported(eval_evidence: EvalEvidence) -> EvalReport:
-    """The report on evidence that is not published yet."""
-    return report(eval_evidence, measure(eval_evidence), BundleRef(uri="", digest=""))
 
 
 def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
@@ -235,8 +193,6 @@ def write(folder: Path, root: Path, eval_evidence: EvalEvidence) -> None:
         contents = (each.suite.items, *(arm.results for arm in each.arms))
         for file, records in zip(SUITE_FILES, contents, strict=True):
             _write_lines(below / file, records)
-        if each.best:
-            _write_lines(below / BEST, each.best.results)
     for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
         judged_evidence.write(folder, judged, numbers)
     # References are relative, and so the bundle's digest is the same wherever the data root lies.
@@ -260,18 +216,13 @@ def read(path: Path) -> EvalEvidence:
             instruction=each.instruction,
             items=erasable.items(items),
             advisory=each.advisory,
-            languages=each.languages,
         )
         models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
         champion, candidate = (
             EvalArm(model=model, protocol=protocol, results=erasable.results(file))
             for (model, protocol), file in zip(models, results, strict=True)
         )
-        best = None
-        if each.best is not None:
-            of_best = erasable.results(path / each.name / BEST)
-            best = EvalArm(model=ModelRef(uri="", digest=each.best), protocol=each.candidate, results=of_best)
-        suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate), best=best))
+        suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate)))
     has_judged = _has_judged(provenance.section, [each.suite.name for each in suites])
     judged = judged_evidence.read(path, provenance.section) if has_judged else ()
     return EvalEvidence(provenance=provenance, suites=tuple(suites), judged=judged)
@@ -310,7 +261,7 @@ def removals(store: Store, path: Path, items: Collection[str]) -> Iterator[Remov
     """The lines of these items, which are erased: digest and verdict stay. A suite's items go last: after a kill they
     still tell whose the answers are."""
     for folder in sorted(file.parent for file in path.glob(f"*/{erasable.ITEMS}")):
-        for file in (folder / name for name in (BEST, *reversed(SUITE_FILES))):
+        for file in (folder / name for name in reversed(SUITE_FILES)):
             if file.exists() and (lines := erasable.to_erase(file, items)):
                 yield Removal(str(file.relative_to(store.root)), lines, partial(erasable.erase, file, items))
 
@@ -336,13 +287,12 @@ def _files(provenance: Provenance) -> list[str]:
         MEASUREMENT,
         PROVENANCE,
         *of_suites,
-        *(f"{each.name}/{BEST}" for each in provenance.suites if each.best is not None),
         *(judged_evidence.files(provenance.section) if has_judged else ()),
     ]
 
 
 def _has_judged(section: Evaluation, asked: Collection[str]) -> bool:
-    """Whether the suites that are judged were asked: nothing is where nobody was asked, or asking ended early."""
+    """Whether the suites that are judged were asked: nothing is where nobody was asked."""
     return {each.over for each in section.judged} <= {*asked}
 
 
@@ -364,7 +314,7 @@ def _check_files(path: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    return erasable.digest(path) if path.name in (BEST, *SUITE_FILES) else digest_file(path)
+    return erasable.digest(path) if path.name in SUITE_FILES else digest_file(path)
 
 
 def _text(record: Record, document: Document | None = None) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection
 
 from evals.results import EvalArm, Protocol
 from evals.runner import sampling
@@ -27,21 +26,19 @@ def problems(
     section: Evaluation,
     settings: SuiteSection,
     graded: bool = True,
-    asked: Collection[str] | None = None,
 ) -> list[str]:
     """Why these two runs, champion first, cannot be compared; empty when they can. `graded`: by the grades of their
-    answers, not by the answers alone. `asked`: the items so far, by id; None: all."""
+    answers, not by the answers alone."""
     if graded and getattr(settings, "check", "") == "none":
         return ["its items have no reference (check: none): judged suites alone compare the answers"]
-    part = [item for item in suite.items if asked is None or item.id in asked]
-    ids, part_clusters = [item.id for item in part], len({item.cluster for item in part})
+    ids = [item.id for item in suite.items]
     plan = sampling(section, settings)
     reasons = level_problems(section)
     items, clusters = (2, 2) if settings.role == "report" else (MIN_ITEMS, MIN_CLUSTERS)  # two have a spread
     if len(ids) < items:
         reasons.append(f"{len(ids)} items are too few (at least {items})")
-    if part_clusters < clusters:
-        reasons.append(f"{part_clusters} clusters are too few (at least {clusters})")
+    if suite.clusters < clusters:
+        reasons.append(f"{suite.clusters} clusters are too few (at least {clusters})")
     reasons += _id_problems("the suite", ids, ids)
     reasons += _protocol_problems(*(arm.protocol for arm in arms))
     for name, arm in zip(("champion", "candidate"), arms, strict=True):
@@ -139,5 +136,6 @@ def _sample_problems(name: str, arm: EvalArm, k: int, graded: bool) -> list[str]
 
 
 def level_problems(section: Evaluation) -> list[str]:
-    """Why the recipe's level is none of a test."""
-    return [] if 0 < section.alpha < 0.5 else [f"alpha is {section.alpha}, not between 0 and 0.5"]
+    """Why a level of the recipe is none of a test."""
+    levels = {"alpha": section.alpha, "improvement_alpha": section.improvement_alpha}
+    return [f"{name} is {level}, not between 0 and 0.5" for name, level in levels.items() if not 0 < level < 0.5]

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
-from typing import Literal
 
 import numpy as np
 
 from evals import statistics
-from evals.answer_costs import compare_cost, compare_times
+from evals.answer_costs import answer_costs
 from evals.measurements import Comparison, ConfidenceInterval, Difference, Guard, PassAt, Slice
 from evals.results import EvalArm, ItemCounts
 from evals.statistics import Array, Paired
@@ -24,12 +23,6 @@ from pipeline.recipe.suites import SuiteSection
 
 PII_MARGIN = 0.005
 """Share of answers with personal data that the prompt does not hold: beyond it, a candidate that adds it fails."""
-
-PARTIAL: dict[str, Callable[[ItemCounts], int | None]] = {
-    "format": lambda c: c.malformed,
-    "language": lambda c: c.drifted,
-}
-"""Defects that an answer to some items alone can have; None for the others."""
 
 Counter = Callable[[ItemCounts, bool], float]
 """How often something happened to an item; the second argument says whether an ungraded sample counts."""
@@ -42,31 +35,13 @@ SHARES: dict[str, Counter] = {
 """Defects that a candidate may not add, as counts of an item's samples."""
 
 
-def paired_gains(items: Sequence[Item], arms: tuple[EvalArm, EvalArm]) -> tuple[Array, Array]:
-    """The target's test as numbers: (C,) candidate minus champion in right samples, and (C,) samples, by cluster."""
-    before, after = (_counts(arm, items) for arm in arms)
-    clusters = [item.cluster for item in items]
-    gains = _numbers(after, _right, False) - _numbers(before, _right, True)
-    sizes = np.array([each.samples for each in before], dtype=np.float64)
-    return statistics.cluster_sums(gains, clusters), statistics.cluster_sums(sizes, clusters)
-
-
-def compare(
-    suite: Suite,
-    arms: tuple[EvalArm, EvalArm],
-    section: Evaluation,
-    settings: SuiteSection,
-    best: EvalArm | None = None,
-    alpha: float | None = None,
-) -> Comparison:
-    """Compare two complete runs, champion first, over the same items (comparable.problems says whether they are), and
-    the candidate with the `best` ever. `alpha`: level of the improvement, where it is not the recipe's.
+def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, settings: SuiteSection) -> Comparison:
+    """Compare two complete runs, champion first, over the same items (comparable.problems says whether they are).
 
     Results are matched by id and counts are whole, so no number depends on the order in which they arrived.
     """
     items = suite.items
     clusters = [item.cluster for item in items]
-    alpha = section.improvement_alpha() if alpha is None else alpha
     before, after = (_counts(arm, items) for arm in arms)
     k = before[0].samples
     sizes = statistics.cluster_sums(np.full(len(items), float(k)), clusters)
@@ -79,17 +54,16 @@ def compare(
         samples_per_item=k,
         champion=_interval(scores[0], sizes, clusters),
         candidate=_interval(scores[1], sizes, clusters),
-        difference=difference(statistics.paired(sums, sizes, alpha, section.seed), 0),
+        difference=difference(statistics.paired(sums, sizes, section.target_alpha(), section.seed), 0),
         mcnemar_p=statistics.mcnemar(int((gains > 0).sum()), int((gains < 0).sum())) if sizes.max() == 1 else None,
-        guards=_guards(before, after, _counts(best, items) if best else None, suite, section, settings),
+        guards=_guards(before, after, suite, section, settings),
         slices=_slices(items, *scores, k),
         pass_at=tuple(
             PassAt(k=n, champion=_pass_at(before, n), candidate=_pass_at(after, n)) for n in settings.pass_at if n <= k
         ),
         ungraded_champion=sum(each.ungraded for each in before),
         ungraded_candidate=sum(each.ungraded for each in after),
-        cost=compare_cost(before, after, clusters, section.price, section.seed),
-        token_times=compare_times(before, after, clusters, section.seed),
+        cost=answer_costs(before, after, section.price),
     )
 
 
@@ -101,13 +75,12 @@ def difference(estimates: Paired, row: int) -> Difference:
 def _guards(
     before: list[ItemCounts],
     after: list[ItemCounts],
-    best: list[ItemCounts] | None,
     suite: Suite,
     section: Evaluation,
     settings: SuiteSection,
 ) -> tuple[Guard, ...]:
-    """The defects, the length and, of a suite that guards, the loss of its score; one family of draws for all but those
-    that some items alone have."""
+    """The defects, the length and, of a suite that guards, the loss of its score; one family of draws for all but the
+    form, which some items alone ask for."""
     clusters = [item.cluster for item in suite.items]
     k = float(before[0].samples)
     sizes = statistics.cluster_sums(np.full(len(clusters), k), clusters)
@@ -116,9 +89,6 @@ def _guards(
     if settings.role == "guard" or section.improve != "all":
         pairs["score"] = k - _numbers(before, _right, True), k - _numbers(after, _right, False)
         margins["score"] = settings.margin
-    if best is not None:
-        pairs["best_ever"] = k - _numbers(best, _right, True), k - _numbers(after, _right, False)
-        margins["best_ever"] = settings.margin
     sums = statistics.cluster_sums(np.stack([after - before for before, after in pairs.values()]), clusters)
     estimates = statistics.paired(sums, sizes, section.alpha, section.seed)
     total = float(sizes.sum())
@@ -133,12 +103,10 @@ def _guards(
         )
         for row, (name, (one, other)) in enumerate(pairs.items())
     ]
-    for name, count in PARTIAL.items():
-        rule = "report" if name == "language" and len(suite.languages) < 2 else "safe"
-        guards += _partial(name, rule, (before, after), count, clusters, section)
+    guards += _form(before, after, clusters, section)
     tokens = [_numbers(arm, lambda counts, _: counts.tokens, False) for arm in (before, after)]
     one, other = (statistics.cluster_sums(each, clusters) for each in tokens)
-    alpha = section.gate_alpha() if section.improve == "cost" else section.alpha  # then it is what must improve
+    alpha = section.improvement_alpha if section.improve == "cost" else section.alpha  # then it is what must improve
     length = statistics.log_ratio(one, other, alpha, section.seed)
     champion, candidate = (float(each.sum()) / total for each in tokens)
     return (
@@ -154,31 +122,26 @@ def _guards(
     )
 
 
-def _partial(
-    name: str,
-    rule: Literal["safe", "report"],
-    arms: tuple[list[ItemCounts], list[ItemCounts]],
-    count: Callable[[ItemCounts], int | None],
-    clusters: list[str],
-    section: Evaluation,
+def _form(
+    before: list[ItemCounts], after: list[ItemCounts], clusters: list[str], section: Evaluation
 ) -> Iterator[Guard]:
-    """The guard over the items that can have the defect, where they are in two clusters: one has no spread."""
+    """The guard over the items that ask for a form, where they are in two clusters: one has no spread."""
     known = [
-        (cluster, float(one.samples), count(one) or 0, count(other) or 0)
-        for cluster, one, other in zip(clusters, *arms, strict=True)
-        if count(one) is not None or count(other) is not None
+        (cluster, float(one.samples), one.malformed or 0, other.malformed or 0)
+        for cluster, one, other in zip(clusters, before, after, strict=True)
+        if one.malformed is not None or other.malformed is not None
     ]
     within = [cluster for cluster, *_ in known]
     if len(set(within)) < 2:
         return
-    samples, before, after = (np.array(column, dtype=np.float64) for column in list(zip(*known, strict=True))[1:])
+    samples, old, new = (np.array(column, dtype=np.float64) for column in list(zip(*known, strict=True))[1:])
     sizes = statistics.cluster_sums(samples, within)
-    sums = statistics.cluster_sums((after - before)[None], within)
+    sums = statistics.cluster_sums((new - old)[None], within)
     yield Guard(
-        name=name,
-        rule=rule,
-        champion=float(before.sum() / samples.sum()),
-        candidate=float(after.sum() / samples.sum()),
+        name="format",
+        rule="safe",
+        champion=float(old.sum() / samples.sum()),
+        candidate=float(new.sum() / samples.sum()),
         margin=section.guard_margin,
         difference=difference(statistics.paired(sums, sizes, section.alpha, section.seed), 0),
     )

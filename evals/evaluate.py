@@ -6,13 +6,12 @@ Owns their order and what they publish below a prefix: `eval_report.json`, `gate
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import UTC, datetime
 
 from evals import bundle, gate, ledger
 from evals.asking import ModelRuns
-from evals.best_ever import with_best_ever
 from evals.bundle import Gathered
 from evals.gate import GateVerdict
 from evals.judged import generation, judge_suites
@@ -41,28 +40,13 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
     def gather() -> None:
         asked = suites(store, section)
         models = plan.iteration.champion, plan.candidate.model
-        first = tuple(each for each in asked if section.suite(each.name).role != "confirm")
-        second = tuple(each for each in asked if each not in first and _is_unseen(store, plan, each, log))
-        confirming = tuple(each.name for each in second)
-        runs = ModelRuns(store, plan, services, log, confirming)
-        problems = unpinned(store, plan, asked) or emptied(store, section) or _over_budget(store, plan, first)
+        problems = unpinned(store, plan, asked) or emptied(store, section) or _entered(store, plan, asked)
         gathered = Gathered(problems=problems)
         if not problems:  # else no answer could be of use, and none is paid for
-            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in first)}")
-            answered, stop = runs.gather(first)
-            gathered = Gathered(answered)
-            if stop is None:
-                answered = tuple(with_best_ever(store, plan, each, services.grader, log) for each in answered)
-                gathered = Gathered(answered, judge_suites(store, plan, services.judge, answered, log))
-        id = plan.iteration.id
-        evidence = bundle.evidence(id, section, gathered, models, confirming)
-        if second and gate.unconfirmed(bundle.supported(evidence), section):
-            problems = _entered(store, plan, second, confirms=True)
-            log(f"evaluation: it would pass: {', '.join(confirming)} must confirm it")
-            more = () if problems else runs.gather(second)[0]
-            gathered = Gathered((*gathered.suites, *more), gathered.judged, problems)
-            evidence = bundle.evidence(id, section, gathered, models, confirming)
-        bundle.publish(store, name, evidence)
+            log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
+            answered = ModelRuns(store, plan, services, log).gather(asked)
+            gathered = Gathered(answered, judge_suites(store, plan, services.judge, answered, log))
+        bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, models))
 
     def make() -> EvalReport:
         if not store.path(name).is_dir():
@@ -77,28 +61,15 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
     return store.once(plan.path(layout.EVAL_REPORT), EvalReport, make)
 
 
-def _over_budget(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
+def _entered(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
     """Enter the gate into the ledger before anything is asked; why it may not pass."""
     targets = [each for each in asked if plan.section.suite(each.name).role == "target"]
     by_name = {each.name: each for each in asked}
     judged = [each for each in plan.section.judged if each.role == "target"]
     targets += [generation(each, by_name[each.over], plan.judge) for each in judged]
-    return _entered(store, plan, targets)
-
-
-def _entered(store: Store, plan: EvalPlan, targets: Sequence[Suite], confirms: bool = False) -> tuple[str, ...]:
-    iteration, now = plan.iteration, datetime.now(UTC)
-    asks = ledger.GateEntry(iteration.id, iteration.champion, plan.candidate.model, plan.section, targets, confirms)
-    return tuple(ledger.enter(store, iteration.model_name, asks, now))
-
-
-def _is_unseen(store: Store, plan: EvalPlan, suite: Suite, log: Log) -> bool:
-    """Whether the suite can confirm: else its target is tested in one step, at the gate's own level."""
-    lines = ledger.lines(store, plan.iteration.model_name)
-    if ledger.unseen(lines, suite.identity(), plan.candidate.model.digest):
-        return True
-    log(f"evaluation: {suite.name} confirms nothing: a gate has asked its items before. Give it others")
-    return False
+    iteration = plan.iteration
+    asks = ledger.GateEntry(iteration.id, iteration.champion, plan.candidate.model, plan.section, targets)
+    return tuple(ledger.enter(store, iteration.model_name, asks, datetime.now(UTC)))
 
 
 def unpinned(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:
@@ -147,9 +118,7 @@ def decide(context: IterationContext, report: EvalReport) -> GateVerdict:
 
 
 def summary(report: EvalReport) -> list[str]:
-    """A line for each suite, for the log; of an evaluation that was stopped its reason alone."""
-    if report.stop is not None:
-        return [report.stop.reason()]
+    """A line for each suite, for the log."""
     return [*map(_line, report.measurements), *map(_judged_line, report.judged)]
 
 

@@ -3,8 +3,7 @@
 Rule. Clusters are those of selection, over all prompts that were labelled or ever trained on; one that training has
 seen is not drawn for a production suite. The order is a hash of the cluster, and a cluster is taken whole where no user
 and no tenant gets more than their share. Of a production suite at most a fifth of the window's prompts is taken. After
-`refresh_days` the next iteration freezes a new generation, with `refresh_share` of the clusters replaced; of a suite
-that confirms, all of them, also once a gate has asked them. People are
+`refresh_days` the next iteration freezes a new generation, with `refresh_share` of the clusters replaced. People are
 asked about rows after training had them, and write what training had not: a golden suite takes these.
 
 Owns the draw and the withdrawal of items whose rows no longer consent, or are gone. Refuses to keep rows from training:
@@ -22,7 +21,7 @@ from datetime import datetime, timedelta
 
 import pyarrow.parquet as pq
 
-from evals import judgements, ledger
+from evals import judgements
 from evals.candidates import Drawable, SuiteCandidate, drawable
 from evals.suites import Item, Suite, frozen, pin, suites
 from evals.suites.frozen import Frozen, FrozenItem, Generation
@@ -50,14 +49,13 @@ def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None
     """
     store = context.store
     sections = [each for each in context.recipe.evaluation.suites if isinstance(each, TracesSuite)]
-    sections.sort(key=lambda each: each.role == "confirm")  # these take what the others do not ask
     if not sections or store.path(context.path(layout.PREFERENCES)).exists():
         return
     withdraw(context)
     with shared_lock(store):
         for section in sections:
             newest = frozen.latest(store, section.name)
-            if newest is None or _is_due(newest, section, context, now):
+            if newest is None or _is_due(newest, section, store, now):
                 _freeze(context, section, drawable(context, section, labels), newest, now)
 
 
@@ -96,12 +94,9 @@ def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:
     )
 
 
-def _is_due(newest: Frozen, section: TracesSuite, context: IterationContext, now: datetime) -> bool:
-    """Whether a new generation is wanted: for its age, for what was erased of it, because people have come to agree
-    since, or because a gate has asked what was to confirm."""
-    store, name = context.store, context.iteration.model_name
-    if section.role == "confirm" and not ledger.unseen(ledger.lines(store, name), newest.generation.digest(), ""):
-        return True
+def _is_due(newest: Frozen, section: TracesSuite, store: Store, now: datetime) -> bool:
+    """Whether a new generation is wanted: for its age, for what was erased of it, or because people have come to agree
+    since."""
     if newest.emptied > frozen.MAX_EMPTIED_SHARE or not newest.items:
         return True
     if now - newest.generation.frozen >= timedelta(days=section.refresh_days):
@@ -114,7 +109,7 @@ def _freeze(
 ) -> None:
     before = newest.items if newest is not None else ()
     golden = isinstance(section, GoldenSuite)
-    used = [*map(_prompt, before), *(() if golden else trained(context.store)), *_elsewhere(context, section)]
+    used = [*map(_prompt, before), *(() if golden else trained(context.store))]
     clusters = cluster([*source.prompts, *(each.prompt for each in source.candidates), *used])
     taken = {clusters[prompt] for prompt in used}
     fresh: defaultdict[str, list[SuiteCandidate]] = defaultdict(list)
@@ -122,7 +117,7 @@ def _freeze(
         if clusters[each.prompt] not in taken:
             fresh[clusters[each.prompt]].append(each)
     number = newest.generation.number + 1 if newest is not None else 1
-    kept, replaced = _kept(before, 1.0 if section.role == "confirm" else section.refresh_share, number)
+    kept, replaced = _kept(before, section.refresh_share, number)
     most = section.items if golden else len(kept) + int(LARGEST_SHARE * len(source.prompts))
     drawn = draw(fresh, kept, min(section.items, most), section, number)
     chosen = [*kept, *(item for name in drawn for item in _items(fresh[name]))]
@@ -150,14 +145,6 @@ def _freeze(
         f"evaluation: {section.name}: generation {number} has {len(chosen)} items in {generation.clusters} clusters"
         f"{f'; it decides nothing: {source.advisory}' if source.advisory else ''}"
     )
-
-
-def _elsewhere(context: IterationContext, section: TracesSuite) -> Iterator[str]:
-    """The prompts of all other suites, which a suite that confirms may not ask again."""
-    for each in context.recipe.evaluation.suites if section.role == "confirm" else ():
-        if isinstance(each, TracesSuite) and each.name != section.name:
-            newest = frozen.latest(context.store, each.name)
-            yield from map(_prompt, newest.items if newest else ())
 
 
 def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:

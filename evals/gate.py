@@ -10,20 +10,19 @@ The rule
    items that need the same step succeed and fail together (Miller, "Adding Error Bars to Evals", arXiv 2411.00640): t
    with C - 1 degrees of freedom.
 2. The score of every target must improve: the lower one-sided bound of the paired difference lies above 0, at the
-   gate's part of a year's luck (evals/ledger.py). All must, so no alpha is divided among them (intersection-union;
+   level `improvement_alpha`. All must, so no alpha is divided among them (intersection-union;
    Berger, Technometrics 1982). With `improve: any` one must, at that level over their number (Holm's first step; Scand.
    J. Statist. 1979), and no target may be worse than its margin. With `improve: cost` none may be worse than its
    margin, and answers must be shown to be shorter, at the same level.
 3. Every guard must be non-inferior on every target and guard: the upper one-sided 1 - alpha bound of its increase lies
    below its margin. Guards are answers without a result, truncations, refusals and the length of answers, on a suite
-   that guards the loss of its score; over the items that ask for a form, answers without it; where the prompts are in
-   several languages, answers in another than their prompt's. All must pass (intersection-union). A guard that is not
-   shown to be safe fails the candidate if the test had its share of a power of 0.8 at no increase (0.8 ** (1 / guards),
-   so that all of them together let a harmless candidate through with 0.8), or if harm beyond the margin is shown;
+   that guards the loss of its score; over the items that ask for a form, answers without it. All must pass
+   (intersection-union). A guard that is not shown to be safe fails the candidate if the test had its share of a power
+   of 0.8 at no increase (0.8 ** (1 / guards), so that all of them together let a harmless candidate through with 0.8),
+   or if harm beyond the margin is shown;
    otherwise it is inconclusive. Personal data in answers are too rare for that: this guard fails where harm beyond its
    margin is shown.
-4. A floor holds if the score is shown to reach it (lower end of its 95% interval), and fails if it is shown not to. So
-   does a budget of what an answer costs, by the upper end.
+4. A floor holds if the score is shown to reach it (lower end of its 95% interval), and fails if it is shown not to.
 5. Each decision is taken twice, by the t interval and by a seeded paired cluster bootstrap (percentile); with one
    sample in each cluster also by McNemar's exact test (Psychometrika 1947). Where they disagree: INCONCLUSIVE.
 6. Adequate evidence: every item once in both arms with k samples, none missing, none extra, a reference that the
@@ -36,13 +35,6 @@ The rule
    role is report decides nothing, whatever is wrong with it; nor does one whose own items speak against it
    (`advisory`), such as references on which people do not agree.
 
-9. No target may be worse than the best ever on its items by more than its margin (evals/best_ever.py): a guard like
-   the others, against a third run.
-
-10. A suite that confirms a target (role confirm) is asked after all of the above speaks for a PASS, where no gate has
-   asked its items before. Both are tested at the square root of the gate's level: who is no better passes both by luck
-   as often as one test at that level. Otherwise it decides nothing, and the target is tested in one step.
-
 Deliberate departures
 ---------------------
 - Samples that the checker could not grade count against the candidate in both arms, instead of being dropped: a
@@ -51,13 +43,13 @@ Deliberate departures
   and Lippman-Hand, JAMA 1983) stands in for it, so that "nothing happened in 40 items" does not certify a margin of 3
   points.
 - The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 0.25%, a true
-  gain of 10.9 points passes with a power of 0.8 (`pt evals plan` says what a recipe's suites can show).
+  gain of 10.9 points passes with a power of 0.8.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from enum import StrEnum
 
 from evals import preference
@@ -112,9 +104,11 @@ class Findings:
 
 def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     """The verdict on a report under the recipe's thresholds. Total: whatever the numbers, it answers."""
-    findings = _findings(report, section)
-    if not findings.inconclusive and not findings.failures:
-        _confirm(report, section, findings)
+    findings = Findings([*report.problems, *level_problems(section)])
+    if section != report.section:
+        findings.inconclusive.append("the thresholds are not those that the evidence was gathered under")
+    elif not findings.inconclusive:
+        _judge_suites(report, section, findings)
     verdict, reasons = findings.verdict()
     if report.reduced:
         left = f"{report.reduced} items were erased with their counts; what is left would be {verdict}"
@@ -132,45 +126,11 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     )
 
 
-def unconfirmed(report: EvalReport, section: Evaluation) -> bool:
-    """Whether all that was asked speaks for a PASS, and the suites that confirm it are still to be asked."""
-    measured = {each.suite for each in report.measurements}
-    findings = _findings(report, section)
-    return not findings.inconclusive and not findings.failures and not {*report.confirming} <= measured
-
-
-def _findings(report: EvalReport, section: Evaluation) -> Findings:
-    """Of the first step, which is the only one where nothing confirms."""
-    findings = Findings([*report.problems, *level_problems(section)])
-    if section != report.section:
-        findings.inconclusive.append("the thresholds are not those that the evidence was gathered under")
-    elif report.stop is not None and not findings.inconclusive:
-        findings.failures.append(report.stop.reason())
-    elif not findings.inconclusive:
-        _judge_suites(report, section, findings)
-    return findings
-
-
-def _confirm(report: EvalReport, section: Evaluation, findings: Findings) -> None:
-    """The second step: the improvement once more, on items that no gate had asked. It decides that alone."""
-    measured = {each.suite: each for each in report.measurements}
-    for name in report.confirming:
-        each = measured.get(name)
-        if each is None or each.comparison is None:
-            reasons = each.problems if each else ("the first step was passed, and this one was not asked",)
-            findings.inconclusive += [f"{name}: {why}" for why in reasons or ("nothing was measured",)]
-            continue
-        settings = section.suite(name)
-        findings.inconclusive += [f"{name}: {why}" for why in _inadequacies(each.comparison, section, settings)]
-        kind, text = _improvement(name, each.comparison, section.target_alpha(settings, report.confirming))
-        findings.add(kind, f"{text} (confirming {settings.confirms})")
-
-
 def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -> None:
     gating: list[tuple[SuiteSection, Comparison]] = []
     for each in report.measurements:
         settings = section.suite(each.suite)
-        if settings.role in ("report", "confirm") or each.advisory:
+        if settings.role == "report" or each.advisory:
             continue
         if each.comparison is None:
             findings.inconclusive += [f"{each.suite}: {why}" for why in each.problems or ("nothing was measured",)]
@@ -193,13 +153,13 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     power = GUARD_POWER ** (1 / max(guards, 1))
     targets = [(s, c) for s, c in gating if s.role == "target"]
     judged_targets = [each for s, each in judged if s.role == "target"]
-    _improvements(targets, judged_targets, section, report.confirming, findings)
+    _improvements(targets, judged_targets, section, findings)
     for name, loss in losses:
         _non_inferiority(name, loss, section, power, findings)
     for settings, comparison in gating:
         for guard in comparison.guards:
             _non_inferiority(settings.name, guard, section, power, findings)
-        for held, text in limits(settings, comparison, section):
+        for held, text in limits(settings, comparison):
             {True: findings.passes, False: findings.failures, None: findings.inconclusive}[held].append(text)
 
 
@@ -214,10 +174,7 @@ def _inadequacies(comparison: Comparison, section: Evaluation, settings: SuiteSe
         reasons.append("a number is not finite")
     if comparison.items < MIN_ITEMS or comparison.clusters < MIN_CLUSTERS:
         reasons.append(f"{comparison.items} items in {comparison.clusters} clusters are too few")
-    if (
-        settings.role in ("target", "confirm")
-        and not comparison.difference.standard_error <= section.max_standard_error
-    ):
+    if settings.role == "target" and not comparison.difference.standard_error <= section.max_standard_error:
         reasons.append(
             f"the standard error of the difference is {comparison.difference.standard_error:.4f}, "
             f"above {section.max_standard_error}: evaluate more items"
@@ -229,15 +186,13 @@ def _improvements(
     targets: list[tuple[SuiteSection, Comparison]],
     judged: list[JudgedMeasurement],
     section: Evaluation,
-    confirming: Collection[str],
     findings: Findings,
 ) -> None:
     if section.improve == "cost":
         for settings, comparison in targets:
             _shorter(settings.name, comparison, section, findings)
         return
-    levels = [section.target_alpha(settings, confirming) for settings, _ in targets]
-    outcomes = [_improvement(s.name, compared, level) for (s, compared), level in zip(targets, levels, strict=True)]
+    outcomes = [_improvement(settings.name, compared, section.target_alpha()) for settings, compared in targets]
     outcomes += map(_preferred, judged)
     if section.improve == "any" and (shown := [text for kind, text in outcomes if kind is Verdict.PASS]):
         findings.passes += shown
@@ -287,8 +242,6 @@ def _shorter(name: str, comparison: Comparison, section: Evaluation, findings: F
 
 
 def _non_inferiority(name: str, guard: Guard, section: Evaluation, power: float, findings: Findings) -> None:
-    if guard.rule == "report":
-        return
     rise, margin = guard.difference, guard.margin
     safe = (rise.upper < margin, rise.bootstrap_upper < margin)
     harmful = min(rise.lower, rise.bootstrap_lower) > margin

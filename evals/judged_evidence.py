@@ -69,7 +69,7 @@ def measure(
     rate = loss = None
     if not problems:
         improves = settings.role == "target" and section.improve != "cost"
-        alpha = section.improvement_alpha() if improves else section.alpha
+        alpha = section.target_alpha() if improves else section.alpha
         rate = win_rate.win_rate(pairs, alpha, section.seed)
         if guards_rate(settings, section):
             same = alpha == section.alpha

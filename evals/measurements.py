@@ -9,15 +9,10 @@ from typing import Literal
 
 from pydantic import Field
 
-from evals.answer_costs import CostComparison, TokenTime
+from evals.answer_costs import AnswerCosts
 from pipeline.locations import Uri
 from pipeline.recipe import Evaluation
 from pipeline.storage import ModelRef, Record, digest_json
-
-
-def unset(value: object) -> bool:
-    """Of a field that came later than the first bundles: it is written only where it is set."""
-    return value is None or value == ()
 
 
 class ConfidenceInterval(Record):
@@ -44,13 +39,13 @@ class Difference(Record):
 class Guard(Record):
     """A harm that a candidate may not add: `difference` is its increase, which must be shown to lie below `margin`.
 
-    With `rule` harm the increase is too rare to be shown small: the guard fails where it is shown to be larger. With
-    `rule` report it is measured, and decides nothing. The values are shares of answers, or losses of score; of `length`
-    they are mean tokens, and the difference that of their logarithms.
+    With `rule` harm the increase is too rare to be shown small: the guard fails where it is shown to be larger. The
+    values are shares of answers, or losses of score; of `length` they are mean tokens, and the difference that of their
+    logarithms.
     """
 
     name: str
-    rule: Literal["safe", "harm", "report"]
+    rule: Literal["safe", "harm"]
     champion: float
     candidate: float
     margin: float
@@ -76,11 +71,6 @@ class PassAt(Record):
     candidate: float
 
 
-def _absent(value: object) -> bool:
-    """Left out of a report, so that its digest is what it was before there was such a field."""
-    return value in (None, ())
-
-
 class Comparison(Record):
     """`mcnemar_p` is one-sided, and None unless every cluster is one sample. `ungraded` counts samples."""
 
@@ -96,10 +86,8 @@ class Comparison(Record):
     pass_at: tuple[PassAt, ...]
     ungraded_champion: int
     ungraded_candidate: int
-    cost: CostComparison | None = Field(default=None, exclude_if=_absent)
+    cost: AnswerCosts | None = Field(default=None, exclude_if=lambda cost: cost is None)
     """None where the recipe has no prices."""
-    token_times: tuple[TokenTime, ...] = Field(default=(), exclude_if=_absent)
-    """Of answers whose times are known, for the reader."""
 
 
 class SuiteMeasurement(Record):
@@ -110,10 +98,6 @@ class SuiteMeasurement(Record):
     comparison: Comparison | None
     advisory: str = ""
     """Why the suite decides nothing, whatever its role."""
-    best: str | None = Field(default=None, exclude_if=unset)
-    """Digest of the best ever on these items, where it is neither of the two; the guard `best_ever` is against it."""
-    alpha: float | None = Field(default=None, exclude_if=unset)
-    """Level of its test of improvement, where that is done in two steps."""
 
 
 class WinRate(Record):
@@ -147,33 +131,6 @@ class JudgedMeasurement(Record):
     loss: Guard | None
 
 
-class FutilityLook(Record):
-    """A target when asking ended: `power` is the chance that the final test over all `planned` clusters would have
-    passed, given the answers to `clusters` of them. No estimate of the score: it is only there because it is low."""
-
-    suite: str
-    clusters: int
-    planned: int
-    power: float
-
-
-class FutilityStop(Record):
-    """Asking ended at a look (1 is the first) because an improvement had become unlikely to be shown."""
-
-    look: int
-    of: int
-    targets: tuple[FutilityLook, ...]
-
-    def reason(self) -> str:
-        """For the verdict and the reader."""
-        chances = "; ".join(
-            f"{each.suite}: {each.clusters:,} of {each.planned:,} clusters asked, {each.power:.1%} chance that all of "
-            "them would show it"
-            for each in self.targets
-        )
-        return f"improvement not shown: stopped for futility at look {self.look} of {self.of} ({chances})"
-
-
 class BundleRef(Record):
     uri: Uri
     digest: str
@@ -195,10 +152,6 @@ class EvalReport(Record):
     bundle: BundleRef
     judged: tuple[JudgedMeasurement, ...] = ()
     """Of the suites that are judged, in the recipe's order."""
-    stop: FutilityStop | None = Field(default=None, exclude_if=unset)
-    """Why asking ended early: nothing is compared then."""
-    confirming: tuple[str, ...] = Field(default=(), exclude_if=unset)
-    """Suites that are asked in a second step, which decides with the first."""
     reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
     """Items that were erased with their counts since: what is left carries no verdict."""
 

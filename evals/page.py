@@ -61,14 +61,13 @@ def changed(evidence: SuiteEvidence) -> tuple[list[ChangedAnswer], list[ChangedA
 def page(evidence: EvalEvidence, report: EvalReport, verdict: GateVerdict) -> str:
     """The whole file."""
     title = f"Evaluation of iteration {html.escape(report.iteration)}"
-    about = "Why asking ended early" if report.stop else "Scores and paired differences with intervals"
     png = base64.b64encode(reports.picture(report)).decode()
     parts = [
         f"<h1>{title}: <span class='{verdict.verdict}'>{verdict.verdict}</span></h1>",
         "<ul>", *(f"<li>{html.escape(reason)}</li>" for reason in verdict.reasons), "</ul>",
         f"<p>Champion {report.champion.digest[:12]}, candidate {report.candidate.digest[:12]}, "
         f"evidence {report.bundle.digest[:12]}.</p>",
-        f"<img alt='{about}' src='data:image/png;base64,{png}'>",
+        f"<img alt='Scores and paired differences with intervals' src='data:image/png;base64,{png}'>",
         *tables(reports.table(report)),
         *(line for each in evidence.suites if not _unchecked(each) for line in _changes(each)),
         *(line for each in evidence.judged for line in _preferences(each, evidence)),

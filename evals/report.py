@@ -8,20 +8,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from evals.answer_costs import Spread
 from evals.gate import GateVerdict
 from evals.measurements import (
     Comparison,
     ConfidenceInterval,
     Difference,
     EvalReport,
-    FutilityStop,
     Guard,
     JudgedMeasurement,
     Slice,
     SuiteMeasurement,
 )
-from evals.power import IMPROVING
 from pipeline.markdown import literal
 from pipeline.plots import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
 from pipeline.recipe import Evaluation
@@ -34,8 +31,6 @@ WORDS = {
     "score": "wrong answers",
     "pii": "personal data",
     "format": "not in the form asked for",
-    "language": "in another language",
-    "best_ever": "wrong answers, best ever as champion",
 }
 """A guard's name for people, where it is another."""
 BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
@@ -48,26 +43,12 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     )
     if report.problems:
         lines += ["No comparison:", "", *(f"- {literal(problem)}" for problem in report.problems), ""]
-    if report.stop is not None:
-        return "\n".join([*lines, *_stopped(report.stop)]).rstrip()
     for measured in report.measurements:
         lines += _suite(measured, report.section.suite(measured.suite), report.section)
     for judged in report.judged:
         settings = next(each for each in report.section.judged if each.name == judged.suite)
         lines += _judged_suite(judged, settings, report.section)
     return "\n".join(lines).rstrip()
-
-
-def _stopped(stop: FutilityStop) -> list[str]:
-    """No score: what was answered until then was enough to stop, and is no estimate of either model."""
-    return [
-        f"Stopped for futility at look {stop.look} of {stop.of}: the improvement had become unlikely to be shown. No "
-        "score is reported, because answers that stop an evaluation are low by selection.",
-        "",
-        "| target | clusters asked | planned | chance that all of them would show it |",
-        "|---|---|---|---|",
-        *(f"| {each.suite} | {each.clusters:,} | {each.planned:,} | {each.power:.1%} |" for each in stop.targets),
-    ]
 
 
 def _judged_suite(measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation) -> list[str]:
@@ -107,11 +88,6 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
         return [*lines, "No comparison:", "", *(f"- {problem}" for problem in measured.problems), ""]
     rates = f"{_interval(compared.champion)} | {_interval(compared.candidate)} | {_change(compared.difference)}"
     gain = f"lower bound {compared.difference.lower:+z.1%} > 0"
-    if measured.alpha is not None:
-        first = f"confirms {settings.confirms}" if settings.confirms else "is confirmed on items that no gate has asked"
-        lines += [f"Tested in two steps, at level {measured.alpha:.4g} each: this one {first}.", ""]
-    if measured.best:
-        lines += [f"The best ever on these items is {measured.best[:12]}, neither of the two: it is a guard.", ""]
     lines += [
         f"{compared.items:,} items in {compared.clusters:,} clusters, {compared.samples_per_item} samples of each; "
         f"95% intervals. Ungraded samples: champion {compared.ungraded_champion}, "
@@ -119,13 +95,14 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
         "",
         "| metric | champion | candidate | difference | required |",
         "|---|---|---|---|---|",
-        f"| accuracy | {rates} | {gain if settings.role in IMPROVING and section.improve != 'cost' else ''} |",
+        f"| accuracy | {rates} | {gain if settings.role == 'target' and section.improve != 'cost' else ''} |",
     ]
     if settings.floor is not None:
         lines.append(f"| floor | | {_interval(compared.candidate)} | | lower end >= {settings.floor:.1%} |")
     for guard in compared.guards:
         lines.append(_guard(guard, settings))
-    lines += _costs(compared, settings, section)
+    if cost := compared.cost:
+        lines.append(f"| USD for 1,000 answers | {1000 * cost.champion:.3f} | {1000 * cost.candidate:.3f} | | |")
     for each in compared.pass_at:
         lines.append(f"| pass@{each.k} | {each.champion:.1%} | {each.candidate:.1%} | | |")
     if len(compared.slices) > 1:
@@ -140,28 +117,6 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
     return [*lines, ""]
 
 
-def _costs(compared: Comparison, settings: SuiteSection, section: Evaluation) -> list[str]:
-    """Rows of the table: what an answer costs, and how long it takes for each token."""
-    lines: list[str] = []
-    if cost := compared.cost:
-        budget = section.max_usd_per_answer
-        required = (
-            f"upper end <= {1000 * budget:.3f}" if budget is not None and settings.role in ("target", "guard") else ""
-        )
-        rates = f"{_spread(cost.champion, 1000, '.3f')} | {_spread(cost.candidate, 1000, '.3f')}"
-        lines.append(f"| USD for 1,000 answers | {rates} | x {_spread(cost.ratio, 1, '.2f')} | {required} |")
-    for each in compared.token_times:
-        lines.append(
-            f"| ms per token, p{100 * each.quantile:g} | {_spread(each.champion, 1000, '.1f')} | "
-            f"{_spread(each.candidate, 1000, '.1f')} | x {_spread(each.ratio, 1, '.2f')} | |"
-        )
-    return lines
-
-
-def _spread(entry: Spread, times: float, style: str) -> str:
-    return f"{times * entry.value:{style}} [{times * entry.low:{style}}, {times * entry.high:{style}}]"
-
-
 def _guard(guard: Guard, settings: SuiteSection) -> str:
     rise = guard.difference
     what, bound = ("upper", rise.upper) if guard.rule == "safe" else ("lower", rise.lower)
@@ -172,8 +127,7 @@ def _guard(guard: Guard, settings: SuiteSection) -> str:
     else:
         change, required = _change(rise), f"{what} bound {bound:+z.1%} < {guard.margin:+z.1%}"
         rates = f"{guard.champion:.1%} | {guard.candidate:.1%}"
-    decides = settings.role in ("target", "guard") and guard.rule != "report"
-    return f"| {_words(guard)} | {rates} | {change} | {required if decides else ''} |"
+    return f"| {_words(guard)} | {rates} | {change} | {'' if settings.role == 'report' else required} |"
 
 
 def _words(guard: Guard) -> str:
@@ -206,8 +160,7 @@ def _draw(figure: Any, report: EvalReport) -> None:
             *report.problems,
             *(f"{each.suite}: {why}" for each in (*report.measurements, *report.judged) for why in each.problems),
         ]
-        stop = [report.stop.reason().replace("(", "\n").replace("; ", "\n").rstrip(")")] if report.stop else []
-        text = "\n".join(stop or ["No comparison", *problems])
+        text = "\n".join(["No comparison", *problems])
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
         return
     heights = [1 + len(each.comparison.guards) for each in compared if each.comparison] + [JUDGED_ROWS] * len(judged)
@@ -217,7 +170,7 @@ def _draw(figure: Any, report: EvalReport) -> None:
         settings, last = report.section.suite(each.suite), number == len(compared) - 1
         _draw_scores(left, each.comparison, "score (%)" if last else "")
         below = "candidate less champion (points, length in %; thick: bounds of the gate)"
-        improves = settings.role in IMPROVING and report.section.improve != "cost"
+        improves = settings.role == "target" and report.section.improve != "cost"
         _draw_differences(right, each.comparison, improves, below if last else "")
         asked = f"{each.comparison.items:,} items, {each.comparison.samples_per_item} samples"
         left.set_title(f"{each.suite} ({settings.role}): {asked}", fontsize=9, loc="left", color=NEUTRAL)
@@ -268,12 +221,10 @@ def _draw_differences(axes: Axes, comparison: Comparison, improves: bool, label:
     for row, guard in enumerate(comparison.guards, start=1):
         length = guard.name == "length"
         margin = math.expm1(guard.margin) if length else guard.margin
-        if guard.rule != "report":
-            _line(axes, row, margin)
+        _line(axes, row, margin)
         _point(axes, row, _percent(guard.difference) if length else guard.difference, NEUTRAL, "D", "+z.1f")
         end = "" if guard.rule == "safe" else ": lower end"
-        must = "" if guard.rule == "report" else f"{end} must lie left of {100 * margin:g}"
-        names.append(f"{_words(guard)}{must}")
+        names.append(f"{_words(guard)}{end} must lie left of {100 * margin:g}")
     _finish(axes, names, label)
 
 

@@ -45,10 +45,6 @@ class EvalSample(Record):
     """What is wrong with the text itself: refusal, pii (evals/defects.py)."""
     well_formed: bool | None = Field(default=None, exclude_if=_absent)
     """Whether it has the item's form; None where the item asks for none."""
-    drifted: bool | None = Field(default=None, exclude_if=_absent)
-    """Whether it is in another language than the prompt; None where one of the two cannot be told."""
-    latency_s: float | None = Field(default=None, exclude_if=_absent)
-    """Wall-clock time of its request; None where the engine draws answers in batches, or does not say."""
 
 
 class ItemCounts(Record):
@@ -67,10 +63,6 @@ class ItemCounts(Record):
     prompt_tokens: int
     malformed: int | None = Field(default=None, exclude_if=_absent)
     """None where the item asks for no form."""
-    drifted: int | None = Field(default=None, exclude_if=_absent)
-    """None where no answer's language could be held against the prompt's."""
-    token_seconds: tuple[float, ...] | None = Field(default=None, exclude_if=_absent)
-    """Of each sample whose time is known, its wall-clock time per token."""
 
 
 class ItemResult(Record):
@@ -98,19 +90,12 @@ class ItemResult(Record):
             pii=sum("pii" in sample.defects for sample in self.samples),
             tokens=sum(sample.tokens for sample in self.samples),
             prompt_tokens=self.prompt_tokens,
-            malformed=_times(False, [sample.well_formed for sample in self.samples]),
-            drifted=_times(True, [sample.drifted for sample in self.samples]),
-            token_seconds=tuple(
-                sample.latency_s / sample.tokens
-                for sample in self.samples
-                if sample.latency_s is not None and sample.tokens
-            )
-            or None,
+            malformed=_malformed([sample.well_formed for sample in self.samples]),
         )
 
 
-def _times(value: bool, known: Sequence[bool | None]) -> int | None:
-    return None if all(each is None for each in known) else sum(each is value for each in known)
+def _malformed(well_formed: Sequence[bool | None]) -> int | None:
+    return None if all(each is None for each in well_formed) else sum(each is False for each in well_formed)
 
 
 class EvalArm(Record):

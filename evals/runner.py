@@ -11,7 +11,6 @@ from typing import NamedTuple
 import re2
 
 from evals.defects import defects
-from evals.languages import drifted, prompt_language
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.suites import AnswerFormat, Item, Suite
 from pipeline.recipe import Evaluation
@@ -25,8 +24,6 @@ Grader = Callable[[Sequence[VerifierTask]], list[Grade]]
 """Grades completions; the result follows the input."""
 Log = Callable[[str], None]
 UNCHECKED = Grade(Outcome.unchecked, "")
-BATCHED = "transformers"
-"""The engine whose times are those of whole batches: they say nothing of one answer."""
 
 
 class Asked(NamedTuple):
@@ -55,9 +52,8 @@ class Respondent(NamedTuple):
     store: Store
     log: Log
 
-    def run(self, suite: Suite, plan: Sampling, part: Sequence[Item] | None = None) -> EvalArm:
-        """`plan.samples` graded answers of every item, or of those of a `part`. What is in the journal is not asked
-        again.
+    def run(self, suite: Suite, plan: Sampling) -> EvalArm:
+        """`plan.samples` graded answers of every item. What is in the journal is not asked again.
 
         Raises what the session does, and ValueError when the grader answers with another number of grades than it was
         asked for: then nothing says which completion belongs to which item.
@@ -68,8 +64,7 @@ class Respondent(NamedTuple):
             max_completion_tokens=plan.max_completion_tokens,
             seed=plan.seed,
         )
-        items = suite.items if part is None else part
-        asked = questions(self.model.digest, suite, items, plan, protocol.digest())
+        asked = questions(self.model.digest, suite, plan, protocol.digest())
         answers = self._answers(suite.name, asked, plan, protocol)
         return EvalArm(
             model=self.model,
@@ -80,7 +75,7 @@ class Respondent(NamedTuple):
                 verifier=VERSION,
                 answers=protocol,
             ),
-            results=graded(self.grader, suite, items, plan.samples, answers, protocol.decoding.engine != BATCHED),
+            results=graded(self.grader, suite, plan.samples, answers),
         )
 
     def _answers(self, name: str, asked: list[Asked], plan: Sampling, protocol: AnswerProtocol) -> list[Answer]:
@@ -100,10 +95,10 @@ class Respondent(NamedTuple):
         return [answers[each.request.key] for each in asked]
 
 
-def questions(model: str, suite: Suite, items: Sequence[Item], plan: Sampling, protocol: str) -> list[Asked]:
+def questions(model: str, suite: Suite, plan: Sampling, protocol: str) -> list[Asked]:
     """What a model (by digest) is asked under a protocol (by digest): by item, then by sample."""
     asked: list[Asked] = []
-    for item in items:
+    for item in suite.items:
         messages = suite.messages(item)
         for sample in range(plan.samples):
             key = answer_key(model, protocol, item.id, messages, sample)
@@ -112,14 +107,12 @@ def questions(model: str, suite: Suite, items: Sequence[Item], plan: Sampling, p
     return asked
 
 
-def graded(
-    grader: Grader, suite: Suite, items: Sequence[Item], k: int, answers: Sequence[Answer], timed: bool
-) -> tuple[ItemResult, ...]:
-    """The answers, k to each item, with their grades. `timed`: their latency is their own, not that of a batch.
+def graded(grader: Grader, suite: Suite, k: int, answers: Sequence[Answer]) -> tuple[ItemResult, ...]:
+    """The answers, k to each item, with their grades.
 
     Raises ValueError where the grader returns another number of grades than it was asked for.
     """
-    by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(items)]
+    by_item = [(item, answers[place * k : (place + 1) * k]) for place, item in enumerate(suite.items)]
     tasks = [
         VerifierTask(a.text, item.reference, item.check)
         for item, drawn in by_item
@@ -139,14 +132,9 @@ def graded(
     in_order, fits = iter(grades[: len(tasks)]), iter(grades[len(tasks) :])
     results: list[ItemResult] = []
     for item, drawn in by_item:
-        asked_in = prompt_language(item)
         samples = [
             _sample(suite, item, answer, UNCHECKED if item.check == "none" else next(in_order)).model_copy(
-                update={
-                    "well_formed": _well_formed(item, answer.text, fits),
-                    "drifted": drifted(answer.text, asked_in),
-                    "latency_s": answer.latency_s if timed else None,
-                }
+                update={"well_formed": _well_formed(item, answer.text, fits)}
             )
             for answer in drawn
         ]

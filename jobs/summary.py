@@ -149,9 +149,6 @@ def _training(record: Any) -> Iterator[str]:
 def _evaluation(record: Any) -> Iterator[str]:
     for problem in record.problems:
         yield field("evaluation", problem)
-    if record.stop is not None:
-        yield field("evaluation", record.stop.reason())
-        return
     for measured in record.measurements:
         compared = measured.comparison
         if compared is None:

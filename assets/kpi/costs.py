@@ -182,14 +182,14 @@ def _answers(report: EvalReport) -> tuple[Range | None, str]:
     if report.section.price is None:
         return None, ANSWER_PRICE
     compared = [each.comparison for each in report.measurements if each.comparison is not None]
-    if report.stop is not None or len(compared) < len(report.measurements) or any(c.cost is None for c in compared):
+    if len(compared) < len(report.measurements) or any(c.cost is None for c in compared):
         return None, "the report does not say how many tokens were answered"
     low = high = 0.0
     for each in compared:
         assert each.cost is not None, "looked at above"
         answers = each.items * each.samples_per_item
-        low += answers * each.cost.candidate.value
-        high += answers * (each.cost.candidate.value + each.cost.champion.value)
+        low += answers * each.cost.candidate
+        high += answers * (each.cost.candidate + each.cost.champion)
     return Range(low=low, high=high), "the champion's answers may be of an earlier gate" if low < high else ""
 
 

@@ -50,7 +50,6 @@ def _log(evidence: EvalEvidence, each: SuiteEvidence, name: str, arm: EvalArm) -
     id = digest_json([evidence.provenance.iteration, suite.name, name, arm.model.digest, arm.protocol.digest()])[:22]
     samples = _samples(each, arm, id)
     graded = [sample for sample in samples if sample["value"] is not None]
-    whole = len(arm.results) == len(suite.items)  # else asking was stopped, and this is no estimate
     right = sum(sample["value"] == "C" for sample in graded)
     return {
         "file": f"{suite.name}-{name}.eval",
@@ -76,7 +75,7 @@ def _log(evidence: EvalEvidence, each: SuiteEvidence, name: str, arm: EvalArm) -
             "protocol": arm.protocol.model_dump(mode="json"),
         },
         "scorer": "check",
-        "metrics": {"accuracy": right / len(graded)} if graded and whole else {},
+        "metrics": {"accuracy": right / len(graded)} if graded else {},
         "samples": samples,
     }
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from evals.defects import defects
-from evals.languages import drifted, prompt_language
 from evals.results import EvalSample, ItemResult
 from evals.suites import Item, Suite
 from pipeline.rewards.verifiers import Outcome
@@ -75,7 +74,6 @@ def _sample(row: Mapping[str, Any], item: Item, suite: Suite, scorer: str) -> Ev
         outcome=outcome,
         answer=answer,
         defects=defects(text, suite.messages(item)),
-        drifted=drifted(text, prompt_language(item)),
     )
 
 

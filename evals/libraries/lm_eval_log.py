@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from evals.defects import defects
-from evals.languages import drifted, prompt_language
 from evals.results import EvalSample, ItemResult
 from evals.suites import Item, Suite
 from pipeline.rewards.verifiers import Outcome
@@ -55,7 +54,6 @@ def _result(item: Item, row: Mapping[str, Any], suite: Suite, metric: str) -> It
         outcome=_outcome(row, suite.name, metric),
         answer=str(row["answer"]),
         defects=defects(text, suite.messages(item)),
-        drifted=drifted(text, prompt_language(item)),
     )
     return ItemResult(id=item.id, samples=(sample,))
 

@@ -6,7 +6,6 @@ go over one list, so a suite that is asked is also kept out of training.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -55,10 +54,7 @@ class SuitePins(Record):
 
 def suites(store: Store, section: Evaluation) -> tuple[Suite, ...]:
     """The suites with items, in the recipe's order. Raises ValueError for the first that cannot be read."""
-    read = {each.name: suite(store, each, section.seed) for each in section.asked}
-    return tuple(
-        _others(read[each.name], read[each.confirms]) if each.confirms else read[each.name] for each in section.asked
-    )
+    return tuple(suite(store, each, section.seed) for each in section.asked)
 
 
 def file_faults(store: Store, section: Evaluation) -> list[str]:
@@ -72,18 +68,6 @@ def file_faults(store: Store, section: Evaluation) -> list[str]:
             except ValueError as error:
                 faults.append(f"suite {each.name}: {error}")
     return faults
-
-
-def _others(confirming: Suite, target: Suite) -> Suite:
-    """The suite without what the target asks as well: that would be no second question."""
-    asked = {json.dumps(item.messages) for item in target.items}
-    items = tuple(item for item in confirming.items if json.dumps(item.messages) not in asked)
-    if not items:
-        raise ValueError(
-            f"The suite {confirming.name} asks what {target.name} asks, and cannot confirm it. Give it another file or "
-            "seed."
-        )
-    return confirming.model_copy(update={"items": items, "whole": confirming.digest()})
 
 
 def suite(store: Store, section: SuiteSection, seed: int) -> Suite:

@@ -64,17 +64,13 @@ class Suite(Record):
     """Text after each item's last message."""
     generation: str = ""
     """Digest of the list of all items as they were frozen, of a suite from traces: its items may become fewer."""
-    whole: str = ""
-    """Digest before items were left out because another suite asks them too."""
     advisory: str = ""
     """Why the suite decides nothing, whatever its role in the recipe."""
-    languages: tuple[str, ...] = ()
-    """Those of its prompts (evals/languages.py), once it was asked."""
 
     def identity(self) -> str:
         """What training data is cleaned of: the generation, whoever was forgotten since, else the items as they were
         given."""
-        return self.generation or self.whole or self.digest()
+        return self.generation or self.digest()
 
     def digest(self) -> str:
         """sha256 of the content, whatever the order of the items."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Collection
 from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
@@ -13,11 +11,6 @@ from pipeline.recipe.rewards import Judge
 from pipeline.recipe.serving import AnyServing, TransformersServing
 from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, LibrarySuite, SuiteSection
 from pipeline.section import Section, Share
-
-
-def _absent(value: object) -> bool:
-    """Left out of the section as JSON: the digest of a recipe without it is what it was before there was the field."""
-    return value is None
 
 
 class AnswerPrice(Section):
@@ -50,18 +43,11 @@ class Evaluation(Section):
     cheaper_by: Share = 0.1
     """With `improve: cost`: share of the tokens of an answer that must be shown to be saved."""
     alpha: Share = 0.05
-    """One-sided level of every guard and, where `luck_per_year` is null, of the improvement test."""
-    luck_per_year: Share | None = 0.05
-    """Chance that a year of gates lets a candidate pass that is no better than its champion. The improvement test has
-    this level divided by `gates_per_year` (Bonferroni), which takes about 2.2 times the samples of a level of 0.05 at
-    the same power; 0.05 and 20 gates at 0.05 each would let one pass in 64 of 100 years. null: each gate is tested at
-    `alpha`, and luck adds up."""
-    gates_per_year: PositiveInt = 20
-    """Candidates that a year may bring to the gate. The ledger (evals/ledger.py) adds up the levels of their tests;
-    beyond `luck_per_year` the verdict is INCONCLUSIVE until the oldest is a year ago."""
-    futility: bool = Field(default=True, exclude_if=bool)
-    """Stop asking the candidate, with FAIL, once the whole evaluation has become unlikely (under 10%) to show the
-    improvement. false: every answer is asked."""
+    """One-sided level of every guard."""
+    improvement_alpha: Share = 0.0025
+    """One-sided level of the improvement test. A candidate that is no better passes with this chance at each gate: at
+    0.0025 one passes in about 1 of 20 years of 20 gates, at 0.05 in 13 of 20. 0.05 takes 2.2 times fewer samples at
+    the same power."""
     guard_margin: Share = 0.03
     """Non-inferiority margin of the guards that are shares of answers: without an answer, truncated, refused."""
     longer_by: PositiveFloat = 0.3
@@ -69,23 +55,19 @@ class Evaluation(Section):
     max_standard_error: PositiveFloat = 0.03
     """A wider standard error of the paired difference of a target cannot carry a verdict: INCONCLUSIVE."""
 
-    price: AnswerPrice | None = Field(default=None, exclude_if=_absent)
+    price: AnswerPrice | None = None
     """Reports say what an answer of each model costs at this price; null: they do not."""
-    max_usd_per_answer: PositiveFloat | None = Field(default=None, exclude_if=_absent)
-    """Mean cost of the candidate's answers that may not be exceeded, on every target and guard; null: any cost."""
     judge: Judge | None = Field(default=None, exclude_if=lambda judge: judge is None)
     """Who judges the judged suites, at the endpoint of JUDGE_URL; null: the model of `rewards.judge`. Another one than
     labels: what a policy was trained to please cannot say that it has become better."""
 
     @model_validator(mode="after")
     def _possible(self) -> Evaluation:
-        if self.max_usd_per_answer is not None and self.price is None:
-            raise ValueError("max_usd_per_answer is a budget, and no price is known. Set price as well.")
         if repeated := [name for name, times in Counter(each.name for each in self.suites).items() if times > 1]:
             raise ValueError(f"two suites are named {repeated[0]}: give each a name of its own.")
         if not self.targets:
             raise ValueError("no suite has the role target: nothing could be shown to improve. Give one that role.")
-        names = [each.name for each in self.asked if each.role != "confirm"]
+        names = [each.name for each in self.asked]
         for judged in self.judged:
             if judged.over not in names:
                 raise ValueError(
@@ -102,9 +84,6 @@ class Evaluation(Section):
                 "improve: cost asks for shorter answers to a target, and the only targets are judged. Give a suite "
                 "whose answers are checked the role target."
             )
-        for each in self.asked:
-            if each.confirms is not None:
-                self._check_confirmation(each)
         library = next((each for each in self.suites if isinstance(each, LibrarySuite)), None)
         if library is not None and self.serving.kind == "transformers":
             raise ValueError(
@@ -112,19 +91,6 @@ class Evaluation(Section):
                 "transformers has none. Set serving.kind to vllm or endpoint."
             )
         return self
-
-    def _check_confirmation(self, suite: SuiteSection) -> None:
-        target = next((each for each in self.asked if each.name == suite.confirms), None)
-        if target is None or target.role != "target":
-            names = [each.name for each in self.asked if each.role == "target"]
-            raise ValueError(
-                f"the suite {suite.name} confirms {suite.confirms}, which is no target with items. Set confirms to one "
-                f"of {', '.join(names) or 'the targets that you add'}."
-            )
-        if sum(each.confirms == suite.confirms for each in self.asked) > 1:
-            raise ValueError(f"two suites confirm {suite.confirms}: leave one of them.")
-        if self.improve != "all":
-            raise ValueError(f"improve: {self.improve} is tested in one step. Take {suite.name} out, or improve all.")
 
     @property
     def asked(self) -> tuple[SuiteSection, ...]:
@@ -144,16 +110,6 @@ class Evaluation(Section):
         """The section of that name, which is one of those asked."""
         return next(each for each in self.asked if each.name == name)
 
-    def gate_alpha(self) -> float:
-        """One-sided level of the improvement test as a whole: the gate's part of the year's luck, at most `alpha`."""
-        return self.alpha if self.luck_per_year is None else min(self.alpha, self.luck_per_year / self.gates_per_year)
-
-    def target_alpha(self, suite: SuiteSection, confirming: Collection[str]) -> float:
-        """One-sided level at which a suite's improvement is tested where the suites named in `confirming` are asked in
-        a second step: the two tests of a pair have the gate's level together."""
-        pair = {suite.name, *(each.name for each in self.asked if each.confirms == suite.name)}
-        return math.sqrt(self.gate_alpha()) if pair & {*confirming} else self.improvement_alpha()
-
-    def improvement_alpha(self) -> float:
-        """One-sided level at which one target is tested."""
-        return self.gate_alpha() / len(self.targets) if self.improve == "any" else self.gate_alpha()
+    def target_alpha(self) -> float:
+        """One-sided level at which one target is tested: where one of them is enough, they share the level."""
+        return self.improvement_alpha / len(self.targets) if self.improve == "any" else self.improvement_alpha

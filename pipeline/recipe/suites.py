@@ -14,7 +14,7 @@ from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.section import Operational, Section, Share
 
-Role = Literal["target", "guard", "report", "confirm"]
+Role = Literal["target", "guard", "report"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
 
@@ -26,11 +26,7 @@ class SuiteSection(Section):
     """Unique among the suites: names files, reports and charts. Lower case, digits, dash and underscore."""
     role: Role = "target"
     """target: the candidate must be better here. guard: it must not be worse than `margin`. report: it is measured,
-    and decides nothing. confirm: it is asked only of a candidate that would pass, to show the same improvement again
-    (`confirms`)."""
-    confirms: Name | None = Field(default=None, exclude_if=lambda name: name is None)
-    """Of a suite of role confirm: the target that it confirms. While no gate has asked its items, both are tested at
-    the square root of the gate's level, which costs a target less than one test at that level."""
+    and decides nothing."""
     margin: Share = 0.03
     """Of a guard: the loss of its score that is still borne. Of a target: the same, where `evaluation.improve` is any
     or cost."""
@@ -53,8 +49,6 @@ class SuiteSection(Section):
     def _possible(self) -> SuiteSection:
         if self.temperature == 0 and (self.role != "report" or (self.samples_per_item or 1) != 1):
             raise ValueError("temperature 0 gives one answer, as no user gets it: use role report, samples_per_item 1.")
-        if (self.role == "confirm") != (self.confirms is not None):
-            raise ValueError("a suite of role confirm names its target in confirms, and no other suite does.")
         return self
 
 

@@ -33,7 +33,7 @@ def test_decisions_over_arrays_are_those_of_the_gate() -> None:
             "suites": suites,
             "samples_per_item": 2,
             "max_standard_error": 0.2,
-            "luck_per_year": None,
+            "improvement_alpha": 0.05,
             "guard_margin": 0.05,
         }
     )
@@ -80,12 +80,8 @@ def test_the_last_line_has_the_figures(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.variant
 def test_the_gate_keeps_its_promises_in_small() -> None:
-    figures = evaluation.main(["--small", "margin", "luck", "power", "futility"])
+    figures = evaluation.main(["--small", "margin", "luck"])
     assert figures["gate_decisions_equal"] == 1
     assert 0.02 < figures["gate_pass_at_margin"] < 0.08  # of 400
-    assert figures["lucky_year"] < 0.09 and figures["lucky_year_confirmed"] < 0.09  # of 300
+    assert figures["lucky_year"] < 0.09  # of 300
     assert figures["lucky_year_unplanned"] > 0.5
-    assert figures["confirmed_decisions_equal"] == figures["futility_looks_equal"] == 1
-    assert figures["power_plan_error"] < 0.06
-    assert figures["futility_samples_unchanged_at_alpha"] < 0.85
-    assert figures["futility_power_lost_at_alpha"] < 0.03

@@ -33,7 +33,7 @@ class Kit:
         suites = [{"kind": "arithmetic", "items": items}]
         values = {
             "suites": suites,
-            "luck_per_year": None,
+            "improvement_alpha": 0.05,
             "samples_per_item": 4,
             "max_standard_error": 0.05,
             "guard_margin": 0.05,

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,19 +194,6 @@ def test_a_suite_changed_since_the_training_data_is_inconclusive(tmp_path: Path)
     assert bundle.verify(store.path("iterations", "it", "evidence"), verdict.bundle_digest) == verdict
 
 
-def test_a_candidate_beyond_the_years_luck_is_not_asked(tmp_path: Path) -> None:
-    store, engine = Store(tmp_path), StandIn({"old": 0.4, "new": 0.7, "next": 0.7})
-    year = SECTION.model_copy(update={"luck_per_year": 0.05, "gates_per_year": 1})
-    verdicts = []
-    for id, digest in (("it", "new"), ("another", "next")):
-        work = context(store, id)
-        work = replace(work, recipe=work.recipe.model_copy(update={"evaluation": year}))
-        verdicts.append(decide(work, evaluated(work, ModelRef(uri=f"models/{digest}", digest=digest), engine)))
-    assert [each.verdict for each in verdicts] == [Verdict.PASS, Verdict.INCONCLUSIVE]
-    assert "the gates of the last year have spent 0.05" in verdicts[1].reasons[0]
-    assert (engine.asked["new"], engine.asked["next"]) == (960, 0)
-
-
 def test_the_same_evidence_has_the_same_digest_elsewhere(tmp_path: Path, published: tuple[Store, Any]) -> None:
     _, _, report = launch(tmp_path)
     assert report.bundle.uri != published[1].bundle.uri
@@ -273,8 +259,6 @@ def test_verify_refuses_outcomes_rewritten_with_their_digests(tmp_path: Path, pu
 def test_a_report_that_the_evidence_does_not_support_is_refused(tmp_path: Path) -> None:
     store, engine = Store(tmp_path), StandIn({"old": 0.4, "new": 0.1})
     work = context(store)
-    whole = SECTION.model_copy(update={"futility": False})
-    work = replace(work, recipe=work.recipe.model_copy(update={"evaluation": whole}))
     report = evaluated(work, NEW, engine)
     (measured,) = report.measurements
     better = measured.comparison.difference.model_copy(update={"lower": 0.2, "bootstrap_lower": 0.2})

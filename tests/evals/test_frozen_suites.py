@@ -13,10 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from assets.records import LABELS
-from evals import ledger
 from evals.bundle import recompute
 from evals.candidates import SuiteCandidate
-from evals.freezing import draw, freeze, trained, withdraw
+from evals.freezing import draw, trained, withdraw
 from evals.gate import Verdict
 from evals.report import table
 from evals.suites import Item, Suite, frozen, suites
@@ -27,15 +26,12 @@ from pipeline.recipe import Selection
 from pipeline.recipe.rewards import Review
 from pipeline.recipe.suites import GoldenSuite, ProductionSuite
 from pipeline.rewards import reviews
-from pipeline.rewards.judge_stage import Endpoints
-from pipeline.rewards.label import label_traces
 from pipeline.selection.chats import to_rows
 from pipeline.selection.clusters import cluster
 from pipeline.selection.thumbs import THUMBS
 from pipeline.selection.winners import WINNERS
-from pipeline.storage import ModelRef, Store, digest_json
+from pipeline.storage import Store, digest_json
 from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later, prompts_in, question, section_of
-from tests.pipeline.erasure.conftest import BASE, NAME, NOW
 
 pytestmark = pytest.mark.slow
 
@@ -105,32 +101,6 @@ def test_a_month_later_a_quarter_is_replaced(people: People) -> None:
     assert (newest.generation.number, newest.generation.replaced) == (2, 9)
     people.select(work, later(90))
     assert frozen.latest(people.store, "production") == newest, "an iteration that has its data freezes nothing"
-
-
-def test_what_confirms_is_frozen_anew_once_a_gate_asked_it(people: People) -> None:
-    again = ProductionSuite(name="again", role="confirm", confirms="production", items=500)
-    section = section_of(again, SUITE)
-    _, (second, first) = people.select(people.window(DAYS[0], rows_of(DAYS[0]), section))
-    assert not {each.cluster for each in first.items} & {each.cluster for each in second.items}
-    assert not {each.messages[0]["content"] for each in first.items} & {
-        each.messages[0]["content"] for each in second.items
-    }
-
-    def rows(day: str, letter: str) -> list[dict[str, Any]]:
-        others = [f"user-{chr(97 + n // 26)}{chr(97 + n % 26)}{letter}-{n:04d}" for n in range(60)]
-        return [each for user in others for each in asked(user, day)]
-
-    people.select(people.window(DAYS[1], rows(DAYS[1], "z"), section), later(1))
-    assert frozen.latest(people.store, "again").generation.number == 1, "nobody has asked it"  # type: ignore[union-attr]
-    old = ModelRef(uri="models/old", digest="old")
-    entry = ledger.GateEntry("it", BASE, old, section, (second,), confirms=True)
-    assert ledger.enter(people.store, NAME, entry, NOW) == []
-    work = people.window(DAYS[2], rows(DAYS[2], "q"), section)
-    freeze(work, label_traces(work, Endpoints(), ()).dataset, later(2))
-    newest = frozen.latest(people.store, "again")
-    assert newest is not None
-    assert (newest.generation.number, newest.generation.replaced) == (2, second.clusters)
-    assert not {each.item.id for each in newest.items} & {each.id for each in second.items}
 
 
 def test_what_training_has_seen_is_not_drawn(people: People) -> None:

@@ -114,7 +114,7 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
     pairs = JudgedSuite(name="preference", over="arithmetic", role="target")
     settings = Evaluation(
         suites=(SUITE.model_copy(update={"role": "guard", "margin": 0.2}), pairs), max_standard_error=0.05,
-        guard_margin=0.1, longer_by=0.5, luck_per_year=None, samples_per_item=2,
+        guard_margin=0.1, longer_by=0.5, improvement_alpha=0.05, samples_per_item=2,
     )  # fmt: skip
     work = context(Store(tmp_path))
     work = context_of(work.store, work.iteration, evaluation=settings)
@@ -139,8 +139,8 @@ def test_an_evaluation_judges_what_its_models_answered(tmp_path: Path) -> None:
 
 def test_a_gate_that_asked_nobody_has_a_bundle_too(tmp_path: Path) -> None:
     settings, store = section(role="target"), Store(tmp_path)
-    unasked = bundle.Gathered(problems=("the year's luck is spent",))
+    unasked = bundle.Gathered(problems=("the settings changed",))
     bundle.publish(store, "evidence", bundle.evidence("it", settings, unasked, (OLD, NEW)))
     report = bundle.recompute(tmp_path / "evidence")
     assert bundle.verify(tmp_path / "evidence").verdict is Verdict.INCONCLUSIVE
-    assert report.judged == () and report.target().problems == ("the year's luck is spent",)
+    assert report.judged == () and report.target().problems == ("the settings changed",)

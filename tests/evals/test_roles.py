@@ -46,7 +46,7 @@ def test_every_target_must_improve(kit: Any) -> None:
 
 def test_one_target_is_enough_where_the_recipe_says_any(kit: Any) -> None:
     settings = section(kit, {"margin": 0.1}, {"margin": 0.1}, improve="any")
-    assert settings.improvement_alpha() == settings.gate_alpha() / 2
+    assert settings.target_alpha() == settings.improvement_alpha / 2
     verdict, reasons = judged(kit, settings, (0.4, 0.6), (0.4, 0.4))
     assert verdict is Verdict.PASS and "suite-0: improvement shown" in reasons and "suite-1: improvement" not in reasons
     assert judged(kit, settings, (0.4, 0.4), (0.4, 0.4))[0] is Verdict.FAIL

@@ -52,7 +52,7 @@ def server() -> Iterator[ChatServer]:
 def planned(root: Path, *judged: dict[str, str]) -> Path:
     """A plan below the data root, as the stage leaves it."""
     store = Store(root)
-    settings = {"serving": ENGINE, "samples_per_item": 2, "luck_per_year": None, "futility": False}
+    settings = {"serving": ENGINE, "samples_per_item": 2, "improvement_alpha": 0.05}
     section = Evaluation.model_validate({"suites": [SUITE.model_dump(), *judged], **settings})
     ensure_suite(store, SUITE, section.seed)
     iteration = identify(0, "m", OLD, DatasetRef(uri="", rows=0, digest="d"), "r")

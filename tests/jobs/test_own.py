@@ -66,7 +66,7 @@ def test_own_traces_reach_a_plan_that_the_gate_takes(tmp_path: Path) -> None:
 @pytest.mark.variant
 @pytest.mark.slow
 def test_own_traces_model_and_suite_reach_a_verdict(tmp_path: Path) -> None:
-    settings = recipe(tmp_path, "langfuse_export", *SHORT, "evaluation.futility=false")
+    settings = recipe(tmp_path, "langfuse_export", *SHORT)
     stages = ASSETS[:9]
     with instance(tmp_path / "dagster") as home:
         resources = {"deployment": settings, "io_manager": records}

@@ -30,8 +30,7 @@ SECTION = Evaluation(
     serving=TransformersServing(batch_size=4),
     samples_per_item=2,
     max_completion_tokens=32,
-    luck_per_year=None,
-    futility=False,
+    improvement_alpha=0.05,
 )
 
 
