@@ -295,7 +295,7 @@ def _counted(
             window_start=metrics.window_start,
             window_end=metrics.window_end,
             judged_until=judged_until(metrics, proposal.policy),
-            evidence=summed(tally, before, proposal.policy).graded_by(metrics).loaded_by(metrics),
+            evidence=summed(tally, before, proposal.policy).described_by(metrics),
             tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
         ),
         note,

@@ -223,15 +223,12 @@ class LiveEvidence(Record):
         """Where the next stage starts from, with a tally of its own: nothing but the threshold and the load."""
         return LiveEvidence(slow_over_s=self.slow_over_s, busiest_per_s=self.busiest_per_s)
 
-    def graded_by(self, look: LiveMetrics) -> LiveEvidence:
-        """With what its newest look says of the grades."""
-        return self.model_copy(update={"label_digest": look.label_digest, "readable": look.readable})
-
-    def loaded_by(self, look: LiveMetrics) -> LiveEvidence:
-        """With the requests a second of its newest look, where they are the most so far."""
+    def described_by(self, look: LiveMetrics) -> LiveEvidence:
+        """With what its newest look says of the grades, and its requests a second where they are the most so far."""
         seconds = look.window_end - look.window_start
         rate = (look.champion.sum().requests + look.canary.sum().requests) / seconds if seconds > 0 else 0.0
-        return self.model_copy(update={"busiest_per_s": max(self.busiest_per_s, rate)})
+        own = {"label_digest": look.label_digest, "readable": look.readable}
+        return self.model_copy(update={**own, "busiest_per_s": max(self.busiest_per_s, rate)})
 
     def skipped_to(self, at: float) -> LiveEvidence:
         """Where requests up to then are counted by no look: their grades are not either."""
