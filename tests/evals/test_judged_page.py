@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from evals import bundle, gate
-from evals.__main__ import main
 from evals.judged_evidence import JudgedEvidence
 from evals.page import page
 from evals.report import picture, table
@@ -21,8 +19,6 @@ from pipeline.storage import Store
 from tests.evals.judging import MARK, evidence, judge, judged, section
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -124,14 +120,3 @@ def unchecked(arm: Any, suite: Any) -> Any:
     )
     protocol = arm.protocol.model_copy(update={"suite": suite.name, "suite_digest": suite.digest()})
     return arm.model_copy(update={"results": results, "protocol": protocol})
-
-
-def test_the_plan_says_what_a_judged_suite_can_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [{"prompt": f"What is {n} and {n}?", "reference": str(2 * n)} for n in range(400)]
-    (tmp_path / "mine.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    suites = f"[{{kind: jsonl, name: mine, path: {tmp_path}/mine.jsonl}}, {{kind: judged, name: liked, over: mine}}]"
-    recipe = str(ROOT / "jobs" / "recipes" / "embedded.yaml")
-    main(["plan", recipe, f"data_root={tmp_path}", f"evaluation.suites={suites}"])
-    text = capsys.readouterr().out
-    assert "liked (report): 400 pairs of answers to mine, each judged twice" in text
-    assert "standard error of about 2.35 points" in text
