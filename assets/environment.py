@@ -62,8 +62,6 @@ class Environment:
     """LAKE_CATALOGUE_TOKEN and LAKE_CATALOGUE_CREDENTIAL of a REST catalogue, as PyIceberg names them."""
     judge: tuple[str, str] = field(repr=False)
     """JUDGE_URL and JUDGE_API_KEY."""
-    rag: tuple[str, str] = field(repr=False)
-    """RAG_URL and RAG_API_KEY."""
     libraries: LibraryEnvironments
     """INSPECT_PYTHON and LM_EVAL_PYTHON: the Pythons of environments with these evaluation libraries."""
     serving: ServingAddresses
@@ -161,7 +159,6 @@ def environment() -> Environment:
             name: value for name in ("token", "credential") if (value := read(f"LAKE_CATALOGUE_{name.upper()}", ""))
         },
         judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
-        rag=(read("RAG_URL", ""), read("RAG_API_KEY", "")),
         libraries=named_environments(os.environ),
         serving=serving_addresses(os.environ),
         mlflow_traces=read("MLFLOW_TRACES_URI", ""),

@@ -75,7 +75,7 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
 
 
 def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPlan) -> EvalReport:
-    log, given, folder = work.log, deployment.endpoints().judge, work.store.path(layout.JUDGE_SERVER)
+    log, given, folder = work.log, deployment.judge_endpoint(), work.store.path(layout.JUDGE_SERVER)
     with (
         inference(work.store, plan, deployment.serving(), log) as engine,
         closing(grader_of(plan.verifier)) as check,

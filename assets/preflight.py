@@ -44,12 +44,9 @@ def launch_faults(deployment: Deployment) -> list[str]:
         lake.check_address()
     except ValueError as error:
         lacks.append(f"traces.lake: {error}")
-    endpoints = deployment.endpoints()
     judge = recipe.rewards.judge
-    if judge is not None and endpoints.judge is None and not is_desk_judge(judge):
+    if judge is not None and deployment.judge_endpoint() is None and not is_desk_judge(judge):
         lacks.append("rewards.judge: set JUDGE_URL to its endpoint (and JUDGE_API_KEY), or remove the section.")
-    if recipe.rewards.rag is not None and endpoints.rag is None and endpoints.judge is None:
-        lacks.append("rewards.rag: set RAG_URL or JUDGE_URL to its endpoint, or remove the section.")
     if recipe.compute.kubernetes is not None:
         try:
             connect(deployment.kubeconfig())

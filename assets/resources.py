@@ -1,4 +1,4 @@
-"""What the assets are given: the deployment (recipe, store, endpoints), and the record of the asset before."""
+"""What the assets are given: the deployment (recipe, store, addresses), and the record of the asset before."""
 
 import shlex
 import subprocess
@@ -24,7 +24,6 @@ from pipeline.registry.base_models import fetch_base, lies_elsewhere, pinned_bas
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rollout.propose import ChampionState, champion
 from pipeline.section import joined
 from pipeline.serving.endpoint import ServingAddresses
@@ -182,11 +181,10 @@ class Deployment(dg.ConfigurableResource):
             return environment().mlflow_address()
         return getattr(source, "uri", str(self.store().path(layout.PRODUCTION)))
 
-    def endpoints(self) -> Endpoints:
-        """Where the judges answer: JUDGE_URL with JUDGE_API_KEY, RAG_URL with RAG_API_KEY."""
-        read = environment()
-        judge, rag = (Endpoint(url, key) if url else None for url, key in (read.judge, read.rag))
-        return Endpoints(judge=judge, rag=rag)
+    def judge_endpoint(self) -> Endpoint | None:
+        """JUDGE_URL with JUDGE_API_KEY; None where no address is set."""
+        url, key = environment().judge
+        return Endpoint(url, key) if url else None
 
     def serving(self) -> ServingAddresses:
         """Where the evaluation's questions are answered: SERVING_URL with SERVING_API_KEY, or by VLLM_PYTHON."""

@@ -38,11 +38,10 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
     """`final_reward` of every governed trace, with its components and, where there is none, the reason."""
     iteration = traces.iteration
     work = deployment.work(iteration, context.log.info)
-    endpoints, settings = deployment.endpoints(), work.recipe.rewards.judge
+    endpoint, settings = deployment.judge_endpoint(), work.recipe.rewards.judge
     folder = work.store.path(layout.JUDGE_SERVER)
-    with shared_lock(work.store), judge_at(settings, endpoints.judge, folder, context.log.info) as judge:
-        endpoints = endpoints._replace(judge=judge)
-        labels: RewardLabels = label_traces(work, endpoints, deployment.lineage(iteration))
+    with shared_lock(work.store), judge_at(settings, endpoint, folder, context.log.info) as judge:
+        labels: RewardLabels = label_traces(work, judge, deployment.lineage(iteration))
     context.log.info(
         f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "
         f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"

@@ -117,7 +117,7 @@ def follow_rollout(
 
     Of an embedded world the servers run for as long as this does, unless `make serve` keeps them.
     """
-    store, name, given = deployment.store(), deployment.recipe().base_model.name, deployment.endpoints().judge
+    store, name, given = deployment.store(), deployment.recipe().base_model.name, deployment.judge_endpoint()
     state = read_state(store, name)
     if not state.active or state.proposal is None:
         return drive(rollout_ports(deployment, log=log), Pace(0.0), log)

@@ -37,9 +37,9 @@ def samples(
     """Fresh completions of the champion to logged prompts, each scored; none where the recipe has no such section."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
     store, iteration, configured = work.store, work.iteration, work.recipe.rewards.reward_model is not None
-    endpoints, folder = deployment.endpoints(), store.path(layout.JUDGE_SERVER)
+    endpoint, folder = deployment.judge_endpoint(), store.path(layout.JUDGE_SERVER)
     drawing = work.recipe.samples is not None
-    with judge_at(work.recipe.rewards.judge if drawing else None, endpoints.judge, folder, work.log) as judge:
+    with judge_at(work.recipe.rewards.judge if drawing else None, endpoint, folder, work.log) as judge:
         fresh: FreshSamples = sample(
             work,
             reward_labels.dataset,
@@ -52,9 +52,7 @@ def samples(
                 store.path(layout.SAMPLE_SERVING),
                 where="samples.serving",
             ),
-            Scorers(
-                endpoints._replace(judge=judge), deployment.lineage(iteration), reward_model if configured else None
-            ),
+            Scorers(judge, deployment.lineage(iteration), reward_model if configured else None),
         )
     if fresh.dataset is None:
         yield output(fresh, "none", {"samples": "none: the recipe has no section `samples`"})

@@ -67,7 +67,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
             refuse_unlaunchable(check)
         with _live(context, deployment, iteration) as live:
             if recipe.compute.kubernetes is None:
-                scorers, given = training_plan.scorers, deployment.endpoints().judge
+                scorers, given = training_plan.scorers, deployment.judge_endpoint()
                 asked = training_plan.rewards.judge if scorers is not None and scorers.ask_judge else None
                 with judge_at(asked, given, store.path(layout.JUDGE_SERVER), context.log.info) as judge:
                     result = train(store, training_plan, recipe.training.timeout_s, context.log.info, judge)

@@ -31,7 +31,7 @@ def _sample(number: int, request: Request) -> RewardSample:
     return RewardSample(
         trace_id=f"t{number}", observation_id="", day="2026-01-05", timestamp=datetime(2026, 1, 5, tzinfo=UTC),
         user_id="u", principal="u", tenant_id=None, consent=True, messages=request.messages, completion="",
-        latency_s=None, reference=None, kind="math", feedback=DOES_NOT_APPLY, contexts=[], unscored="",
+        latency_s=None, reference=None, kind="math", feedback=DOES_NOT_APPLY, unscored="",
     )  # fmt: skip
 
 

@@ -118,7 +118,6 @@ _OWN = (
     "MLFLOW_",
     "NOTIFY_",
     "PREFERENCE_TUNING_",
-    "RAG_",
     "TRACES_",
 )
 

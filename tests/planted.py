@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 VARIABLES = (
     "JUDGE_API_KEY",
-    "RAG_API_KEY",
     "SERVING_API_KEY",
     "LANGFUSE_SECRET_KEY",
     "PGPASSWORD",

@@ -15,7 +15,6 @@ from assets.kpi.records import CostLine
 from evals.measurements import EvalReport
 from k8s.estimate import Range, prices
 from pipeline.recipe import Judge, Recipe
-from pipeline.recipe.rewards import Rag
 from pipeline.recipe.serving import EndpointServing, VllmServing
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.training.goodput import device_hours
@@ -70,7 +69,7 @@ def price_list(recipe: Recipe) -> PriceList:
         device=device,
         evaluation_device=device if same else None,
         evaluation_devices=pod.devices if pod is not None else 1,
-        label_judges=all(_is_priced(each) for each in (recipe.rewards.judge, recipe.rewards.rag)),
+        label_judges=_is_priced(recipe.rewards.judge),
         gate_judge=_is_priced(gate_judge),
         grades_by_judge=gate_judge is not None,
         slot=_slot_price(recipe, device),
@@ -206,7 +205,7 @@ def _judge(name: str, tokens: int, usd: float, is_priced: bool) -> CostLine:
     return CostLine(name=name, usd=Range(low=usd, high=usd))
 
 
-def _is_priced(judge: Judge | Rag | None) -> bool:
+def _is_priced(judge: Judge | None) -> bool:
     """True without a judge, who then takes nothing."""
     fields = {"usd_per_million_prompt_tokens", "usd_per_million_completion_tokens"}
     return judge is None or fields <= judge.model_fields_set

@@ -38,14 +38,6 @@ class Weights(Section):
     """1 for an immediate answer, 0 at `rules.slow_s`."""
     judge: Weight = 0.0
     """The judge's score of 1 to 5, as (score - 1) / 4."""
-    faithfulness: Weight = 0.0
-    """Share of the answer's statements that the retrieved contexts support, by `rag`."""
-    answer_relevancy: Weight = 0.0
-    """How near the questions that the answer would fit are to the one asked, by `rag`."""
-    context_precision: Weight = 0.0
-    """Useful contexts are ranked before useless ones, by `rag`."""
-    context_recall: Weight = 0.0
-    """Share of the reference's statements that the contexts support, by `rag`. It needs a reference answer."""
     custom: Annotated[Weight, Added] = 0.0
     """The value of the function that `custom` names."""
     reward_model: Annotated[Weight, Added] = 0.0
@@ -162,29 +154,6 @@ class Judge(Section):
     """Pairs of completions judged in both orders: how often the judge contradicts itself."""
 
 
-class Rag(Section):
-    """A judge's measures of answers to traces that carry their contexts: RAG_URL, RAG_API_KEY (else the judge's)."""
-
-    model: str
-    """The name that the endpoint serves the scoring model under."""
-    digest: str = ""
-    """Digest of its weights or image, as deployed: with it, new weights behind the same name are another judge."""
-    contexts_key: str = "contexts"
-    """Metadata key of the retrieved passages: a list of texts."""
-    concurrency: Annotated[PositiveInt, Operational] = 4
-    """Traces that are scored at once."""
-    timeout_s: PositiveFloat = 120.0
-    """For each request, and for one metric of one trace: after it no further request is started."""
-    max_tokens: PositiveInt | None = 20_000_000
-    """Budget of an iteration, prompts and answers together; null: no limit."""
-    max_usd: NonNegativeFloat | None = None
-    """The same in US dollars."""
-    usd_per_million_prompt_tokens: Price = 0.0
-    """The endpoint's price of what is sent, for `max_usd` and the bill."""
-    usd_per_million_completion_tokens: Price = 0.0
-    """The endpoint's price of what it answers, for `max_usd` and the bill."""
-
-
 class Review(Section):
     """The weekly sample for people, and what their word is held against."""
 
@@ -203,11 +172,11 @@ class Rewards(Section):
 
     verified: Weights = Weights(correct=1.0, format=0.1, length=0.05)
     """With a reference answer (seed 001). All of it can be computed again on a fresh completion."""
-    rated: Weights = Weights(judge=0.3, faithfulness=0.25, context_recall=0.2, feedback=0.2, latency=0.05)
+    rated: Weights = Weights(judge=0.3, feedback=0.2, latency=0.05)
     """Without one, but with feedback of users (seed 000)."""
-    judged: Weights = Weights(judge=0.4, faithfulness=0.3, answer_relevancy=0.18, context_precision=0.12)
-    """With neither: 0.4 judge and 0.6 for the RAG measures (seed 000)."""
-    fresh: Annotated[Weights, Added] = Weights(judge=0.5, faithfulness=0.3, answer_relevancy=0.2)
+    judged: Weights = Weights(judge=1.0)
+    """With neither."""
+    fresh: Annotated[Weights, Added] = Weights(judge=1.0)
     """Of a completion that was drawn just now and that no reference can check: nobody has rated it."""
     min_weight: Share = 0.5
     """Share of the applying weight that must have answered; a label on less is none."""
@@ -223,8 +192,6 @@ class Rewards(Section):
     """Whose feedback counts, and how much."""
     judge: Judge | None = None
     """A model that scores completions; null: none is asked."""
-    rag: Rag | None = None
-    """Measures of answers to traces with retrieved contexts; null: none are taken."""
     custom: Annotated[CustomReward | None, Added] = None
     """A function of your own that scores completions; null: none is called."""
     reward_model: Annotated[RewardModelSettings | None, Added] = None

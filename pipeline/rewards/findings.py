@@ -22,7 +22,7 @@ from pipeline import layout
 from pipeline.removal import Removal, of_lines
 from pipeline.storage import Store
 
-Source = Literal["verifier", "judge", "rag", "order", "admission", "custom"]
+Source = Literal["verifier", "judge", "order", "admission", "custom"]
 
 
 class JournalLine(msgspec.Struct, omit_defaults=True):

@@ -2,7 +2,7 @@
 
 Owns who is asked about which trace (a judge where its weight counts and nothing better is known), the admission of the
 judge before its first question, and the journal that each answer is written to as it comes. Refuses to score: labels
-are composed from the journal. The measures of retrieved passages are `retrieval_stage`.
+are composed from the journal.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec import structs
 
@@ -31,7 +30,6 @@ from pipeline.rewards.judge import (
 )
 from pipeline.rewards.order_checks import OrderChecks
 from pipeline.rewards.paid_answers import AnswerCount, PaidAccount
-from pipeline.rewards.retrieval_stage import RetrievalStage
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.storage import Record, Store
 from pipeline.traces.context import IterationContext
@@ -40,18 +38,10 @@ from pipeline.traces.records import Window
 from pipeline.traces.scope import where
 
 
-class Endpoints(NamedTuple):
-    """Where the judges are, from the environment; None where nothing is set."""
-
-    judge: Endpoint | None = None
-    rag: Endpoint | None = None
-
-
 class JudgeStageResult(Record):
-    """Who was asked, and what came of it. Ids are '' where the recipe names nobody."""
+    """Who was asked, and what came of it. `judge_id` is '' where the recipe names nobody."""
 
     judge_id: str = ""
-    rag_id: str = ""
     admission: Admission | None = None
     unasked: str = "judge_unasked"
     """Why the judge said nothing of a completion that it should have been asked about."""
@@ -67,7 +57,7 @@ def judge_traces(
     lake: Lake,
     window: Window,
     opinions: Path,
-    endpoints: Endpoints,
+    endpoint: Endpoint | None,
     lineage: Collection[str],
 ) -> JudgeStageResult:
     """Ask what is not known yet about the traces of `window`. `lineage`: digests that the judge must not have.
@@ -77,8 +67,8 @@ def judge_traces(
     Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
     """
     days = window.days
-    with open_panel(context, PaidAccount(context.iteration.id, days), endpoints, lineage) as panel:
-        for day in days if panel.stages else ():
+    with open_panel(context, PaidAccount(context.iteration.id, days), endpoint, lineage) as panel:
+        for day in days if panel.judge is not None else ():
             day_opinions = scores_of(opinions / f"{day}.parquet")
             with panel.day(day) as ask:
                 for batch in lake.batches([day], window.snapshot, COLUMNS, where(window.scope)):
@@ -88,63 +78,63 @@ def judge_traces(
 
 @contextmanager
 def open_panel(
-    context: IterationContext, account: PaidAccount, endpoints: Endpoints, lineage: Collection[str]
+    context: IterationContext, account: PaidAccount, endpoint: Endpoint | None, lineage: Collection[str]
 ) -> Generator[JudgePanel]:
-    """The paid judges that the recipe names, to be asked about completions to prompts of the account's days.
+    """The paid judge that the recipe names, to be asked about completions to prompts of the account's days.
 
-    Raises ValueError when one is named and has no endpoint.
+    Raises ValueError when it has no endpoint.
     """
-    settings = context.recipe.rewards
+    section = context.recipe.rewards.judge
     with ExitStack() as stack:
-        judge = retrieval = None
-        if settings.judge is not None:
-            endpoint = _needed(endpoints.judge, "rewards.judge", "JUDGE_URL")
-            judge = JudgeStage(stack, context, settings.judge, endpoint, lineage, account)
-        if settings.rag is not None:
-            endpoint = _needed(endpoints.rag or endpoints.judge, "rewards.rag", "RAG_URL or JUDGE_URL")
-            retrieval = RetrievalStage(stack, context, settings.rag, endpoint, account)
-        yield JudgePanel(context.store, judge, retrieval)
+        judge = None
+        if section is not None:
+            if endpoint is None:
+                raise ValueError(
+                    "The recipe has rewards.judge, and no endpoint is set. Set JUDGE_URL, or remove the section."
+                )
+            judge = JudgeStage(stack, context, section, endpoint, lineage, account)
+        yield JudgePanel(context.store, judge)
 
 
 class JudgePanel:
-    """The paid judges while they are asked, day after day."""
+    """The paid judge, if the recipe names one, while it is asked day after day."""
 
-    def __init__(self, store: Store, judge: JudgeStage | None, retrieval: RetrievalStage | None) -> None:
-        self._store, self._judge, self._retrieval = store, judge, retrieval
-        self.stages = [stage for stage in (judge, retrieval) if stage is not None]
+    def __init__(self, store: Store, judge: JudgeStage | None) -> None:
+        self._store, self.judge = store, judge
 
     @contextmanager
     def day(self, day: str) -> Generator[Callable[[Sequence[RewardSample]], None]]:
         """Asks what is not known yet about samples of traces of one day."""
         with journal(self._store, day) as writer:
-            answered = settled(self._store) if self.stages else {}
-            here = settled(self._store, day) if self.stages else {}
+            judge = self.judge
+            answered = settled(self._store) if judge is not None else {}
+            here = settled(self._store, day) if judge is not None else {}
             elsewhere = {key: line for key, line in answered.items() if key not in here and not line.again}
-            if self._judge is not None:
-                self._judge.orders.new_day()
+            if judge is not None:
+                judge.orders.new_day()
 
             def ask(batch: Sequence[RewardSample]) -> None:
-                asked = [sample for sample in batch if not sample.unscored]
-                for stage in self.stages:
-                    stage.ask(asked, answered, writer)
-                if self._judge is not None:
-                    self._judge.copy(asked, elsewhere, writer)
+                if judge is not None:
+                    asked = [sample for sample in batch if not sample.unscored]
+                    judge.ask(asked, answered, writer)
+                    judge.copy(asked, elsewhere, writer)
 
             yield ask
 
     def result(self) -> JudgeStageResult:
         """Who was asked, and what came of it."""
-        judge, retrieval = self._judge, self._retrieval
+        judge = self.judge
+        if judge is None:
+            return JudgeStageResult()
         return JudgeStageResult(
-            judge_id=judge.id if judge is not None else "",
-            rag_id=retrieval.id if retrieval is not None else "",
-            admission=judge.admission() if judge is not None else None,
-            unasked=judge.unasked if judge is not None else "judge_unasked",
-            order=judge.orders.contradictions() if judge is not None else UNKNOWN,
-            asked=sum(stage.count.asked for stage in self.stages),
-            remembered=sum(stage.count.remembered for stage in self.stages),
-            tokens=sum(stage.budget.spent_tokens for stage in self.stages),
-            usd=sum(stage.budget.spent_usd for stage in self.stages),
+            judge_id=judge.id,
+            admission=judge.admission(),
+            unasked=judge.unasked,
+            order=judge.orders.contradictions(),
+            asked=judge.count.asked,
+            remembered=judge.count.remembered,
+            tokens=judge.budget.spent_tokens,
+            usd=judge.budget.spent_usd,
         )
 
 
@@ -267,12 +257,6 @@ def judgement_line(line: JournalLine, judgement: Judgement) -> JournalLine:
         usd=judgement.usd,
         again=not judgement.final,
     )
-
-
-def _needed(endpoint: Endpoint | None, section: str, variable: str) -> Endpoint:
-    if endpoint is None:
-        raise ValueError(f"The recipe has {section}, and no endpoint is set. Set {variable}, or remove the section.")
-    return endpoint
 
 
 def judge_key(judge_id: str, sample: RewardSample) -> str:

@@ -27,17 +27,15 @@ from pipeline.rewards.custom import check_function, custom_id
 from pipeline.rewards.custom_stage import custom_keys, score_rest
 from pipeline.rewards.feedback import count_set_aside, settle_window
 from pipeline.rewards.findings import JournalLine, journal, key_of, known
+from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge_stage import (
-    Endpoints,
     JudgeStageResult,
     audits,
     judge_key,
     judge_traces,
     wants_judge,
 )
-from pipeline.rewards.rag import METRICS
 from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, RewardLabels
-from pipeline.rewards.retrieval_stage import retrieval_key, wants_retrieval
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
 from pipeline.rewards.summary import summarise
@@ -83,7 +81,7 @@ class LabelCounts(NamedTuple):
     remembered: int
 
 
-def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Collection[str]) -> RewardLabels:
+def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: Collection[str]) -> RewardLabels:
     """Label every governed trace of the iteration once and publish the table.
 
     `lineage`: digests of the policy and what it came from; the judge must be none of them. Raises ValueError when the
@@ -102,7 +100,7 @@ def label_traces(context: IterationContext, endpoints: Endpoints, lineage: Colle
         with store.staged(folder) as staging, open_lake(context.lake) as lake:
             window = window_of(store, lake, iteration.dataset)
             opinions = settle_window(context, lake, window)
-            panel = judge_traces(context, lake, window, opinions, endpoints, lineage)
+            panel = judge_traces(context, lake, window, opinions, endpoint, lineage)
             parts = [
                 LabelTask(
                     root=str(store.root),
@@ -255,8 +253,7 @@ def _paid_keys(panel: JudgeStageResult, sample: RewardSample, settings: Rewards)
     if sample.unscored:
         return {}
     asked = wants_judge(sample, settings) or audits(sample, settings)
-    keys = {"judge": judge_key(panel.judge_id, sample)} if asked else {}
-    return keys | ({"rag": retrieval_key(panel.rag_id, sample)} if wants_retrieval(sample, settings) else {})
+    return {"judge": judge_key(panel.judge_id, sample)} if asked else {}
 
 
 def _label(
@@ -277,8 +274,8 @@ def _label(
     for source, key in paid.items():
         if key in lines:
             findings |= _scored(lines[key])
-        elif source == "rag" or wants_judge(sample, part.settings):
-            findings |= _missing_judges(source, part.panel)
+        elif source == "judge" and wants_judge(sample, part.settings):
+            findings["judge"] = Finding(None, part.panel.unasked)
     spoken = {source: lines[key] for source, key in paid.items() if key in lines}
     reward = compose(findings, sample.profile, part.settings)
     if sample.unscored:
@@ -293,7 +290,6 @@ def _label(
         **_reward_columns(reward),
         "verifier_version": VERSION if verdict is not None else None,
         "judge_id": part.panel.judge_id if "judge" in spoken else None,
-        "rag_id": part.panel.rag_id if "rag" in spoken else None,
         "custom_id": part.custom_id if "custom" in spoken else None,
         "custom_detail": spoken["custom"].answer or None if "custom" in spoken else None,
         "tokens": sum(line.tokens for line in spoken.values()),
@@ -304,15 +300,6 @@ def _label(
 def _scored(line: JournalLine) -> dict[str, Finding]:
     findings = {name: Finding(value) for name, value in line.values.items()}
     return findings | {name: Finding(None, reason) for name, reason in line.missing.items()}
-
-
-def _missing_judges(source: str, panel: JudgeStageResult) -> dict[str, Finding]:
-    """Who should have been asked and was not does not merely not apply: the label must not pretend so."""
-    return (
-        {"judge": Finding(None, panel.unasked)}
-        if source == "judge"
-        else dict.fromkeys(METRICS, Finding(None, "rag_unasked"))
-    )
 
 
 def _reward_columns(reward: Reward) -> dict[str, Any]:

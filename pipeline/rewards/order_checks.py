@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pipeline.estimate import Estimate, share
 from pipeline.rewards.findings import JournalLine, key_of
 from pipeline.rewards.judge import Preferred
-from pipeline.rewards.paid_answers import PaidScores, line_of
 from pipeline.rewards.samples import RewardSample
 
 REMEMBERED = 100
@@ -50,10 +49,18 @@ class OrderChecks:
         self._consistent[key] = preference.consistent
         values = {} if preference.consistent is None else {"consistent": float(preference.consistent)}
         missing = {} if preference.consistent is not None else {"consistent": str(preference.reason)}
-        scores = PaidScores(values, missing, preference.tokens, preference.usd)
-        line = line_of(key, "order", self._iteration, first, scores)
-        line.again = not preference.final
-        return line
+        return JournalLine(
+            key=key,
+            source="order",
+            iteration=self._iteration,
+            trace_id=first.trace_id,
+            user_id=first.user_id,
+            values=values,
+            missing=missing,
+            tokens=preference.tokens,
+            usd=preference.usd,
+            again=not preference.final,
+        )
 
     def contradictions(self) -> Estimate:
         """Share of the pairs on which the judge contradicts itself when their order is swapped."""

@@ -1,5 +1,4 @@
-"""What a paid question and its answer have in common, whoever is asked: what is still to be asked, within which budget,
-and the journal's line for what came.
+"""What of the paid judge's questions is still to be asked, and within which budget.
 
 The key of an answer in the journal holds all that decides it: who judges by what, and what is judged.
 """
@@ -9,21 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.recipe.rewards import Judge, Rag
+from pipeline.recipe.rewards import Judge
 from pipeline.rewards.findings import JournalLine, JudgeSpending, Source, spent
 from pipeline.rewards.judge.budget import Budget
-from pipeline.rewards.rag import AGAIN
 from pipeline.rewards.samples import RewardSample
 from pipeline.storage import Store
-
-
-class PaidScores(NamedTuple):
-    """What was asked about one row: scores by measure, the reasons of those that are missing, and the price."""
-
-    values: dict[str, float]
-    missing: dict[str, str]
-    tokens: int
-    usd: float
 
 
 class AnswerCount:
@@ -51,7 +40,7 @@ class PaidAccount(NamedTuple):
 
     def budget(
         self,
-        section: Judge | Rag,
+        section: Judge,
         store: Store,
         sources: Sequence[Source],
         elsewhere: Sequence[JudgeSpending] = (),
@@ -66,18 +55,3 @@ class PaidAccount(NamedTuple):
             spent_tokens=sum(each.tokens for each in paid),
             spent_usd=sum(each.usd for each in paid),
         )
-
-
-def line_of(key: str, source: Source, iteration: str, sample: RewardSample, scores: PaidScores) -> JournalLine:
-    return JournalLine(
-        key=key,
-        source=source,
-        iteration=iteration,
-        trace_id=sample.trace_id,
-        user_id=sample.user_id,
-        values=scores.values,
-        missing=scores.missing,
-        tokens=scores.tokens,
-        usd=scores.usd,
-        again=not AGAIN.isdisjoint(scores.missing.values()),
-    )

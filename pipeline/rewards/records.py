@@ -22,10 +22,6 @@ COMPONENTS = (
     "feedback",
     "latency",
     "judge",
-    "faithfulness",
-    "answer_relevancy",
-    "context_precision",
-    "context_recall",
     "custom",
     "reward_model",
 )
@@ -68,7 +64,6 @@ LABELS = pa.schema(
         ("missing", pa.string()),  # JSON: component to reason, of those that should have spoken
         ("verifier_version", pa.string()),
         ("judge_id", pa.string()),  # digest of judge, rubric and prompt; null where it did not speak
-        ("rag_id", pa.string()),  # the same of the RAG measures
         ("custom_id", pa.string()),  # digest of the user's own function; null where it was not called
         ("custom_detail", pa.string()),  # what it raised, or returned in place of a value; null without one
         ("tokens", pa.int64()),  # of all judges, over all that was asked for this label

@@ -1,6 +1,6 @@
 """What labelling sees of a governed row: the completion, what it can be held against, and who stands behind it.
 
-Owns how a row says its kind of check, its tenant and its contexts. Refuses to score.
+It reads a row's kind of check and its tenant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pipeline.conversation import UNSHOWABLE, answer_of, conversation, is_whole
 from pipeline.recipe.rewards import Rewards, VerifierKind
 from pipeline.rewards.composite import Profile, profile_of
 from pipeline.rewards.feedback import principal, tenant_of
-from pipeline.rewards.rag import contexts_of
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.traces.arrow import pc
 from pipeline.traces.prompt_sets import UNANSWERED
@@ -64,7 +63,6 @@ class RewardSample(NamedTuple):
     reference: str | None
     kind: str
     feedback: Finding
-    contexts: list[str]
     unscored: str
     """Why the row gets no reward and nobody is asked about it: a call in it is none that a model can be shown, or it is
     a prompt that nobody has answered; "" for any other."""
@@ -96,7 +94,6 @@ def samples(
 
 def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding], settings: Rewards) -> RewardSample:
     metadata = _object(row["metadata"])
-    contexts_key = settings.rag.contexts_key if settings.rag else ""
     return RewardSample(
         trace_id=row["trace_id"],
         observation_id=row["observation_id"],
@@ -112,7 +109,6 @@ def _sample(row: Mapping[str, Any], opinions: Mapping[tuple[str, str], Finding],
         reference=row["reference"] or None,
         kind=_kind(metadata.get(settings.verifier.kind_key), settings.verifier.kind),
         feedback=opinions.get((row["trace_id"], row["observation_id"]), DOES_NOT_APPLY),
-        contexts=contexts_of(row["metadata"], contexts_key) if contexts_key in metadata else [],
         unscored=_unscored(row),
         metadata=json.dumps(metadata, ensure_ascii=False, sort_keys=True) if settings.custom else "{}",
     )

@@ -43,7 +43,7 @@ MIN_SHARED = 20
 """Rows on which two components both speak, from which their agreement is worth a line."""
 RANKED = 20_000
 """Rows that enter a rank correlation, drawn from more: its interval is then some 0.03 wide, its cost bounded."""
-OPINIONS = ("correct", "feedback", "judge", "faithfulness")
+OPINIONS = ("correct", "feedback", "judge")
 """Components that each judge the whole completion: where they are far apart, one of them is wrong."""
 FAR_APART = 0.5
 MAX_TEXT = 300

@@ -52,7 +52,6 @@ class FreshSamples(Record):
     histogram: tuple[int, ...] = ()
     """Rewards in 20 equal bins of [0, 1]."""
     judge_id: str = ""
-    rag_id: str = ""
     reward_model: str = ""
     """Digest of the reward model that scored; "" without one."""
     seconds: float | None = None

@@ -24,7 +24,7 @@ from pipeline import layout
 from pipeline.recipe.rewards import Rewards
 from pipeline.recipe.samples import Samples
 from pipeline.rewards.custom import custom_id
-from pipeline.rewards.judge_stage import Endpoints, JudgeStageResult, open_panel
+from pipeline.rewards.judge_stage import JudgeStageResult, open_panel
 from pipeline.rewards.label import label_samples
 from pipeline.rewards.paid_answers import PaidAccount
 from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
@@ -37,6 +37,7 @@ from pipeline.samples.prompts import sampled_prompts
 from pipeline.samples.records import SAMPLES, UNENDED, FreshSamples
 from pipeline.selection.pairing import LabelledRow, read_askable
 from pipeline.selection.trainable import HeldApart, trainable
+from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, InferenceEngine
 from pipeline.storage import DatasetRef, digest_file
 from pipeline.traces.context import IterationContext
@@ -60,7 +61,7 @@ class ScoreTask(NamedTuple):
 class Scorers(NamedTuple):
     """Who may be asked about a completion, and who must not."""
 
-    endpoints: Endpoints
+    judge: Endpoint | None
     lineage: Collection[str]
     """Digests of the policy and what it came from; no judge may have one of them."""
     reward_model: RewardModelReport | None = None
@@ -122,7 +123,7 @@ def _scored(
     days = sorted({prompt.day for prompt in prompts})
     account = PaidAccount(f"{context.iteration.id}/{layout.SAMPLE_TABLE}", days)
     by_day = {day: _of_day(day, prompts, drawn) for day in days}
-    with open_panel(context, account, scorers.endpoints, scorers.lineage) as opened:
+    with open_panel(context, account, scorers.judge, scorers.lineage) as opened:
         for day, drawn_then in by_day.items():
             with opened.day(day) as ask:
                 ask([each for each, answer, _ in drawn_then if _is_scored(each, answer)])
@@ -202,7 +203,6 @@ def _record(
         best_reward=fmean(best) if best else 0.0,
         histogram=tuple(int(n) for n in bins),
         judge_id=panel.judge_id,
-        rag_id=panel.rag_id,
         reward_model=reward_model.model.digest if reward_model and reward_model.model else "",
         judge_tokens=panel.tokens,
         usd=panel.usd,

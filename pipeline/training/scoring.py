@@ -14,7 +14,6 @@ from pipeline.recipe import Rewards, Training
 from pipeline.recipe.rewards import Weights
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.judge.session import judge_id
-from pipeline.rewards.rag import METRICS
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.storage import ModelRef, Record
@@ -80,11 +79,8 @@ def _watching(weights: Weights, training: Training, configured: list[ScorerName]
 
 def _refuse_uncarried(training: Training, rewards: Rewards, reward: tuple[ScorerName, ...]) -> None:
     problem = ""
-    retrieval = [name for name in METRICS if rewards.rag is not None and getattr(rewards.fresh, name) > 0]
     if training.engine != "trl":
         problem = f"training.engine {training.engine} knows right and wrong alone. Set trl"
-    elif retrieval:
-        problem = f"rewards.fresh weighs {', '.join(retrieval)}, which no training measures. Set them to 0"
     elif not reward:
         problem = "rewards.fresh weighs no scorer that the recipe has. Add rewards.judge or rewards.reward_model"
     elif not training.validation.every_steps:

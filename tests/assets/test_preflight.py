@@ -13,7 +13,7 @@ from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 
 ROOT = Path(__file__).parents[2]
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
-VARIABLES = ("TRACES_DATABASE_URL", "LAKE_CATALOGUE_URI", "JUDGE_URL", "RAG_URL")
+VARIABLES = ("TRACES_DATABASE_URL", "LAKE_CATALOGUE_URI", "JUDGE_URL")
 
 
 def faults(root: Path, *overrides: str) -> list[str]:
@@ -37,7 +37,6 @@ def test_a_recipe_that_does_not_resolve_is_the_only_fault(tmp_path: Path) -> Non
         ("traces.source={kind: postgres_table}", "TRACES_DATABASE_URL"),
         ("traces.lake.catalogue=rest", "LAKE_CATALOGUE_URI"),
         ("rewards.judge={model: a-judge, digest: d}", "JUDGE_URL"),
-        ("rewards.rag={model: a-judge}", "RAG_URL"),
     ],
 )
 def test_what_the_environment_lacks_is_named(

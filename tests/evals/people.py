@@ -21,7 +21,6 @@ from pipeline.iteration import identify
 from pipeline.recipe import Evaluation, Selection
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import ProductionSuite, TracesSuite
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.verifiers import Grade, VerifierTask, grade
@@ -85,7 +84,7 @@ class People(Place):
 
     def select(self, work: IterationContext, now: datetime = NOW) -> tuple[PreferenceDataset, tuple[Suite, ...]]:
         """Labels, and what the asset `preference_dataset` does."""
-        labels: RewardLabels = label_traces(work, Endpoints(), ())
+        labels: RewardLabels = label_traces(work, None, ())
         freeze(work, labels.dataset, now)
         listed = suites(work.store, work.recipe.evaluation)
         pin(work.store, work.path(), listed)

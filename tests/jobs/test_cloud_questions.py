@@ -13,7 +13,6 @@ from k8s.launchable import check_launch
 from pipeline import layout
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfuseExportSource
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect
@@ -57,7 +56,7 @@ def select(root: Path, recipe: Recipe, checkable: bool) -> Selected:
     store, source = Store(root / "data"), LangfuseExportSource(uri=str(root / "export"))
     iteration = govern(store, source, source.uri).iteration
     work = IterationContext(store, recipe, local_lake(store), lambda line: None, "", iteration)
-    labels = label_traces(work, Endpoints(), ())
+    labels = label_traces(work, None, ())
     agreed = partial(consented, store, work.lake, iteration.dataset)
     dataset = build(work, labels.dataset, HeldApart({}), agreed, trust_in(labels))
     expected = expect(

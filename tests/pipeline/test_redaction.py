@@ -95,7 +95,7 @@ def test_what_a_process_prints_is_guarded() -> None:
 
 
 def test_the_search_for_planted_secrets_finds_one(tmp_path: Path) -> None:
-    (tmp_path / "run.log").write_text(f"asked with {planted()['RAG_API_KEY']}")
+    (tmp_path / "run.log").write_text(f"asked with {planted()['JUDGE_API_KEY']}")
     (tmp_path / f"{MARK}.txt").touch()
     pq.write_table(pa.table({"text": [MARK * 50] * 100}), tmp_path / "rows.parquet", compression="zstd")
     (tmp_path / "clean.txt").write_text("nothing")

@@ -88,7 +88,6 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         "rewards": {
             "verifier": {"workers": True},
             "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),
-            "rag": {"concurrency": True},
             "custom": {"workers": True, "folder": True},
             "reward_model": {"timeout_s": True, "scoring_batch_size": True},
             "review": True,

@@ -49,7 +49,7 @@ def objections(
 def counts_beside(report: RewardModelReport, weights: Weights) -> bool:
     """Whether the model's word enters a reward of these weights: it is admitted, or it lacks nothing but probes and
     another scorer, which may see what it does not, has a weight too."""
-    covered = any(getattr(weights, name) > 0 for name in ("judge", "custom", "faithfulness"))
+    covered = any(getattr(weights, name) > 0 for name in ("judge", "custom"))
     return report.admitted or (covered and 0 < len(report.reasons) == len(report.failed_probes))
 
 

@@ -25,7 +25,6 @@ from pipeline.methods import DPO
 from pipeline.recipe import Checkpoints, Compute, Rollout, Selection, Training
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, record
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import RolloutCandidate, propose
@@ -176,7 +175,7 @@ class Place:
         selection = Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0)
         training = TRAINING.model_copy(update={"checkpoints": Checkpoints(mirror=str(self.root / "mirror"))})
         context = context_of(store, iteration, self.lake, selection=selection, training=training)
-        labels = label_traces(context, Endpoints(), ())
+        labels = label_traces(context, None, ())
         consent = partial(consented, store, self.lake, dataset)
         preferences = build(context, labels.dataset, HeldApart({}), consent, Trust())
         plan = plan_training(context, preferences, {}, consent)

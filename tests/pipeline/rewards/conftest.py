@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.recipe import Compute, Rewards
 from pipeline.recipe.traces import LangfuseExportSource
-from pipeline.rewards.judge_stage import Endpoints
+from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.storage import Store
@@ -20,7 +20,6 @@ from tests.contexts import context_of
 from tests.pipeline.traces.conftest import govern, observation, write
 
 ALONE = Compute(workers=1)
-NOWHERE = Endpoints()
 Label = Callable[..., RewardLabels]
 Rows = Iterable[dict[str, Any]]
 
@@ -48,7 +47,7 @@ def labeller(store: Store, export: Path) -> Label:
 
     def once(
         compute: Compute = ALONE,
-        endpoints: Endpoints = NOWHERE,
+        endpoint: Endpoint | None = None,
         lineage: Iterable[str] = (),
         digest: str = "r",
         governed_by: Mapping[str, Any] = {},
@@ -60,7 +59,7 @@ def labeller(store: Store, export: Path) -> Label:
         iteration = governed.iteration.model_copy(update={"id": f"{governed.iteration.id}{digest}"})
         rewards = Rewards(**settings)
         context = context_of(store, iteration, log=log, rewards=rewards, compute=compute)
-        return label_traces(context, endpoints, frozenset(lineage))
+        return label_traces(context, endpoint, frozenset(lineage))
 
     return once
 

@@ -43,41 +43,38 @@ def test_a_fresh_completion_is_scored_as_such_or_verified() -> None:
 
 
 def test_the_seeds_weights_are_the_defaults() -> None:
-    """Seed 001's shaped reward, and seed 000's two mixes of judge and RAG: 0.6 * rag + 0.4 * judge among them."""
+    """Seed 001's shaped reward, and what of seed 000's mix of judge and feedback the pipeline measures itself."""
     shaped = compose(said(correct=1.0, format=1.0, length=0.0), "verified", SETTINGS)
     assert shaped.final_reward == approx((1.0 + 0.1) / 1.15)
-    rag = 0.5 * 0.9 + 0.3 * 0.8 + 0.2 * 0.5
-    whole = said(judge=0.25, faithfulness=0.9, answer_relevancy=0.8, context_precision=0.5)
-    assert compose(whole, "judged", SETTINGS).final_reward == approx(0.6 * rag + 0.4 * 0.25)
-    mixed = said(judge=0.5, faithfulness=0.9, context_recall=0.7, feedback=0.75, latency=1.0)
-    expected = 0.3 * 0.5 + 0.25 * 0.9 + 0.2 * 0.7 + 0.2 * 0.75 + 0.05
-    assert compose(mixed, "rated", SETTINGS).final_reward == approx(expected)
+    assert compose(said(judge=0.25), "judged", SETTINGS).final_reward == 0.25
+    mixed = said(judge=0.5, feedback=0.75, latency=1.0)
+    assert compose(mixed, "rated", SETTINGS).final_reward == approx((0.3 * 0.5 + 0.2 * 0.75 + 0.05) / 0.55)
 
 
 def test_composite_leaves_out_what_does_not_apply() -> None:
-    reward = compose({**said(judge=0.5), "faithfulness": DOES_NOT_APPLY}, "judged", SETTINGS)
+    reward = compose({**said(judge=0.5), "feedback": DOES_NOT_APPLY}, "rated", SETTINGS)
     assert (reward.final_reward, reward.weights) == (0.5, {"judge": 1.0})
 
 
 def test_a_light_silence_is_renormalised_and_a_heavy_one_is_null() -> None:
-    light = compose(said(judge=0.5, faithfulness=1.0, answer_relevancy="rag_timeout"), "judged", SETTINGS)
-    assert light.final_reward == approx((0.4 * 0.5 + 0.3) / 0.7)
-    assert light.missing == {"answer_relevancy": "rag_timeout"}
+    light = compose(said(judge=0.5, feedback=1.0, latency="error"), "rated", SETTINGS)
+    assert light.final_reward == approx((0.3 * 0.5 + 0.2) / 0.5)
+    assert light.missing == {"latency": "error"}
     heavy = compose(said(correct="timeout", format=1.0, length=1.0), "verified", SETTINGS)
     assert (heavy.final_reward, heavy.reason, heavy.weights) == (None, "timeout", {})
 
 
 def test_the_reason_is_of_the_heaviest_that_was_silent() -> None:
-    settings = Rewards(judged=Weights(judge=0.4, faithfulness=0.25, answer_relevancy=0.35))
-    findings = said(judge=1.0, faithfulness="rag_timeout", answer_relevancy="rag_http")
-    reward = compose(findings, "judged", settings)
-    assert (reward.final_reward, reward.reason) == (None, "rag_http"), "0.4 of the weight spoke"
+    settings = Rewards(rated=Weights(feedback=0.4, correct=0.25, judge=0.35))
+    findings = said(feedback=1.0, correct="timeout", judge="judge_http")
+    reward = compose(findings, "rated", settings)
+    assert (reward.final_reward, reward.reason) == (None, "judge_http"), "0.4 of the weight spoke"
 
 
 def test_weights_count_by_their_ratios_however_small() -> None:
     for scale in (5e-324, 1e-12, 1000.0):
-        settings = Rewards(judged=Weights(judge=scale, faithfulness=scale))
-        assert compose(said(judge=1.0, faithfulness=0.5), "judged", settings).final_reward == 0.75
+        settings = Rewards(judged=Weights(judge=scale, reasoning=scale))
+        assert compose(said(judge=1.0, reasoning=0.5), "judged", settings).final_reward == 0.75
     with raises(ValidationError, match="less than or equal to 1000"):
         Weights(judge=1e308)
 

@@ -62,7 +62,7 @@ def test_findings_prefer_what_stands(store: Store, order: tuple[bool, bool]) -> 
 
 def test_findings_sum_costs_over_attempts(store: Store) -> None:
     note(store, line("a", tokens=3, usd=0.5), line("b", tokens=4, usd=0.25, again=True))
-    note(store, line("c", tokens=100, iteration="other"), line("d", tokens=100, source="rag"))
+    note(store, line("c", tokens=100, iteration="other"), line("d", tokens=100, source="admission"))
     note(store, line("e", tokens=5), day="2026-01-06")
     total = spent(store, [DAY, "2026-01-06"], "i", "judge")
     assert (total.tokens, total.usd) == (12, 0.75)

@@ -16,13 +16,11 @@ import pytest
 from pipeline.rewards import findings
 from pipeline.rewards.judge import Endpoint, JudgeRefused
 from pipeline.rewards.judge.controls import CONTROLS
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.storage import Store
 from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of
 from .judge.endpoint import MODEL, Request, Said, Server, completion, parts, preferring, scored, serving
-from .rag_server import BAD, GOOD, GRADER, ROW, form_of, reader
 
 pytestmark = pytest.mark.slow
 
@@ -53,8 +51,8 @@ def answer(n: int) -> str:
     return f"{n % 5 + 1} of five, said the {n}th."
 
 
-def at(server: Server) -> Endpoints:
-    return Endpoints(judge=Endpoint(server.url, "key"))
+def at(server: Server) -> Endpoint:
+    return Endpoint(server.url, "key")
 
 
 def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: Label) -> None:
@@ -62,7 +60,7 @@ def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: L
     day_file(export, 5, [*rows, call(7, "#### 3", "3"), call(8, "Loved.")])
     write(export, "scores/a.jsonl", [score(1, 8, 1.0)])
     with serving(fair) as server:
-        labels = label(endpoints=at(server), judge=JUDGE)
+        labels = label(endpoint=at(server), judge=JUDGE)
     result = rows_of(labels)
     assert [result[f"t{n}"]["judge"] for n in range(4)] == [0.0, 0.25, 0.5, 0.75]
     assert [result[f"t{n}"]["final_reward"] for n in range(4)] == pytest.approx([0.0, 0.25, 0.5, 0.75])
@@ -77,7 +75,7 @@ def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: L
 def test_nothing_is_paid_for_rows_that_do_not_count(export: Path, label: Label) -> None:
     day_file(export, 5, [call(n, answer(n), provided_model_name=f"tiny/{n % 2 + 1}") for n in range(4)])
     with serving(fair) as server:
-        labels = label(endpoints=at(server), judge=JUDGE, governed_by={"attribution": "model", "version": 2})
+        labels = label(endpoint=at(server), judge=JUDGE, governed_by={"attribution": "model", "version": 2})
     assert set(rows_of(labels)) == {"t1", "t3"}
     assert sorted(about_traces(server)) == [answer(1), answer(3)]
 
@@ -86,9 +84,9 @@ def test_judge_is_not_asked_where_users_have_spoken(export: Path, label: Label) 
     day_file(export, 5, [call(0, answer(3))])
     write(export, "scores/a.jsonl", [score(1, 0, 1.0)])
     with serving(fair) as server:
-        assert rows_of(label(endpoints=at(server), judge=JUDGE))["t0"]["judge"] is None
+        assert rows_of(label(endpoint=at(server), judge=JUDGE))["t0"]["judge"] is None
         assert server.requests == [], "nor is it admitted"
-        both = rows_of(label(digest="both", endpoints=at(server), judge={**JUDGE, "skip_rated": False}))["t0"]
+        both = rows_of(label(digest="both", endpoint=at(server), judge={**JUDGE, "skip_rated": False}))["t0"]
     assert (both["judge"], both["feedback"]) == (0.75, 0.75)
     assert json.loads(both["weights"])["judge"] == pytest.approx(0.3 / 0.55)
 
@@ -103,7 +101,7 @@ def test_an_abstention_is_a_null_with_its_reason(export: Path, label: Label) -> 
         return completion("I would say it is good.") if text == answer(2) else fair(server, request, place)
 
     with serving(moody) as server:
-        labels = label(endpoints=at(server), judge=JUDGE)
+        labels = label(endpoint=at(server), judge=JUDGE)
     result = rows_of(labels)
     assert [result[f"t{n}"]["reason"] for n in range(3)] == ["", "judge_out_of_range", "judge_malformed"]
     assert json.loads(result["t1"]["missing"]) == {"judge": "judge_out_of_range"}
@@ -115,10 +113,10 @@ def test_an_abstention_is_a_null_with_its_reason(export: Path, label: Label) -> 
 def test_nothing_is_paid_for_twice(export: Path, label: Label) -> None:
     day_file(export, 5, [call(n, answer(n)) for n in range(3)])
     with serving(fair) as server:
-        label(endpoints=at(server), judge=JUDGE)
+        label(endpoint=at(server), judge=JUDGE)
         paid = len(server.requests)
         day_file(export, 6, [call(9, answer(9), day=6)])
-        second = label(endpoints=at(server), judge=JUDGE)
+        second = label(endpoint=at(server), judge=JUDGE)
     assert len(server.requests) == paid + ADMISSION + 1, "another iteration admits its judge again"
     assert (second.judge.asked, second.judge.remembered) == (1, 3)
     assert second.coverage == 1.0
@@ -133,11 +131,11 @@ def test_one_answer_of_many_traces_is_paid_once(export: Path, label: Label) -> N
             [call(n, answer(3), day=day, user_id=f"u{n}", input="Which?") for n in range(10 * day, 10 * day + 10)],
         )
     with serving(fair) as server:
-        labels = label(endpoints=at(server), judge=JUDGE)
+        labels = label(endpoint=at(server), judge=JUDGE)
         assert about_traces(server) == [answer(3)]
         assert {row["judge"] for row in rows_of(labels).values()} == {0.75} and labels.coverage == 1.0
         day_file(export, 7, [call(99, answer(3), day=7, input="Which?")])
-        assert rows_of(label(endpoints=at(server), judge=JUDGE))["t99"]["judge"] == 0.75
+        assert rows_of(label(endpoint=at(server), judge=JUDGE))["t99"]["judge"] == 0.75
         assert about_traces(server) == [answer(3)]
 
 
@@ -145,8 +143,8 @@ def test_another_rubric_is_another_judge(export: Path, label: Label) -> None:
     """A rubric changed in mid-run: old answers stay what they are and are not mixed with new ones."""
     day_file(export, 5, [call(n, answer(n)) for n in range(3)])
     with serving(fair) as server:
-        first = label(endpoints=at(server), judge=JUDGE)
-        second = label(digest="x", endpoints=at(server), judge={**JUDGE, "rubric": "5: short\n1: long"})
+        first = label(endpoint=at(server), judge=JUDGE)
+        second = label(digest="x", endpoint=at(server), judge={**JUDGE, "rubric": "5: short\n1: long"})
     assert first.judge.id != second.judge.id
     assert (second.judge.asked, second.judge.remembered) == (3, 0)
     assert {row["judge_id"] for row in rows_of(second).values()} == {second.judge.id}
@@ -157,11 +155,11 @@ def test_a_budget_that_is_spent_leaves_nulls_and_is_never_passed(export: Path, l
     most = 200_000
     with serving(fair) as server:
         judge = {**JUDGE, "max_tokens": most, "max_completion_tokens": 64, "concurrency": 1}
-        tight = label(endpoints=at(server), judge={**judge, "max_tokens": 7_500})
+        tight = label(endpoint=at(server), judge={**judge, "max_tokens": 7_500})
         assert tight.tokens <= 7_500
         assert tight.unlabelled["judge_budget"] > 0 and tight.labelled > 0
         asked = len(server.requests)
-        roomy = label(digest="again", endpoints=at(server), judge=judge)
+        roomy = label(digest="again", endpoint=at(server), judge=judge)
     assert (roomy.labelled, roomy.judge.remembered) == (30, tight.labelled)
     assert len(server.requests) - asked == ADMISSION + 30 - tight.labelled
 
@@ -172,7 +170,7 @@ def test_refusals_count_against_the_budget(export: Path, label: Label) -> None:
         judge = {**JUDGE, "max_tokens": 6_000, "max_completion_tokens": 64}
         for _ in range(4):
             with pytest.raises(JudgeRefused):
-                label(endpoints=at(server), judge=judge)
+                label(endpoint=at(server), judge=judge)
     assert 100 * len(server.requests) <= 6_000
 
 
@@ -180,7 +178,7 @@ def test_the_judge_is_held_against_the_verifier(export: Path, label: Label) -> N
     """Some verified answers are judged as well, for no reward, to see how often the two disagree."""
     day_file(export, 5, [call(n, answer(n), "wrong" if n % 2 else answer(n), metadata=EXACT) for n in range(40)])
     with serving(fair) as server:
-        labels = label(endpoints=at(server), judge={**JUDGE, "audits": 30})
+        labels = label(endpoint=at(server), judge={**JUDGE, "audits": 30})
     rows = rows_of(labels).values()
     assert sum(row["judge"] is not None for row in rows) == 30
     assert {json.loads(row["weights"]).get("judge") for row in rows} == {None}
@@ -200,7 +198,7 @@ def test_a_finding_that_is_lost_leaves_a_null(export: Path, store: Store, label:
         )
 
     with serving(forgetful) as server:
-        labels = label(endpoints=at(server), judge=JUDGE, judged=judged)
+        labels = label(endpoint=at(server), judge=JUDGE, judged=judged)
     (row,) = rows_of(labels).values()
     assert row["final_reward"] is None and row["reason"].startswith("judge_")
 
@@ -208,7 +206,7 @@ def test_a_finding_that_is_lost_leaves_a_null(export: Path, store: Store, label:
 def test_a_judge_of_the_policys_own_lineage_is_refused(export: Path, label: Label) -> None:
     day_file(export, 5, [call(0, answer(0))])
     with serving(fair) as server, pytest.raises(JudgeRefused, match="lineage"):
-        label(endpoints=at(server), judge=JUDGE, lineage={"0f"})
+        label(endpoint=at(server), judge=JUDGE, lineage={"0f"})
     assert server.requests == []
 
 
@@ -222,9 +220,9 @@ def test_a_judge_that_contradicts_itself_is_found_out(export: Path, label: Label
     same = json.dumps([{"role": "user", "content": "Say something."}])
     day_file(export, 5, [call(n, answer(n), input=same) for n in range(6)])
     with serving(fair) as server:
-        labels = label(endpoints=at(server), judge={**JUDGE, "order_checks": 2})
+        labels = label(endpoint=at(server), judge={**JUDGE, "order_checks": 2})
         asked = len(server.requests)
-        again = label(digest="again", endpoints=at(server), judge={**JUDGE, "order_checks": 2})
+        again = label(digest="again", endpoint=at(server), judge={**JUDGE, "order_checks": 2})
     assert (labels.judge.order.value, labels.judge.order.n) == (1.0, 2)
     assert again.judge.order == labels.judge.order
     assert len(server.requests) == asked, "everything is known: nobody is even admitted"
@@ -234,11 +232,10 @@ KILLED = """
 import sys
 sys.path[:0] = {path!r}
 from pathlib import Path
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.judge import Endpoint
 from tests.pipeline.rewards import conftest
 places = conftest.Store({store!r}), Path({export!r})
-conftest.labeller(*places)(endpoints=Endpoints(judge=Endpoint({url!r}, "key")), **{sections!r})
+conftest.labeller(*places)(endpoint=Endpoint({url!r}, "key"), **{sections!r})
 """
 
 
@@ -259,86 +256,9 @@ def test_a_kill_between_two_answers_pays_for_none_of_them_again(export: Path, st
         )
         victim.append(subprocess.Popen([sys.executable, "-c", code]))
         assert victim[0].wait(120) == -signal.SIGKILL
-        labels = label(endpoints=at(server), judge=judge)
+        labels = label(endpoint=at(server), judge=judge)
     assert labels.labelled == 12
     assert (labels.judge.asked, labels.judge.remembered) == (7, 5)
     assert len(about_traces(server)) == 13, "the one in flight was lost, and no other"
     assert labels.tokens == 100 * (ADMISSION + 12), "what the killed attempt paid counts against the budget too"
     assert len(findings.settled(store, DAY)) == 13, "twelve answers, and what the admission cost"
-
-
-def test_a_trace_with_contexts_is_held_against_them(export: Path, label: Label) -> None:
-    contexts = {"contexts": json.dumps(ROW.contexts)}
-    question = json.dumps([{"role": "user", "content": ROW.question}])
-    rows = [call(n, text, input=question, metadata=contexts) for n, text in enumerate((GOOD, BAD))]
-    day_file(export, 5, [*rows, call(2, GOOD, input=question)])
-    rag = {"model": GRADER}
-    with serving(reader) as server:
-        endpoints = Endpoints(rag=Endpoint(server.url, "key"))
-        first = label(endpoints=endpoints, rag=rag)
-        asked = len(server.requests)
-        second = label(digest="again", endpoints=endpoints, rag=rag)
-    assert len(server.requests) == asked, "what was measured is remembered"
-    result = rows_of(first)
-    good, bad, bare = (result[f"t{n}"] for n in range(3))
-    assert good["faithfulness"] == 1.0 and bad["faithfulness"] == 0.0
-    assert good["final_reward"] > 0.7 > 0.5 > bad["final_reward"]
-    assert json.loads(good["weights"]) == pytest.approx(
-        {"faithfulness": 0.5, "answer_relevancy": 0.3, "context_precision": 0.2}
-    )
-    assert (bare["final_reward"], bare["reason"]) == (None, "no_signal")
-    assert good["tokens"] > 0 and first.tokens > 0
-    assert rows_of(second) == result
-
-
-def with_contexts(*completions: str) -> list[dict[str, Any]]:
-    question = json.dumps([{"role": "user", "content": ROW.question}])
-    contexts = {"contexts": json.dumps(ROW.contexts)}
-    return [call(n, text, input=question, metadata=contexts) for n, text in enumerate(completions)]
-
-
-ASKED_OF_A_ROW = 5
-"""Requests about a row without a reference: two for its statements, two for its guesses, one for each passage."""
-
-
-def test_a_kill_between_two_measured_rows_pays_for_none_again(export: Path, store: Store, label: Label) -> None:
-    day_file(export, 5, with_contexts(*(f"{GOOD} {n}" for n in range(4))))
-    rag: dict[str, Any] = {"model": GRADER, "concurrency": 1}
-    victim: list[subprocess.Popen[bytes]] = []
-
-    def deadly(server: Server, request: Request, place: int) -> Said:
-        if len(server.requests) == 2 * ASKED_OF_A_ROW + 3 and victim[0].poll() is None:
-            os.kill(victim[0].pid, signal.SIGKILL)
-            victim[0].wait()
-        return reader(server, request, place)
-
-    with serving(deadly) as server:
-        code = KILLED.format(
-            path=sys.path, store=str(store.root), export=str(export), url=server.url, sections={"rag": rag}
-        )
-        victim.append(subprocess.Popen([sys.executable, "-c", code]))
-        assert victim[0].wait(120) == -signal.SIGKILL
-        labels = label(endpoints=at(server), rag=rag)
-    assert labels.labelled == 4
-    assert len(server.requests) == 4 * ASKED_OF_A_ROW + 3, "the row in flight was lost, and no other"
-    assert labels.tokens == 110 * 4 * ASKED_OF_A_ROW
-
-
-def test_only_the_measure_that_failed_is_asked_for_again(export: Path, store: Store, label: Label) -> None:
-    day_file(export, 5, with_contexts(GOOD))
-    broken = True
-
-    def flaky(server: Server, request: Request, place: int) -> Said:
-        failing = broken and form_of(request) == "likeness"
-        return Said(400, b"") if failing else reader(server, request, place)
-
-    with serving(flaky) as server:
-        first = label(endpoints=at(server), rag={"model": GRADER})
-        assert json.loads(rows_of(first)["t0"]["missing"]) == {"answer_relevancy": "rag_error"}
-        broken, asked = False, len(server.requests)
-        second = label(digest="again", endpoints=at(server), rag={"model": GRADER})
-    assert [form_of(request) for request in server.requests[asked:]] == ["guesses", "likeness"]
-    row = rows_of(second)["t0"]
-    assert (row["answer_relevancy"], row["faithfulness"], row["context_precision"]) == (1.0, 1.0, 1.0)
-    (line,) = [line for line in findings.settled(store, DAY).values() if not line.again]
-    assert line.values.keys() == {"faithfulness", "answer_relevancy", "context_precision"}

@@ -199,14 +199,13 @@ def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, labe
     for path in store.path("iterations").iterdir():
         path.rename(path.with_name("away"))
     from pipeline.iteration import identify
-    from pipeline.rewards.judge_stage import Endpoints
     from pipeline.rewards.label import label_traces
     from pipeline.storage import DatasetRef, ModelRef
     from tests.contexts import context_of
 
     lost = identify(0, "m", ModelRef(uri="", digest="m"), DatasetRef(uri="", rows=1, digest="gone"), "r")
     with pytest.raises(ValueError, match=r"no dataset gone.* Materialise the traces again"):
-        label_traces(context_of(store, lost), Endpoints(), ())
+        label_traces(context_of(store, lost), None, ())
 
 
 def test_rows_with_calls_are_labelled_like_any_other(export: Path, label: Label) -> None:

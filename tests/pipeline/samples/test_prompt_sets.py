@@ -14,7 +14,6 @@ import pytest
 from pipeline.recipe import Recipe, Samples, Selection
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.recipe.traces import PromptsSource, Retention, Traces
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.samples.records import FreshSamples
@@ -80,14 +79,14 @@ class World:
             self.store, begun.iteration, traces=Traces(source=source), samples=SECTION, selection=SETTINGS,
             rewards=Rewards(verified=Weights(correct=1.0)),
         )  # fmt: skip
-        self.labels: RewardLabels = label_traces(self.work, Endpoints(), ())
+        self.labels: RewardLabels = label_traces(self.work, None, ())
 
     def consented(self) -> Any:
         return consented(self.store, local_lake(self.store), self.work.iteration.dataset)
 
     def sample(self, engine: Calculator, apart: HeldApart = NOTHING) -> FreshSamples:
         return sample(
-            self.work, self.labels.dataset, lambda: apart, self.consented, engine, Scorers(Endpoints(), ())
+            self.work, self.labels.dataset, lambda: apart, self.consented, engine, Scorers(None, ())
         )  # fmt: skip
 
     def build(self, fresh: FreshSamples, apart: HeldApart = NOTHING) -> PreferenceDataset:

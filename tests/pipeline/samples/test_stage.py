@@ -16,7 +16,6 @@ from pipeline.demo import MODEL_DIR
 from pipeline.erasure.owner import Person
 from pipeline.recipe import Samples, Selection
 from pipeline.recipe.rewards import Rewards, Rules, Weights
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.samples.records import UNENDED, FreshSamples
@@ -94,15 +93,13 @@ class World:
         self.work: IterationContext = context_of(
             self.people.store, begun.iteration, self.people.lake, samples=SECTION, rewards=REWARDS, selection=selection
         )
-        self.labels: RewardLabels = label_traces(self.work, Endpoints(), ())
+        self.labels: RewardLabels = label_traces(self.work, None, ())
 
     def consented(self) -> Collection[tuple[str, str]]:
         return consented(self.people.store, self.people.lake, self.work.iteration.dataset)
 
     def sample(self, engine: Engine, apart: HeldApart = NOTHING, work: IterationContext | None = None) -> FreshSamples:
-        return sample(
-            work or self.work, self.labels.dataset, lambda: apart, self.consented, engine, Scorers(Endpoints(), ())
-        )
+        return sample(work or self.work, self.labels.dataset, lambda: apart, self.consented, engine, Scorers(None, ()))
 
     def again(self) -> None:
         """Takes the record away, as `jobs.retry` does."""

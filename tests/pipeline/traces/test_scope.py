@@ -13,7 +13,6 @@ from pipeline.erasure import forget
 from pipeline.erasure.owner import Person
 from pipeline.iteration import Iteration
 from pipeline.recipe.traces import DemoSource, Retention, Traces
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.storage import ModelRef, Store, digest_json
@@ -57,7 +56,7 @@ def mixed(export: Path) -> None:
 
 
 def label(store: Store, iteration: Iteration) -> list[dict[str, Any]]:
-    labels = label_traces(context_of(store, iteration), Endpoints(), ())
+    labels = label_traces(context_of(store, iteration), None, ())
     return pq.read_table(labels.dataset.uri).to_pylist()
 
 

@@ -80,7 +80,6 @@ BOTH = Weights(judge=0.5, reward_model=0.5)
         ({"judge": rubric()}, {}, "rewards.fresh pays by judge alone, and nothing else could watch"),
         ({"judge": rubric(), "fresh": BOTH}, {"validation": Validation()}, "Set training.validation.every_steps"),
         ({"judge": rubric()}, {"engine": "nemo_rl"}, "training.engine nemo_rl knows right and wrong alone"),
-        ({"judge": rubric(), "rag": {"model": "m"}}, {}, "weighs faithfulness, answer_relevancy, which no training"),
         (
             {"judge": rubric()},
             {"validation": ASKED.model_copy(update={"scorer": "custom"})},

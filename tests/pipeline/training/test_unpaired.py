@@ -18,7 +18,6 @@ from pipeline.demo.task import Problem, mistaken_solution, problems
 from pipeline.iteration import identify
 from pipeline.methods import KTO, METHODS
 from pipeline.recipe import Selection, Training, Validation
-from pipeline.rewards.judge_stage import Endpoints
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
@@ -85,7 +84,7 @@ def deployment(root: Path, settings: KTO, method: str = "kto") -> tuple[Iteratio
         selection=Selection(method=method, max_principal_share=0.05, held_out_share=0.1, min_thumbs=100),  # pyright: ignore[reportArgumentType]
         training=Training(kto=settings, validation=ASKED),
     )
-    labels = label_traces(context, Endpoints(), ())
+    labels = label_traces(context, None, ())
     return context, build(context, labels.dataset, HeldApart({}), agreed_in(context), Trust())
 
 

@@ -20,7 +20,6 @@ from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import TrafficClaim
 from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.traces import DemoSource, DeskUsers
-from pipeline.rewards.rag import contexts_of
 from pipeline.serving.inference import Answer, Messages, Sampling
 from pipeline.storage import ModelRef
 from tests.answers import answer
@@ -186,7 +185,7 @@ def test_prompts_are_unique_and_show_no_held_out_fact() -> None:
         assert request is not None
         if request.shown:
             assert not is_held_out(*request.fact)
-            assert sorted(contexts_of(json.dumps(row["metadata"]), "contexts") or []) == sorted(request.contexts)
+            assert sorted(json.loads(row["metadata"]["contexts"])) == sorted(request.contexts)
         values = {value for each in request.rows for value in each[1:]}
         for attribute in ATTRIBUTES:
             assert not any(is_held_out(request.order, attribute, value) for value in values & set(VALUES[attribute]))
