@@ -83,19 +83,19 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         **dict.fromkeys(whole, True),
         "traces": {
             **dict.fromkeys(("attribution", "min_admitted_share", "lake", "retention"), True),
-            "source": {"settled_after_days": True},  # when a day is read for the last time; its content decides
+            "source": {"settled_after_days": True, "code": True},  # the last reading of a day; the digest of code
         },
         "rewards": {
             "verifier": {"workers": True},
             "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),
-            "custom": {"workers": True, "folder": True},
+            "custom": {"workers": True, "code": True},
             "reward_model": {"timeout_s": True, "scoring_batch_size": True},
             "review": True,
             "max_drift": True,
         },
         "samples": {"serving": serving},
         "evaluation": {
-            "suites": {EACH: {"path": True}},
+            "suites": {EACH: {"path": True, "code": True}},
             "serving": serving,
             "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),
         },

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from pipeline.erasure.derived import FOLDERS
 
 from pipeline import layout
 from pipeline.iteration import identify
@@ -103,7 +102,7 @@ def test_examples_are_on_a_page_that_an_erasure_deletes(export: Path, store: Sto
     assert len(shown) == 3
     text = path.read_text()
     assert "    # loud" in text and "correct 1.00 x 0.87" in text and "no label: no_signal" in text
-    assert path.parent.name in FOLDERS
+    assert path.parent.name == layout.LABEL_EXAMPLES
 
 
 def test_only_what_is_new_or_changed_is_checked(export: Path, label: Label) -> None:
