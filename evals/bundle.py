@@ -49,7 +49,6 @@ class SuiteProvenance(Record):
     instruction: str
     champion: Protocol
     candidate: Protocol
-    advisory: str = ""
 
 
 class Provenance(Record):
@@ -122,7 +121,6 @@ def evidence(
                 instruction=each.suite.instruction,
                 champion=each.arms[0].protocol,
                 candidate=each.arms[1].protocol,
-                advisory=each.suite.advisory,
             )
             for each in gathered.suites
         ),
@@ -145,7 +143,6 @@ def measure(eval_evidence: EvalEvidence) -> Measurements:
                 suite=each.suite.name,
                 problems=tuple(problems),
                 comparison=comparison,
-                advisory=each.suite.advisory,
             )
         )
     return Measurements(suites=tuple(measured))
@@ -215,7 +212,6 @@ def read(path: Path) -> EvalEvidence:
             system=each.system,
             instruction=each.instruction,
             items=erasable.items(items),
-            advisory=each.advisory,
         )
         models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
         champion, candidate = (

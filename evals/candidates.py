@@ -17,7 +17,7 @@ from evals.suites.chats import ROLES
 from pipeline.conversation import FIELDS, TOOLS, UNSHOWABLE
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
-from pipeline.rewards.reviews.references import agreement, answered, doubts
+from pipeline.rewards.reviews import survey
 from pipeline.rewards.verifiers import Outcome
 from pipeline.selection.consent import agreed
 from pipeline.storage import DatasetRef
@@ -44,14 +44,12 @@ class SuiteCandidate(NamedTuple):
 
 
 class Drawable(NamedTuple):
-    """The candidates, what was left out by reason, and what people's agreement says of all references."""
+    """The candidates, what was left out by reason."""
 
     candidates: list[SuiteCandidate]
     left_out: Counter[str]
     prompts: frozenset[str]
     """Of the window: the clusters are made of all of them."""
-    agreement: float | None = None
-    advisory: str = ""
 
 
 def drawable(context: IterationContext, section: TracesSuite, labels: DatasetRef) -> Drawable:
@@ -60,9 +58,8 @@ def drawable(context: IterationContext, section: TracesSuite, labels: DatasetRef
     prompts = frozenset(row["prompt"] for row in labelled)
     if not isinstance(section, GoldenSuite):
         return Drawable(*_candidates(context, labelled), prompts)
-    answers = answered(context.store)
-    written = [{**each.row, "reference": each.reference, "verifier": section.check, "outcome": ""} for each in answers]
-    return Drawable(*_candidates(context, written), prompts, agreement(answers), doubts(answers))
+    written = [{**row, "verifier": section.check, "outcome": ""} for row in survey(context.store).answered]
+    return Drawable(*_candidates(context, written), prompts)
 
 
 def _candidates(context: IterationContext, rows: Sequence[Row]) -> tuple[list[SuiteCandidate], Counter[str]]:

@@ -29,7 +29,6 @@ from pipeline import layout
 from pipeline.conversation import to_prompt
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
 from pipeline.removal import make
-from pipeline.rewards.reviews.references import answered, doubts
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.selection.trainable import HeldApart
@@ -95,13 +94,10 @@ def prompts(suites: Sequence[Suite]) -> tuple[str, ...]:
 
 
 def _is_due(newest: Frozen, section: TracesSuite, store: Store, now: datetime) -> bool:
-    """Whether a new generation is wanted: for its age, for what was erased of it, or because people have come to agree
-    since."""
+    """Whether a new generation is wanted: for its age, or for what was erased of it."""
     if newest.emptied > frozen.MAX_EMPTIED_SHARE or not newest.items:
         return True
-    if now - newest.generation.frozen >= timedelta(days=section.refresh_days):
-        return True
-    return bool(newest.generation.advisory) and not doubts(answered(store))
+    return now - newest.generation.frozen >= timedelta(days=section.refresh_days)
 
 
 def _freeze(
@@ -137,20 +133,17 @@ def _freeze(
         clusters=len({each.item.cluster for each in chosen}),
         replaced=replaced,
         left_out=left_out,
-        agreement=source.agreement,
-        advisory=source.advisory,
     )
     frozen.publish(context.store, section.name, generation, chosen)
     context.log(
         f"evaluation: {section.name}: generation {number} has {len(chosen)} items in {generation.clusters} clusters"
-        f"{f'; it decides nothing: {source.advisory}' if source.advisory else ''}"
     )
 
 
 def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
     reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items()) or "there is none"
     if isinstance(section, GoldenSuite):
-        cure = "Fill in human_reference on a review sheet (pt reviews write)"
+        cure = "Fill in the column reference of a review sheet (pt reviews write)"
     else:
         cure = "Give traces a reference answer (metadata expected_answer)"
     return (

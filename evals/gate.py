@@ -32,8 +32,7 @@ The rule
    lengths: shown to lie above one half, or not below it by the margin, by cluster t and bootstrap as in 5. A judge that
    contradicts itself when a pair is swapped, or whose liking for length cannot be told: INCONCLUSIVE.
 8. FAIL means that the evidence was adequate, and improvement was not shown or a guard or floor failed. A suite whose
-   role is report decides nothing, whatever is wrong with it; nor does one whose own items speak against it
-   (`advisory`), such as references on which people do not agree.
+   role is report decides nothing, whatever is wrong with it.
 
 Deliberate departures
 ---------------------
@@ -130,7 +129,7 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
     gating: list[tuple[SuiteSection, Comparison]] = []
     for each in report.measurements:
         settings = section.suite(each.suite)
-        if settings.role == "report" or each.advisory:
+        if settings.role == "report":
             continue
         if each.comparison is None:
             findings.inconclusive += [f"{each.suite}: {why}" for why in each.problems or ("nothing was measured",)]
@@ -144,8 +143,7 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
         why for settings, each in judged for why in preference.inadequacies(settings, each, section)
     ]
     if not gating or not any(settings.role == "target" for settings, _ in (*gating, *judged)):
-        advisory = [f"{each.suite}: {each.advisory}" for each in report.measurements if each.advisory]
-        findings.inconclusive = findings.inconclusive or advisory or ["no target was measured"]
+        findings.inconclusive = findings.inconclusive or ["no target was measured"]
     if findings.inconclusive:
         return
     losses = [(settings.name, each.loss) for settings, each in judged if each.loss is not None]

@@ -96,8 +96,6 @@ class SuiteMeasurement(Record):
     suite: str
     problems: tuple[str, ...]
     comparison: Comparison | None
-    advisory: str = ""
-    """Why the suite decides nothing, whatever its role."""
 
 
 class WinRate(Record):

@@ -81,8 +81,6 @@ def _rate(entry: Difference) -> str:
 
 def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluation) -> list[str]:
     lines = [f"### {measured.suite} ({settings.role})", ""]
-    if measured.advisory:
-        lines += [f"This suite decides nothing: {measured.advisory}.", ""]
     compared = measured.comparison
     if compared is None:
         return [*lines, "No comparison:", "", *(f"- {problem}" for problem in measured.problems), ""]

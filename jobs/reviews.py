@@ -53,7 +53,6 @@ def write_sample(settings: Deployment, now: datetime) -> str:
             labels,
             week,
             recipe.rewards.review,
-            recipe.selection,
             recipe.rewards.judge.rubric if recipe.rewards.judge else DEFAULT_RUBRIC,
         )
     if sheet is None:
@@ -76,16 +75,14 @@ def review_sample():
 def report_lines(settings: Deployment, survey_result: reviews.Survey) -> Iterator[str]:
     """The state of the reviews for a person."""
     for week, rows in sorted(survey_result.asked.items()):
-        scored = [review for review in survey_result.reviewed if review.week == week]
-        random = sum(review.stratum == "random" for review in scored)
-        yield f"{week}: {len(scored)} of {rows.total()} rows scored, {random} of the {rows['random']} random ones"
+        yield f"{week}: {sum(each.week == week for each in survey_result.reviewed)} of {rows} rows scored"
     if not survey_result.asked:
         yield "No sample has been drawn. Draw one: pt reviews write"
         return
     labels, floor = _labels(settings), settings.recipe().rewards.review.min_rank_correlation
     table = reviews.labels_of(labels.dataset, survey_result.reviewed)
     agreement = trust.human_agreement(table, survey_result.reviewed)
-    yield f"Labels of iteration {labels.iteration} against {agreement.reviews} reviews of the random stratum:"
+    yield f"Labels of iteration {labels.iteration} against {agreement.reviews} reviews:"
     yield f"  Spearman's rho {agreement.rank_correlation}; its lower bound has to reach {floor:.2f}"
     yield f"  on the other side of 0.5 {agreement.noise}"
 
@@ -107,7 +104,7 @@ def _status(settings: Deployment, asked: argparse.Namespace) -> int:
 def _fields(settings: Deployment, survey_result: reviews.Survey) -> dict[str, Any]:
     """The same for a machine; an interval or a share is its value with its bounds."""
     scored = Counter(review.week for review in survey_result.reviewed)
-    weeks = {week: {"rows": rows.total(), "scored": scored[week]} for week, rows in sorted(survey_result.asked.items())}
+    weeks = {week: {"rows": rows, "scored": scored[week]} for week, rows in sorted(survey_result.asked.items())}
     fields: dict[str, Any] = {"weeks": weeks, "problems": list(survey_result.problems)}
     if survey_result.asked:
         labels = _labels(settings)

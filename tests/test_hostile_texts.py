@@ -22,7 +22,7 @@ from evals.results import EvalSample
 from evals.suites import Item
 from pipeline import layout
 from pipeline.markdown import literal
-from pipeline.rewards.reviews import sheet
+from pipeline.rewards import reviews
 from pipeline.rewards.trust import LabelSample, chat
 from pipeline.rewards.trust import page as label_page
 from pipeline.rewards.verifiers.outcome import Outcome
@@ -160,8 +160,8 @@ def test_examples_of_labels_are_shown_as_text(tmp_path: Path, browser: Browser) 
 @pytest.mark.parametrize("name", ["sheet", "sheet.txt", "sheet.html.txt"])
 def test_review_sheet_opened_in_a_browser_runs_nothing(name: str, tmp_path: Path, browser: Browser) -> None:
     """It is a table of texts, whatever a browser would make of its first bytes."""
-    row = {"item": "abc", "trace_id": HOSTILE[0], "prompt": TEXT, "completion": TEXT, "reference": HOSTILE[1]}
-    (tmp_path / name).write_bytes(sheet.render([row]))
+    row = {"item": "abc", "trace_id": HOSTILE[0], "prompt": TEXT, "completion": TEXT, "expected": HOSTILE[1]}
+    (tmp_path / name).write_bytes(reviews.render([row]))
     page = browser.page()
     page.goto((tmp_path / name).as_uri())
     page.wait_for(f"document.body.innerText.includes({MARKER!r})")

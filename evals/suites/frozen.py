@@ -48,10 +48,6 @@ class Generation(Record):
     """Clusters of the generation before that are not in this one."""
     left_out: dict[str, int] = Field(default={})
     """Rows and prompts that could not be drawn, by reason."""
-    agreement: float | None = None
-    """Krippendorff's alpha of the references that two people wrote."""
-    advisory: str = ""
-    """Why a suite of these items decides nothing."""
 
     def digest(self) -> str:
         return digest_json([self.number, *self.lines])
@@ -95,8 +91,7 @@ def marked(store: Store, suite: Suite) -> Suite:
     """The suite with what its generation says of it."""
     newest = latest(store, suite.name)
     assert newest is not None, "its items were read a moment ago"
-    generation = newest.generation
-    return suite.model_copy(update={"generation": generation.digest(), "advisory": generation.advisory})
+    return suite.model_copy(update={"generation": newest.generation.digest()})
 
 
 def latest(store: Store, name: str) -> Frozen | None:

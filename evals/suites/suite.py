@@ -64,8 +64,6 @@ class Suite(Record):
     """Text after each item's last message."""
     generation: str = ""
     """Digest of the list of all items as they were frozen, of a suite from traces: its items may become fewer."""
-    advisory: str = ""
-    """Why the suite decides nothing, whatever its role in the recipe."""
 
     def identity(self) -> str:
         """What training data is cleaned of: the generation, whoever was forgotten since, else the items as they were

@@ -157,12 +157,8 @@ class Judge(Section):
 class Review(Section):
     """The weekly sample for people, and what their word is held against."""
 
-    share: Share = 0.01
-    """Share of a week's labels drawn at random; only these enter the correlation."""
-    max_random: PositiveInt = 200
+    rows: PositiveInt = 200
     """Labels drawn at random for a week, at most."""
-    max_edge_cases: PositiveInt = 50
-    """Kept apart: judge and users disagree, labels near a threshold, failed checks."""
     min_rank_correlation: float = Field(default=0.7, ge=-1, le=1)
     """Lower 95% bound of Spearman's rho between reward and people; below it the labels carry a warning."""
 

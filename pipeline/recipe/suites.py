@@ -275,7 +275,7 @@ class ProductionSuite(TracesSuite):
 
 
 class GoldenSuite(TracesSuite):
-    """What users ask, with the answers that people wrote on the review sheets (column `human_reference`)."""
+    """What users ask, with the answers that people wrote on the review sheets (column `reference`)."""
 
     kind: Literal["golden"] = "golden"
     """Which kind of suite this is."""

@@ -103,7 +103,7 @@ class Drift(Record):
 
 
 class HumanAgreement(Record):
-    """What people's reviews say of the labels; only the random stratum enters."""
+    """What people's reviews say of the labels."""
 
     rank_correlation: Estimate
     noise: Estimate

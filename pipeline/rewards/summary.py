@@ -58,7 +58,7 @@ def summarise(
         agreement=trust.agreement(labels),
         judge=_judge(context.recipe.rewards, panel, components),
         custom=_custom(context.recipe.rewards, labels, components["custom"]),
-        humans=trust.human_agreement(labels, reviews.read(store)),
+        humans=trust.human_agreement(labels, reviews.survey(store).reviewed),
         drift=drift.against(store, distribution),
         set_aside=dict(set_aside),
         checked=checked,

@@ -1,7 +1,6 @@
 """Trust: what the label table says of itself, and what people say of it.
 
-Components are summarised and held against each other; labels are held against people's reviews, of which only the
-random stratum enters: edge cases are where labels are expected to be bad, so they would make any label look bad.
+Components are summarised and held against each other; labels are held against people's reviews of a random sample.
 Agreement is not corrected for chance: two components that are nearly always high agree nearly always, which is why
 the rank correlation stands beside it. Owns no decision: the recipe's floors are applied where they are shown.
 
@@ -16,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,16 +49,12 @@ MAX_TEXT = 300
 
 
 class ReviewedLabel(NamedTuple):
-    """One label of a weekly sample that people have scored. `score` is their mean, in [0, 1]."""
+    """One label of a weekly sample that a person has scored, in [0, 1]."""
 
     week: str
     trace_id: str
     observation_id: str
-    stratum: Literal["random", "edge"]
-    reward: float | None
-    """The label's value when it was drawn."""
     score: float
-    reviewers: int
 
 
 def components(labels: pa.Table) -> dict[str, ComponentSummary]:
@@ -84,7 +79,7 @@ def agreement(labels: pa.Table) -> tuple[Agreement, ...]:
 
 
 def human_agreement(labels: pa.Table, reviews: Sequence[ReviewedLabel]) -> HumanAgreement:
-    """People against the labels as they are now, on the reviewed rows of the random stratum that still have a label.
+    """People against the labels as they are now, on the reviewed rows that still have a label.
 
     A trace that was drawn in several weeks counts once, with the mean of its reviews. A mean of exactly 0.5 takes no
     side, so it enters the correlation and not the noise. `labels` needs trace_id, observation_id and final_reward.
@@ -93,7 +88,7 @@ def human_agreement(labels: pa.Table, reviews: Sequence[ReviewedLabel]) -> Human
     scores: dict[tuple[str, str], list[float]] = {}
     for review in reviews:
         key = (review.trace_id, review.observation_id)
-        if review.stratum == "random" and key in rewards:
+        if key in rewards:
             scores.setdefault(key, []).append(review.score)
     pairs = [(rewards[key], sum(given) / len(given)) for key, given in sorted(scores.items())]
     sides = [(reward > 0.5) != (score > 0.5) for reward, score in pairs if score != 0.5]

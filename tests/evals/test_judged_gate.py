@@ -15,11 +15,8 @@ from pipeline.recipe import Evaluation
 from tests.variants import one_and_variants
 
 from .judging import (
-    evidence,
     gated,
     judge,
-    judged,
-    reported,
     saying,
     section,
 )
@@ -110,12 +107,7 @@ def test_a_judged_target_beside_a_checked_guard_is_taken() -> None:
     assert [each.name for each in taken.asked] == ["arithmetic"] and [each.name for each in taken.targets] == ["judged"]
 
 
-def test_a_judge_does_not_decide_alone_where_the_check_may_not(tmp_path: Path) -> None:
-    settings = section(role="target")
-    gathered = evidence(settings)
-    suite = gathered.suite.model_copy(update={"advisory": "the reviewers do not agree"})
-    gathered = gathered.model_copy(update={"suite": suite})
-    got, _ = judged(tmp_path, judge(0.75), settings, gathered)
-    verdict = gate.judge(reported(settings, gathered, got), settings)
-    assert verdict.verdict is Verdict.INCONCLUSIVE
-    assert verdict.reasons == ("arithmetic: the reviewers do not agree",)
+def test_a_judge_does_not_decide_without_a_checked_suite(tmp_path: Path) -> None:
+    _, report = gated(tmp_path, judge(0.75), section(role="target"))
+    verdict = gate.judge(report.model_copy(update={"measurements": ()}), report.section)
+    assert (verdict.verdict, verdict.reasons) == (Verdict.INCONCLUSIVE, ("no target was measured",))

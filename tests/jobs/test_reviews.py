@@ -21,7 +21,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     """A deployment of the environment; every fifth label is a good one."""
     root = tmp_path / "data"
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={root} rewards.review.share=1.0")
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={root}")
     result = deployment()
     iteration = label(result.store(), "it", {f"t{at}": 1.0 if at % 5 == 0 else 0.05 for at in range(ROWS)})
     pin(result.store(), iteration, result.recipe())
@@ -39,7 +39,7 @@ def fill(sheet: Path, good: str, bad: str) -> None:
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, list(rows[0]))
     writer.writeheader()
-    writer.writerows({**row, "human_score": bad if int(row["completion"]) % 5 else good} for row in rows)
+    writer.writerows({**row, "score": bad if int(row["completion"]) % 5 else good} for row in rows)
     sheet.write_text(out.getvalue(), "utf-8-sig", newline="")
 
 
@@ -52,12 +52,12 @@ def test_write_says_where_the_sheet_is_and_status_what_is_in_it(settings: Deploy
     assert "5: correct, complete and direct" in sheet.with_name("rubric.txt").read_text()
     assert main(["status"]) == 0
     output = capsys.readouterr().out
-    assert "0 of 40 rows scored, 0 of the 40 random ones" in output
+    assert "0 of 40 rows scored" in output
     assert "rho unknown (n=0)" in output
     fill(sheet, "5", "1")
     assert main(["status"]) == 0
     output = capsys.readouterr().out
-    assert "40 of 40 rows scored, 40 of the 40 random ones" in output
+    assert "40 of 40 rows scored" in output
     assert "against 40 reviews" in output
     assert "rho 1.00 (0.77 to 1.00, n=40); its lower bound has to reach 0.70" in output
     assert "other side of 0.5 0.00 (0.00 to 0.09, n=40)" in output
@@ -68,7 +68,7 @@ def test_status_tells_of_a_typo_and_exits_with_1(settings: Deployment, capsys) -
     fill(sheet_of(settings), "5", "bad")
     assert main(["status"]) == 1
     output = capsys.readouterr().out
-    assert output.count("human_score is 'bad'. Write a number from 1 to 5") == 32
+    assert output.count("score is 'bad'. Write a number from 1 to 5") == 32
     assert "8 of 40 rows scored" in output
 
 

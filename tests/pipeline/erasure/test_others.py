@@ -22,9 +22,9 @@ from pipeline import layout
 from pipeline.erasure import forget, preview
 from pipeline.erasure.owner import Person
 from pipeline.gateway.spans import otlp_attributes
+from pipeline.rewards import reviews
 from pipeline.rewards.feedback import principal
 from pipeline.rewards.findings import JournalLine, journal
-from pipeline.rewards.reviews import sheet
 from pipeline.serving.inference import Answer
 from pipeline.serving.journal import AnswerProtocol, open_journal
 from pipeline.storage import Store
@@ -112,7 +112,7 @@ def deploy(root: Path, users: list[str]) -> Store:
     lines(store.path("production/observations_v2/2026-01-05.jsonl.gz"), calls)
     lines(store.path("production/scores/2026-01-05.jsonl.gz"), scores)
     lines(store.path(layout.REVIEWS, "2026-W02", "sample.jsonl"), sample)
-    store.path(layout.REVIEWS, "2026-W02", "sheet.csv").write_bytes(sheet.render(sample))
+    store.path(layout.REVIEWS, "2026-W02", "sheet.csv").write_bytes(reviews.render(sample))
     store.path(layout.served("m"), "2026-01-05-1.jsonl").chmod(0o600)
     config = local_lake(store)
     with open_lake(config) as lake:

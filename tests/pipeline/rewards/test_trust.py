@@ -34,7 +34,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def review(trace: int, score: float, **changes: Any) -> ReviewedLabel:
-    result = ReviewedLabel("2026-W01", f"t{trace:03d}", "o", "random", reward=None, score=score, reviewers=1)
+    result = ReviewedLabel("2026-W01", f"t{trace:03d}", "o", score)
     return result._replace(**changes)
 
 
@@ -102,8 +102,8 @@ def test_a_large_table_is_correlated_on_a_sample_of_it() -> None:
 
 def test_people_are_held_against_the_labels_as_they_are_now() -> None:
     labels = table([{"final_reward": at / 10} for at in range(11)] + [{"final_reward": None, "reason": "timeout"}])
-    reviews = [review(at, at / 10, reward=0.3) for at in range(11)]
-    reviews += [review(11, 1.0), review(99, 0.0), review(3, 1.0, stratum="edge"), review(4, 1.0, observation_id="new")]
+    reviews = [review(at, at / 10) for at in range(11)]
+    reviews += [review(11, 1.0), review(99, 0.0), review(4, 1.0, observation_id="new")]
     result = human_agreement(labels, reviews)
     assert result.reviews == 11
     assert result.rank_correlation.value == pytest.approx(1)
