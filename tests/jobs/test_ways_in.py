@@ -110,7 +110,7 @@ def test_a_sensor_asks_again_after_a_failed_run_alone(iterations: Iterations, tm
         again = dev.launch("label_traces")
         assert dev.ended(again) == "SUCCESS"
         looks = len(dev.ticks("new_labels"))
-        dev.wait_for(lambda: len(dev.ticks("new_labels")) > looks + 1, "the sensor to look again")
+        dev.wait_for(lambda: len(dev.ticks("new_labels")) > looks, "the sensor to look again")
         assert len(dev.runs("preference_tuning")) == 2
 
 
