@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 
 from pipeline import layout
 from pipeline.conversation import shown_answer
@@ -125,6 +124,8 @@ def survey(store: Store) -> Survey:
 
 def labels_of(labels: DatasetRef, reviewed: Sequence[ReviewedLabel]) -> pa.Table:
     """The rows of a label table that `trust.human_agreement` needs for these reviews."""
+    import pyarrow.dataset as ds  # it imports pandas
+
     wanted = ds.field("trace_id").isin(pa.array([review.trace_id for review in reviewed], pa.string()))
     columns = ["trace_id", "observation_id", "final_reward"]
     return ds.dataset(labels.uri, format="parquet").to_table(columns=columns, filter=wanted)
@@ -183,6 +184,8 @@ def _disarmed(match: re.Match[str]) -> str:
 
 def _drawn(labels: RewardLabels, week: str, most: int) -> list[Row]:
     """The week's rows in the order of their items."""
+    import pyarrow.dataset as ds  # it imports pandas
+
     table = ds.dataset(labels.dataset.uri, format="parquet")
     labelled = ds.field("final_reward").is_valid()
     ids = table.to_table(columns=["trace_id", "observation_id"], filter=labelled).to_pylist()

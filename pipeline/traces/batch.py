@@ -125,7 +125,7 @@ def _values(traces: Sequence[Trace]) -> dict[str, list[Any]]:
     return {name: columns.get(name) or [getattr(_USUAL, name)] * len(traces) for name in Trace.__struct_fields__}
 
 
-_NO_FEEDBACK = pa.array([], FEEDBACK)
+_NO_FEEDBACK = pa.nulls(0, FEEDBACK)
 _USUAL = Trace("", "", EPOCH, "", None, None, [], "", 0)
 """What every field is that a source of columns leaves out."""
 
