@@ -202,8 +202,7 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
 
 def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     settings, edited = lay(STOP), lay(STOP, "training.seed=9")
-    with pytest.raises(dg.Failure, match=r"begun with another recipe .training.seed: 1, now 9.*a stage cannot mix"):
-        run(edited, "policy_checkpoint")
+    assert run(edited, "policy_checkpoint").success, "it goes on with the pinned recipe"
     store, iteration = settings.store(), settings.latest()
     left = (each.read(store, iteration.id) for each in (TRACES, LABELS, PLAN, CHECKPOINT))
     logged = on_record(edited, iteration, IterationRecords(*left))
