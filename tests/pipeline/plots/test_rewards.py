@@ -103,7 +103,7 @@ def test_component_that_failed_is_shown_one_without_use_is_not(figures: list[Any
     assert not [text for text in texts(figures[0]) if "latency" in text]
 
 
-@pytest.mark.parametrize("count", [2, 12])
+@pytest.mark.parametrize("count", [2, len(COMPONENTS)])
 def test_agreement_is_a_matrix_with_its_numbers(figures: list[Any], count: int) -> None:
     check(rewards.agreement_matrix(agreement(COMPONENTS[:count])), figures, "98%", "?")
     cells = [text for text in texts(figures[0]) if "98%" in text]
