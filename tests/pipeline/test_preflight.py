@@ -44,7 +44,8 @@ def test_a_launch_that_can_go_well_has_no_fault(tmp_path: Path) -> None:
 
 
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
-    wrong = recipe(tmp_path, "base_model.uri=/models/none", "data_root=/proc/none")
+    (tmp_path / "file").write_text("")
+    wrong = recipe(tmp_path, "base_model.uri=/models/none", f"data_root={tmp_path / 'file' / 'data'}")
     source = LangfuseExportSource(uri="/exports/none")
     faults = preflight(wrong, Address(source, source.uri), "file:///proc/lake")
     fields = [fault.split(":")[0] for fault in faults]

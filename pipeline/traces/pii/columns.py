@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from functools import reduce
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -72,7 +73,7 @@ def mask_json_column(values: pa.Array) -> pa.Array:
 
 def pseudonym_column(values: pa.Array) -> pa.Array:
     """A column of identities in NFC, those that hold personal data replaced by `pii.pseudonym`."""
-    return _masked(pc.utf8_normalize(values, "NFC"), _TEXT, lambda identity: pseudonym(identity) or "")[0]
+    return _masked(_normalised(values, "NFC"), _TEXT, lambda identity: pseudonym(identity) or "")[0]
 
 
 def mask_messages(values: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
@@ -141,7 +142,7 @@ def _suspects(values: pa.Array, passes: Passes) -> np.ndarray:
         return np.empty(0, np.int64)
     seen = values
     if not _is_ascii(values):
-        seen, hides = _normalised(values), f"{hides}|{_DISGUISE}"
+        seen, hides = _normalised(values, "NFKC"), f"{hides}|{_DISGUISE}"
     too_long = pc.greater(pc.binary_length(values), MAX_CHARS)
     rows = _rows(pc.or_(too_long, _any(seen, (*coarse[:-1], f"{coarse[-1]}|{hides}"))))
     if not len(rows):
@@ -160,11 +161,11 @@ def _any(values: pa.Array, patterns: Sequence[str]) -> pa.Array:
     return reduce(pc.or_, (pc.match_substring_regex(values, pattern) for pattern in patterns))
 
 
-def _normalised(values: pa.Array) -> pa.Array:
-    """NFKC by Python: Arrow's own leaves the letters that it has taken apart in pieces."""
+def _normalised(values: pa.Array, form: Literal["NFC", "NFKC"]) -> pa.Array:
+    """The column in a normal form of Unicode, by Python: Arrow leaves some letters decomposed."""
     where = pc.fill_null(pc.invert(pc.string_is_ascii(values)), False)
     before: list[str] = values.filter(where).to_pylist()
-    texts = [unicodedata.normalize("NFKC", text) for text in before]
+    texts = [unicodedata.normalize(form, text) for text in before]
     if texts == before:  # the usual case, for which no column has to be made
         return values
     return pc.replace_with_mask(values, where, pa.array(texts, values.type))
