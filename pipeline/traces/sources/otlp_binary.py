@@ -180,6 +180,7 @@ def _span(span: Any) -> dict[str, Any]:
         "traceId": span.trace_id.hex(),
         "spanId": span.span_id.hex(),
         "parentSpanId": span.parent_span_id.hex(),
+        "name": span.name,
         "startTimeUnixNano": span.start_time_unix_nano,
         "endTimeUnixNano": span.end_time_unix_nano,
         "attributes": _pairs(span.attributes),
@@ -192,7 +193,12 @@ def _span(span: Any) -> dict[str, Any]:
 
 def _event(event: Any) -> dict[str, Any]:
     dropped = event.dropped_attributes_count
-    return {"name": event.name, "attributes": _pairs(event.attributes), "droppedAttributesCount": dropped}
+    return {
+        "timeUnixNano": event.time_unix_nano,
+        "name": event.name,
+        "attributes": _pairs(event.attributes),
+        "droppedAttributesCount": dropped,
+    }
 
 
 def _log(record: Any) -> dict[str, Any]:
