@@ -147,17 +147,17 @@ def keep_up(settings: Deployment, log: Log) -> Upkeep:
         return upkeep(config, settings.recipe().traces.lake.keep_snapshots_days, datetime.now(UTC), log)
 
 
-def preview_lines(found: erasure.Preview) -> Iterator[str]:
+def preview_lines(preview: erasure.Preview) -> Iterator[str]:
     """What an erasure would do now, for a person."""
-    if not found.places:
+    if not preview.places:
         yield "Nothing that we wrote has this user as owner. The user goes on the list: rows that come are rejected."
     else:
         yield "These rows go, of this user alone; nobody else's row is changed:"
-        yield from place_lines(found.places)
+        yield from place_lines(preview.places)
     for title, names in (
-        ("Datasets that end (materialise the traces again)", found.affected.datasets),
-        ("Iterations that learned from them, blocked", found.affected.iterations),
-        ("Model versions, blocked from promotion", found.affected.versions),
+        ("Datasets that end (materialise the traces again)", preview.affected.datasets),
+        ("Iterations that learned from them, blocked", preview.affected.iterations),
+        ("Model versions, blocked from promotion", preview.affected.versions),
     ):
         if names:
             yield f"{title}: {', '.join(names)}"

@@ -62,7 +62,7 @@ def errors_redacted() -> Generator[None]:
     """Errors that leave the block quote no secret: what an orchestrator stores of them, it shows to everybody."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # the boundary to the orchestrator's event log; it is raised again
         link: BaseException | None = error
         while link is not None:
             link.args = tuple(redacted(each) if isinstance(each, str) else each for each in link.args)
