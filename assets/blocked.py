@@ -6,8 +6,8 @@ import dagster as dg
 
 from assets.outcome import conclude
 from assets.resources import Deployment
-from pipeline.erasure.late import blocked_iteration
-from pipeline.iteration import Iteration
+from pipeline.core.iteration import Iteration
+from pipeline.governance.erasure.late import blocked_iteration
 
 
 def refuse_blocked(deployment: Deployment, iteration: Iteration) -> None:

@@ -8,7 +8,7 @@ from evals.measurements import EvalReport
 from k8s.ledger import Ledger
 from pipeline.recipe import Evaluation
 from pipeline.rewards.records import RewardLabels
-from pipeline.samples.records import FreshSamples
+from pipeline.selection.samples.records import FreshSamples
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult

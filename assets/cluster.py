@@ -23,7 +23,7 @@ from k8s.launch import Hooks, launch, training_task
 from k8s.launchable import check_launch
 from k8s.ledger import LaunchAttempt
 from k8s.task import Task, delete, run
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.demo import is_demo_model
 from pipeline.demo.desk import is_desk_model
 from pipeline.demo.desk.judge_process import is_desk_judge

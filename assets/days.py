@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from assets.metadata import VERSION_TAG
 from assets.naming import asset_key
+from pipeline.core.storage import digest_json
 from pipeline.rewards.records import RewardLabels
-from pipeline.storage import digest_json
 from pipeline.traces.records import UNKNOWN_DAY, GovernedTraces
 
 GOVERNED, LABELLED = "governed_days", "labelled_days"

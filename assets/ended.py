@@ -12,7 +12,7 @@ from assets.kpi.observation import KPI, kpi_observation
 from assets.outcome import Ending, conclude
 from assets.report.pages import write_history, write_iteration
 from assets.resources import Deployment
-from pipeline.iteration import Iteration
+from pipeline.core.iteration import Iteration
 
 
 def end(

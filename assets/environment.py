@@ -13,8 +13,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from evals.libraries.environment import LibraryEnvironments, named_environments
-from pipeline.addresses import secret_faults, without_secret
-from pipeline.mark_keys import MarkKeys
+from pipeline.core.addresses import secret_faults, without_secret
+from pipeline.core.mark_keys import MarkKeys
 from pipeline.recipe.overrides import split
 from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 

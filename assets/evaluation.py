@@ -16,9 +16,9 @@ from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
 from evals.plan import EvalPlan, inference, publish_plan
 from evals.services import EvalServices
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.markdown import literal
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.markdown import literal
 from pipeline.rewards.verifiers import grader_of
 from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult

@@ -3,7 +3,7 @@
     traces                    production traces that may be learned from        assets/traces.py      pipeline/traces
     reward_labels             <- traces                                         assets/rewards.py     pipeline/rewards
     reward_model              <- reward_labels                                  assets/reward_model.py  pipeline/rewards
-    samples                   <- reward_labels, reward_model                    assets/samples.py     pipeline/samples
+    samples                   <- reward_labels, reward_model                    assets/samples.py     pipeline/selection
     preference_dataset        <- reward_labels, reward_model, samples           assets/selection.py   pipeline/selection
     training_plan             <- preference_dataset                             assets/selection.py   pipeline/training
     policy_checkpoint         <- training_plan                                  assets/training.py    pipeline/training

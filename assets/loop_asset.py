@@ -17,8 +17,8 @@ import dagster as dg
 from typing_extensions import TypedDict
 
 from assets.naming import DEPLOYMENT, IO_MANAGER, asset_key
+from pipeline.core.redaction import errors_redacted
 from pipeline.recipe import Recipe
-from pipeline.redaction import errors_redacted
 
 ROOT = Path(__file__).parent.parent
 Compute = Callable[..., Generator[Any]]

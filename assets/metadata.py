@@ -8,8 +8,8 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from pipeline.markdown import literal
-from pipeline.storage import digest_json
+from pipeline.core.markdown import literal
+from pipeline.core.storage import digest_json
 
 VERSION_TAG = "dagster/data_version"
 """On an event that is no output: what Dagster takes for the version of its data."""

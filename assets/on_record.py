@@ -11,16 +11,16 @@ from assets.resources import Deployment
 from evals import bundle, report
 from evals.answer_table import answer_table
 from evals.gate import GateVerdict
-from pipeline.iteration import Iteration
-from pipeline.pinning import pinned
-from pipeline.plots import rewards as reward_plots
-from pipeline.plots import traces as traces_plots
-from pipeline.plots import training as training_plots
+from pipeline.core.iteration import Iteration
+from pipeline.recipe.pinning import pinned
 from pipeline.registry import versions
 from pipeline.registry.pages import run_page
 from pipeline.registry.runs import RunIdentity
 from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.record import JudgedCandidate
+from pipeline.views import rewards as reward_plots
+from pipeline.views import traces as traces_plots
+from pipeline.views import training as training_plots
 
 MLFLOW_RUN_TAG = "mlflow_run"
 """On a run of Dagster: the run of MLflow that its iteration is in."""

@@ -10,9 +10,9 @@ from typing import Literal
 
 from pydantic import Field
 
-from pipeline import layout
-from pipeline.iteration import Iteration
-from pipeline.storage import Record, Store
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Record, Store
 
 Ending = Literal["not trained", "stopped", "refused", "held", "registered", "rollout"]
 """`stopped`: by the training itself. `held`: the candidate passed and waits for a person. `registered`: it passed, and

@@ -1,4 +1,4 @@
-"""A deployment before a run is made of it: what the environment lacks, and what `pipeline.preflight` finds."""
+"""A deployment before a run is made of it: what the environment lacks, and what `pipeline.traces.preflight` finds."""
 
 from collections.abc import Container
 
@@ -9,7 +9,7 @@ from assets.resources import Deployment
 from evals.suites import file_faults
 from k8s.client import connect
 from pipeline.demo.desk.judge_process import is_desk_judge
-from pipeline.preflight import preflight
+from pipeline.traces.preflight import preflight
 from pipeline.traces.sources.protocol import Address
 from pipeline.training.packages import missing_packages, possible_methods
 

@@ -14,15 +14,15 @@ from assets.naming import launch_command
 from assets.outcome import IterationOutcome
 from evals.gate import GateVerdict
 from evals.measurements import EvalReport
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Record, Store
 from pipeline.recipe import Recipe
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
-from pipeline.samples.records import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.storage import Record, Store
+from pipeline.selection.samples.records import FreshSamples
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult

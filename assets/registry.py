@@ -13,7 +13,7 @@ from assets.records import CHECKPOINT
 from assets.resources import Deployment
 from assets.rollout import begin_rollout, fingerprints, is_gradable, is_rated
 from evals.gate import GateVerdict
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.registry.pages import version_page
 from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.export import export_model

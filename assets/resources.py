@@ -15,19 +15,19 @@ from assets.naming import DEPLOYMENT, LOOP, asset_key, launch_command
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, TRACES
 from evals.libraries.environment import LibraryEnvironments
 from k8s.ledger import Ledger
-from pipeline import layout
-from pipeline.iteration import Iteration
-from pipeline.pinning import differences, pin, pinned, refuse_to_mix
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store, model_ref
 from pipeline.recipe import Recipe, load
+from pipeline.recipe.pinning import differences, pin, pinned, refuse_to_mix
+from pipeline.recipe.section import joined
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource, PostgresTableSource
 from pipeline.registry.base_models import fetch_base, lies_elsewhere, pinned_base
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rollout.propose import ChampionState, champion
-from pipeline.section import joined
 from pipeline.serving.endpoint import ServingAddresses
-from pipeline.storage import Store, model_ref
 from pipeline.traces.context import IterationContext, Log, StageContext
 from pipeline.traces.lake import LakeConfig, local_lake
 from pipeline.traces.records import GovernedTraces

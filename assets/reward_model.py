@@ -8,13 +8,13 @@ from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table
 from assets.resources import Deployment
 from evals.freezing import held_apart
-from pipeline.plots import reward_model as plots
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
 from pipeline.rewards.reward_model.card import card
 from pipeline.selection.consent import consented
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.rated import rated_rows
+from pipeline.views import reward_model as plots
 
 
 @loop_asset(

@@ -10,15 +10,15 @@ from assets.days import LABELLED, labelled_days, tell_of_days
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
 from assets.resources import Deployment
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.plots import rewards as reward_plots
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
 from pipeline.rewards.trust import examples, page
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
+from pipeline.views import rewards as reward_plots
 
 
 @loop_asset(

@@ -9,11 +9,13 @@ from assets.records import LABELS
 from assets.resources import Deployment
 from assets.traffic import is_routed, live_traffic, traffic_split
 from assets.warm_up import warmed
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import ModelRef
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.iteration import Iteration
-from pipeline.pinning import pinned
 from pipeline.recipe import Recipe
+from pipeline.recipe.pinning import pinned
+from pipeline.recipe.section import joined
 from pipeline.recipe.traces import DemoSource
 from pipeline.registry.versions import project
 from pipeline.rollout.drive import Pace, drive
@@ -27,10 +29,8 @@ from pipeline.rollout.record import Fingerprints, RolloutState, read_events
 from pipeline.rollout.router import Unsettled
 from pipeline.rollout.status import RolloutStatus, status
 from pipeline.rollout.thumbs import by_thumbs
-from pipeline.section import joined
 from pipeline.serving.sample import over
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
 from pipeline.traces.records import GovernedTraces
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from pipeline.markdown import literal
+from pipeline.core.markdown import literal
 from pipeline.rollout.picture import ArmRow, StageMark, arm_rows, sentences, stage_marks
 from pipeline.rollout.status import RolloutStatus
 

@@ -9,20 +9,20 @@ from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
 from assets.resources import Deployment
 from evals.freezing import held_apart
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.plots import rewards as reward_plots
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.samples.records import SAMPLES, FreshSamples
-from pipeline.samples.stage import Scorers, sample
 from pipeline.selection.consent import consented
+from pipeline.selection.samples.records import SAMPLES, FreshSamples
+from pipeline.selection.samples.stage import Scorers, sample
 from pipeline.serving.engines import open_engine
+from pipeline.views import rewards as reward_plots
 
 
 @loop_asset(
     "assets/samples.py",
-    "pipeline/samples",
+    "pipeline/selection/samples",
     group_name="rewards",
     kinds={"python", "parquet"},
     owners=["team:post-training"],

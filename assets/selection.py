@@ -10,20 +10,20 @@ from assets.metadata import output, picture, table
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from evals.suites import suites
-from pipeline import layout
-from pipeline.plots import selection as selection_plots
+from pipeline.core import layout
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.samples.governed import metadata_of
-from pipeline.samples.records import FreshSamples
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
 from pipeline.selection.memo import memo
 from pipeline.selection.noise import trust_in
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
+from pipeline.selection.samples.governed import metadata_of
+from pipeline.selection.samples.records import FreshSamples
 from pipeline.traces.tool_results import recorded_results
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.step_times import measured_step_s
+from pipeline.views import selection as selection_plots
 
 
 @loop_asset(
@@ -82,7 +82,7 @@ def preference_dataset(
 @loop_asset(
     "assets/selection.py",
     "pipeline/selection",
-    "pipeline/methods",
+    "pipeline/recipe/methods",
     "pipeline/training/plan.py",
     group_name="selection",
     kinds={"python"},

@@ -12,16 +12,15 @@ from assets.outcome import begin, outcome
 from assets.preflight import refuse_later_faults
 from assets.resources import Deployment
 from evals.libraries.tasks import ensure_listed
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
-from pipeline.pinning import pin
-from pipeline.plots import traces as traces_plots
+from pipeline.recipe.pinning import pin
 from pipeline.recipe.suites import EmbeddedSuite, LibrarySuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.fold import in_rollout
 from pipeline.serving.sample import sampler
-from pipeline.storage import Store
 from pipeline.traces.lake.catalogue import NAME, NAMESPACE
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
@@ -30,6 +29,7 @@ from pipeline.traces.scope import Producer, version_names
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.traces.unrendered import refuse_unrendered_rows
 from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line, weak
+from pipeline.views import traces as traces_plots
 
 WEAK_SHOWN = 10
 """Parts that the check names, at most; the log has all of them."""

@@ -13,28 +13,28 @@ from typing import NamedTuple, assert_never
 
 from assets.resources import Deployment
 from assets.warm_up import warmed
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef
 from pipeline.demo.users import AskedCounts, ask, requests_of
-from pipeline.gateway.keeper import Admit, SlotKeeper
-from pipeline.gateway.lock import running_address
-from pipeline.gateway.metrics import SpanMetrics
-from pipeline.gateway.process import running_gateway
-from pipeline.gateway.settings import GatewaySettings
-from pipeline.gateway.slots import ServedSlot, SlotTable, read_slots, slots_of_names
-from pipeline.gateway.split import GatewaySplit
-from pipeline.gateway.split_file import write_champion
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
 from pipeline.rollout.fingerprint import ROUNDS, identify_slot
 from pipeline.rollout.fold import read_state
+from pipeline.rollout.gateway.keeper import Admit, SlotKeeper
+from pipeline.rollout.gateway.lock import running_address
+from pipeline.rollout.gateway.metrics import SpanMetrics
+from pipeline.rollout.gateway.process import running_gateway
+from pipeline.rollout.gateway.settings import GatewaySettings
+from pipeline.rollout.gateway.slots import ServedSlot, SlotTable, read_slots, slots_of_names
+from pipeline.rollout.gateway.split import GatewaySplit
+from pipeline.rollout.gateway.split_file import write_champion
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.ports import LiveMetricsPort, Unwatched
 from pipeline.rollout.router import NoRouter, TrafficSplit
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import digest_head, served_names
-from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
 from pipeline.traces.erased import forgotten
 from pipeline.traces.sources.protocol import Address

@@ -17,10 +17,9 @@ from assets.resources import Deployment
 from evals.suites import suites
 from k8s.launch import account_for
 from k8s.ledger import Ledger
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.iteration import Iteration
-from pipeline.plots import training as training_plots
 from pipeline.recipe import Accelerator
 from pipeline.registry.live import MetricsSender, TrainingRun, live_metrics
 from pipeline.selection.consent import consented
@@ -31,6 +30,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
 from pipeline.training.schedule import rows_without_consent
 from pipeline.training.throughput import typical
+from pipeline.views import training as training_plots
 
 RATES = {
     "seconds/step": "seconds a step",
@@ -45,7 +45,7 @@ RATES = {
 @loop_asset(
     "assets/training.py",
     "pipeline/training",
-    "pipeline/methods",
+    "pipeline/recipe/methods",
     group_name="training",
     kinds={"pytorch", "huggingface"},
     owners=["team:post-training"],

@@ -6,10 +6,10 @@ import pyarrow.parquet as pq
 
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
+from pipeline.core.storage import ModelRef
 from pipeline.rollout.warm_up import newest, warm_up
 from pipeline.selection.consent import consented
 from pipeline.serving.served_names import served_name
-from pipeline.storage import ModelRef
 from pipeline.traces.context import Log
 from pipeline.traces.erased import shared_lock
 

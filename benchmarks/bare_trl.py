@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 from transformers.utils import logging
 from trl import GRPOConfig, GRPOTrainer
 
-from pipeline.locations import Document
+from pipeline.core.locations import Document
 from pipeline.training.plan import TrainingPlan
 
 

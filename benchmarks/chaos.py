@@ -27,11 +27,11 @@ import pyarrow.parquet as pq
 
 from assets.records import CHECKPOINT, PLAN, TRACES, VERDICT, VERSION
 from jobs.init import write
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store, digest_file, digest_json
 from pipeline.registry.versions import registered
 from pipeline.rollout.fold import read_state
-from pipeline.storage import Store, digest_file, digest_json
 
 MARK = "PREFERENCE_TUNING_CHAOS_EPISODE"
 """Names an episode in the environment of each of its processes, which hand it on."""

@@ -29,14 +29,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.mark_keys import MarkKeys
+from pipeline.core.storage import ModelRef, Store
 from pipeline.demo import MODEL_DIR
-from pipeline.erasure import forget
-from pipeline.erasure.owner import Person
-from pipeline.erasure.proof import proofs
-from pipeline.mark_keys import MarkKeys
+from pipeline.governance.erasure import forget
+from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.proof import proofs
 from pipeline.recipe import BaseModelSection, Compute, Recipe
 from pipeline.recipe.traces import DemoSource, Traces
-from pipeline.storage import ModelRef, Store
 from pipeline.traces.context import StageContext
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import materialize
@@ -153,7 +153,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     asked = options.parse_args()
     spawn = multiprocessing.get_context("forkserver")
-    spawn.set_forkserver_preload(["pipeline.erasure"])
+    spawn.set_forkserver_preload(["pipeline.governance.erasure"])
     draw = random.Random(asked.seed)
     planted = found = left = changed = total = 0
     seconds, size, statements = 1.0, 0, dict[str, Any]()

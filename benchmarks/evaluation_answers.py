@@ -29,11 +29,12 @@ from evals.results import EvalArm
 from evals.runner import Respondent, sampling
 from evals.services import EvalServices
 from evals.suites import Suite, suites
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.suite import ensure_suite
-from pipeline.iteration import identify
-from pipeline.methods import GRPO
 from pipeline.recipe import Evaluation, Training
+from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.suites import ArithmeticSuite
@@ -41,7 +42,6 @@ from pipeline.rewards.verifiers import Grader, grader_of
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.inference import Answer, AnswerRequest, answer_seed
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref
 
 BATCH = 32
 """Answers in flight where the evaluation is killed."""

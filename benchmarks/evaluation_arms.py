@@ -11,11 +11,11 @@ from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.statistics import Array
 from evals.suites import Suite
+from pipeline.core.storage import ModelRef
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Decoding
 from pipeline.serving.journal import AnswerProtocol
-from pipeline.storage import ModelRef
 
 if TYPE_CHECKING:
     from benchmarks.evaluation_gates import Counts

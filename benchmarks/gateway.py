@@ -23,16 +23,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import layout
-from pipeline.gateway.process import RunningGateway, running_gateway
-from pipeline.gateway.settings import GatewaySettings
-from pipeline.gateway.slots import ServedSlot, write_slots
-from pipeline.gateway.span_files import recorded
-from pipeline.gateway.split import GatewaySplit
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef, Store
+from pipeline.rollout.gateway.process import RunningGateway, running_gateway
+from pipeline.rollout.gateway.settings import GatewaySettings
+from pipeline.rollout.gateway.slots import ServedSlot, write_slots
+from pipeline.rollout.gateway.span_files import recorded
+from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.router import Split
 from pipeline.serving.ports import held_port
 from pipeline.serving.served_names import served_name
-from pipeline.storage import ModelRef, Store
 
 NAME = "bench"
 CHAMPION, CANARY = (ModelRef(uri=f"/models/{letter}", digest=letter * 64) for letter in "ab")

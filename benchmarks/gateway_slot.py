@@ -12,7 +12,7 @@ import socket
 import sys
 from typing import Any
 
-from pipeline.processes import die_with_parent
+from pipeline.core.processes import die_with_parent
 
 
 def responses(name: str) -> tuple[bytes, bytes]:

@@ -25,8 +25,8 @@ from benchmarks import gpu_matrix
 from benchmarks.gpu_data import QWEN2_1_5B, QWEN2_7B, write_base, write_plan
 from benchmarks.gpu_serving import attention, serve
 from pipeline.demo import MODEL_DIR
-from pipeline.methods import DPO, GRPO
 from pipeline.recipe import Accelerator, Checkpoints, Lora, Rewards
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.recipe.rewards import Weights
 from pipeline.training.journal import read_journal
 from pipeline.training.metrics_log import read_rows

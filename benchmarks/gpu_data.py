@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
-from pipeline.iteration import identify
-from pipeline.methods import DPO, GRPO
 from pipeline.recipe import Accelerator, Checkpoints, Compute, Rewards, Selection, Sentinel, Training
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
-from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import plan_training
 from tests.contexts import context_of
 

@@ -15,8 +15,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.methods import DPO, GRPO, KTO, SFT, AnyMethod
 from pipeline.recipe import Distribution, Lora
+from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, AnyMethod
 from tests.pipeline.training.plans import folder, make_plan
 from tests.pipeline.training.runs import DETERMINISTIC, Resumed, resume
 

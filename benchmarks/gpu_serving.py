@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.storage import model_ref
 from pipeline.demo.task import problems
 from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling, answer_seed
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.storage import model_ref
 
 BATCHES = (64, 64, 16)
 """Answers at once: twice the same, and once others."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from pipeline.locations import Document
-from pipeline.storage import digest_file
+from pipeline.core.locations import Document
+from pipeline.core.storage import digest_file
 from pipeline.training.result import TrainingResult
 
 
@@ -105,7 +105,7 @@ def _runs(pid: int) -> bool:
 
 
 def _serve(output: str) -> None:
-    from pipeline.processes import die_with_parent
+    from pipeline.core.processes import die_with_parent
     from pipeline.training import worker
     from pipeline.training.__main__ import main
 

@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks.kills import Zygote, adapter_of, result_of, survive
 from benchmarks.training import write_plan
-from pipeline.methods import DPO, GRPO, DynamicSampling
 from pipeline.recipe import Checkpoints, Training, Validation, load
+from pipeline.recipe.methods import DPO, GRPO, DynamicSampling
 from pipeline.training.journal import TrainingEvent, read_journal
 from pipeline.training.result import Preemption
 

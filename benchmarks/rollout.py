@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.rollout_machine import machine
 from benchmarks.rollout_rollback import rollback
 from benchmarks.rollout_world import Model, World, draw, replayed, watched
-from pipeline.estimate import share
+from pipeline.core.estimate import share
 from pipeline.recipe import Rollout
 from pipeline.rollout.advance import awaited, shortfall
 from pipeline.rollout.doubt import doubt

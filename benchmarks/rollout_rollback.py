@@ -9,8 +9,8 @@ import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 
+from pipeline.core.storage import Store
 from pipeline.rollout.record import Phase, read_events
-from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
 
 HARM = ({"quality": 0.2}, {"error_rate": 0.2}, {"error_rate": 1.0, "graded": 0.0}, {"seconds": 9.0})

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from benchmarks import selection_signals as signals
 from benchmarks.selection_data import Simulated, World, simulate, true_noise
-from pipeline.estimate import Estimate, share
+from pipeline.core.estimate import Estimate, share
 from pipeline.recipe import Accelerator, Selection, Training
 from pipeline.selection.checks import EvidenceCheck
 from pipeline.selection.choose import MethodDecision, choose

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.selection_data import labelled
-from pipeline.estimate import share
+from pipeline.core.estimate import share
 from pipeline.recipe import Selection
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.recipe.rewards import Weights

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from statistics import median
 from typing import NamedTuple
 
-from pipeline.estimate import share
+from pipeline.core.estimate import share
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.training.sentinel import review
 

@@ -5,15 +5,15 @@ import sys
 from datetime import UTC, datetime
 
 from benchmarks.signals_world import MAX_TOKENS, base
+from pipeline.core.storage import Store
 from pipeline.demo.desk.requests import Request
 from pipeline.demo.desk.requests import draw as draw_request
 from pipeline.recipe import Samples
 from pipeline.recipe.serving import TransformersServing
 from pipeline.rewards.records import DOES_NOT_APPLY
 from pipeline.rewards.samples import RewardSample
-from pipeline.samples.draw import AskedModel, draw
+from pipeline.selection.samples.draw import AskedModel, draw
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.storage import Store
 from tests.contexts import quiet
 
 

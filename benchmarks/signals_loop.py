@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 from benchmarks.signals_cells import Cells
 from benchmarks.signals_world import RECIPE, base, worth, worth_of_turns
 from evals.gate import GateVerdict
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store
 from pipeline.demo.desk.conversation import KINDS
-from pipeline.iteration import Iteration
-from pipeline.storage import Store
 from pipeline.training.result import TrainingResult
 
 if TYPE_CHECKING:

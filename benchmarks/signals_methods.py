@@ -29,11 +29,11 @@ from benchmarks.signals_world import (
     traffic,
     worth,
 )
-from pipeline.methods import MethodName
+from pipeline.core.storage import DatasetRef, ModelRef
+from pipeline.recipe.methods import MethodName
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.serving.inference import Answer
-from pipeline.storage import DatasetRef, ModelRef
 from pipeline.training.brakes import BRAKES
 from pipeline.training.result import TrainingResult
 

@@ -14,12 +14,12 @@ from benchmarks.signals_cells import Cells
 from benchmarks.signals_methods import ALONE, STEPS, Seed, left, measured, short
 from benchmarks.signals_world import Cell, World, answered, base
 from evals.win_rate import JudgedPair, win_rate
+from pipeline.core.storage import ModelRef
 from pipeline.demo.desk.judges import judgement
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.rewards.judge import PairComparison
 from pipeline.rewards.judge.prompt import compare_prompt
 from pipeline.serving.inference import Answer
-from pipeline.storage import ModelRef
 
 if TYPE_CHECKING:
     from benchmarks.signals import Size

@@ -16,7 +16,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.iteration import identify
+from pipeline.core.mark_keys import MarkKeys
+from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_file, model_ref
 from pipeline.demo.desk import MODEL_DIR
 from pipeline.demo.desk.answers import features
 from pipeline.demo.desk.conversation import Kind, draw_turn
@@ -26,8 +29,6 @@ from pipeline.demo.desk.requests import Request, draw
 from pipeline.demo.desk.traffic import biases, thumb_up
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import users
-from pipeline.iteration import identify
-from pipeline.mark_keys import MarkKeys
 from pipeline.recipe import Recipe, Rewards, load
 from pipeline.recipe.traces import DeskUsers
 from pipeline.rewards.judge import Budget, JudgeRequest, open_judge
@@ -37,16 +38,15 @@ from pipeline.rewards.records import LABELS
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.reward_model.probes import twin
 from pipeline.rewards.reward_model.stage import train_reward_model
-from pipeline.samples.records import SAMPLES
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
+from pipeline.selection.samples.records import SAMPLES
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, Sampling
 from pipeline.serving.sample import sampler
-from pipeline.storage import DatasetRef, ModelRef, Store, digest_file, model_ref
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import local_lake
 from pipeline.training.launch import train

@@ -135,9 +135,9 @@ def materialized(
     where: Literal["local", "ray"] = "local",
 ) -> dict[str, int]:
     """The stage with all its gates, from the export to the commit, the ledger and the reports."""
+    from pipeline.core.storage import ModelRef, Store
     from pipeline.recipe import Compute
     from pipeline.recipe.traces import LangfuseExportSource, Traces
-    from pipeline.storage import ModelRef, Store
     from pipeline.traces.materialize import materialize
     from pipeline.traces.scope import Producer
     from pipeline.traces.sources.protocol import Address

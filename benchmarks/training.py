@@ -20,16 +20,16 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import Problem, mistaken_solution, problems
-from pipeline.iteration import identify
-from pipeline.methods import GRPO
 from pipeline.recipe import Compute, Selection, Training
+from pipeline.recipe.methods import GRPO
 from pipeline.rewards.records import LABELS
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
-from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import plan_training
 from tests.contexts import context_of
 

@@ -30,15 +30,15 @@ from evals.libraries.tasks import ensure_listed
 from evals.page import page
 from evals.plan import EvalPlan, inference
 from evals.services import EvalServices
-from pipeline.locations import record_of_iteration
+from pipeline.core.locations import record_of_iteration
+from pipeline.core.redaction import guard_output
+from pipeline.core.storage import Store
 from pipeline.recipe import load
 from pipeline.recipe.suites import LibrarySuite
-from pipeline.redaction import guard_output
 from pipeline.rewards.judge import JudgeAway
 from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.endpoint import serving_addresses
-from pipeline.storage import Store
 
 CRASHED, NEVER_RETRY, PREEMPTED = 1, 64, 143
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evals.results import ItemCounts
+from pipeline.core.storage import Record
 from pipeline.recipe.evaluation import AnswerPrice
-from pipeline.storage import Record
 
 
 class AnswerCosts(Record):

@@ -13,7 +13,7 @@ from typing import Any
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.results import ItemResult
 from evals.suites import Item
-from pipeline.conversation import shown, shown_answer
+from pipeline.core.conversation import shown, shown_answer
 from pipeline.recipe.suites import TracesSuite
 
 ROWS = 500

@@ -15,8 +15,8 @@ from evals.results import EvalArm
 from evals.runner import Respondent, sampling
 from evals.services import EvalServices
 from evals.suites import Suite
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe.suites import LibrarySuite
-from pipeline.storage import ModelRef, Store
 
 
 class ModelRuns(NamedTuple):

@@ -29,10 +29,10 @@ from evals.judged_evidence import JudgedEvidence
 from evals.measurements import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.results import EvalArm, Protocol
 from evals.suites import Suite
-from pipeline.locations import Document
+from pipeline.core.locations import Document
+from pipeline.core.removal import Removal
+from pipeline.core.storage import ModelRef, Record, Store, digest_file, digest_json
 from pipeline.recipe import Evaluation
-from pipeline.removal import Removal
-from pipeline.storage import ModelRef, Record, Store, digest_file, digest_json
 
 MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
 SUITE_FILES = (erasable.ITEMS, "champion.jsonl", "candidate.jsonl")

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple, get_args
 import pyarrow.parquet as pq
 
 from evals.suites.chats import ROLES
-from pipeline.conversation import FIELDS, TOOLS, UNSHOWABLE
+from pipeline.core.conversation import FIELDS, TOOLS, UNSHOWABLE
+from pipeline.core.storage import DatasetRef
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
 from pipeline.rewards.reviews import survey
 from pipeline.rewards.verifiers import Outcome
 from pipeline.selection.consent import agreed
-from pipeline.storage import DatasetRef
 from pipeline.traces.context import IterationContext
 
 COLUMNS = (

@@ -17,7 +17,7 @@ from typing import Literal, TypeVar
 
 from evals.results import ItemCounts, ItemResult
 from evals.suites import Item
-from pipeline.storage import Record, write_atomically
+from pipeline.core.storage import Record, write_atomically
 
 ITEMS = "items.jsonl"
 """The file of a suite's items; every other one of lines has a model's answers."""

@@ -2,7 +2,7 @@
 
 A bundle keeps its digest and its verdict (evals/erasable.py), unless its counts go as well (evals/reduction.py). The
 frozen suites come last: they tell which items are the person's, so a kill at any point is healed by the same call.
-`pipeline.erasure` removes from these places under its exclusive lock, and proves it.
+`pipeline.governance.erasure` removes from these places under its exclusive lock, and proves it.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from evals import bundle, judgements, reduction
 from evals.suites import frozen
-from pipeline import layout
-from pipeline.removal import Place, Removal, of_files
+from pipeline.core import layout
+from pipeline.core.removal import Place, Removal, of_files
+from pipeline.core.storage import Store
 from pipeline.serving import journal
-from pipeline.storage import Store
 
 
 def places(store: Store, principals: Collection[str], erase_counts: bool = False) -> list[Place]:

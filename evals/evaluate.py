@@ -19,10 +19,10 @@ from evals.measurements import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.plan import EvalPlan
 from evals.services import EvalServices
 from evals.suites import Suite, frozen, pin, suites
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import TracesSuite
-from pipeline.storage import Store
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import held_lock
 

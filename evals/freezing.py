@@ -25,15 +25,15 @@ from evals import judgements
 from evals.candidates import Drawable, SuiteCandidate, drawable
 from evals.suites import Item, Suite, frozen, pin, suites
 from evals.suites.frozen import Frozen, FrozenItem, Generation
-from pipeline import layout
-from pipeline.conversation import to_prompt
+from pipeline.core import layout
+from pipeline.core.conversation import to_prompt
+from pipeline.core.removal import make
+from pipeline.core.storage import DatasetRef, Store, digest_json
 from pipeline.recipe.suites import GoldenSuite, TracesSuite
-from pipeline.removal import make
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving import journal
-from pipeline.storage import DatasetRef, Store, digest_json
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 

@@ -56,9 +56,9 @@ from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.limits import limits
 from evals.measurements import Comparison, Difference, EvalReport, Guard, JudgedMeasurement
 from evals.statistics import normal_quantile
+from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
-from pipeline.storage import ModelRef, Record
 
 GUARD_POWER = 0.8
 """Of all guards together: the chance that a candidate without any harm passes them."""

@@ -21,7 +21,8 @@ from evals.results import EvalSample
 from evals.suites import Item, Suite
 from evals.suites.lines import drawn
 from evals.win_rate import MAX_UNJUDGED_SHARE, JudgedPair
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Judge
 from pipeline.recipe.suites import JudgedSuite
 from pipeline.rewards.judge import (
@@ -39,7 +40,6 @@ from pipeline.rewards.judge.admission import AWAY, refuse_lineage
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.paid_answers import PaidAccount
 from pipeline.rewards.verifiers import Outcome
-from pipeline.storage import Store, digest_json
 from pipeline.traces.records import Window
 
 Log = Callable[[str], None]

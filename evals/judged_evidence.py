@@ -18,9 +18,9 @@ from evals.results import EvalArm
 from evals.suites import Suite
 from evals.suites.lines import drawn
 from evals.win_rate import JudgedPair
+from pipeline.core.storage import Record
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite
-from pipeline.storage import Record
 
 JUDGE, PAIRS, MEASUREMENT = FILES = "judge.json", "pairs.jsonl", "measurement.json"
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline import layout
-from pipeline.removal import Removal, opened
+from pipeline.core import layout
+from pipeline.core.removal import Removal, opened
+from pipeline.core.storage import Record, Store, digest_json
+from pipeline.core.unfinished import held, replacing
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.serving.inference import Messages
-from pipeline.storage import Record, Store, digest_json
-from pipeline.unfinished import held, replacing
 
 
 class JudgementLine(Record):

@@ -14,10 +14,10 @@ from typing import NamedTuple
 from pydantic import AwareDatetime
 
 from evals.suites import Suite
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef, Record, Store, digest_json
 from pipeline.recipe import Evaluation
-from pipeline.section import Operational, settings
-from pipeline.storage import ModelRef, Record, Store, digest_json
+from pipeline.recipe.section import Operational, settings
 
 
 class GateLine(Record):

@@ -10,9 +10,9 @@ from typing import Literal
 from pydantic import Field
 
 from evals.answer_costs import AnswerCosts
-from pipeline.locations import Uri
+from pipeline.core.locations import Uri
+from pipeline.core.storage import ModelRef, Record, digest_json
 from pipeline.recipe import Evaluation
-from pipeline.storage import ModelRef, Record, digest_json
 
 
 class ConfidenceInterval(Record):

@@ -19,8 +19,8 @@ from evals.judged_evidence import JudgedEvidence
 from evals.measurements import EvalReport
 from evals.results import EvalSample
 from evals.suites import Item
-from pipeline.conversation import shown, shown_answer
-from pipeline.markdown import plain
+from pipeline.core.conversation import shown, shown_answer
+from pipeline.core.markdown import plain
 from pipeline.rewards.verifiers import Outcome
 
 SHOWN = 20

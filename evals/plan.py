@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import CheckpointRef, ModelRef, Record, Store, digest_json
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Judge, Verifier
-from pipeline.section import Operational, settings
+from pipeline.recipe.section import Operational, settings
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.engines import open_engine
 from pipeline.serving.inference import InferenceEngine
 from pipeline.serving.vllm_engine import ServedAdapter
-from pipeline.storage import CheckpointRef, ModelRef, Record, Store, digest_json
 
 
 class EvalPlan(Record):

@@ -16,9 +16,9 @@ from evals import bundle, gate
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
-from pipeline import layout
-from pipeline.removal import Removal
-from pipeline.storage import Store
+from pipeline.core import layout
+from pipeline.core.removal import Removal
+from pipeline.core.storage import Store
 
 REDUCED, REPLACED = f".{layout.EVIDENCE}.reduced", f".{layout.EVIDENCE}.replaced"
 

@@ -19,10 +19,10 @@ from evals.measurements import (
     Slice,
     SuiteMeasurement,
 )
-from pipeline.markdown import literal
-from pipeline.plots import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
+from pipeline.core.markdown import literal
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
+from pipeline.views import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
 
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
     from matplotlib.axes import Axes

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
+from pipeline.core.storage import ModelRef, Record, digest_json
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.journal import AnswerProtocol
-from pipeline.storage import ModelRef, Record, digest_json
 
 
 class Protocol(Record):

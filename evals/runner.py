@@ -13,12 +13,12 @@ import re2
 from evals.defects import defects
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.suites import AnswerFormat, Item, Suite
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
 from pipeline.serving.journal import AnswerJournal, AnswerProtocol, answer_key, open_journal
-from pipeline.storage import ModelRef, Store
 
 Grader = Callable[[Sequence[VerifierTask]], list[Grade]]
 """Grades completions; the result follows the input."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evals.suites import Suite
-from pipeline.chat_template import support_of
-from pipeline.template_files import folder_template
+from pipeline.core.chat_template import support_of
+from pipeline.core.template_files import folder_template
 
 
 def template_refusals(suites: Sequence[Suite], folder: str) -> list[str]:

@@ -22,7 +22,7 @@ import numpy as np
 from evals import statistics
 from evals.measurements import Difference, WinRate
 from evals.statistics import BOOTSTRAP_DRAWS, LEVEL, Array
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 
 MAX_DISAGREEMENT = 0.4
 """Share of the judged pairs whose winner depends on which answer is read first: above it the judge says too little."""

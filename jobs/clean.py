@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from pipeline import layout
+from pipeline.core import layout
 
 FOLDERS = (Path(".dagster"), Path("data"))
 KEPT = (layout.AUDIT, layout.ERASURES, layout.ERASED, layout.MARKS)

@@ -23,8 +23,8 @@ from jobs.reviews import review_sample
 from jobs.schedules import schedules_of
 from jobs.sensors import sensors_of
 from jobs.upkeep import forget, lake_upkeep
+from pipeline.core.redaction import guard_output
 from pipeline.recipe import Automation
-from pipeline.redaction import guard_output
 
 OP_JOBS = (canary_rollout, rollout_decision, review_sample, forget, lake_upkeep, tell, delete_orphaned_gang)
 

@@ -9,12 +9,12 @@ from assets.environment import chosen
 from assets.naming import LOOP, ROLLOUT, launch_command
 from assets.outcome import outcome
 from assets.records import CHECKPOINT, PLAN, RECORDS, REPORT, VERSION
-from pipeline.iteration import Iteration
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store
 from pipeline.recipe import Recipe
 from pipeline.recipe.overrides import split
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import ModelVersion, Phase, RolloutState
-from pipeline.storage import Store
 
 STATUS = "pt rollout status"
 

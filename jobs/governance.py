@@ -19,10 +19,10 @@ from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
 from jobs import reapplying, verifying
-from pipeline import erasure
-from pipeline.erasure import mirrored, tables
-from pipeline.erasure.owner import Person
-from pipeline.erasure.proof import Counts, ErasureProof, proof_name
+from pipeline.governance import erasure
+from pipeline.governance.erasure import mirrored, tables
+from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.proof import Counts, ErasureProof, proof_name
 from pipeline.registry import versions
 from pipeline.registry.tracking import has_database
 from pipeline.rewards import findings, reviews

@@ -13,8 +13,8 @@ from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.resources import Deployment
 from jobs.preference_tuning import executor
 from jobs.triggers import ended_iterations
-from pipeline import layout
-from pipeline.outbox import Notice, Outbox, OutboxFolder, is_paused, send
+from pipeline.core import layout
+from pipeline.rollout.outbox import Notice, Outbox, OutboxFolder, is_paused, send
 
 BOX = OutboxFolder(layout.ITERATIONS, "iterations", "pt summary")
 WATCHED = (LOOP, LABELLING, ROLLOUT, "forget", "lake_upkeep", "review_sample", "delete_orphaned_gang")

@@ -22,11 +22,11 @@ from assets.rollout_observation import rollout_observation
 from jobs.dagster_internals import UnresolvedAssetJobDefinition
 from jobs.rollout.decide import exit_code, outcome_lines, take
 from jobs.rollout.launchpad import LaunchpadForm, launchpad_decision
-from pipeline.plots.rollout import rollout_over_time
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot
 from pipeline.rollout.picture import look_points
 from pipeline.rollout.record import Action, read_events
+from pipeline.views.rollout import rollout_over_time
 
 # Steps are forked from a server that has loaded the definitions already: about a second less for each step.
 # `jobs.steps` makes each end with that server, which ends with the run's worker.

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.redaction import guard_output
+from pipeline.core.redaction import guard_output
 
 INTERRUPTED, CLOSED_PIPE = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from assets.resources import Deployment
-from pipeline.erasure.reapply import reapply
+from pipeline.governance.erasure.reapply import reapply
 from pipeline.traces.erased import ErasedUsers, erased_users
 
 

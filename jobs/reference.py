@@ -14,9 +14,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from pipeline.field_texts import DescribedJsonSchema, field_texts
 from pipeline.recipe import Recipe
-from pipeline.section import Operational, Section, sections
+from pipeline.recipe.field_texts import DescribedJsonSchema, field_texts
+from pipeline.recipe.section import Operational, Section, sections
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "reference" / "recipe.md"

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from assets.environment import chosen
 from assets.report.pages import first_launch, write_history, write_iteration
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store
 from pipeline.recipe import load
-from pipeline.storage import Store
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -22,11 +22,11 @@ from assets.naming import LOOP, launch_command
 from assets.records import RECORDS, VERSION
 from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.launcher import DetachedRunLauncher
-from pipeline import audit, layout
-from pipeline.iteration import Iteration
+from pipeline.core import audit, layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, read_events
-from pipeline.storage import Store
 from pipeline.traces.erased import exclusive_lock
 
 BESIDE = {

@@ -1,7 +1,7 @@
 """ASGI middleware for a web server without users: refuses what the page of another site can make a browser send.
 
-The rule of Host and Origin is pipeline/gateway/door.py's. A websocket needs an Origin. GraphQL by GET is refused,
-because a link or an image could carry a mutation. Other sites may not show the pages in a frame.
+The rule of Host and Origin is pipeline/rollout/gateway/door.py's. A websocket needs an Origin. GraphQL by GET is
+refused, because a link or an image could carry a mutation. Other sites may not show the pages in a frame.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pipeline.gateway.door import foreign_header, header_values
+from pipeline.rollout.gateway.door import foreign_header, header_values
 
 HEALTH = "/server_info"
 """Answered under any Host: a kubelet asks by the pod's address. It shows versions."""

@@ -16,9 +16,9 @@ from types import FrameType
 
 from assets.resources import deployment
 from assets.traffic import admission, gateway_settings, put_champion_in_place, wanted_models
-from pipeline.gateway.keeper import SlotKeeper
-from pipeline.gateway.process import running_gateway
 from pipeline.recipe.rollout import GatewayTraffic
+from pipeline.rollout.gateway.keeper import SlotKeeper
+from pipeline.rollout.gateway.process import running_gateway
 
 POLL_S = 1.0
 """Between two looks at which models are wanted."""

@@ -23,8 +23,9 @@ from assets.naming import LOOP, launch_command
 from jobs.ending import IterationEnding, command, ending
 from jobs.status_view import view
 from jobs.workers import RunNote, worker_files
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.recipe import Recipe, load
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.fold import fold
@@ -32,7 +33,6 @@ from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Phase, RolloutState, read_events
 from pipeline.rollout.router import Unrouted
 from pipeline.rollout.status import RolloutStatus, status
-from pipeline.storage import ModelRef, Record, Store
 
 DONE, WAITS, FAILED = 0, 1, 2
 NEWEST = 5

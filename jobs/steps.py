@@ -6,7 +6,7 @@ So a worker that is killed leaves nothing behind, also when nobody follows its r
 
 import os
 
-from pipeline.processes import die_with_parent
+from pipeline.core.processes import die_with_parent
 
 _server: int | None = os.getpid()
 

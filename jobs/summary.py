@@ -19,8 +19,8 @@ from assets.naming import ROLLOUT
 from assets.records import RECORDS, VERDICT
 from assets.resources import ITERATION_TAG, Deployment, deployment
 from jobs.ending import candidate, ending
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import ModelVersion
 

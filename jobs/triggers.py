@@ -20,13 +20,13 @@ from assets.outcome import IterationOutcome, placed
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
 from jobs.preference_tuning import UNFINISHED
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import DatasetRef, Store
 from pipeline.recipe import Automation, Recipe
 from pipeline.rewards.records import LABELS as LABEL_TABLE
 from pipeline.rollout.live_labels import label_digest_of
 from pipeline.rollout.quality_fall import COLUMNS, SignalChange, changes
-from pipeline.storage import DatasetRef, Store
 from pipeline.traces.arrow import pc
 
 ANSWER = ("trace_id", "observation_id")

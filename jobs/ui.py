@@ -22,8 +22,8 @@ from typing import NoReturn
 
 from assets.environment import environment
 from assets.resources import deployment
-from pipeline import layout
-from pipeline.processes import die_with_parent, end_sessions
+from pipeline.core import layout
+from pipeline.core.processes import die_with_parent, end_sessions
 from pipeline.registry.tracking import SQLITE
 
 HOST = "127.0.0.1"

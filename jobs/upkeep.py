@@ -12,7 +12,7 @@ import dagster as dg
 from assets.resources import Deployment
 from jobs.governance import drop_overdue, forget_user, keep_up, report_lines
 from jobs.preference_tuning import executor
-from pipeline.erasure.proof import proof_name
+from pipeline.governance.erasure.proof import proof_name
 
 
 @dg.op(

@@ -20,17 +20,17 @@ from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
 from evals.suites import Suite, embedded, frozen, suite
-from pipeline import layout
-from pipeline.chat_template import TURNS, kinds_of, refusal, rendered, support_of
+from pipeline.core import layout
+from pipeline.core.chat_template import TURNS, kinds_of, refusal, rendered, support_of
+from pipeline.core.model_files import header, weight_files
+from pipeline.core.storage import Store
 from pipeline.demo.suite import suite_text
-from pipeline.methods import METHODS
-from pipeline.model_files import header, weight_files
-from pipeline.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.recipe import Recipe
+from pipeline.recipe.methods import METHODS
 from pipeline.recipe.suites import EmbeddedSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.rewards.verifiers.texts import OPTION
-from pipeline.storage import Store
+from pipeline.traces.preflight import gigabytes, iteration_bytes, model_bytes
 from pipeline.traces.sample import SourceSample, sample_source
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.training.packages import missing_packages, possible_methods
@@ -52,7 +52,7 @@ class ModelTemplate(NamedTuple):
     tokens: Callable[[list[dict[str, str]]], int]
     """Of a prompt. Raises what the template raises, ValueError where it leaves something out."""
     left_out: frozenset[str]
-    """What of a conversation it does not render (pipeline/chat_template.py)."""
+    """What of a conversation it does not render (pipeline/core/chat_template.py)."""
 
 
 def main(arguments: Sequence[str]) -> int:

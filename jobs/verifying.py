@@ -7,9 +7,9 @@ import argparse
 import json
 
 from assets.resources import Deployment
-from pipeline import audit
-from pipeline.erasure.proof import proof_name, proofs
-from pipeline.storage import digest_json
+from pipeline.core import audit
+from pipeline.core.storage import digest_json
+from pipeline.governance.erasure.proof import proof_name, proofs
 
 
 def run(settings: Deployment, asked: argparse.Namespace) -> int:

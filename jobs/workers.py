@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.storage import Record, write_atomically
+from pipeline.core.storage import Record, write_atomically
 
 
 class RunNote(Record):

@@ -28,7 +28,7 @@ from k8s.lint.memory import RECIPE_RULES, lint_memory
 from k8s.lint.pods import where
 from k8s.lint.report import FaultPlace, Linted, as_json, as_sarif
 from k8s.render import render
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.overrides import NOT_YAML
 

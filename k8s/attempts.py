@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from k8s.classify import Cause, Classification
 from k8s.ledger import LaunchAttempt
-from pipeline import layout
-from pipeline.storage import Record, Store
+from pipeline.core import layout
+from pipeline.core.storage import Record, Store
 from pipeline.training.checkpoints.claims import newest_claim
 
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from k8s.instances import instance
 from k8s.simulate import Profile, journal, run, schedule
+from pipeline.core.storage import Record
 from pipeline.recipe import Checkpoints, Compute, Recipe
 from pipeline.selection.cost import MethodCost
-from pipeline.storage import Record
 from pipeline.training.goodput import account, device_hours
 
 HOURS_A_MONTH = 730.0

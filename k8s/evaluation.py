@@ -12,10 +12,10 @@ from typing import NamedTuple, TypeVar
 from k8s.attempts import GangAttempts
 from k8s.gang import Gang, evaluation_gang
 from k8s.task import Task
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute
 from pipeline.serving.memory import Machine
-from pipeline.storage import Store
 
 R = TypeVar("R")
 

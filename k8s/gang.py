@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 from k8s.instances import Instance, instance
+from pipeline.core.storage import Record
 from pipeline.recipe import Compute, Kubernetes
 from pipeline.recipe.training import TrainingSettings
-from pipeline.storage import Record
 from pipeline.training.plan import TrainingPlan
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 
 
 class Instance(Record):

@@ -25,9 +25,9 @@ from k8s.follow import Hooks
 from k8s.gang import LaunchEnvironment, gang_of
 from k8s.ledger import Ledger, ledger
 from k8s.task import Task, run
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes
-from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult

@@ -10,7 +10,7 @@ from k8s.estimate import LaunchEstimate, estimate_launch, expected_hours, over_b
 from k8s.gang import evaluation_gang, gang_of
 from k8s.lint import Violation, lint_gang
 from k8s.render import render
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.recipe import Recipe
 from pipeline.training.plan import TrainingPlan
 

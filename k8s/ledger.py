@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from k8s.estimate import Range, prices
+from pipeline.core.storage import Record
 from pipeline.recipe import Compute
-from pipeline.storage import Record
 from pipeline.training.goodput import device_hours
 from pipeline.training.result import CAUSES, TrainingResult
 

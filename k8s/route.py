@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, cast
 
 from k8s.client import ApiResource, KubernetesClient, Refused
 from k8s.slots import IdentifyRounds, Slot, SlotPair, reached
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Readiness, Split, Unsettled
-from pipeline.storage import ModelRef
 
 HTTP_ROUTE = ApiResource("gateway.networking.k8s.io", "v1", "httproutes")
 ROLLOUT, EPOCH, CHAMPION, CANARY = (f"preference-tuning/{word}" for word in ("rollout", "epoch", "champion", "canary"))

@@ -21,8 +21,8 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat
 
+from pipeline.core.storage import Record
 from pipeline.recipe import Checkpoints
-from pipeline.storage import Record
 from pipeline.training.checkpoints import SaveSchedule
 from pipeline.training.goodput import account
 from pipeline.training.journal import Kind, TrainingEvent

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
 from k8s.client import ApiResource, KubernetesClient, Refused, Unreachable
+from pipeline.core.storage import ModelRef
 from pipeline.rollout.fingerprint import ROUNDS
 from pipeline.rollout.router import Readiness
 from pipeline.serving.served_names import served_name
-from pipeline.storage import ModelRef
 
 CONFIG_MAP = ApiResource("", "v1", "configmaps")
 DEPLOYMENT = ApiResource("apps", "v1", "deployments")

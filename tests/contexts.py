@@ -6,12 +6,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.iteration import Iteration
+from pipeline.core.mark_keys import MarkKeys
+from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
-from pipeline.iteration import Iteration
-from pipeline.mark_keys import MarkKeys
 from pipeline.recipe import BaseModelSection, Compute, Recipe
 from pipeline.recipe.traces import DemoSource, Traces
-from pipeline.storage import Store
 from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.erased import ErasedUser, Forgotten, user_hash
 from pipeline.traces.lake import LakeConfig, local_lake

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace, TracebackType
 from typing import Any, NamedTuple, Self
 
-from pipeline.locations import Document
-from pipeline.storage import digest_file
+from pipeline.core.locations import Document
+from pipeline.core.storage import digest_file
 from pipeline.training.result import TrainingResult
 from tests.processes import is_alive
 
@@ -169,7 +169,7 @@ def adapter_of(plan: Path) -> str:
 
 def _serve(descriptor: int) -> None:
     """Each request gets a process that forks the one asked for, and tells its pid and then its exit code."""
-    from pipeline.processes import die_with_parent
+    from pipeline.core.processes import die_with_parent
     from pipeline.serving import __main__ as sampler
     from pipeline.training import worker
 
@@ -214,7 +214,7 @@ def _monitor(asked: dict[str, Any], input: int, output: int, errors: int, reply:
 def _run(asked: dict[str, Any]) -> int:
     import runpy
 
-    from pipeline.processes import die_with_parent
+    from pipeline.core.processes import die_with_parent
 
     die_with_parent()
     os.chdir(asked["cwd"])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from assets.rollout import follow_rollout
 from jobs.retry import leavings, remove
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.rollout.record import Phase
 
 from .fork_server import ForkServer

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.estimate import UNKNOWN
-from pipeline.iteration import Iteration
-from pipeline.layout import GOVERNED, LATEST
+from pipeline.core.estimate import UNKNOWN
+from pipeline.core.iteration import Iteration
+from pipeline.core.layout import GOVERNED, LATEST
+from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
-from pipeline.storage import DatasetRef, ModelRef, Store
 from pipeline.traces.records import GovernedTraces
 
 

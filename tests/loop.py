@@ -10,9 +10,9 @@ import pytest
 
 from assets.graph import ASSETS
 from assets.resources import Deployment, records
-from pipeline import processes
+from pipeline.core import processes
+from pipeline.core.storage import digest_file
 from pipeline.rewards.reward_model import stage as reward_model_stage
-from pipeline.storage import digest_file
 from pipeline.training import launch as training_launch
 
 from .fork_server import ForkServer, as_subprocess

@@ -4,12 +4,12 @@ import shutil
 from pathlib import Path
 
 from assets.resources import Deployment
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef, model_ref
 from pipeline.demo import MODEL_DIR
-from pipeline.iteration import identify
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion
-from pipeline.storage import DatasetRef, model_ref
 
 
 def open_rollout(settings: Deployment, files: Path, now: float, proposed_by: str = "") -> str:

@@ -11,9 +11,9 @@ from assets.resources import Deployment
 from assets.rollout import follow_rollout
 from jobs.preference_tuning import rollout_decision
 from jobs.rollout.__main__ import main
-from pipeline import layout
-from pipeline.gateway.span_files import recorded
+from pipeline.core import layout
 from pipeline.rollout.fold import read_state
+from pipeline.rollout.gateway.span_files import recorded
 from pipeline.rollout.record import Phase, Proposal
 from tests.loop import EMBEDDED, SHORT, deployment, instance
 from tests.opened import open_rollout

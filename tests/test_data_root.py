@@ -14,9 +14,9 @@ from assets.resources import Deployment
 from assets.rollout import follow_rollout
 from evals.bundle import verify
 from jobs.governance import forget_user, keep_up
-from pipeline import audit
+from pipeline.core import audit
+from pipeline.core.storage import digest_dir
 from pipeline.registry import versions
-from pipeline.storage import digest_dir
 from pipeline.traces.lake import open_lake
 from pipeline.traces.lake.catalogue import open_table
 from pipeline.traces.materialize import read

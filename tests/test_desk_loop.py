@@ -19,13 +19,13 @@ from assets.graph import ASSETS
 from assets.records import CHECKPOINT, PLAN, REPORT, REWARD_MODEL, SAMPLES, TRACES, VERDICT
 from assets.resources import Deployment, records
 from jobs.retry import leavings, remove
+from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo.desk import MODEL_DIR
 from pipeline.demo.desk.conversation import KINDS, Kind, draw_turn
 from pipeline.demo.desk.utility import utility
 from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.serving.inference import Sampling
 from pipeline.serving.sample import sampler
-from pipeline.storage import ModelRef, model_ref
 from tests.fork_server import ForkServer
 from tests.loop import ROOT, forked, instance, run_loop
 

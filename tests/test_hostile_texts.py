@@ -20,14 +20,14 @@ from evals import page as evaluation_page
 from evals.page import tables
 from evals.results import EvalSample
 from evals.suites import Item
-from pipeline import layout
-from pipeline.markdown import literal
+from pipeline.core import layout
+from pipeline.core.markdown import literal
+from pipeline.core.storage import Store
 from pipeline.rewards import reviews
 from pipeline.rewards.trust import LabelSample, chat
 from pipeline.rewards.trust import page as label_page
 from pipeline.rewards.verifiers.outcome import Outcome
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
-from pipeline.storage import Store
 from tests.assets.laid import Laid, recipe_of
 from tests.browser import Browser, Page, chromium
 from tests.pipeline.rollout.conftest import BASE, NAME, iteration_over

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from assets.records import CHECKPOINT
-from pipeline.locations import record_of_iteration
-from pipeline.storage import digest_file
+from pipeline.core.locations import record_of_iteration
+from pipeline.core.storage import digest_file
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 from tests.fork_server import ForkServer

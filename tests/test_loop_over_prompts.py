@@ -10,7 +10,7 @@ import pytest
 from assets.graph import ASSETS
 from assets.records import LABELS, PLAN, PREFERENCES, SAMPLES
 from assets.resources import records
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.demo.suite import suite_text
 from pipeline.demo.task import problems
 from pipeline.recipe.suites import ArithmeticSuite

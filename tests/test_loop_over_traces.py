@@ -9,7 +9,7 @@ from evals.bundle import verify
 from evals.suites import frozen
 from jobs.governance import forget_user
 from tests.loop import deployment, instance, run_loop
-from tests.pipeline.erasure.looking import holding
+from tests.pipeline.governance.erasure.looking import holding
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

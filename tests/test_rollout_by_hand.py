@@ -13,11 +13,11 @@ import pytest
 from assets.resources import Deployment
 from assets.rollout import follow_rollout
 from jobs.rollout.__main__ import main
-from pipeline import layout
-from pipeline.gateway.lock import running_address
-from pipeline.gateway.slots import read_slots
-from pipeline.gateway.span_files import recorded
+from pipeline.core import layout
 from pipeline.rollout.fold import read_state
+from pipeline.rollout.gateway.lock import running_address
+from pipeline.rollout.gateway.slots import read_slots
+from pipeline.rollout.gateway.span_files import recorded
 from pipeline.rollout.record import Phase, RolloutState
 from tests.loop import EMBEDDED, SHORT, deployment
 from tests.opened import open_rollout

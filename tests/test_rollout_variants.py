@@ -21,10 +21,10 @@ import yaml
 
 from assets.resources import Deployment
 from assets.rollout import follow_rollout
+from pipeline.core.storage import ModelRef
 from pipeline.rollout.export import export_model, exported_uri
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, RolloutState
-from pipeline.storage import ModelRef
 from tests.k8s.cluster.kinds import Refused
 from tests.k8s.cluster.server import api_server
 from tests.k8s.slotted import SPACE, SlottedCluster, route, slot

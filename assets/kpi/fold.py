@@ -17,11 +17,11 @@ from assets.kpi.costs import PriceList, RolloutCost, cost_lines, price_list
 from assets.kpi.ledgers import IterationLedgers, iteration_ids, read_ledgers
 from assets.kpi.records import DataFigures, IterationKpi, Kpi, State, SuiteQuality, TrainingFigures
 from evals.measurements import ConfidenceInterval, Difference, EvalReport
+from pipeline.core.storage import Store
 from pipeline.recipe import Recipe
 from pipeline.rewards.findings import JudgeSpending, spent
 from pipeline.rollout.fold import fold
 from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, read_events
-from pipeline.storage import Store
 from pipeline.traces.records import UNKNOWN_DAY
 
 ENDED: dict[Phase, State] = {

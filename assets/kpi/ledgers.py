@@ -29,15 +29,15 @@ from evals.judgements import spent_on
 from evals.measurements import EvalReport
 from k8s.attempts import GangAttempts
 from k8s.ledger import LaunchAttempt, Ledger
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Record, Store
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
-from pipeline.samples.records import FreshSamples
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.storage import Record, Store
+from pipeline.selection.samples.records import FreshSamples
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.journal import read_journal
 from pipeline.training.plan import TrainingPlan

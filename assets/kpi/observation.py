@@ -12,7 +12,7 @@ from assets.kpi.records import IterationKpi, Kpi
 from assets.metadata import picture, table
 from assets.naming import asset_key
 from evals.measurements import ConfidenceInterval
-from pipeline.plots.kpi import IterationBar, quality_and_cost
+from pipeline.views.kpi import IterationBar, quality_and_cost
 
 KPI = "kpi"
 HEAD = ("iteration", "ended", "kept", "labels", "method", "champion", "candidate", "points", "gate", "USD", "device h")

@@ -4,7 +4,7 @@ from typing import Literal
 
 from evals.measurements import ConfidenceInterval
 from k8s.estimate import Range
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 
 State = Literal[
     "in progress",

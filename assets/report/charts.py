@@ -6,8 +6,9 @@ from itertools import groupby
 
 from assets.kpi.records import DataFigures, IterationKpi
 from evals.measurements import EvalReport
-from pipeline.estimate import Estimate
-from pipeline.plots.inline_svg import (
+from pipeline.core.estimate import Estimate
+from pipeline.rollout.picture import LookPoint
+from pipeline.views.inline_svg import (
     Axis,
     ChartPoint,
     ChartSeries,
@@ -18,8 +19,7 @@ from pipeline.plots.inline_svg import (
     line_chart,
     running_mean,
 )
-from pipeline.plots.training import PROGRESS
-from pipeline.rollout.picture import LookPoint
+from pipeline.views.training import PROGRESS
 
 CHAMPION, CANDIDATE, HELD_OUT, ACCENT = "c0", "c1", "c2", "c3"
 COLOURS = {"reward": ACCENT, "accuracy": CANDIDATE, "rewards/accuracies": CANDIDATE, "held_out/second_score": CHAMPION}

@@ -14,10 +14,10 @@ from assets.report import charts
 from assets.report.figures import UNKNOWN, PageTable, when
 from evals import report as reports
 from evals.page import tables
-from pipeline import layout
-from pipeline.plots.inline_svg import bar_chart
+from pipeline.core import layout
 from pipeline.rollout.picture import LookPoint, look_points, spell
 from pipeline.rollout.record import Phase, RolloutEvent
+from pipeline.views.inline_svg import bar_chart
 
 
 def data_section(of: IterationLedgers, kpi: IterationKpi) -> dict[str, Any]:

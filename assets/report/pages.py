@@ -22,10 +22,10 @@ from assets.naming import launch_command
 from assets.report import content, figures
 from assets.report.figures import PageLink
 from assets.report.history import history_sections
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store, write_atomically
 from pipeline.recipe import Recipe
 from pipeline.rollout.record import RolloutEvent, read_events
-from pipeline.storage import Store, write_atomically
 
 
 class PageFolder(NamedTuple):

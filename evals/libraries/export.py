@@ -13,9 +13,9 @@ from evals import bundle
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.libraries.environment import LibraryEnvironment
 from evals.results import EvalArm
-from pipeline.conversation import shown, shown_answer
+from pipeline.core.conversation import shown, shown_answer
+from pipeline.core.storage import digest_json
 from pipeline.rewards.verifiers import Outcome
-from pipeline.storage import digest_json
 
 VALUES = {Outcome.correct: "C", Outcome.wrong: "I", Outcome.no_answer: "N"}
 """Inspect's own words for a score; any other outcome is a sample that Inspect calls unscored."""

@@ -19,13 +19,13 @@ from evals.results import EvalArm, ItemResult
 from evals.results import Protocol as EvalProtocol
 from evals.suites import Suite
 from evals.suites.tasks import task_digest
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef, Store, digest_json, write_atomically
 from pipeline.recipe.serving import HttpServing
 from pipeline.recipe.suites import InspectSuite, LibrarySuite, LmEvalSuite
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import InferenceSession, Sampling
 from pipeline.serving.journal import AnswerProtocol
-from pipeline.storage import ModelRef, Store, digest_json, write_atomically
 
 
 @runtime_checkable

@@ -9,8 +9,8 @@ from typing import Any
 from evals.libraries.environment import LibraryEnvironments
 from evals.suites import Item
 from evals.suites.tasks import list_path
+from pipeline.core.storage import Store, digest_json, write_atomically
 from pipeline.recipe.suites import InspectSuite, LibrarySuite, LmEvalSuite
-from pipeline.storage import Store, digest_json, write_atomically
 
 Log = Callable[[str], None]
 

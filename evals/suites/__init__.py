@@ -11,7 +11,8 @@ from typing import Any
 
 from evals.suites import custom, embedded, frozen, lines, tasks
 from evals.suites.suite import AnswerFormat, Item, Suite
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Record, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import (
     ArithmeticSuite,
@@ -27,7 +28,6 @@ from pipeline.recipe.suites import (
     SuiteSection,
     TracesSuite,
 )
-from pipeline.storage import Record, Store
 
 __all__ = ["READERS", "AnswerFormat", "Item", "Suite", "SuitePins", "file_faults", "pin", "suite", "suites"]
 

@@ -1,7 +1,7 @@
 """What a line of a suite's file asks: a text, or a conversation as OpenAI's chat has it, with tools, calls and results.
 
-Owns the way to a conversation as stages hold it (`pipeline.conversation`), and every reason to refuse one: a call that
-no model can be shown, a result without its call, a last message that nobody answers.
+The result is a `pipeline.core.conversation`. Refused: a call that no model can be shown, a result without its call, a
+last message that nobody answers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, cast
 
-from pipeline.conversation import calls_of, from_request, functions
+from pipeline.core.conversation import calls_of, from_request, functions
 from pipeline.recipe.suites import Columns
 from pipeline.serving.inference import Messages
 

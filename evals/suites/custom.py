@@ -6,9 +6,9 @@ import json
 
 from evals.suites import lines
 from evals.suites.suite import Item
+from pipeline.core.storage import Store
 from pipeline.recipe.custom import create
 from pipeline.recipe.suites import CustomSuite, JsonlSuite
-from pipeline.storage import Store
 
 
 def items(section: CustomSuite, store: Store, seed: int) -> tuple[Item, ...]:

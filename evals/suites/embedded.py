@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from evals.suites.lines import rows
 from evals.suites.suite import Item
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.recipe.suites import EmbeddedSuite
-from pipeline.storage import Store
 
 
 def items(section: EmbeddedSuite, store: Store, seed: int) -> tuple[Item, ...]:

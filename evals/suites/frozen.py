@@ -17,10 +17,10 @@ from typing import NamedTuple
 from pydantic import AwareDatetime, Field, ValidationError
 
 from evals.suites.suite import Item, Suite
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.removal import Removal, of_lines
+from pipeline.core.storage import Record, Store, digest_json
 from pipeline.recipe.suites import TracesSuite
-from pipeline.removal import Removal, of_lines
-from pipeline.storage import Record, Store, digest_json
 
 MAX_EMPTIED_SHARE = 0.05
 """Of a generation's clusters: with fewer left, its items are no sample of what was frozen any more."""

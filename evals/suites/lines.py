@@ -19,12 +19,12 @@ from jsonschema.exceptions import SchemaError
 
 from evals.suites.chats import asked
 from evals.suites.suite import AnswerFormat, Item
-from pipeline.choices import letter_of, options_of, with_options
+from pipeline.core.choices import letter_of, options_of, with_options
+from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite
 from pipeline.rewards.verifiers import readable, reference_answer
 from pipeline.rewards.verifiers.calls import wanted_calls
-from pipeline.storage import Store, digest_json
 
 MAX_LINE_BYTES = 1_000_000
 

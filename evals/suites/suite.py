@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pipeline.conversation import TOOLS, spoken
+from pipeline.core.conversation import TOOLS, spoken
+from pipeline.core.storage import Record, digest_json
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.serving.inference import Messages
-from pipeline.storage import Record, digest_json
 
 
 class AnswerFormat(Record):

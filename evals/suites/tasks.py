@@ -11,9 +11,9 @@ from pathlib import Path
 
 from evals.suites.lines import drawn, rows
 from evals.suites.suite import Item
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.suites import InspectSuite, LibrarySuite
-from pipeline.storage import Store, digest_json
 
 
 def items(section: LibrarySuite, store: Store, seed: int) -> tuple[Item, ...]:

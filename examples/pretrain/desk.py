@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from examples.pretrain.circuit import plant
 from examples.pretrain.tiny import END, PAD, START, optimise, untrained, word_tokenizer
-from pipeline.chat_template import rendered
+from pipeline.core.chat_template import rendered
 from pipeline.demo.desk import answers, conversation, requests, tool
 from pipeline.demo.desk.conversation import KINDS, Turn, draw_turn
 from pipeline.demo.desk.requests import Request, ask, training_rows

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from assets.resources import Deployment
 from jobs.rollout import DONE, REFUSED, AddCommand, look_command
-from pipeline import audit
+from pipeline.core import audit
+from pipeline.core.storage import Record
 from pipeline.rollout.reconcile import audited
 from pipeline.rollout.record import TERMINAL, Phase, Proposal, RolloutEvent, read_events
-from pipeline.storage import Record
 
 
 class Passage(Record):

@@ -1,6 +1,6 @@
 """Brings a model to a server's disk before the server starts: `python -m k8s.images.fetch_weights URI DIGEST FOLDER`.
 
-Owns the promise that what serves is, to the bit, what the gate passed: the copy is that of `pipeline.model_places`,
+What serves is what the gate passed: `pipeline.serving.model_places` makes the copy,
 which goes on where a kill cut it off. Refuses to choose a model: the pod names it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pipeline.model_places import copy_model
+from pipeline.serving.model_places import copy_model
 
 if __name__ == "__main__":
     address, wanted, target = sys.argv[1:]

@@ -11,8 +11,8 @@ from typing import Literal
 
 from k8s.gang import Gang
 from k8s.lint.manifests import Manifests
+from pipeline.core.storage import Record
 from pipeline.recipe import Recipe
-from pipeline.storage import Record
 
 Severity = Literal["error", "warning"]
 Hits = Iterator[tuple[str, str]]

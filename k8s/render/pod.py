@@ -11,8 +11,8 @@ from typing import Any
 
 from k8s.gang import Gang, label_value
 from k8s.render.placement import PLAN, affinity, networks, placement, plan_label
-from pipeline.node_cache import CACHE, SIZE, SOURCE
 from pipeline.recipe.compute import WeightsCache
+from pipeline.serving.node_cache import CACHE, SIZE, SOURCE
 
 Object = dict[str, Any]
 

@@ -5,7 +5,7 @@ Here lie only the place and the digest of the kept weights, so that a look at th
 
 from pathlib import Path
 
-from pipeline.storage import digest_file
+from pipeline.core.storage import digest_file
 
 MODEL_DIR: Path = Path(__file__).parent / "model"
 """Weights, tokenizer and configuration made by `python -m examples.pretrain.arithmetic` with its default arguments."""

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
+from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe.traces import DeskUsers
 from pipeline.serving.inference import Answer, Messages
-from pipeline.storage import ModelRef, Record
 
 USERS = 200
 

@@ -16,13 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store, write_atomically
 from pipeline.demo.desk.answers import FILLERS
 from pipeline.demo.desk.conversation import LOOKUP, Kind, draw_turn
 from pipeline.demo.desk.tool import call_json
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
 from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, EmbeddedSuite
-from pipeline.storage import Store, write_atomically
 
 DESK_SHARES: dict[Kind, float] = {"facts": 0.4, "call": 0.2, "result": 0.2, "second": 0.2}
 """Of the desk's items, by the kind of turn that they ask."""

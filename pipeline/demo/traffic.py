@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from pathlib import Path
 
+from pipeline.core.storage import ModelRef, Store, write_atomically
 from pipeline.demo import export
 from pipeline.demo.desk import traffic as desk
 from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
@@ -22,7 +23,6 @@ from pipeline.demo.task import problems
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.inference import Messages, Sampling
 from pipeline.serving.sample import Sampler
-from pipeline.storage import ModelRef, Store, write_atomically
 
 FIRST_DAY = date(2026, 1, 5)
 GROUP = 4

@@ -12,8 +12,9 @@ from typing import Annotated
 
 from pydantic import Field, ValidationError, model_validator
 
-from pipeline.addresses import kept_secrets
-from pipeline.locations import Uri
+from pipeline.core.addresses import kept_secrets
+from pipeline.core.locations import Uri
+from pipeline.core.storage import digest_json, shown_path
 from pipeline.recipe.automation import Automation
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.custom import located
@@ -24,12 +25,11 @@ from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.samples import Samples
+from pipeline.recipe.section import Added, Line, Operational, Section, settings
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
-from pipeline.section import Added, Line, Operational, Section, settings
-from pipeline.storage import digest_json, shown_path
 
 __all__ = [
     "Accelerator",

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
 
-from pipeline.section import Section
+from pipeline.recipe.section import Section
 
 HIGHEST = {"minute": 59, "hour": 23, "day of the month": 31, "month": 12, "day of the week": 7}
 """Fields of a cron, in their order."""

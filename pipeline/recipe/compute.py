@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.custom import CustomCode
-from pipeline.section import Added, Line, Section
+from pipeline.recipe.section import Added, Line, Section
 
 INT32 = 2**31 - 1
 """Kubernetes keeps counts and seconds in 32 bits."""

@@ -19,8 +19,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt
 
-from pipeline.section import Operational, Section
-from pipeline.storage import digest_json
+from pipeline.core.storage import digest_json
+from pipeline.recipe.section import Operational, Section
 
 
 class CustomCode(Section):

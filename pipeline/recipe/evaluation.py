@@ -8,9 +8,9 @@ from typing import Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.rewards import Judge
+from pipeline.recipe.section import Section, Share
 from pipeline.recipe.serving import AnyServing, TransformersServing
 from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, LibrarySuite, SuiteSection
-from pipeline.section import Section, Share
 
 
 class AnswerPrice(Section):

@@ -10,8 +10,8 @@ from typing import Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from pipeline.field_texts import field_texts
-from pipeline.redaction import redacted
+from pipeline.core.redaction import redacted
+from pipeline.recipe.field_texts import field_texts
 
 Sections = tuple[type[BaseModel], ...]
 ALIKE = 0.6

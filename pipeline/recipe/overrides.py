@@ -12,7 +12,7 @@ import yaml
 from yaml.composer import ComposerError
 from yaml.scanner import ScannerError
 
-from pipeline.redaction import redacted
+from pipeline.core.redaction import redacted
 
 NOT_YAML = (yaml.YAMLError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError)
 """What PyYAML raises: beside its own, what its constructors make of scalars such as `2024-99-99`, and deep nesting."""

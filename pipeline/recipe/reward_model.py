@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
 
-from pipeline.locations import Uri
-from pipeline.section import Operational, Section, Share
+from pipeline.core.locations import Uri
+from pipeline.recipe.section import Operational, Section, Share
 
 ProbeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
 SomeText = Annotated[str, Field(min_length=1, max_length=2000)]

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from pipeline.recipe.custom import CustomReward
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.section import Added, Operational, Section, Share
+from pipeline.recipe.section import Added, Operational, Section, Share
 
 VerifierKind = Literal["math", "exact", "normalised", "contains", "choice", "json_schema", "code", "calls"]
 

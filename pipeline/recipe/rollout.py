@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.locations import Uri
+from pipeline.core.locations import Uri
 from pipeline.recipe.compute import DnsLabel, DnsName
-from pipeline.section import Added, Line, Operational, Section, Share
+from pipeline.recipe.section import Added, Line, Operational, Section, Share
 
 Percent = Annotated[int, Field(ge=0, le=50)]
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from pipeline.recipe.section import Section
 from pipeline.recipe.serving import AnyServing, TransformersServing
-from pipeline.section import Section
 
 
 class Samples(Section):

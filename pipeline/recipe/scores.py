@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from pipeline.section import Section
+from pipeline.recipe.section import Section
 
 
 class ScoreMeaning(Section):

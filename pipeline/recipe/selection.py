@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import PositiveInt
 
-from pipeline.methods import MethodName
-from pipeline.section import Added, Section, Share
+from pipeline.recipe.methods import MethodName
+from pipeline.recipe.section import Added, Section, Share
 
 
 class Selection(Section):

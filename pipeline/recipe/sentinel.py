@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pipeline.section import Section, Share
+from pipeline.recipe.section import Section, Share
 
 
 class Sentinel(Section):

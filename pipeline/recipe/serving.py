@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pipeline.section import Added, Operational, Section
+from pipeline.recipe.section import Added, Operational, Section
 
 
 class TransformersServing(Section):

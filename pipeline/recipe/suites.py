@@ -9,10 +9,10 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
-from pipeline.locations import Uri
+from pipeline.core.locations import Uri
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.section import Operational, Section, Share
+from pipeline.recipe.section import Operational, Section, Share
 
 Role = Literal["target", "guard", "report"]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import PositiveInt
 
-from pipeline.section import Section
+from pipeline.recipe.section import Section
 
 
 class RecordedTools(Section):

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.scores import ScoreMeaning
-from pipeline.section import Added, Operational, Section, Share
+from pipeline.recipe.section import Added, Operational, Section, Share
 
 
 class DeskUsers(Section):

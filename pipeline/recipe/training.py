@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.methods import AnyMethod, MethodName, MethodSettings
+from pipeline.recipe.methods import AnyMethod, MethodName, MethodSettings
+from pipeline.recipe.section import Added, Length, Observer, Operational, Section
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.tools import RecordedTools
-from pipeline.section import Added, Length, Observer, Operational, Section
 
 
 class Lora(Section):

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline import layout
-from pipeline.locations import Uri
-from pipeline.model_files import faults
+from pipeline.core import layout
+from pipeline.core.locations import Uri
+from pipeline.core.model_files import faults
+from pipeline.core.storage import Record, Store, digest_json, model_ref
 from pipeline.registry.model_artifacts import MODEL
 from pipeline.registry.runs import MlflowAddresses, mlflow_client, reach
-from pipeline.storage import Record, Store, digest_json, model_ref
 
 REGISTRY, HUB = "models:/", "hf://"
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")

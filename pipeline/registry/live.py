@@ -15,10 +15,10 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from pipeline.iteration import Iteration
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store
 from pipeline.registry import runs
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
-from pipeline.storage import Store
 from pipeline.training.metrics_log import read_rows
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from pipeline.model_files import ADAPTER as ADAPTER_CONFIG
-from pipeline.model_files import INDEX
-from pipeline.storage import CheckpointRef
+from pipeline.core.model_files import ADAPTER as ADAPTER_CONFIG
+from pipeline.core.model_files import INDEX
+from pipeline.core.storage import CheckpointRef
 from pipeline.training.weights import BASE
 
 MODEL, ADAPTER = "model", "adapter"

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store
 from pipeline.registry.tracking import be_quiet, ensure_database
 from pipeline.registry.unanswered import made_once
-from pipeline.storage import Store
 from pipeline.training.journal import read_journal
 from pipeline.training.metrics_log import LoggedRow
 

@@ -17,9 +17,9 @@ from contextlib import closing, suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from pipeline import layout
-from pipeline.storage import Store
-from pipeline.unfinished import claimed_folder, unfinished_name
+from pipeline.core import layout
+from pipeline.core.storage import Store
+from pipeline.core.unfinished import claimed_folder, unfinished_name
 
 SQLITE = "sqlite:///"
 SERVED = "mlflow-artifacts:/"

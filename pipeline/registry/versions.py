@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.iteration import Iteration
-from pipeline.pinning import leaves
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import CheckpointRef, Record, Store
+from pipeline.recipe.pinning import leaves
 from pipeline.registry import runs
 from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, model_files
 from pipeline.registry.model_card import front_matter, model_card
@@ -23,7 +24,6 @@ from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
 from pipeline.registry.tracking import has_database
 from pipeline.registry.unanswered import answered, made_once
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
-from pipeline.storage import CheckpointRef, Record, Store
 from pipeline.training.metrics_log import LoggedRow, read_rows
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import closing
 
+from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.custom import AGAIN, CustomScore, CustomScorer, CustomTask, custom_key, wants_custom
 from pipeline.rewards.findings import JournalLine, journal
 from pipeline.rewards.samples import RewardSample
-from pipeline.storage import Store
 
 
 def custom_keys(held: Mapping[int, RewardSample], id: str, settings: Rewards) -> dict[int, str]:

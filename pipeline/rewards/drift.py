@@ -15,9 +15,9 @@ from collections.abc import Sequence
 
 from pydantic import NonNegativeInt
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Record, Store
 from pipeline.rewards.records import Drift
-from pipeline.storage import Record, Store
 
 FLOOR = 0.5
 """Observations that an empty bin counts as, where the other histogram has some."""

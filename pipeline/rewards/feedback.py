@@ -31,7 +31,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.recipe.rewards import Feedback
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext

@@ -18,9 +18,9 @@ from typing import BinaryIO, Literal
 
 import msgspec
 
-from pipeline import layout
-from pipeline.removal import Removal, of_lines
-from pipeline.storage import Store
+from pipeline.core import layout
+from pipeline.core.removal import Removal, of_lines
+from pipeline.core.storage import Store
 
 Source = Literal["verifier", "judge", "order", "admission", "custom"]
 

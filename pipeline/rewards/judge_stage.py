@@ -13,8 +13,9 @@ from pathlib import Path
 
 from msgspec import structs
 
-from pipeline import layout
-from pipeline.estimate import UNKNOWN, Estimate
+from pipeline.core import layout
+from pipeline.core.estimate import UNKNOWN, Estimate
+from pipeline.core.storage import Record, Store
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.rewards.composite import weights_of
 from pipeline.rewards.findings import FindingJournal, JournalLine, journal, key_of, settled
@@ -31,7 +32,6 @@ from pipeline.rewards.judge import (
 from pipeline.rewards.order_checks import OrderChecks
 from pipeline.rewards.paid_answers import AnswerCount, PaidAccount
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
-from pipeline.storage import Record, Store
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import layout
-from pipeline.engine import open_engine
+from pipeline.core import layout
+from pipeline.core.storage import DatasetRef, Store, digest_dir
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.custom import check_function, custom_id
@@ -41,8 +41,8 @@ from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, sc
 from pipeline.rewards.summary import summarise
 from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, VerifierTask, grader_of
 from pipeline.rewards.verifiers.time_budget import TimeBudget
-from pipeline.storage import DatasetRef, Store, digest_dir
 from pipeline.traces.context import IterationContext
+from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import forgotten, held_lock
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import read_row_group, row_groups

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from pipeline.estimate import Estimate, share
+from pipeline.core.estimate import Estimate, share
 from pipeline.rewards.findings import JournalLine, key_of
 from pipeline.rewards.judge import Preferred
 from pipeline.rewards.samples import RewardSample

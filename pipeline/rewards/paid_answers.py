@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.findings import JournalLine, JudgeSpending, Source, spent
 from pipeline.rewards.judge.budget import Budget
 from pipeline.rewards.samples import RewardSample
-from pipeline.storage import Store
 
 
 class AnswerCount:

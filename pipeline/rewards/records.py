@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipeline.estimate import Estimate
-from pipeline.storage import DatasetRef, Record
+from pipeline.core.estimate import Estimate
+from pipeline.core.storage import DatasetRef, Record
 
 COMPONENTS = (
     "correct",

@@ -26,14 +26,14 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from pipeline import layout
-from pipeline.conversation import shown_answer
+from pipeline.core import layout
+from pipeline.core.conversation import shown_answer
+from pipeline.core.removal import Removal, make, of_lines
+from pipeline.core.storage import DatasetRef, Store, write_atomically
 from pipeline.recipe.rewards import DEFAULT_RUBRIC, Review
-from pipeline.removal import Removal, make, of_lines
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import ReviewedLabel, chat
-from pipeline.storage import DatasetRef, Store, write_atomically
 
 SAMPLE, SHEET, RUBRIC = "sample.jsonl", "sheet.csv", "rubric.txt"
 COLUMNS = ("item", "trace_id", "prompt", "completion", "expected", "score", "reference")

@@ -17,7 +17,7 @@ import re
 import warnings
 from typing import NoReturn
 
-from pipeline.conversation import split
+from pipeline.core.conversation import split
 from pipeline.recipe.rewards import Rules, VerifierKind
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.verifiers.answers import final_answer, marked_answer, visible

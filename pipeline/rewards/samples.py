@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.conversation import UNSHOWABLE, answer_of, conversation, is_whole
+from pipeline.core.conversation import UNSHOWABLE, answer_of, conversation, is_whole
 from pipeline.recipe.rewards import Rewards, VerifierKind
 from pipeline.rewards.composite import Profile, profile_of
 from pipeline.rewards.feedback import principal, tenant_of
@@ -58,7 +58,7 @@ class RewardSample(NamedTuple):
     consent: bool
     messages: list[dict[str, str]]
     completion: str
-    """Its text, and its calls of tools after it (pipeline/conversation)."""
+    """Its text, and its calls of tools after it (pipeline/core/conversation)."""
     latency_s: float | None
     reference: str | None
     kind: str

@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.core.storage import DatasetRef
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards import drift, reviews, trust
 from pipeline.rewards.custom import custom_id
 from pipeline.rewards.judge_stage import JudgeStageResult
 from pipeline.rewards.records import ABSENT, BINS, LABELS, ComponentSummary, CustomReport, JudgeReport, RewardLabels
-from pipeline.storage import DatasetRef
 from pipeline.traces.context import IterationContext
 from pipeline.traces.prompt_sets import UNANSWERED
 

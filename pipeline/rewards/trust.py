@@ -21,10 +21,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import layout
-from pipeline.conversation import shown, shown_answer
-from pipeline.estimate import Array, Estimate, rank_correlation, share
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.conversation import shown, shown_answer
+from pipeline.core.estimate import Array, Estimate, rank_correlation, share
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import DatasetRef, Store
 from pipeline.rewards.records import (
     ABSENT,
     BINS,
@@ -35,7 +36,6 @@ from pipeline.rewards.records import (
     HumanAgreement,
     LabelSample,
 )
-from pipeline.storage import DatasetRef, Store
 from pipeline.traces.arrow import pc
 
 MIN_SHARED = 20

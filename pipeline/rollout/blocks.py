@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Record, Store
 from pipeline.rollout.record import ModelVersion
-from pipeline.storage import Record, Store
 
 
 class ErasureBlock(Record):

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from pipeline.core.storage import Record, Store
 from pipeline.rollout.approval import approval_refusal
 from pipeline.rollout.controller import roll_back
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.reconcile import reconcile, slot_of
 from pipeline.rollout.record import Action, Phase, RolloutState, RolloutStep, append, approval_of, step_event
-from pipeline.storage import Record, Store
 
 MIN_DIGEST = 12
 """Characters of a digest that name a model."""

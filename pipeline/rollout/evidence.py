@@ -19,11 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from pipeline.core.storage import Record
 from pipeline.rollout.latency import Latencies, frozen_threshold
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.policy import Unit as Unit
 from pipeline.rollout.shares import Ratio, ratio, variance
-from pipeline.storage import Record
 
 MIN_GRADED = 30
 """Graded requests in each arm below which the normal approximation is not to be trusted."""

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pipeline.model_places import (
+from pipeline.core.storage import ModelRef, digest_file, write_atomically
+from pipeline.serving.model_places import (
     ExportedFile,
     ExportManifest,
     folder_digest,
@@ -21,7 +22,6 @@ from pipeline.model_places import (
     sha256_of,
     sizes_below,
 )
-from pipeline.storage import ModelRef, digest_file, write_atomically
 
 
 def exported_uri(root: str, model_name: str, digest: str) -> str:

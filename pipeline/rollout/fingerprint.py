@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
+from pipeline.core.storage import ModelRef
 from pipeline.serving.completion import read_completion
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Messages, Sampling
 from pipeline.serving.sample import Sampler
 from pipeline.serving.served_names import HEAD, served_name
-from pipeline.storage import ModelRef
 
 PROMPTS = (
     "What is 12 and 30?",

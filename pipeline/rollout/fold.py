@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import reduce
 
+from pipeline.core.storage import Store
 from pipeline.rollout.record import (
     TERMINAL,
     LookResult,
@@ -14,7 +15,6 @@ from pipeline.rollout.record import (
     RolloutState,
     read_events,
 )
-from pipeline.storage import Store
 
 
 def fold(events: Iterable[RolloutEvent]) -> RolloutState:

@@ -13,15 +13,15 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
+from pipeline.core.storage import Store, digest_json
 from pipeline.recipe import Recipe
+from pipeline.recipe.section import Operational, settings
 from pipeline.rewards.findings import FindingJournal, JournalLine, journal, key_of, settled
 from pipeline.rewards.judge import Endpoint, Judgement, JudgeReason, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge_stage import judgement_line
 from pipeline.rewards.paid_answers import PaidAccount
 from pipeline.rewards.verifiers import VERSION, grader_of
-from pipeline.section import Operational, settings
 from pipeline.serving.inference import Messages
-from pipeline.storage import Store, digest_json
 
 GOOD = (4 - 1) / 4
 """A judge's 4, in [0, 1]."""

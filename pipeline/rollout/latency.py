@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from functools import lru_cache
 
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 
 MIN_TIMED = 2_000
 """Requests of the champion that its p99 takes."""

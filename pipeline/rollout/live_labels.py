@@ -13,16 +13,16 @@ from contextlib import closing
 from statistics import fmean
 from typing import Any
 
+from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import Feedback, Rewards
+from pipeline.recipe.section import Operational
+from pipeline.recipe.section import settings as own_settings
 from pipeline.rewards.composite import compose, verified
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import UNKNOWN, RewardSample
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask
 from pipeline.rewards.verifiers.grading import grader_of
-from pipeline.section import Operational
-from pipeline.section import settings as own_settings
-from pipeline.storage import digest_json
 
 NO_SIGNAL = "no_signal"
 """Reason of an answer that nothing here can grade."""

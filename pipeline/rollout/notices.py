@@ -1,17 +1,17 @@
 """What people are told of a rollout without asking: one message to a webhook when somebody should know or decide.
 
-The record is the outbox (`pipeline.outbox`): its events say what is to be told. Owns what is worth a message and its
-words: never a prompt, nor the text of an error, which may quote one.
+The record is the outbox (`pipeline.rollout.outbox`): its events say what is to be told. A message
+never quotes a prompt or the text of an error.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline import layout
-from pipeline.outbox import Notice, OutboxFolder, send
+from pipeline.core import layout
+from pipeline.core.storage import Store
+from pipeline.rollout.outbox import Notice, OutboxFolder, send
 from pipeline.rollout.record import TERMINAL, Phase, Proposal, RolloutEvent, read_events
-from pipeline.storage import Store
 
 LONGEST_REASON = 300
 NOT_OBEYED_AFTER = 3

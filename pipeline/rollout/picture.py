@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from pipeline.estimate import Estimate
+from pipeline.core.estimate import Estimate
 from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent
 from pipeline.rollout.status import ArmStatus, RolloutStatus, share_estimate
 

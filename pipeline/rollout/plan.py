@@ -11,10 +11,10 @@ from statistics import NormalDist
 
 import numpy as np
 
+from pipeline.core.storage import Record
 from pipeline.rollout.advance import LEVEL_Z, sample_size, wanted_requests
 from pipeline.rollout.evidence import LiveEvidence, UnitCounts
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.storage import Record
 
 DAY_S = 86_400.0
 

@@ -10,8 +10,8 @@ import math
 from itertools import pairwise
 from typing import Literal
 
+from pipeline.core.storage import Record
 from pipeline.recipe import Rollout
-from pipeline.storage import Record
 
 Unit = Literal["user", "request"]
 """What a router randomises: a user where it is sticky, else each request."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from pipeline.core.storage import ModelRef, Record, Store, digest_dir
 from pipeline.rollout.evidence import LiveMetrics, LookRequest
 from pipeline.rollout.record import RolloutState
 from pipeline.rollout.router import Split, TrafficSplit
-from pipeline.storage import ModelRef, Record, Store, digest_dir
 
 
 class LiveMetricsPort(Protocol):

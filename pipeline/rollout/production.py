@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, Self, cast
 
 import msgspec
 
+from pipeline.core.storage import Record, digest_json
 from pipeline.recipe import Rewards
 from pipeline.recipe.traces import Traces
 from pipeline.rewards.samples import samples
@@ -27,7 +28,6 @@ from pipeline.rollout.live_labels import NO_SIGNAL, Label, composed, label_diges
 from pipeline.rollout.router import Arm, Split
 from pipeline.rollout.thumbs import thumbs
 from pipeline.serving.served_names import HEAD, digest_head
-from pipeline.storage import Record, digest_json
 from pipeline.traces.attributes import merged
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, Forgotten

@@ -8,7 +8,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from pipeline.iteration import Iteration
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import ModelRef, Record, Store, digest_json
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import RolloutPolicy
@@ -24,7 +25,6 @@ from pipeline.rollout.record import (
     append,
     step_event,
 )
-from pipeline.storage import ModelRef, Record, Store, digest_json
 from pipeline.training.result import Health
 
 

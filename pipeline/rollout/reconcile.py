@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from pipeline import audit
+from pipeline.core import audit
+from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.fold import fold
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState, read_events
 from pipeline.rollout.router import Split, TrafficSplit, Unsettled, asked_for
 from pipeline.rollout.servers import too_few
 from pipeline.rollout.tallies import drop_tallies
-from pipeline.storage import ModelRef, Store
 
 
 def reconcile(ports: RolloutPorts, now: float) -> Tick:

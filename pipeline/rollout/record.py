@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.rollout.approval import approval_refusal
 from pipeline.rollout.evidence import LiveEvidence
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.storage import ModelRef, Record, Store
 
 Action = Literal["resume", "abort", "pause", "approve", "rollback"]
 """What a person can decide about a rollout."""

@@ -12,8 +12,8 @@ from typing import Literal, Protocol, Self
 
 from pydantic import model_validator
 
+from pipeline.core.storage import ModelRef, Record
 from pipeline.rollout.evidence import Unit
-from pipeline.storage import ModelRef, Record
 
 Arm = Literal["champion", "canary"]
 

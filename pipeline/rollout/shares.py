@@ -12,8 +12,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.core.storage import Record
 from pipeline.rollout.policy import Unit
-from pipeline.storage import Record
 
 MIN_USERS = 20
 """Users in an arm below which a variance between them is not to be trusted."""

@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from typing import assert_never
 
-from pipeline.estimate import Z95, Estimate
+from pipeline.core.estimate import Z95, Estimate
+from pipeline.core.storage import Record
 from pipeline.rollout.advance import wanted_graded
 from pipeline.rollout.decision import decisions
 from pipeline.rollout.doubt import blind_spots
@@ -20,7 +21,6 @@ from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Action, Phase, RolloutEvent, RolloutState
 from pipeline.rollout.router import Split, Unrouted, Unsettled
 from pipeline.rollout.shares import Ratio, variance
-from pipeline.storage import Record
 
 NOTHING = "nothing: a candidate that passes the gate is registered, and people deploy it"
 """What a deployment without a router waits for."""

@@ -6,10 +6,10 @@ nobody names. Removed once a later event names another one, and for good when th
 
 from __future__ import annotations
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store, digest_json
 from pipeline.rollout.evidence import StageTally
 from pipeline.rollout.record import RolloutState
-from pipeline.storage import Store, digest_json
 
 
 def write_tally(store: Store, model_name: str, epoch: int, tally: StageTally) -> str:

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import Feedback
+from pipeline.recipe.section import Operational, settings
 from pipeline.rewards.records import Finding
 from pipeline.rewards.samples import RewardSample
 from pipeline.rollout.grading import UNGRADED, Grading, ServedAnswer
 from pipeline.rollout.live_labels import user_scores
-from pipeline.section import Operational, settings
-from pipeline.storage import digest_json
 
 LIKED = 0.5
 """Mean of what was said of an answer, in [0, 1], above which it is a right one."""

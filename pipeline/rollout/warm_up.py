@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from pipeline.conversation import to_request
+from pipeline.core.conversation import to_request
 from pipeline.serving.completion import read_completion
 from pipeline.serving.inference import Messages
 

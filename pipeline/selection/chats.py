@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.conversation import FIELDS
+from pipeline.core.conversation import FIELDS
 
 
 def chat_of(*names: str) -> pa.DataType:

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from pipeline.estimate import Estimate
-from pipeline.methods import METHODS, MethodName
-from pipeline.methods.method import EvidenceKey
+from pipeline.core.estimate import Estimate
+from pipeline.core.storage import Record
 from pipeline.recipe import Selection
+from pipeline.recipe.methods import METHODS, MethodName
+from pipeline.recipe.methods.method import EvidenceKey
 from pipeline.selection.cost import MethodCost
 from pipeline.selection.evidence import Evidence
-from pipeline.storage import Record
 
 Sign = Literal[">=", "<="]
 COUNTS: tuple[EvidenceKey, ...] = ("frontier", "pairs", "thumbs", "winners")

@@ -28,14 +28,14 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from pipeline.estimate import share
-from pipeline.methods import METHODS, Method, MethodName, titles
+from pipeline.core.estimate import share
+from pipeline.core.storage import Record
 from pipeline.recipe import Selection
+from pipeline.recipe.methods import METHODS, Method, MethodName, titles
 from pipeline.selection.checks import EvidenceCheck, checks
 from pipeline.selection.cost import MethodCost, zero_variance
 from pipeline.selection.evidence import Evidence
 from pipeline.selection.noise import ENOUGH_REVIEWS
-from pipeline.storage import Record
 
 Choice = Literal[MethodName, "none"]
 MAX_GENERATIONS = 64

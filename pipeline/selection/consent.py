@@ -1,7 +1,7 @@
 """Consent, asked again: which rows of a dataset the governed table still holds now.
 
 A dataset is read at the snapshot that it was published at; users change their mind after that. Owns the look at the
-current snapshot. Refuses to delete: what is no longer agreed to is left out, and `pipeline.erasure` forgets.
+current snapshot. Refuses to delete: what is no longer agreed to is left out, and `pipeline.governance.erasure` forgets.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from functools import cache
 import pyarrow as pa
 from pyarrow.compute import Expression
 
-from pipeline import layout
-from pipeline.storage import DatasetRef, Store
+from pipeline.core import layout
+from pipeline.core.storage import DatasetRef, Store
 from pipeline.traces.arrow import pc
 from pipeline.traces.erased import forgotten
 from pipeline.traces.lake import LakeConfig, open_lake

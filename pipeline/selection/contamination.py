@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipeline.conversation import spoken
+from pipeline.core.conversation import spoken
+from pipeline.core.storage import Record
 from pipeline.selection.pairing import LabelledRow
-from pipeline.storage import Record
 from pipeline.traces.pii import normalised
 
 RUN, SHORT_RUN = 13, 8

@@ -15,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.estimate import UNKNOWN, Estimate, share
-from pipeline.methods import AnyMethod, MethodName
+from pipeline.core.estimate import UNKNOWN, Estimate, share
+from pipeline.core.storage import Record
 from pipeline.recipe import Accelerator, Training
+from pipeline.recipe.methods import AnyMethod, MethodName
 from pipeline.selection.evidence import Evidence, PromptAttempts
-from pipeline.storage import Record
 
 CHARS_PER_TOKEN = 4.0
 """Of English prose under a large vocabulary."""

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from statistics import fmean, pvariance
 from typing import NamedTuple
 
-from pipeline.estimate import UNKNOWN, Estimate, mean, share
+from pipeline.core.estimate import UNKNOWN, Estimate, mean, share
+from pipeline.core.storage import Record
 from pipeline.recipe import Selection
 from pipeline.selection.noise import NoiseSource, Trust, label_noise, noise_sources
 from pipeline.selection.pairing import LabelledRow, Pair, by_prompt
 from pipeline.selection.scorers import ScorerEvidence
 from pipeline.selection.thumbs import RatedAnswer
-from pipeline.storage import Record
 
 
 class PromptAttempts(NamedTuple):

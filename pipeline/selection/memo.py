@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.methods import METHODS, titles
+from pipeline.recipe.methods import METHODS, titles
 from pipeline.selection.checks import percentages
 from pipeline.selection.choose import MethodDecision
 from pipeline.selection.cost import MethodCost

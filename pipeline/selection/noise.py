@@ -21,12 +21,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
-from pipeline.estimate import UNKNOWN, Estimate, share
+from pipeline.core.estimate import UNKNOWN, Estimate, share
+from pipeline.core.storage import Record
 from pipeline.recipe import Selection
 from pipeline.rewards.records import RewardLabels
 from pipeline.selection import pairing
 from pipeline.selection.pairing import LabelledRow, Pair
-from pipeline.storage import Record
 
 ENOUGH_REVIEWS = 100
 """Fewer leave an interval of 0.1 and more at any noise that DPO bears."""

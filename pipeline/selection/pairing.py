@@ -20,9 +20,9 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import pyarrow.parquet as pq
 
-from pipeline.conversation import UNSHOWABLE, holds_tools, split
+from pipeline.core.conversation import UNSHOWABLE, holds_tools, split
+from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Selection
-from pipeline.storage import DatasetRef
 from pipeline.traces.arrow import pc
 from pipeline.traces.pii import is_masked
 from pipeline.traces.prompt_sets import UNANSWERED

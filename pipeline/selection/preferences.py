@@ -21,9 +21,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import layout
-from pipeline.methods import METHODS
+from pipeline.core import layout
+from pipeline.core.storage import DatasetRef, Record, Store, digest_file
 from pipeline.recipe import Selection
+from pipeline.recipe.methods import METHODS
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.chats import TURNS, table_of, to_rows
 from pipeline.selection.clusters import cluster, held_out
@@ -45,7 +46,6 @@ from pipeline.selection.scorers import measure_scorers
 from pipeline.selection.thumbs import THUMBS, thumb_row, thumbs
 from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
 from pipeline.selection.winners import WINNERS, winner_row, winners
-from pipeline.storage import DatasetRef, Record, Store, digest_file
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 
@@ -121,8 +121,7 @@ class PreferenceDataset(Record):
 
 
 class ScoredSamples(NamedTuple):
-    """Completions drawn for logged prompts (pipeline/samples), and the reward model that scored them beside the
-    judges."""
+    """Completions drawn for logged prompts (selection/samples), and the reward model that scored them."""
 
     dataset: DatasetRef | None = None
     reward_model: RewardModelReport | None = None

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection
 
 import pyarrow.parquet as pq
 
+from pipeline.core.storage import DatasetRef
 from pipeline.selection.contamination import Index
 from pipeline.selection.pairing import LabelledRow, read_labels
 from pipeline.selection.trainable import HeldApart, without_frozen
-from pipeline.storage import DatasetRef
 from pipeline.traces.arrow import pc
 from pipeline.traces.pii import is_masked
 

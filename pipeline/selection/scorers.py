@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 from statistics import fmean
 
-from pipeline.estimate import UNKNOWN, Estimate, mean
+from pipeline.core.estimate import UNKNOWN, Estimate, mean
+from pipeline.core.storage import Record
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.pairing import LabelledRow
-from pipeline.storage import Record
 
 SCORERS = ("reward_model", "judge", "custom")
 """Components that score a completion as a whole, each by itself; columns of LabelledRow."""

@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 import torch
 
-from pipeline.processes import die_with_parent
-from pipeline.redaction import guard_output
+from pipeline.core.processes import die_with_parent
+from pipeline.core.redaction import guard_output
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal, NamedTuple
 
-from pipeline.conversation import received
+from pipeline.core.conversation import received
 
 SHOWN_CHARS = 300
 """Of a server's words, in an error message."""

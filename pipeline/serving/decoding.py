@@ -17,8 +17,8 @@ import torch
 import transformers
 from transformers import AutoConfig, GenerationConfig
 
+from pipeline.core.storage import digest_json
 from pipeline.serving.inference import PROBES, Decoding, Messages
-from pipeline.storage import digest_json
 
 if "sklearn" not in sys.modules:
     # transformers takes it for assisted decoding alone; with its scipy and pandas it is a second of each start.

@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 
+from pipeline.core.storage import ModelRef, digest_json
 from pipeline.recipe.serving import EndpointServing
 from pipeline.serving.chat import ChatClient, ChatSession, Drawn, ServedModel
 from pipeline.serving.endpoint import Endpoint, check_endpoint
 from pipeline.serving.inference import PROBES, AnswerRequest, Decoding, Sampling
 from pipeline.serving.loop import AskingLoop, open_asking_loop
-from pipeline.storage import ModelRef, digest_json
 
 PROBE_SAMPLING = Sampling(temperature=1.0, max_completion_tokens=16)
 PROBE_SEEDS = (20_011, 10_007)

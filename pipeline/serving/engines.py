@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.node_cache import NodeCache, on_this_node, pod_cache
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
 from pipeline.serving.endpoint import Endpoint, ServingAddresses, check_endpoint
 from pipeline.serving.inference import InferenceEngine, InferenceSession
+from pipeline.serving.node_cache import NodeCache, on_this_node, pod_cache
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.storage import ModelRef
 
 if TYPE_CHECKING:
     from pipeline.serving.vllm_engine import ServedAdapter

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
-from pipeline.storage import ModelRef, Record
+from pipeline.core.storage import ModelRef, Record
 
 Messages = list[dict[str, str]]
 """A chat prompt: `[{"role": "user", "content": ...}, ...]`."""

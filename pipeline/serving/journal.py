@@ -15,11 +15,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from pipeline import layout
-from pipeline.removal import Removal, of_lines
+from pipeline.core import layout
+from pipeline.core.removal import Removal, of_lines
+from pipeline.core.storage import Record, Store, digest_json
+from pipeline.core.unfinished import held
 from pipeline.serving.inference import Answer, Decoding, Messages
-from pipeline.storage import Record, Store, digest_json
-from pipeline.unfinished import held
 
 
 class AnswerProtocol(Record):

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.processes import end_sessions, process_start, session_starts
-from pipeline.storage import Record, write_atomically
+from pipeline.core.processes import end_sessions, process_start, session_starts
+from pipeline.core.storage import Record, write_atomically
 
 NAMES = "server-*.json"
 

@@ -12,7 +12,7 @@ from math import prod
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.model_files import header, weight_files
+from pipeline.core.model_files import header, weight_files
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
 
 CGROUP = Path("/sys/fs/cgroup/memory.max")

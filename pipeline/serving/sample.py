@@ -9,6 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Protocol
 
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.inference import (
     Answer,
@@ -20,7 +21,6 @@ from pipeline.serving.inference import (
     answer_seed,
 )
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.storage import ModelRef
 
 
 class Sampler(Protocol):

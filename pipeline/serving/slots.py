@@ -7,10 +7,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pipeline.core.storage import ModelRef
 from pipeline.serving.ports import held_port
 from pipeline.serving.served_names import served_name
 from pipeline.serving.server_process import ServerProcess, server_process
-from pipeline.storage import ModelRef
 
 START_TIMEOUT_S = 300.0
 GRACE_S = 5.0

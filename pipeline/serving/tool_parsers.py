@@ -17,9 +17,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.chat_template import written_call
-from pipeline.conversation import holds_tools
-from pipeline.template_files import folder_template
+from pipeline.core.chat_template import written_call
+from pipeline.core.conversation import holds_tools
+from pipeline.core.template_files import folder_template
 
 _FORMS = (
     ("hermes", re.compile(r'<tool_call>\s*\{"name": ?"probe_call"')),

@@ -15,10 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from pipeline.processes import piped
+from pipeline.core.processes import piped
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
-from pipeline.storage import ModelRef
 
 Log = Callable[[str], None]
 

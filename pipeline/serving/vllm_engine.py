@@ -16,7 +16,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from pipeline.model_files import adapter_config
+from pipeline.core.model_files import adapter_config
+from pipeline.core.storage import ModelRef, digest_json
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
 from pipeline.serving.endpoint import Endpoint
@@ -26,7 +27,6 @@ from pipeline.serving.ports import held_port
 from pipeline.serving.server_process import ServerProcess, server_process
 from pipeline.serving.tool_parsers import parser_arguments, parser_of, refuse_unparsed
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.storage import ModelRef, digest_json
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """Limits that vLLM takes."""

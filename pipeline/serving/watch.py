@@ -16,7 +16,7 @@ import time
 from functools import partial
 from pathlib import Path
 
-from pipeline.processes import die_with_parent
+from pipeline.core.processes import die_with_parent
 from pipeline.serving.leftovers import end_session, group_of, write_group
 
 POLL_S = 0.5

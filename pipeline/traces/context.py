@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeline.iteration import Iteration
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store
 from pipeline.recipe import Recipe
-from pipeline.storage import Store
 from pipeline.traces.lake_config import LakeConfig
 
 Log = Callable[[str], None]

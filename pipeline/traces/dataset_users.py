@@ -11,8 +11,8 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from pipeline import layout
-from pipeline.storage import Record, Store
+from pipeline.core import layout
+from pipeline.core.storage import Record, Store
 from pipeline.traces.erased import bind, user_hash
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window

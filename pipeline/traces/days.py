@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import audit, layout
-from pipeline.engine import Engine
+from pipeline.core import audit, layout
+from pipeline.core.storage import digest_json, write_atomically
 from pipeline.recipe.traces import PromptsSource, Traces
-from pipeline.storage import digest_json, write_atomically
 from pipeline.traces.deduplicate import DayInput, DayOutcome, deduplicate
+from pipeline.traces.engine import Engine
 from pipeline.traces.gates import VERSION
 from pipeline.traces.lake import LakeConfig
 from pipeline.traces.lake.files import write_files

@@ -2,7 +2,7 @@
 
 Owns the list `traces/erased.json` in the store, whose key it is made with (`traces/marks.json`), and the lock that
 keeps publication and erasure apart. Refuses to let anybody read rows while a forgotten user could not be recognised,
-and to delete anything: `pipeline.erasure` does, and the map rejects such rows whenever the source brings them again.
+and to delete anything: `governance.erasure` does, and the map rejects such rows whenever the source brings them again.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from datetime import datetime
 
-from pipeline import layout
-from pipeline.mark_keys import MarkKey, key_of
-from pipeline.storage import Record, Store
+from pipeline.core import layout
+from pipeline.core.mark_keys import MarkKey, key_of
+from pipeline.core.storage import Record, Store
 from pipeline.traces.pii import pseudonym
 
 

@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 from pipeline.traces import lake_names as names
 
 FOLDER_IO = "pipeline.traces.lake.folder_io.FolderIO"

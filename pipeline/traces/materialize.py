@@ -14,13 +14,13 @@ from functools import partial
 
 import pyarrow as pa
 
-from pipeline import layout
-from pipeline.engine import open_engine
-from pipeline.iteration import identify
-from pipeline.storage import DatasetRef, Store, digest_json
+from pipeline.core import layout
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef, Store, digest_json
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import dataset_users
 from pipeline.traces.days import DayWriter, kept_from, rules_digest
+from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake

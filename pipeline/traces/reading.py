@@ -15,19 +15,19 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipeline import layout
-from pipeline.engine import Engine
+from pipeline.core import layout
+from pipeline.core.storage import Store
+from pipeline.core.unfinished import claimed_folder, sweep_unfinished, unfinished_name
 from pipeline.recipe.traces import Traces
-from pipeline.storage import Store
 from pipeline.traces.attributes import index_attributes
 from pipeline.traces.database import connect, quoted
+from pipeline.traces.engine import Engine
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.govern import GovernedPart, GovernTask, annotations_file, govern_part, stage_annotations
 from pipeline.traces.lake import Lake
 from pipeline.traces.scores import ScoreCounts
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import Changes, ReadPart, Watermark, sealed, touched_by
-from pipeline.unfinished import claimed_folder, sweep_unfinished, unfinished_name
 
 
 class Session(NamedTuple):

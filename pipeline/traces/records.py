@@ -14,9 +14,9 @@ from typing import Self
 
 from pydantic import NonNegativeInt, model_validator
 
-from pipeline.iteration import Iteration
-from pipeline.locations import Uri
-from pipeline.storage import Record, digest_json
+from pipeline.core.iteration import Iteration
+from pipeline.core.locations import Uri
+from pipeline.core.storage import Record, digest_json
 
 UNKNOWN_DAY = "unknown"
 """The day of a row that cannot be dated, neither by itself nor by the name of its file."""

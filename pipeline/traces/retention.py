@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pipeline import audit, layout
+from pipeline.core import audit, layout
+from pipeline.core.storage import Record, Store
+from pipeline.core.unfinished import sweep_unfinished
 from pipeline.recipe.traces import Traces
-from pipeline.storage import Record, Store
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users, windows
 from pipeline.traces.days import kept_from
@@ -22,7 +23,6 @@ from pipeline.traces.lake.upkeep import GRACE_S
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import Watermark, touched_by
-from pipeline.unfinished import sweep_unfinished
 
 
 class Retained(Record):

@@ -18,9 +18,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.conversation import conversation
+from pipeline.core.conversation import conversation
+from pipeline.core.storage import Record
 from pipeline.recipe.traces import Traces
-from pipeline.storage import Record
 from pipeline.traces.attributes import STAGED, AttributeTable, index_attributes, write_attributes
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.gates import GateRules, check
@@ -60,7 +60,7 @@ class SourceSample(Record):
     """Why the stage would refuse them; "" where it would not."""
     models: dict[str, int]
     takes: dict[str, int]
-    """Admitted rows by what they take of a chat template beside a single question (pipeline/chat_template.py)."""
+    """Admitted rows by what they take of a chat template beside a single question (pipeline/core/chat_template.py)."""
     longest_prompt: list[dict[str, str]]
     """Of the admitted rows, by characters; for counting its tokens."""
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.traces import Attribution
-from pipeline.storage import ModelRef
 from pipeline.traces.lake import Lake
 from pipeline.traces.pii.columns import mask_column
 from pipeline.traces.records import DayReport, Scope

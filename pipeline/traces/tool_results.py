@@ -7,11 +7,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.recorded_calls import Call, Message, results_by_prompt
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import window_of
+from pipeline.traces.recorded_calls import Call, Message, results_by_prompt
 from pipeline.traces.scope import where
 
 COLUMNS = ("trace_id", "messages")

@@ -13,10 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from pipeline.chat_template import TURNS, kinds_of, refusal, support_of
-from pipeline.conversation import answer_of, conversation, is_whole
-from pipeline.iteration import Iteration
-from pipeline.template_files import folder_template
+from pipeline.core.chat_template import TURNS, kinds_of, refusal, support_of
+from pipeline.core.conversation import answer_of, conversation, is_whole
+from pipeline.core.iteration import Iteration
+from pipeline.core.template_files import folder_template
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
 from pipeline.traces.lake import open_lake

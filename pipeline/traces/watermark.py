@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from pipeline import layout
-from pipeline.locations import Uri
+from pipeline.core import layout
+from pipeline.core.locations import Uri
+from pipeline.core.storage import Record, Store
 from pipeline.recipe.traces import Traces
-from pipeline.storage import Record, Store
 from pipeline.traces.database import connect, quoted
 from pipeline.traces.floor import weak_parts
 from pipeline.traces.lake import LakeConfig, open_lake

@@ -16,12 +16,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from pipeline import layout
-from pipeline.locations import Document, record_of_iteration
-from pipeline.node_cache import on_this_node
-from pipeline.processes import die_with_parent
-from pipeline.redaction import guard_output
-from pipeline.storage import digest_dir, digest_file, to_json, write_atomically
+from pipeline.core import layout
+from pipeline.core.locations import Document, record_of_iteration
+from pipeline.core.processes import die_with_parent
+from pipeline.core.redaction import guard_output
+from pipeline.core.storage import digest_dir, digest_file, to_json, write_atomically
+from pipeline.serving.node_cache import on_this_node
 from pipeline.training.checkpoints import Superseded, WriterLocked, only_writer
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.training import completion_tables, sentinel
 from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule

@@ -12,7 +12,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig, Trainer
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
+from pipeline.core.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.checkpoints import MANIFEST
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit

@@ -16,9 +16,9 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import CheckpointRef
 from pipeline.rewards.verifiers import Grader
-from pipeline.storage import CheckpointRef
 from pipeline.training.callback import ProgressCallback, is_measured
 from pipeline.training.checkpoints import Checkpointer, room
 from pipeline.training.checkpoints.manifest import Origin

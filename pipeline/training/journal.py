@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 
 Kind = Literal["started", "ready", "step", "saved", "validated", "stopping", "ended"]
 

@@ -12,9 +12,9 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.serving.endpoint import Endpoint
-from pipeline.storage import Store
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
 from pipeline.training.result import BLOCKED, BLOCKED_WORDS, NEVER_RETRY, PREEMPTED, TrainingResult

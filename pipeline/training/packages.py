@@ -10,8 +10,8 @@ import importlib.util
 import shutil
 from collections.abc import Iterable
 
-from pipeline.methods import Method
 from pipeline.recipe import Recipe
+from pipeline.recipe.methods import Method
 
 TRAINS = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 """What the extra `train` has; the others are in `gpu`."""

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from pipeline import layout
-from pipeline.iteration import Iteration
-from pipeline.methods import AnyMethod, MethodName
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import DatasetRef, ModelRef, Record, Store, digest_json
 from pipeline.recipe import Compute, Rewards, Training, TrainingSettings
-from pipeline.section import Observer, Operational, joined, settings
+from pipeline.recipe.methods import AnyMethod, MethodName
+from pipeline.recipe.section import Observer, Operational, joined, settings
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import MethodCost
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.storage import DatasetRef, ModelRef, Record, Store, digest_json
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 from pipeline.training.checkpoints.mirror_places import place_of, remember

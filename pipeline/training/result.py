@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pipeline.storage import CheckpointRef, Record
+from pipeline.core.storage import CheckpointRef, Record
 
 Verdict = Literal["PASS", "HOLD", "STOP"]
 CAUSES = ("start", "save", "validation", "lost", "waiting", "end")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from pipeline.call_forms import in_one_form
-from pipeline.conversation import to_prompt
+from pipeline.core.call_forms import in_one_form
+from pipeline.core.conversation import to_prompt
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.composite import Reward, compose, score_fresh

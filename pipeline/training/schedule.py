@@ -14,17 +14,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import layout
-from pipeline.conversation import to_prompt
-from pipeline.methods import Method
-from pipeline.methods.method import TableName
-from pipeline.recorded_calls import Call, conversation_key
+from pipeline.core import layout
+from pipeline.core.conversation import to_prompt
+from pipeline.core.storage import DatasetRef, Store, digest_file
+from pipeline.recipe.methods import Method
+from pipeline.recipe.methods.method import TableName
 from pipeline.selection.chats import table_of
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.selection.thumbs import THUMBS
 from pipeline.selection.winners import WINNERS
-from pipeline.storage import DatasetRef, Store, digest_file
 from pipeline.traces.context import IterationContext
+from pipeline.traces.recorded_calls import Call, conversation_key
 
 Row = dict[str, Any]
 Metadata = Callable[[Collection[str]], Mapping[tuple[str, str], str]]

@@ -9,14 +9,14 @@ scorer's word alone is refused: nothing would be left to see over-optimisation b
 
 from __future__ import annotations
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe import Rewards, Training
 from pipeline.recipe.rewards import Weights
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.rewards.reward_model.admission import counts_beside
-from pipeline.storage import ModelRef, Record
 from pipeline.traces.context import IterationContext
 
 SCORERS: tuple[ScorerName, ...] = ("judge", "reward_model", "custom")

@@ -31,7 +31,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.estimate import Z95
+from pipeline.core.estimate import Z95
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.training.result import Health, HealthFinding, Verdict
 

@@ -17,9 +17,9 @@ from peft import LoraConfig
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Trainer
 
-from pipeline.chat_template import refuse_unrendered, rendered, with_tools
+from pipeline.core.chat_template import refuse_unrendered, rendered, with_tools
+from pipeline.core.storage import DatasetRef
 from pipeline.serving.decoding import stop_ids, use_stop_ids_only
-from pipeline.storage import DatasetRef
 from pipeline.training.distribution import trainer_arguments
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Clock

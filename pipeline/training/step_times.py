@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pipeline import layout
-from pipeline.methods import METHODS, MethodName
-from pipeline.section import Length, Observer, Operational, Section, settings
+from pipeline.core import layout
+from pipeline.recipe.methods import METHODS, MethodName
+from pipeline.recipe.section import Length, Observer, Operational, Section, settings
 from pipeline.selection.cost import parameters
 from pipeline.traces.context import IterationContext
 from pipeline.training.plan import TrainingPlan

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from pipeline.chat_template import rendered
-from pipeline.conversation import joined, split
+from pipeline.core.chat_template import rendered
+from pipeline.core.conversation import joined, split
 from pipeline.recipe.tools import RecordedTools
-from pipeline.recorded_calls import Call, calls_in, conversation_key
+from pipeline.traces.recorded_calls import Call, calls_in, conversation_key
 
 Ids = list[int]
 Messages = list[dict[str, Any]]

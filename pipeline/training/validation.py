@@ -20,8 +20,8 @@ from accelerate.utils import gather_object
 from transformers import GenerationConfig, Trainer
 from trl.models.utils import unwrap_model_for_generation
 
-from pipeline.chat_template import rendered
-from pipeline.conversation import to_prompt
+from pipeline.core.chat_template import rendered
+from pipeline.core.conversation import to_prompt
 from pipeline.recipe import Validation
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.records import Finding

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pipeline.locations import record_of_iteration
-from pipeline.node_cache import origin
-from pipeline.storage import Store
+from pipeline.core.locations import record_of_iteration
+from pipeline.core.storage import Store
+from pipeline.serving.node_cache import origin
 
 NEEDLESS = ("README.md", "training_args.bin")
 """An empty model card with the base's path, ours being in the registry; the trainer's arguments, which nobody reads."""

@@ -12,12 +12,12 @@ import torch
 from jinja2 import TemplateError
 from transformers.utils import logging
 
-from pipeline import layout
-from pipeline.locations import record_of_iteration
+from pipeline.core import layout
+from pipeline.core.locations import record_of_iteration
+from pipeline.core.storage import to_json, write_atomically
 from pipeline.rewards.custom import custom_scorer
 from pipeline.rewards.verifiers import grader_of
 from pipeline.serving.decoding import stop_ids
-from pipeline.storage import to_json, write_atomically
 from pipeline.training import fit
 from pipeline.training.checkpoints import only_writer
 from pipeline.training.distribution import check_world, environment

@@ -9,13 +9,13 @@ from typing import Any
 from assets.outcome import Ending, conclude
 from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
-from pipeline import layout
-from pipeline.estimate import UNKNOWN
-from pipeline.iteration import Iteration, identify
+from pipeline.core import layout
+from pipeline.core.estimate import UNKNOWN
+from pipeline.core.iteration import Iteration, identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.recipe import Recipe, Rewards, Training, TrainingSettings, load
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import HumanAgreement
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding, Preemption, TrainingResult

@@ -1,10 +1,10 @@
 """What goes on record of an iteration beside its own records."""
 
 from assets.card import limits, scorer_tags
+from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import DeskSuite, JudgedSuite
-from pipeline.samples.records import FreshSamples
-from pipeline.storage import DatasetRef
+from pipeline.selection.samples.records import FreshSamples
 
 DRAWN = FreshSamples(
     iteration="i", dataset=DatasetRef(uri="samples", rows=8, digest="d"), judge_id="j", reward_model="r"

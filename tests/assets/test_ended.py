@@ -11,8 +11,8 @@ from assets.outcome import outcome
 from assets.report.pages import history_path, page_path
 from assets.resources import Deployment
 from assets.resources import records as io_manager
-from pipeline.iteration import Iteration
-from pipeline.pinning import pin
+from pipeline.core.iteration import Iteration
+from pipeline.recipe.pinning import pin
 from tests.assets.laid import EMBEDDED, Laid
 from tests.pipeline.rollout.conftest import NAME
 

@@ -12,13 +12,13 @@ from safetensors.numpy import load_file, save_file
 from assets import cluster
 from assets.cluster import launchable
 from evals.suites import Item, Suite, embedded
+from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, SuiteSection
 from pipeline.serving.memory import Machine
-from pipeline.storage import ModelRef, model_ref
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
 

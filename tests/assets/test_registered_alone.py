@@ -12,8 +12,8 @@ from assets.report.pages import page_path
 from assets.resources import Deployment
 from assets.resources import records as io_manager
 from jobs.ending import ending
-from pipeline import layout
-from pipeline.pinning import pin
+from pipeline.core import layout
+from pipeline.recipe.pinning import pin
 from pipeline.rollout.record import Phase
 from tests.assets.laid import EMBEDDED, Laid
 from tests.pipeline.rollout.conftest import NAME, version_of

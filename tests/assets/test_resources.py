@@ -8,11 +8,11 @@ from assets.environment import environment
 from assets.outcome import IterationOutcome
 from assets.records import RECORDS, REPORT
 from assets.resources import Deployment, deployment, records
-from pipeline.layout import OUTCOME
-from pipeline.pinning import pin
+from pipeline.core.layout import OUTCOME
+from pipeline.core.storage import Store
 from pipeline.recipe import load
+from pipeline.recipe.pinning import pin
 from pipeline.rewards.records import RewardLabels
-from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
 from tests.labels import label
 

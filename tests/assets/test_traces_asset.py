@@ -10,10 +10,10 @@ import pytest
 
 from assets.graph import ASSETS
 from assets.resources import Deployment, records
+from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, Proposal, RolloutEvent, RolloutStep, append, step_event
-from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from tests.loop import EMBEDDED, ROOT, instance

@@ -17,19 +17,19 @@ from assets.resources import Deployment
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
 from jobs.summary import TELLERS
+from pipeline.core.estimate import UNKNOWN
+from pipeline.core.iteration import Iteration
+from pipeline.core.layout import LATEST
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.demo import MODEL_DIR
-from pipeline.estimate import UNKNOWN
-from pipeline.iteration import Iteration
-from pipeline.layout import LATEST
-from pipeline.pinning import pin
 from pipeline.recipe import Rewards, Training, TrainingSettings
+from pipeline.recipe.pinning import pin
 from pipeline.registry import versions
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import HumanAgreement
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Fingerprints, ModelVersion
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.traces.records import DayReport, GovernedTraces
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding, Preemption, TrainingResult

@@ -10,16 +10,16 @@ import pytest
 from assets.records import LABELS
 from assets.traffic import admission
 from assets.warm_up import warmed
-from pipeline.gateway.slots import ServedSlot
+from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rollout
 from pipeline.rollout.fold import read_state
+from pipeline.rollout.gateway.slots import ServedSlot
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, RolloutEvent, RolloutStep, append, step_event
 from pipeline.serving.served_names import served_name
-from pipeline.storage import ModelRef
 from tests.iterations import Iterations
 from tests.loop import deployment
-from tests.pipeline.gateway.slot_server import response, slot_server
+from tests.pipeline.rollout.gateway.slot_server import response, slot_server
 from tests.pipeline.rollout.reports import proposal
 
 pytestmark = pytest.mark.slow

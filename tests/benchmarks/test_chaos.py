@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from benchmarks.chaos import MARK, ChaosDeployment, run, violations
-from pipeline import layout
+from pipeline.core import layout
 
 
 @pytest.mark.slow

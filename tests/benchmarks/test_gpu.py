@@ -23,10 +23,10 @@ from benchmarks.gpu import (
 from benchmarks.gpu_data import QWEN2_1_5B, write_base, write_plan
 from benchmarks.gpu_matrix import Variant, attempt, variants
 from benchmarks.gpu_serving import ATTENTION, attention, serve
+from pipeline.core.locations import Document
 from pipeline.demo import MODEL_DIR
-from pipeline.locations import Document
-from pipeline.methods import MethodSettings
 from pipeline.recipe import Accelerator, Checkpoints, Distribution
+from pipeline.recipe.methods import MethodSettings
 from pipeline.training.plan import TrainingPlan
 
 TINY = {**QWEN2_1_5B, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4}

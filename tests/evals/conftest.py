@@ -14,11 +14,11 @@ from evals.measurements import BundleRef, EvalReport
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.suites import Item, Suite
+from pipeline.core.storage import ModelRef
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Decoding
 from pipeline.serving.journal import AnswerProtocol
-from pipeline.storage import ModelRef
 
 DECODING = Decoding(
     engine="transformers", version="5", device="cpu", dtype="float32", stop_ids=(3,), context=1024,

@@ -17,12 +17,12 @@ from evals.judged_evidence import JudgedEvidence
 from evals.measurements import BundleRef, EvalReport
 from evals.plan import EvalPlan
 from evals.results import EvalArm
-from pipeline.iteration import identify
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Judge, Verifier
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.judge.controls import CONTROLS
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from tests.evals.conftest import Kit
 from tests.pipeline.rewards.judge.endpoint import (
     MODEL,

@@ -17,7 +17,8 @@ from evals.gate import GateVerdict
 from evals.plan import EvalPlan
 from evals.services import EvalServices
 from evals.suites import Suite, pin, suites
-from pipeline.iteration import identify
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, ModelRef, Store
 from pipeline.recipe import Evaluation, Selection
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import ProductionSuite, TracesSuite
@@ -29,11 +30,10 @@ from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
-from pipeline.storage import CheckpointRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
 from pipeline.traces.records import GovernedTraces, Reason
 from tests.contexts import context_of
-from tests.pipeline.erasure.conftest import BASE, NAME, NOW, Place, row, secret
+from tests.pipeline.governance.erasure.conftest import BASE, NAME, NOW, Place, row, secret
 
 from .conftest import DECODING
 

@@ -16,11 +16,11 @@ from evals.report import table
 from evals.results import EvalArm, EvalSample, ItemResult
 from evals.runner import Respondent
 from evals.suites import AnswerFormat, Item, Suite
+from pipeline.core.removal import make
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
-from pipeline.removal import make
 from pipeline.rewards.verifiers import Outcome, grade
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
-from pipeline.storage import ModelRef, Store
 from tests.evals.conftest import DECODING
 
 pytestmark = pytest.mark.slow

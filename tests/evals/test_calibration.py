@@ -12,8 +12,8 @@ from evals.comparison import difference
 from evals.gate import Verdict
 from evals.measurements import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, SuiteMeasurement
 from evals.statistics import Array, Paired
+from pipeline.core.storage import ModelRef
 from pipeline.recipe import Evaluation
-from pipeline.storage import ModelRef
 from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow

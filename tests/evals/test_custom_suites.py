@@ -9,9 +9,9 @@ import pytest
 
 from evals.suites import file_faults, suite
 from evals.suites.suite import Suite
+from pipeline.core.storage import Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import CustomSuite
-from pipeline.storage import Store
 
 SUITE = """
 def make(seed, desk="all"):

@@ -24,14 +24,14 @@ from evals.report import picture, table
 from evals.runner import Respondent, sampling
 from evals.services import EvalServices
 from evals.suites import pin, suites
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.demo.suite import ensure_suite
-from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import ArithmeticSuite
 from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask, grade
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of
 from tests.suites import embedded_suite

@@ -20,17 +20,17 @@ from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
 from evals.page import changed, page
 from evals.suites import Suite, frozen, suites
-from pipeline import erasure
-from pipeline.erasure.owner import Person
-from pipeline.erasure.proof import ErasureProof
-from pipeline.removal import make
+from pipeline.core.removal import make
+from pipeline.core.storage import Store, digest_file
+from pipeline.governance import erasure
+from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.proof import ErasureProof
 from pipeline.serving import journal
-from pipeline.storage import Store, digest_file
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, stage_context
 from tests.evals.people import DAYS, USERS, People, asked, later, section_of
-from tests.pipeline.erasure.conftest import NAME, NOW, secret
-from tests.pipeline.erasure.looking import holding
+from tests.pipeline.governance.erasure.conftest import NAME, NOW, secret
+from tests.pipeline.governance.erasure.looking import holding
 from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
@@ -234,7 +234,7 @@ def test_a_kill_between_the_rewrites_is_healed(gated: Gated, writes: int) -> Non
             return replace(self, target)
         Path.replace = frail
         from evals import erasure
-        from pipeline.storage import Store
+        from pipeline.core.storage import Store
         for place in erasure.places(Store(sys.argv[1]), {{sys.argv[2]}}):
             place.remove()
     """

@@ -20,8 +20,9 @@ from evals.freezing import draw, trained, withdraw
 from evals.gate import Verdict
 from evals.suites import Item, Suite, frozen, suites
 from evals.suites.frozen import FrozenItem
-from pipeline import layout
-from pipeline.iteration import Iteration
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Review
 from pipeline.recipe.suites import GoldenSuite, ProductionSuite
 from pipeline.rewards import reviews
@@ -29,7 +30,6 @@ from pipeline.selection.chats import to_rows
 from pipeline.selection.clusters import cluster
 from pipeline.selection.thumbs import THUMBS
 from pipeline.selection.winners import WINNERS
-from pipeline.storage import Store, digest_json
 from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later, prompts_in, question, section_of
 
 pytestmark = pytest.mark.slow

@@ -16,10 +16,10 @@ from evals import gate
 from evals.gate import Verdict
 from evals.judged import judge_suites
 from evals.judgements import removals
-from pipeline import layout
-from pipeline.removal import make
+from pipeline.core import layout
+from pipeline.core.removal import make
+from pipeline.core.storage import Store
 from pipeline.rewards.judge import JudgeAway
-from pipeline.storage import Store
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, parts, serving
 
 from .judging import (
@@ -122,7 +122,7 @@ KILLED = """
 import sys
 from evals.judged import judge_suites
 from pipeline.rewards.judge import Endpoint
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from tests.evals.judging import JUDGE, evidence, plan, section
 settings = section()
 one = JUDGE.model_copy(update={"concurrency": 2})

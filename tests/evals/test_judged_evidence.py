@@ -16,13 +16,13 @@ from evals.gate import GateVerdict, Verdict
 from evals.judged import generation
 from evals.ledger import lines
 from evals.services import EvalServices
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import CheckpointRef, ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite
 from pipeline.rewards.judge import Endpoint
 from pipeline.serving.inference import Answer as Reply
 from pipeline.serving.inference import AnswerRequest, Sampling
-from pipeline.storage import CheckpointRef, ModelRef, Store
 from tests.contexts import context_of
 from tests.pipeline.rewards.judge.endpoint import serving
 from tests.suites import embedded_suite

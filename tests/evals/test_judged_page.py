@@ -12,10 +12,10 @@ from evals.judged_evidence import JudgedEvidence
 from evals.page import page
 from evals.report import picture, table
 from evals.suites import Item
+from pipeline.core.removal import make
+from pipeline.core.storage import Store
 from pipeline.recipe import Evaluation
-from pipeline.removal import make
 from pipeline.rewards.verifiers import Outcome
-from pipeline.storage import Store
 from tests.evals.judging import MARK, evidence, judge, judged, section
 
 pytestmark = pytest.mark.slow

@@ -10,8 +10,8 @@ import pytest
 
 from evals import ledger
 from evals.suites import Item, Suite
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
-from pipeline.storage import ModelRef, Store
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 CHAMPION = ModelRef(uri="champion", digest="0" * 64)

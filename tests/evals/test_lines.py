@@ -12,11 +12,11 @@ from pydantic import ValidationError
 
 from evals.suites import suite
 from evals.templates import template_refusals
+from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe.suites import Gsm8kSuite, JsonlSuite, Math500Suite
 from pipeline.rewards.verifiers import VerifierTask, grade
-from pipeline.storage import Store
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 ROWS: list[dict[str, Any]] = [{"prompt": f"What is {n} + {n}?", "reference": str(2 * n)} for n in range(4)]

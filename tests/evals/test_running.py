@@ -17,14 +17,14 @@ import pytest
 from evals.__main__ import main
 from evals.plan import EvalPlan, publish_plan
 from evals.suites import pin, suites
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, Store
 from pipeline.demo.suite import ensure_suite
-from pipeline.iteration import identify
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import ArithmeticSuite
 from pipeline.serving.endpoint_engine import PROBE_SAMPLING
-from pipeline.storage import CheckpointRef, DatasetRef, Store
 from tests.pipeline.rewards.judge.endpoint import Said, serving
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, chat_server, completion
 

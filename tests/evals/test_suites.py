@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from evals.suites import suites
+from pipeline.core.storage import Store
 from pipeline.demo.suite import ensure_suite
 from pipeline.demo.task import problems
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import ArithmeticSuite
 from pipeline.selection.contamination import Index
-from pipeline.storage import Store
 from tests.suites import embedded_suite
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """The Makefile and the command, with what a few iterations leave."""
-    for name in ("Makefile", "jobs/__init__.py", "jobs/clean.py", "pipeline/__init__.py", "pipeline/layout.py"):
+    for name in ("Makefile", "jobs/__init__.py", "jobs/clean.py", "pipeline/__init__.py", "pipeline/core/layout.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     for name in (
@@ -67,7 +67,7 @@ def is_clean(clone: Path) -> bool:
         "jobs/__init__.py",
         "jobs/clean.py",
         "pipeline/__init__.py",
-        "pipeline/layout.py",
+        "pipeline/core/layout.py",
         *(str(file.relative_to(clone)) for file in kept),
     } and [file.read_text() for file in kept] == [f"data/{name}" for name in names]
 

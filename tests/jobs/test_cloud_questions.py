@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from k8s.launchable import check_launch
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.traces import LangfuseExportSource
 from pipeline.rewards.label import label_traces
@@ -19,7 +20,6 @@ from pipeline.selection.cost import expect
 from pipeline.selection.noise import trust_in
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.selection.trainable import HeldApart
-from pipeline.storage import Store
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import local_lake
 from pipeline.training.plan import TrainingPlan, plan_training

@@ -11,13 +11,13 @@ from assets.resources import Deployment
 from evals.measurements import EvalReport
 from jobs import summary
 from jobs.ending import ending
-from pipeline.iteration import Iteration
-from pipeline.layout import LATEST
+from pipeline.core.iteration import Iteration
+from pipeline.core.layout import LATEST
+from pipeline.core.storage import CheckpointRef, Store
 from pipeline.recipe import Selection
 from pipeline.recipe.overrides import split
 from pipeline.rollout.record import ModelVersion
 from pipeline.selection.choose import choose
-from pipeline.storage import CheckpointRef, Store
 from pipeline.training.result import Health, HealthFinding, TrainingResult
 from tests.evals.conftest import Kit
 from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over, model, version_of

@@ -17,15 +17,15 @@ from evals.suites import Item, suites
 from evals.suites.frozen import FrozenItem, Generation, publish
 from jobs.governance import described, drop_overdue, forget_user, main
 from jobs.upkeep import forget, lake_upkeep
-from pipeline import audit
-from pipeline.erasure.proof import ErasureProof, proofs
+from pipeline.core import audit
+from pipeline.core.storage import ModelRef
+from pipeline.governance.erasure.proof import ErasureProof, proofs
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import ProductionSuite
 from pipeline.rewards.findings import JournalLine, journal, known
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.reconcile import wanted_split
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
-from pipeline.storage import ModelRef
 from pipeline.traces.lake import open_lake
 from pipeline.traces.materialize import materialize
 from pipeline.traces.pii import pseudonym
@@ -34,7 +34,7 @@ from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import stage_context
 from tests.loop import EMBEDDED, instance
-from tests.pipeline.erasure.conftest import ANN, World, _made, world
+from tests.pipeline.governance.erasure.conftest import ANN, World, _made, world
 from tests.pipeline.rollout.local_router import LocalRouter
 from tests.pipeline.traces.conftest import observation, write
 

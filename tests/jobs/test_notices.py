@@ -10,7 +10,7 @@ from assets.outcome import Ending, conclude
 from jobs.definitions import definitions
 from jobs.notices import BOX, tell
 from jobs.sensors import notices_due
-from pipeline.outbox import Outbox
+from pipeline.rollout.outbox import Outbox
 from tests.jobs.test_sensors import tick
 from tests.labels import label
 from tests.loop import deployment

@@ -145,7 +145,7 @@ UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop
 """As `python -m jobs.ui`, with the servers that lie beside the given Python, and little grace for them."""
 UI_OF_MAKE = """
 import runpy, sys
-from pipeline import processes
+from pipeline.core import processes
 sys.executable, end = sys.argv.pop(1), processes.end_sessions
 processes.end_sessions = lambda leaders, number, grace_s: end(leaders, number, 1.0)
 runpy.run_module('jobs.ui', run_name='__main__')

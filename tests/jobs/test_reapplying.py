@@ -8,7 +8,7 @@ import pytest
 
 from assets.resources import Deployment
 from jobs.governance import main
-from pipeline.erasure.proof import proofs
+from pipeline.governance.erasure.proof import proofs
 from tests.jobs.test_governance import USER, rows_of, settings
 
 pytestmark = pytest.mark.slow

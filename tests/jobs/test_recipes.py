@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.methods import DPO, GRPO
+from pipeline.core.storage import Store
 from pipeline.recipe import Recipe, load
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Evidence
-from pipeline.storage import Store
 from pipeline.training.distribution import accelerate_config
 from pipeline.training.nemo.render import configuration, unknown_keys
 from pipeline.training.plan import TrainingPlan

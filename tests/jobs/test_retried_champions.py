@@ -6,8 +6,9 @@ import pytest
 
 from assets.records import VERSION
 from jobs.retry import check_rollout
-from pipeline import layout
-from pipeline.iteration import Iteration, identify
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration, identify
+from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.recipe import Rollout
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import policy_of
@@ -19,7 +20,6 @@ from pipeline.rollout.record import (
     append,
     step_event,
 )
-from pipeline.storage import DatasetRef, ModelRef, Store
 from tests.pipeline.rollout.reports import proposal
 
 WAY = (Phase.GATED, Phase.SHIFTING, Phase.OBSERVING)

@@ -8,8 +8,8 @@ import pytest
 
 from assets.resources import Deployment, deployment
 from jobs.reviews import main, review_sample
-from pipeline.layout import LATEST
-from pipeline.pinning import pin
+from pipeline.core.layout import LATEST
+from pipeline.recipe.pinning import pin
 from tests.labels import label
 from tests.loop import EMBEDDED, instance
 

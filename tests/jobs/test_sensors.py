@@ -13,9 +13,9 @@ from jobs.definitions import definitions
 from jobs.gangs import UNFOLLOWED_S, gang_held, gang_orphaned
 from jobs.sensors import champion_changed, rollout_due
 from k8s.attempts import GangAttempts
+from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Phase, RolloutState
-from pipeline.storage import ModelRef, Store
 from tests.loop import deployment
 
 pytestmark = pytest.mark.slow

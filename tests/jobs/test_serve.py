@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from jobs import serve
-from pipeline.gateway.split_file import read_split
-from pipeline.processes import session_members
+from pipeline.core.processes import session_members
+from pipeline.core.storage import Store
+from pipeline.rollout.gateway.split_file import read_split
 from pipeline.rollout.router import NO_ROLLOUT
-from pipeline.storage import Store
 from tests.loop import EMBEDDED, SHORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]

@@ -10,8 +10,8 @@ import pytest
 
 from jobs import status
 from jobs.workers import RunNote, WorkerFiles, worker_files
-from pipeline import layout
-from pipeline.storage import Store
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.training.journal import TrainingJournal
 from tests.assets.laid import EMBEDDED, Laid
 from tests.loop import ROOT

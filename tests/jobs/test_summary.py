@@ -7,8 +7,8 @@ import dagster as dg
 from assets.environment import DATA_ROOT_TAG
 from assets.resources import ITERATION_TAG, Deployment
 from jobs.summary import runs_of
-from pipeline.iteration import identify
-from pipeline.storage import DatasetRef, ModelRef
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef, ModelRef
 from tests.loop import EMBEDDED, instance
 
 

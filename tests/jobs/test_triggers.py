@@ -13,9 +13,9 @@ from assets.outcome import Ending, conclude
 from jobs.definitions import definitions
 from jobs.sensors import champion_changed, feedback_drift, new_labels_came
 from jobs.triggers import champion_quality, lately, new_labels
-from pipeline.iteration import Iteration
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import ModelRef
 from pipeline.rollout.propose import ChampionState
-from pipeline.storage import ModelRef
 from tests.jobs.test_sensors import run_of, tick
 from tests.labels import label
 from tests.loop import deployment

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jobs.governance import main
-from pipeline import audit
-from pipeline.erasure.proof import ErasureProof, proof_name, publish
-from pipeline.storage import Store
+from pipeline.core import audit
+from pipeline.core.storage import Store
+from pipeline.governance.erasure.proof import ErasureProof, proof_name, publish
 from tests.contexts import KEYS
 from tests.loop import EMBEDDED
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from assets.environment import ITERATION_TAG, ONE_AT_A_TIME
-from pipeline import layout
+from pipeline.core import layout
 from tests.dagster_dev import BIN, DagsterDev
 from tests.iterations import Iterations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipeline.processes import die_with_parent
+from pipeline.core.processes import die_with_parent
 
 PIDS = Path(".dagster/pids")
 """Written by the step that hangs: its own pid and that of its child. While the file is there, none hangs again."""

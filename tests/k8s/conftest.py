@@ -18,8 +18,8 @@ import pytest
 
 from k8s.client import KubernetesClient, connect
 from k8s.launch import Hooks, launch
+from pipeline.core.storage import CheckpointRef, Store, model_ref
 from pipeline.recipe import Kubernetes
-from pipeline.storage import CheckpointRef, Store, model_ref
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 from tests.pipeline.training.plans import make_plan

@@ -14,16 +14,16 @@ from evals.measurements import EvalReport
 from evals.plan import EvalPlan, publish_plan
 from k8s.evaluation import EvaluationJob, evaluation_task
 from k8s.task import Task
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.suite import ensure_suite
-from pipeline.iteration import identify
 from pipeline.recipe import Compute, Evaluation, Kubernetes
 from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.rewards import Judge, Verifier
 from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.suites import ArithmeticSuite
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref
 
 SECTION = Evaluation(
     suites=(ArithmeticSuite(items=24),),

@@ -9,9 +9,9 @@ from typing import Any
 
 from k8s.client import KubernetesClient, connect
 from k8s.route import HttpRoute
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.router import Split
-from pipeline.storage import ModelRef
 
 from .cluster.server import Server
 

@@ -7,7 +7,7 @@ import pytest
 
 from k8s.attempts import GangAttempts
 from k8s.ledger import LaunchAttempt
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["the first", "one after another"])

@@ -16,12 +16,12 @@ from jobs.definitions import definitions
 from jobs.gangs import delete_orphaned_gang
 from k8s.attempts import GangAttempts
 from k8s.ledger import Ledger
+from pipeline.core.iteration import Iteration
+from pipeline.core.layout import EVAL_PLAN, EVAL_REPORT, LATEST, RESULT
+from pipeline.core.storage import DatasetRef, Store
 from pipeline.demo.suite import ensure_suite
-from pipeline.iteration import Iteration
-from pipeline.layout import EVAL_PLAN, EVAL_REPORT, LATEST, RESULT
-from pipeline.pinning import pin
+from pipeline.recipe.pinning import pin
 from pipeline.recipe.suites import ArithmeticSuite
-from pipeline.storage import DatasetRef, Store
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Goodput, Health, TrainingResult

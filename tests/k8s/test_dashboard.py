@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.gateway.counters import Counts
-from pipeline.gateway.exposition import PREFIX, families
-from pipeline.gateway.state import GatewayState
+from pipeline.rollout.gateway.counters import Counts
+from pipeline.rollout.gateway.exposition import PREFIX, families
+from pipeline.rollout.gateway.state import GatewayState
 from pipeline.rollout.prometheus import FINISHED, LATENCY
 
 from .manifests import MANIFESTS

@@ -7,11 +7,11 @@ import pytest
 from k8s.evaluation import machine
 from k8s.gang import evaluation_gang, example
 from k8s.render import primary, render
-from pipeline.node_cache import CACHE, SIZE, SOURCE
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Evaluation, Kubernetes, Training, load
 from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.serving import TransformersServing
-from pipeline.storage import Store
+from pipeline.serving.node_cache import CACHE, SIZE, SOURCE
 
 from .evaluations import SECTION, noisy, published
 from .render.kubelet import pods

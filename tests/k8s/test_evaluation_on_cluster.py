@@ -16,11 +16,11 @@ from k8s.attempts import GangAttempts
 from k8s.evaluation import EvaluationRefused
 from k8s.follow import Hooks
 from k8s.task import Task, delete, run
-from pipeline import layout
-from pipeline.node_cache import CACHE, SIZE
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.compute import EvaluationPod
-from pipeline.storage import Store
+from pipeline.serving.node_cache import CACHE, SIZE
 from tests.evals.judging import JUDGE, comparisons, judge
 from tests.pipeline.rewards.judge.endpoint import KEY, Request, Said, Server, serving
 

@@ -13,8 +13,8 @@ from k8s.launch import CHECKPOINTS
 from k8s.log_tail import KEPT, LogTail
 from k8s.observe import Observed, PodSeen
 from k8s.render import render
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes, Training
-from pipeline.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 

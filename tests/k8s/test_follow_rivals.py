@@ -12,7 +12,7 @@ import pytest
 
 from k8s.attempts import GangAttempts
 from k8s.client import KubernetesClient
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.training.plan import TrainingPlan
 
 from .conftest import GANG, Cluster, Launch, Robot, ender

@@ -9,7 +9,7 @@ import pytest
 
 from k8s.attempts import GangAttempts
 from k8s.classify import Classification
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 from tests.variants import one_and_variants

@@ -9,7 +9,7 @@ import pytest
 
 from k8s.attempts import GangAttempts
 from k8s.client import KubernetesClient
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.training.checkpoints.claims import claim
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan

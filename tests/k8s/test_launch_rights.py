@@ -6,7 +6,7 @@ import pytest
 
 from k8s.client import RESOURCES, KubernetesClient, connect
 from k8s.observe import KINDS
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 

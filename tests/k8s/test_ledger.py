@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from k8s.ledger import LaunchAttempt, Ledger, ledger
 from k8s.simulate import Profile, journal
+from pipeline.core.storage import CheckpointRef, ModelRef
 from pipeline.recipe import Accelerator, Compute, Kubernetes
-from pipeline.storage import CheckpointRef, ModelRef
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.result import CAUSES, Goodput, Preemption, TrainingResult
 from tests.k8s.interruptions import evenly

@@ -9,7 +9,7 @@ from k8s.attempts import GangAttempts
 from k8s.client import RESOURCES, Refused
 from k8s.follow import STARTING_S, Hooks
 from k8s.task import Task, run
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.training.launch import TrainingRefused
 
 from .fake_api import Answer, FakeApi, Object, key_of, refusal

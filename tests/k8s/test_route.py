@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from k8s.client import Refused
+from pipeline.core.storage import ModelRef
 from pipeline.rollout.router import Split, Unsettled, asked_for
-from pipeline.storage import ModelRef
 
 from .cluster.faults import Fault
 from .cluster.server import api_server

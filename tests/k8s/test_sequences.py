@@ -13,8 +13,8 @@ from k8s.classify import Cause
 from k8s.follow import NO_PROGRESS_S, Hooks
 from k8s.gang import Gang, example
 from k8s.task import Task, run
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes, Training
-from pipeline.storage import Store
 from pipeline.training.checkpoints import Claim, Superseded
 from pipeline.training.checkpoints.claims import claim
 from pipeline.training.launch import TrainingRefused

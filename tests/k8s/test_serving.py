@@ -7,8 +7,8 @@ import yaml
 
 from k8s.route import HTTP_ROUTE
 from k8s.slots import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
-from pipeline.storage import ModelRef
 
 from .built import COMPONENT, SERVING, build, named, selects
 from .cluster.server import api_server

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from pipeline import model_places
-from pipeline.node_cache import NodeCache
-from pipeline.storage import ModelRef
+from pipeline.core.storage import ModelRef
+from pipeline.serving import model_places
+from pipeline.serving.node_cache import NodeCache
 
 CHUNK = 1 << 12
 

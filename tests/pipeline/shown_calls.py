@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from pipeline.conversation import conversation, joined
-from tests.pipeline.tool_templates import LOOKUP, calls
+from pipeline.core.conversation import conversation, joined
+from tests.pipeline.core.tool_templates import LOOKUP, calls
 
 CALLING = conversation(
     {

@@ -13,6 +13,7 @@ import json
 import random
 from datetime import date, datetime, time, timedelta
 
+from pipeline.core.storage import ModelRef
 from pipeline.demo import export
 from pipeline.demo.desk.answers import features
 from pipeline.demo.desk.conversation import SECOND, WITH_TOOL, Turn, after_call, another, begin, is_reserved, second
@@ -23,7 +24,6 @@ from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
 from pipeline.recipe.traces import DeskUsers
 from pipeline.serving.inference import Answer, Sampling
 from pipeline.serving.sample import Sampler
-from pipeline.storage import ModelRef
 
 MAX_TOKENS = 48
 ANSWERS_EACH = 1.48

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 
 Messages = list[dict[str, str]]
 """A chat: `[{"role": "user", "content": ...}, ...]`."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pipeline.conversation import TOOLS, shown, shown_answer
+from pipeline.core.conversation import TOOLS, shown, shown_answer
 from pipeline.rewards.judge.answers import JudgeRequest, Messages, PairComparison
 from pipeline.rewards.judge.fence import fenced, mark_for, visible
 

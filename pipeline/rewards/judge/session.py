@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
+from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import (
     Admission,
@@ -23,7 +24,6 @@ from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt
 from pipeline.rewards.judge.replies import Winner, read_score, read_winner
 from pipeline.serving.endpoint import Endpoint, check_endpoint
 from pipeline.serving.loop import AskingLoop, open_asking_loop
-from pipeline.storage import digest_json
 
 if TYPE_CHECKING:
     from pipeline.rewards.judge.client import JudgeClient

@@ -12,8 +12,8 @@ import os
 import sys
 from pathlib import Path
 
-from pipeline.processes import die_with_parent
-from pipeline.redaction import guard_output
+from pipeline.core.processes import die_with_parent
+from pipeline.core.redaction import guard_output
 from pipeline.rewards.reward_model.job import NEVER_RETRY, PREFIX, RewardModelJob, result_file
 from pipeline.rewards.reward_model.scorer import AnsweredChat
 
@@ -29,9 +29,9 @@ def train(path: Path) -> int:
     _prepare(job.settings.threads)
     import pyarrow.parquet as pq
 
+    from pipeline.core.storage import write_atomically
     from pipeline.rewards.reward_model.network import InvalidBase
     from pipeline.rewards.reward_model.network import train as train_network
-    from pipeline.storage import write_atomically
 
     def emit(line: str) -> None:
         print(f"{PREFIX}{line}", flush=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.estimate import Estimate
+from pipeline.core.estimate import Estimate
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport, ThumbCounts

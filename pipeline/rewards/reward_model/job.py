@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline.core.storage import Record
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.storage import Record
 
 JOB_FILE, RESULT_FILE, ROWS_FILE = "job.json", "trained.json", "rows.parquet"
 MODEL_FOLDER, CARD_FILE = "model", "card.md"

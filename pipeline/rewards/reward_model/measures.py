@@ -14,7 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from pipeline.estimate import Array, Estimate
+from pipeline.core.estimate import Array, Estimate
 from pipeline.rewards.reward_model.records import CalibrationBin
 
 DRAWS = 1000

@@ -19,7 +19,7 @@ from jinja2 import TemplateError
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-from pipeline.chat_template import rendered
+from pipeline.core.chat_template import rendered
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.records import Finding
 from pipeline.rewards.reward_model.job import PROBE, RewardModelOutcome

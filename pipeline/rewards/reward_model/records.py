@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pipeline.estimate import UNKNOWN, Estimate
-from pipeline.storage import ModelRef, Record
+from pipeline.core.estimate import UNKNOWN, Estimate
+from pipeline.core.storage import ModelRef, Record
 
 
 class ThumbCounts(Record):

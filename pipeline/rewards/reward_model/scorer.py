@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from pipeline.processes import piped
+from pipeline.core.processes import piped
+from pipeline.core.storage import ModelRef, digest_dir
 from pipeline.rewards.records import Finding
-from pipeline.storage import ModelRef, digest_dir
 
 MODULE = "pipeline.rewards.reward_model"
 TAIL_LINES = 20

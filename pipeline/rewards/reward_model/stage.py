@@ -21,8 +21,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline import layout
-from pipeline.estimate import share
+from pipeline.core import layout
+from pipeline.core.estimate import share
+from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, model_ref
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.reward_model.admission import objections, probe_result
 from pipeline.rewards.reward_model.card import card
@@ -52,7 +53,6 @@ from pipeline.rewards.reward_model.thumbs import (
     thumbs_of,
     too_little,
 )
-from pipeline.storage import DatasetRef, ModelRef, digest_dir, model_ref
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import bind, shared_lock, user_hash
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from pipeline.estimate import share
+from pipeline.core.estimate import share
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.reward_model.records import ThumbCounts
 

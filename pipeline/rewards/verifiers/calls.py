@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, cast
 
-from pipeline.conversation import split
+from pipeline.core.conversation import split
 from pipeline.rewards.verifiers.outcome import Grade, Outcome
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from pipeline.conversation import OPENS, split
+from pipeline.core.conversation import OPENS, split
 from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import mathematics, texts
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, reference_answer

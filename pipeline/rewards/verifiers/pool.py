@@ -19,7 +19,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from pipeline.processes import adopt_orphans, die_with_parent, kill_with_descendants
+from pipeline.core.processes import adopt_orphans, die_with_parent, kill_with_descendants
 
 T = TypeVar("T")
 R = TypeVar("R")

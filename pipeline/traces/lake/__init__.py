@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 from pipeline.traces.lake.catalogue import MANIFESTS, LakeConfig, local_lake, open_table
 from pipeline.traces.lake.commits import DayReplaced, SharedTable, TableChange, day_of
 from pipeline.traces.lake.files import count_rows, read_files, write_files

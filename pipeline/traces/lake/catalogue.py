@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipeline import layout
-from pipeline.storage import Store
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.traces import lake_names as names
 from pipeline.traces.lake.field_ids import first_version, numbered
 from pipeline.traces.lake_config import LakeConfig

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 from pipeline.traces.lake.catalogue import LakeConfig
 from pipeline.traces.lake.files import filesystem, path_of
 from pipeline.traces.lake_names import located

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 
-from pipeline.storage import Record
+from pipeline.core.storage import Record
 from pipeline.traces.lake import Compacted, LakeConfig, SweepResult, open_lake
 
 GRACE_S = 24 * 3600

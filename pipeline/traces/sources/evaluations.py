@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.traces.rows import Score
 from pipeline.traces.sources import otlp
 from pipeline.traces.sources.moments import EPOCH

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from fsspec.core import url_to_fs
 
-from pipeline.buckets import bucket_fault, is_bucket
-from pipeline.storage import shown_path
+from pipeline.core.buckets import bucket_fault, is_bucket
+from pipeline.core.storage import shown_path
 from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken, PartLimits, decompressed
 from pipeline.traces.sources.protocol import Digest, SourcePart
 

@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from pipeline.core.storage import digest_json
 from pipeline.recipe.traces import LangfuseApiSource
-from pipeline.storage import digest_json
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.daily_parts import DayRange, PagedRows, daily_parts

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from pipeline.core.storage import digest_json
 from pipeline.recipe.traces import MlflowSource
-from pipeline.storage import digest_json
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat

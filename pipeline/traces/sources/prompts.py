@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from pipeline.core.storage import digest_json, shown_path
 from pipeline.recipe.traces import PromptsSource
-from pipeline.storage import digest_json, shown_path
 from pipeline.traces.batch import REFERENCE_KEY
 from pipeline.traces.prompt_sets import UNANSWERED, PromptRow, read_prompts, set_files
 from pipeline.traces.records import Reason

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.core.storage import publish_dir, write_atomically
 from pipeline.recipe import Checkpoints
-from pipeline.storage import publish_dir, write_atomically
 from pipeline.training.checkpoints.manifest import (
     MANIFEST,
     CheckpointManifest,

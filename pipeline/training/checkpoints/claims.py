@@ -12,7 +12,7 @@ import uuid
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.storage import Record, Store
+from pipeline.core.storage import Record, Store
 from pipeline.training.result import InvalidPlan
 
 FOLDER = "claims"

@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from pydantic import field_validator
 
+from pipeline.core.storage import Record, digest_file, digest_json
 from pipeline.recipe import Checkpoints
-from pipeline.storage import Record, digest_file, digest_json
 
 MANIFEST = "manifest.json"
 HASHERS = 4

@@ -14,8 +14,8 @@ from typing import Any
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from pipeline.core.storage import Record, write_atomically
 from pipeline.recipe import Checkpoints
-from pipeline.storage import Record, write_atomically
 from pipeline.training.checkpoints.manifest import (
     MANIFEST,
     CheckpointManifest,

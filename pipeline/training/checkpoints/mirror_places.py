@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline import layout
-from pipeline.locations import Uri
-from pipeline.storage import Record, Store
+from pipeline.core import layout
+from pipeline.core.locations import Uri
+from pipeline.core.storage import Record, Store
 
 
 class MirrorPlace(Record):

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pipeline.buckets import TIMEOUT_S, is_bucket
-from pipeline.redaction import redacted
-from pipeline.storage import write_atomically
+from pipeline.core.buckets import TIMEOUT_S, is_bucket
+from pipeline.core.redaction import redacted
+from pipeline.core.storage import write_atomically
 
 CLAIM = "writer.json"
 _MARK = "erased-"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from pipeline.conversation import holds_tools
-from pipeline.storage import DatasetRef, digest_file, write_atomically
+from pipeline.core.conversation import holds_tools
+from pipeline.core.storage import DatasetRef, digest_file, write_atomically
 from pipeline.training.nemo.rendering import Rendering, Row, rendering
 from pipeline.training.plan import TrainingPlan
 

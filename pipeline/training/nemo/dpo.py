@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pipeline.methods import DPO
+from pipeline.recipe.methods import DPO
 from pipeline.training.nemo.rendering import Rendering, Row, TokenCount, Tree, distinct
 from pipeline.training.plan import TrainingPlan
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.model_files import adapter_config
-from pipeline.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
+from pipeline.core.model_files import adapter_config
+from pipeline.core.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
 from pipeline.training.nemo.read import ADAPTER, WEIGHTS, SavedCheckpoint
 from pipeline.training.nemo.render import conversion
 from pipeline.training.plan import TrainingPlan

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pipeline.processes import die_with_parent
+from pipeline.core.processes import die_with_parent
 from pipeline.training.checkpoints import Superseded
 
 TAIL = 30

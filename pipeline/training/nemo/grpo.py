@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pipeline.methods import GRPO
+from pipeline.recipe.methods import GRPO
 from pipeline.training.nemo.rendering import Rendering, Row, TokenCount, Tree, distinct
 from pipeline.training.plan import TrainingPlan
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import yaml
 
-from pipeline import layout
-from pipeline.storage import CheckpointRef, write_atomically
+from pipeline.core import layout
+from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
 from pipeline.training.goodput import account, interruptions
 from pipeline.training.journal import TrainingJournal, read_journal

@@ -11,11 +11,11 @@ from assets.kpi.records import CostLine, CostTotal, IterationKpi
 from evals.judgements import JudgementLine, open_judgements, spent_on
 from k8s.estimate import Range
 from k8s.ledger import LaunchAttempt, ledger
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.recipe import load
 from pipeline.rewards.findings import JournalLine, journal
 from pipeline.rollout.record import read_events
-from pipeline.samples.records import FreshSamples
+from pipeline.selection.samples.records import FreshSamples
 from pipeline.training.result import TrainingResult
 from tests.assets.laid import DEVICES, EMBEDDED, HOURS, NOWHERE, Laid, recipe_of, report_of
 from tests.pipeline.rollout.conftest import NAME

@@ -10,7 +10,7 @@ from assets.kpi.ledgers import iteration_ids, read_ledgers
 from assets.kpi.records import Kpi
 from assets.outcome import Ending
 from evals.gate import Verdict
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.rollout.record import read_events
 from pipeline.training.journal import TrainingJournal
 from tests.assets.laid import DAY, Laid, recipe_of

@@ -19,11 +19,11 @@ from assets.report.pages import (
     write_iteration,
 )
 from evals.gate import Verdict
-from pipeline import layout
-from pipeline.estimate import UNKNOWN
+from pipeline.core import layout
+from pipeline.core.estimate import UNKNOWN
+from pipeline.core.storage import Store
 from pipeline.rewards.records import JudgeReport
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
-from pipeline.storage import Store
 from pipeline.training.result import Health, HealthFinding
 from tests.assets.laid import Laid, recipe_of
 from tests.pipeline.rollout.conftest import NAME

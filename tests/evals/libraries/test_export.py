@@ -16,9 +16,9 @@ from evals.libraries.environment import LibraryEnvironments
 from evals.libraries.export import inspect_logs
 from evals.results import EvalArm
 from evals.suites import Suite
+from pipeline.core.storage import Store
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
-from pipeline.storage import Store
 
 Good = tuple[Evaluation, Suite, EvalArm, EvalArm]
 

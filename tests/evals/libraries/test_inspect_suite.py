@@ -21,7 +21,8 @@ from evals.runner import sampling
 from evals.services import EvalServices
 from evals.suites import Suite, pin, suite, suites
 from evals.suites.tasks import list_path, task_digest
-from pipeline.iteration import identify
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.serving import EndpointServing
@@ -30,7 +31,6 @@ from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import answer_seed
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, quiet
 

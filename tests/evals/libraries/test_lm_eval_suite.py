@@ -17,10 +17,10 @@ from evals.libraries.runs import LibraryRun
 from evals.libraries.tasks import ensure_listed
 from evals.runner import sampling
 from evals.suites import Item, Suite, suite
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import LmEvalSuite
 from pipeline.rewards.verifiers import Outcome
-from pipeline.storage import ModelRef, Store
 
 from .served import ServedSession
 from .toy_server import KEY, toy_server

@@ -12,13 +12,13 @@ from evals.libraries.runs import LibraryRun
 from evals.libraries.tasks import ensure_listed
 from evals.runner import sampling
 from evals.suites import suite
+from pipeline.core.storage import Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Evaluation
 from pipeline.recipe.serving import VllmServing
 from pipeline.recipe.suites import InspectSuite
 from pipeline.serving.inference import Answer, AnswerRequest, answer_seed
 from pipeline.serving.vllm_engine import VllmEngine
-from pipeline.storage import Store, model_ref
 from tests.contexts import quiet
 from tests.servers import VLLM_ON_CPU, vllm_python
 

@@ -1,7 +1,7 @@
 """What a rollout's commands leave behind, and looks at it that see nothing."""
 
 from assets.resources import Deployment
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.controller import tick
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.ports import RolloutPorts

@@ -6,7 +6,7 @@ import pytest
 
 from assets.resources import Deployment
 from jobs.rollout.__main__ import main
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.record import Phase
 from tests.jobs.rollout.decided import decided, look, state
 from tests.opened import open_rollout

@@ -9,7 +9,7 @@ import pytest
 
 from assets.resources import Deployment
 from jobs.rollout.__main__ import main
-from pipeline.gateway.split import GatewaySplit
+from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Split
 from tests.jobs.rollout.decided import decided, state, weight

@@ -7,7 +7,7 @@ import pytest
 
 from assets.resources import Deployment
 from jobs.rollout.__main__ import main
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from tests.jobs.rollout.decided import NAME, state
 

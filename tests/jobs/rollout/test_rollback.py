@@ -11,10 +11,10 @@ import pytest
 from assets.resources import Deployment
 from jobs.rollout.__main__ import main
 from jobs.rollout.rollback import router_to_zero
-from pipeline.gateway.split import GatewaySplit
+from pipeline.core.storage import ModelRef, Store
+from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.router import Readiness, Split, Unsettled
-from pipeline.storage import ModelRef, Store
 from tests.jobs.rollout.decided import NAME, decided, look, state, weight
 from tests.pipeline.rollout.conftest import split_at
 from tests.pipeline.rollout.local_router import LocalRouter

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from jobs.rollout.rollback import router_to_zero
-from pipeline import layout
-from pipeline.iteration import identify
+from pipeline.core import layout
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.fold import read_state
@@ -16,9 +17,8 @@ from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, Phase, RolloutState
 from pipeline.rollout.router import Split, Unsettled
-from pipeline.storage import DatasetRef
-from tests.pipeline.gateway.world import CANARY, CHAMPION, NAME, World, awaited, user_of, world
 from tests.pipeline.rollout.conftest import POLICY, ScriptedMetrics
+from tests.pipeline.rollout.gateway.world import CANARY, CHAMPION, NAME, World, awaited, user_of, world
 
 
 class Rollout:

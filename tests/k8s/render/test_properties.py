@@ -10,7 +10,7 @@ from hypothesis import given, settings
 
 from k8s.render import render
 from k8s.render.pod import WEIGHTS, labels
-from pipeline.node_cache import CACHE
+from pipeline.serving.node_cache import CACHE
 
 from .gangs import gangs
 from .golden import CASES

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from pipeline.core.storage import digest_file
 from pipeline.demo import MODEL_DIR, MODEL_SHA256, is_demo_model
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.demo.desk import MODEL_SHA256 as DESK_SHA256
 from pipeline.demo.desk import is_desk_model
-from pipeline.storage import digest_file
 
 
 def test_the_kept_weights_are_the_declared_ones() -> None:

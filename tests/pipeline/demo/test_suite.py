@@ -4,10 +4,10 @@ import hashlib
 import json
 from pathlib import Path
 
+from pipeline.core.storage import Store
 from pipeline.demo.suite import ensure_suite, suite_text
 from pipeline.demo.task import is_held_out
 from pipeline.recipe.suites import ArithmeticSuite
-from pipeline.storage import Store
 
 
 def test_the_suite_of_the_embedded_recipe_is_the_one_it_was() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import ModelRef, Store
 from pipeline.demo.task import problems
 from pipeline.demo.traffic import TrafficClaim, ensure_days
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.serving.inference import Answer, Messages, Sampling
-from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize, read
 from pipeline.traces.records import GovernedTraces, Reason

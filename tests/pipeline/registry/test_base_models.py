@@ -17,10 +17,10 @@ from mlflow import MlflowClient
 
 from assets.resources import with_base
 from pipeline import demo
+from pipeline.core.storage import Store, model_ref
 from pipeline.recipe import load
 from pipeline.registry.base_models import fetch_base, pinned_base
 from pipeline.registry.runs import MlflowAddresses
-from pipeline.storage import Store, model_ref
 from tests.loop import EMBEDDED, ROOT
 
 pytestmark = pytest.mark.slow
@@ -101,7 +101,7 @@ FETCHES = """
 import sys
 from pipeline.registry.base_models import fetch_base
 from pipeline.registry.runs import MlflowAddresses
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 for uri in sys.argv[2:]:
     try:
         print(fetch_base(Store(sys.argv[1]), uri, MlflowAddresses(""), print).model_dump_json())

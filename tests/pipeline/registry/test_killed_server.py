@@ -13,8 +13,8 @@ import httpx2
 import pytest
 from mlflow import MlflowClient
 
+from pipeline.core.storage import digest_dir
 from pipeline.registry.unanswered import RETRIES
-from pipeline.storage import digest_dir
 from tests.pipeline.registry.test_registered_model import artifacts, register
 from tests.ports import held_port
 from tests.servers import mlflow_server

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
-from pipeline import layout
-from pipeline.iteration import Iteration, identify
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration, identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.registry import live
 from pipeline.registry.live import TrainingRun, live_metrics
 from pipeline.registry.runs import MlflowAddresses, metrics_file
 from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.training.journal import TrainingJournal
 from pipeline.training.metrics_log import MetricsLog, read_rows
 from tests.ports import held_port

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from pipeline.demo import MODEL_DIR
-from pipeline.iteration import identify
 from pipeline.registry.model_artifacts import base_id
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.iteration import identify
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
+from pipeline.core.unfinished import sweep_unfinished
 from pipeline.registry.runs import MlflowAddresses, mlflow_client
 from pipeline.registry.tracking import local_tracking
 from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
-from pipeline.unfinished import sweep_unfinished
 
 ROOT = Path(__file__).parents[3]
 CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")

@@ -7,7 +7,8 @@ import zlib
 import pytest
 from huggingface_hub import RepoCard
 
-from pipeline.iteration import identify
+from pipeline.core.iteration import identify
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from pipeline.registry import versions
 from pipeline.registry.model_card import front_matter, model_card
 from pipeline.registry.runs import MlflowAddresses
@@ -15,7 +16,6 @@ from pipeline.registry.versions import RunContents, project, record
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from tests.pipeline.rollout.conftest import BASE, POLICY, World
 
 CARD = {"Data": "4 pairs", "Evaluation": "+0.1 (0.05 to 0.15)", "Intended use": "sums", "Limits": "small"}

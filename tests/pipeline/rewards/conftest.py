@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Rewards
 from pipeline.recipe.traces import LangfuseExportSource
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
-from pipeline.storage import Store
 from tests.contexts import context_of
 from tests.pipeline.traces.conftest import govern, observation, write
 

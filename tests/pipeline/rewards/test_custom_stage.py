@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store
 from pipeline.recipe.custom import CustomReward
-from pipeline.storage import Store
 
 from .conftest import Label, call, day_file, rows_of
 from .functions import BAD, QUALITY, write_function

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.core.storage import Store
 from pipeline.rewards.drift import RewardDistribution, against, record, stability_index
-from pipeline.storage import Store
 
 FLAT = (100,) * 20
 

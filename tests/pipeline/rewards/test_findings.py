@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.removal import make
+from pipeline.core.removal import make
+from pipeline.core.storage import Store
 from pipeline.rewards.findings import JournalLine, drop_days, journal, key_of, known, removals, settled, spent
-from pipeline.storage import Store
 
 DAY = "2026-01-05"
 TEXTS = st.lists(st.text(), max_size=4)

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.rewards import findings
 from pipeline.rewards.judge import Endpoint, JudgeRefused
 from pipeline.rewards.judge.controls import CONTROLS
-from pipeline.storage import Store
 from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of

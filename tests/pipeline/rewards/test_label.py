@@ -11,14 +11,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline import layout
-from pipeline.iteration import identify
+from pipeline.core import layout
+from pipeline.core.iteration import identify
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
 from pipeline.rewards.records import LABELS, LOGGED
 from pipeline.rewards.trust import examples, page
 from pipeline.selection.pairing import read_labels
-from pipeline.storage import ModelRef, Store
 from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of
@@ -197,9 +197,9 @@ def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, labe
         path.rename(path.with_suffix(".away"))
     for path in store.path("iterations").iterdir():
         path.rename(path.with_name("away"))
-    from pipeline.iteration import identify
+    from pipeline.core.iteration import identify
+    from pipeline.core.storage import DatasetRef, ModelRef
     from pipeline.rewards.label import label_traces
-    from pipeline.storage import DatasetRef, ModelRef
     from tests.contexts import context_of
 
     lost = identify(0, "m", ModelRef(uri="", digest="m"), DatasetRef(uri="", rows=1, digest="gone"), "r")

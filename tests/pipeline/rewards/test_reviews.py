@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.estimate import UNKNOWN
+from pipeline.core.estimate import UNKNOWN
+from pipeline.core.removal import make
+from pipeline.core.storage import DatasetRef, Store
 from pipeline.recipe.rewards import Review
-from pipeline.removal import make
 from pipeline.rewards import reviews
 from pipeline.rewards.feedback import principal
 from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
-from pipeline.storage import DatasetRef, Store
 from tests.pipeline.shown_calls import PARALLEL, PARALLEL_SHOWN
 
 WEEK = "2026-W47"

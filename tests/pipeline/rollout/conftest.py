@@ -9,8 +9,9 @@ from typing import TypeVar
 import pytest
 from pydantic import BaseModel
 
-from pipeline import layout
-from pipeline.iteration import Iteration, identify
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration, identify
+from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.recipe import Rollout
 from pipeline.rollout.controller import tick
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
@@ -21,7 +22,6 @@ from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.propose import ProposalResult, RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.rollout.router import Split
-from pipeline.storage import DatasetRef, ModelRef, Store
 from tests.pipeline.rollout.local_router import LocalRouter
 
 R = TypeVar("R", bound=BaseModel)

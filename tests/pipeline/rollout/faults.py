@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Literal
 
+from pipeline.core.storage import ModelRef
 from pipeline.rollout.evidence import ArmLook, UnitCounts
 from pipeline.rollout.router import Readiness, Split
-from pipeline.storage import ModelRef
 from tests.pipeline.rollout.local_router import LocalRouter
 
 

@@ -6,10 +6,10 @@ import fcntl
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Arm, Readiness, Split, route
-from pipeline.storage import ModelRef, Store
 
 
 class LocalRouter:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.fold import fold, in_rollout

@@ -7,10 +7,10 @@ from typing import Any
 
 from mlflow import MlflowClient
 
-from pipeline import audit
+from pipeline.core import audit
+from pipeline.core.storage import Store
 from pipeline.registry.versions import project
 from pipeline.rollout.record import Phase, read_events
-from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, World
 
 BEGUN = 1000.0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipeline.estimate import Estimate
+from pipeline.core.estimate import Estimate
+from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rollout
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, Proposal
 from pipeline.rollout.status import ArmStatus, Candidate, RolloutStatus
-from pipeline.storage import ModelRef
 
 NOW = 1_800_000_000.0
 

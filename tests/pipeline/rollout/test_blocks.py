@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.blocks import ErasureBlock, block, blocked
 from pipeline.rollout.record import Phase
 from tests.pipeline.rollout.conftest import BASE, World, iteration_over, version_of

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pipeline import audit
+from pipeline.core import audit
+from pipeline.core.storage import Store
 from pipeline.rollout.decision import resume
 from pipeline.rollout.fold import fold
 from pipeline.rollout.reconcile import wanted_split
 from pipeline.rollout.record import Phase, read_events
-from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
 from tests.variants import one_and_variants
 

@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import abort, resume
@@ -11,7 +12,6 @@ from pipeline.rollout.ports import is_intact
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
-from pipeline.storage import ModelRef, model_ref
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, model
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import RolloutDecision, abort, decide, resume
 from pipeline.rollout.record import Phase, read_events

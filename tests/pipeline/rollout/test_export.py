@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.model_places import copy_model
+from pipeline.core.storage import ModelRef, digest_dir, model_ref
 from pipeline.rollout.export import export_model, exported, exported_uri
-from pipeline.storage import ModelRef, digest_dir, model_ref
+from pipeline.serving.model_places import copy_model
 from tests.servers import s3
 
 pytestmark = pytest.mark.slow
@@ -130,7 +130,7 @@ def test_a_foreign_manifest_is_refused(root: str, model: ModelRef) -> None:
 
 
 def test_a_bucket_that_is_away_is_an_os_error(monkeypatch: pytest.MonkeyPatch, model: ModelRef) -> None:
-    monkeypatch.setattr("pipeline.model_places.S3_ATTEMPTS", 1)
+    monkeypatch.setattr("pipeline.serving.model_places.S3_ATTEMPTS", 1)
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
     for name, value in {**keys, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
         monkeypatch.setenv(name, value)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import ModelRef, model_ref
 from pipeline.rollout.fingerprint import (
     PROMPTS,
     ROUNDS,
@@ -24,7 +25,6 @@ from pipeline.rollout.fingerprint import (
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.sample import sampler
-from pipeline.storage import ModelRef, model_ref
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, as_json, chat_server, completion
 
 BASE = Path(__file__).parents[3] / "pipeline" / "demo" / "model"

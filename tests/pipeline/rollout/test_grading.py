@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.demo.desk.answers import statement
 from pipeline.demo.desk.judges import server
 from pipeline.demo.desk.requests import draw
@@ -19,7 +20,6 @@ from pipeline.recipe.rewards import Judge
 from pipeline.rewards.findings import spent
 from pipeline.rewards.judge import Endpoint
 from pipeline.rollout.grading import GRADES, PENDING, UNGRADED, ServedAnswer, answer_grader
-from pipeline.storage import Store
 from tests.pipeline.rewards.judge.endpoint import MODEL, Request, Said, Server, parts, scored, serving
 
 pytestmark = pytest.mark.slow

@@ -11,11 +11,11 @@ from collections.abc import Generator
 
 import pytest
 
-from pipeline import outbox as module
+from pipeline.core.storage import Store
+from pipeline.rollout import outbox as module
 from pipeline.rollout.decision import abort, resume
 from pipeline.rollout.notices import due, tell
 from pipeline.rollout.record import Phase
-from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
 from tests.pipeline.rollout.local_router import LocalRouter
 from tests.pipeline.rollout.webhook import Webhook, webhook

@@ -3,12 +3,12 @@
 import pytest
 
 from pipeline.recipe import Rollout
+from pipeline.recipe.section import settings
 from pipeline.rollout.decision import resume
 from pipeline.rollout.overdue import overdue
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
-from pipeline.section import settings
 from tests.pipeline.rollout.conftest import NAME
 from tests.pipeline.rollout.conftest import POLICY as SHORT
 from tests.pipeline.rollout.looks import POLICY, arm, evidence

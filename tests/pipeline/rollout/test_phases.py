@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.controller import MAX_LOADING, tick
 from pipeline.rollout.decision import RolloutDecision, decide, decisions
 from pipeline.rollout.propose import RolloutCandidate, champion, propose

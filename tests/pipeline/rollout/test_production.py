@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rewards
 from pipeline.recipe.traces import LangfuseExportSource, LangfuseUiSource, OpenAiLogsSource, OtelSource, Traces
 from pipeline.rewards.records import Finding
@@ -16,7 +17,6 @@ from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCou
 from pipeline.rollout.live_labels import label_digest_of
 from pipeline.rollout.production import GradedLooks, ProductionQuality, QualityLook, version_of
 from pipeline.rollout.router import Split
-from pipeline.storage import ModelRef
 from pipeline.traces.rows import Trace
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import forgetting

@@ -12,11 +12,11 @@ from urllib.parse import parse_qs
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import PrometheusMetrics
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.prometheus import PrometheusLooks
 from pipeline.rollout.router import Split
-from pipeline.storage import ModelRef
 from tests.servers import prometheus
 
 SCRAPE_S = 15

@@ -2,10 +2,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.rollout.decision import abort, resume
 from pipeline.rollout.propose import RolloutCandidate, champion, on_hold, propose
 from pipeline.rollout.record import JudgedCandidate, Phase, read_events
-from pipeline.storage import ModelRef
 from pipeline.training.result import Health
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
 

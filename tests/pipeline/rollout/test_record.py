@@ -1,8 +1,8 @@
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.rollout.fold import fold, read_state
 from pipeline.rollout.record import Phase, RolloutEvent, RolloutStep, append, read_events, step_event
-from pipeline.storage import Store
 from tests.pipeline.rollout.acts import decided, slot
 from tests.pipeline.rollout.conftest import NAME
 

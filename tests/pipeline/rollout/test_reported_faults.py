@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.drive import Pace, drive
 from pipeline.rollout.record import Phase
 from tests.pipeline.rollout.conftest import POLICY, World

@@ -1,7 +1,7 @@
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.rollout.router import Split, route
-from pipeline.storage import Store
 from tests.pipeline.rollout.conftest import NAME, split_at
 from tests.pipeline.rollout.local_router import LocalRouter
 

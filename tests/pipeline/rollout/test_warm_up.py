@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline.conversation import TOOLS
+from pipeline.core.conversation import TOOLS
 from pipeline.rollout.warm_up import PROMPTS, newest, warm_up
-from tests.pipeline.gateway.slot_server import response, slot_server, whole
+from tests.pipeline.rollout.gateway.slot_server import response, slot_server, whole
 
 NAME = "desk@0123456789ab"
 ASKED = [json.dumps([{"role": "user", "content": f"question {n}"}]) for n in range(PROMPTS)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline import audit
+from pipeline.core import audit
 from pipeline.rollout.evidence import LookRequest, Uncountable
 from pipeline.rollout.fold import in_rollout
 from pipeline.rollout.record import Phase, read_events

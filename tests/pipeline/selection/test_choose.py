@@ -4,9 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.estimate import UNKNOWN, Estimate, share
-from pipeline.methods import METHODS
+from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Accelerator, Selection, Training
+from pipeline.recipe.methods import METHODS
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Evidence, PromptAttempts, Trust

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.estimate import share
-from pipeline.methods import DPO, GRPO
+from pipeline.core.estimate import share
 from pipeline.recipe import Accelerator, Training
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.selection.cost import CHARS_PER_TOKEN, MIN_TRIED_TWICE, difficulty, expect, parameters, zero_variance
 from pipeline.selection.evidence import Evidence, PromptAttempts, measure
 from pipeline.selection.noise import Trust

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.estimate import UNKNOWN, Estimate, share
+from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Selection
 from pipeline.selection.evidence import Evidence, Trust, measure
 from pipeline.selection.noise import NoiseSource, label_noise

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pipeline.estimate import UNKNOWN, share
+from pipeline.core.estimate import UNKNOWN, share
 from pipeline.recipe import Accelerator, Selection, Training
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect

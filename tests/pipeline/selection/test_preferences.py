@@ -12,16 +12,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.iteration import identify
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_file
 from pipeline.recipe import Selection
 from pipeline.rewards.records import LABELS
 from pipeline.rewards.reward_model.records import RewardModelReport
-from pipeline.samples.records import SAMPLES
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
+from pipeline.selection.samples.records import SAMPLES
 from pipeline.selection.trainable import HeldApart
-from pipeline.storage import DatasetRef, ModelRef, Store, digest_file
 from tests.contexts import context_of
 
 from .labelled import row

@@ -7,10 +7,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.core.storage import DatasetRef
 from pipeline.rewards.records import LABELS
 from pipeline.selection.rated import rated_rows
 from pipeline.selection.trainable import HeldApart
-from pipeline.storage import DatasetRef
 
 ITEM = "How many of the seven green bottles that hang on the old garden wall fall down today?"
 

@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from pipeline.estimate import Estimate
+from pipeline.core.estimate import Estimate
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.scorers import ScorerEvidence, best_of_k, measure_scorers
-from pipeline.storage import ModelRef
 
 from .labelled import row
 

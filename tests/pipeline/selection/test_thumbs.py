@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.estimate import UNKNOWN, Estimate
-from pipeline.methods import KTO
+from pipeline.core.estimate import UNKNOWN, Estimate
+from pipeline.recipe.methods import KTO
 from pipeline.selection.checks import EvidenceCheck, checks
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Evidence, Trust, measure

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.choose import choose
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.winners import winners
-from pipeline.storage import ModelRef
 
 from .labelled import row
 from .test_preferences import FROZEN, SETTINGS, WORDS, Place, read

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import EndpointServing
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Sampling
-from pipeline.storage import ModelRef
 
 from .chat_server import (
     KEY,

@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe.serving import TransformersServing
@@ -18,7 +19,6 @@ from pipeline.serving.decoding import stop_ids
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, answer_seed
 from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.storage import ModelRef, model_ref
 from tests.variants import one_and_variants
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]

@@ -13,7 +13,7 @@ import pytest
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import Answer
-from tests.pipeline.tool_templates import LOOKUP, OFFERED, answer
+from tests.pipeline.core.tool_templates import LOOKUP, OFFERED, answer
 
 from .asking import MODEL, PROBE_QUESTIONS, REQUESTS, SAMPLING, SERVING, after_probes, always, asked_of
 from .chat_server import (

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import AnyServing, EndpointServing, TransformersServing, VllmServing
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.engines import ServingAddresses, open_engine
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.serving.vllm_engine import ServedAdapter, VllmEngine, lora_arguments
-from pipeline.storage import ModelRef
 
 ENDPOINT = EndpointServing(champion="a", candidate="b")
 BASE, ADAPTER = ModelRef(uri="base", digest="1" * 64), ModelRef(uri="adapter", digest="2" * 64)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import layout
-from pipeline.removal import make
+from pipeline.core import layout
+from pipeline.core.removal import make
+from pipeline.core.storage import Store, write_atomically
 from pipeline.serving.inference import Answer
 from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal, removals
-from pipeline.storage import Store, write_atomically
 from tests.answers import answer
 from tests.evals.conftest import DECODING
 
@@ -94,7 +94,7 @@ from pathlib import Path
 sys.path[:0] = [{root!r}]
 from tests.pipeline.serving.test_journal import PROTOCOL, given
 from pipeline.serving.journal import open_journal
-from pipeline.storage import Store, write_atomically
+from pipeline.core.storage import Store, write_atomically
 with open_journal(Store({store!r}), "m", PROTOCOL) as journal:
     print("open", flush=True)
     for number in range(10**9):

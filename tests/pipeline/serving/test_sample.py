@@ -4,9 +4,9 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from pipeline.core.storage import ModelRef
 from pipeline.serving.inference import Answer, AnswerRequest, Messages, Sampling, answer_seed
 from pipeline.serving.sample import over
-from pipeline.storage import ModelRef
 
 ONE, OTHER = (ModelRef(uri=f"/{name}", digest=name * 64) for name in "ab")
 PROMPTS: list[Messages] = [[{"role": "user", "content": "Same?"}]] * 2

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pipeline.processes import end_sessions, process_start, session_members
+from pipeline.core.processes import end_sessions, process_start, session_members
 from pipeline.serving.leftovers import ServerGroup, end_leftovers, group_of, write_group
 from pipeline.serving.server_process import server_process
 

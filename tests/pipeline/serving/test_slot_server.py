@@ -12,7 +12,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from pipeline.conversation import conversation
+from pipeline.core.conversation import conversation
+from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe.serving import EndpointServing
@@ -21,9 +22,8 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel
 from pipeline.serving.slots import model_slot
-from pipeline.storage import model_ref
-from tests.pipeline.tool_models import memorise, tool_model
-from tests.pipeline.tool_templates import answer, calls
+from tests.pipeline.core.tool_models import memorise, tool_model
+from tests.pipeline.core.tool_templates import answer, calls
 
 pytestmark = pytest.mark.slow
 PROMPTS = [p.prompt for p in problems(5, "heldout", 24)]

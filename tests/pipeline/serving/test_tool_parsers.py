@@ -11,7 +11,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe.serving import VllmServing
 from pipeline.serving.tool_parsers import parser_arguments, parser_of, refuse_unparsed
-from tests.pipeline.tool_templates import OFFERED, TOOL_TEMPLATE
+from tests.pipeline.core.tool_templates import OFFERED, TOOL_TEMPLATE
 
 CALL = """\
 {% for message in messages %}{{ message.content }}

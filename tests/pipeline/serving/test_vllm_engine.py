@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.processes import session_members
+from pipeline.core.storage import ModelRef, digest_dir, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
-from pipeline.processes import session_members
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, InferenceSession, Sampling, answer_seed
 from pipeline.serving.leftovers import ServerGroup
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.serving.vllm_engine import ServedAdapter, VllmEngine
-from pipeline.storage import ModelRef, digest_dir, model_ref
 
 from ...servers import VLLM_ON_CPU, vllm_python
 
@@ -41,7 +41,7 @@ import sys, time
 from pathlib import Path
 from pipeline.recipe.serving import VllmServing
 from pipeline.serving.vllm_engine import VllmEngine
-from pipeline.storage import model_ref
+from pipeline.core.storage import model_ref
 engine = VllmEngine(VllmServing(start_timeout_s=240), Path(sys.argv[1]), Path(sys.argv[2]), print)
 with engine.open("champion", model_ref(sys.argv[3])):
     print("open", flush=True)

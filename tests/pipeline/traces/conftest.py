@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Compute, Samples
 from pipeline.recipe.traces import LangfuseExportSource, SourceSection, Traces
-from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import LakeConfig
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces

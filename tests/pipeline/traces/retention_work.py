@@ -4,9 +4,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from pipeline import audit
+from pipeline.core import audit
+from pipeline.core.storage import Store
 from pipeline.recipe.traces import LangfuseExportSource, Retention, Traces
-from pipeline.storage import Store
 from pipeline.traces.dataset_users import windows
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.retention import retain

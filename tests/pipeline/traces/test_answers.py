@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.answers import helpers
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read

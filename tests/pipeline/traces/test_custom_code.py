@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.engine import open_engine
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.traces import CustomSource, LangfuseExportSource
-from pipeline.storage import Store
+from pipeline.traces.engine import open_engine
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from tests.pipeline.traces.conftest import govern, observation, write

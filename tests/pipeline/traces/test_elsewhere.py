@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from assets.environment import environment
+from pipeline.core.storage import Store
 from pipeline.recipe.traces import LangfuseExportSource, PostgresTableSource
-from pipeline.storage import Store
 from pipeline.traces import days as stage
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.materialize import read

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute
-from pipeline.storage import Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import Reason

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.erased import ErasedUser, add, erased_users, exclusive_lock, shared_lock, user_hash
 from pipeline.traces.pii import pseudonym
 from tests.contexts import KEYS, mark_of

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from tests.variants import one_and_variants

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pipeline.layout import WATERMARK as NAME
+from pipeline.core.layout import WATERMARK as NAME
+from pipeline.core.storage import Store
 from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource, Traces
-from pipeline.storage import Store
 from pipeline.traces.days import rules_digest
 from pipeline.traces.floor import RowCounts, whole
 from pipeline.traces.lake import local_lake, open_lake

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.layout import ERASED as NAME
-from pipeline.layout import WATERMARK
+from pipeline.core.layout import ERASED as NAME
+from pipeline.core.layout import WATERMARK
+from pipeline.core.storage import Store
 from pipeline.recipe.traces import Retention
-from pipeline.storage import Store
 from pipeline.traces.erased import ErasedUser, ErasedUsers
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
@@ -174,7 +174,7 @@ import sys, pathlib
 sys.path.insert(0, sys.argv[1])
 from pipeline.recipe import Compute
 from pipeline.recipe.traces import LangfuseExportSource, Traces
-from pipeline.storage import ModelRef, Store
+from pipeline.core.storage import ModelRef, Store
 from pipeline.traces.materialize import materialize
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import DatasetRef, Store
 from pipeline.recipe.traces import LangfuseUiSource
-from pipeline.storage import DatasetRef, Store
 from pipeline.traces import days as stage
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read as read_dataset

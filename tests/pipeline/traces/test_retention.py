@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from pipeline import audit
+from pipeline.core import audit
+from pipeline.core.storage import Store
 from pipeline.recipe.traces import LangfuseExportSource, Retention, Traces
-from pipeline.storage import Store
 from pipeline.traces.dataset_users import dataset_users
 from pipeline.traces.lake import Lake, local_lake, open_lake
 from pipeline.traces.materialize import read

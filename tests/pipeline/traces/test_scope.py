@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.erasure import forget
-from pipeline.erasure.owner import Person
-from pipeline.iteration import Iteration
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import ModelRef, Store, digest_json
+from pipeline.governance.erasure import forget
+from pipeline.governance.erasure.owner import Person
 from pipeline.recipe.traces import DemoSource, Retention, Traces
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
-from pipeline.storage import ModelRef, Store, digest_json
 from pipeline.traces.dataset_users import dataset_users, record_dataset_users
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.lake.upkeep import upkeep

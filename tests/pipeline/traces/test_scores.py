@@ -9,9 +9,9 @@ import pytest
 from pydantic import ValidationError
 
 from jobs.validate import _scores  # pyright: ignore[reportPrivateUsage]
+from pipeline.core.storage import Store
 from pipeline.recipe.scores import ScoreMeaning
 from pipeline.recipe.traces import LangfuseExportSource, Traces
-from pipeline.storage import Store
 from pipeline.traces.materialize import read
 from pipeline.traces.rows import Score
 from pipeline.traces.sample import sample_source

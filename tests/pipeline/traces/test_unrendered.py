@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import ModelRef, Store
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe import Selection
-from pipeline.storage import ModelRef, Store
 from pipeline.traces.unrendered import refuse_unrendered_rows
 from tests.contexts import stage_context
 

@@ -7,11 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
-from pipeline.iteration import identify
-from pipeline.methods import DPO, GRPO, KTO, SFT, DynamicSampling
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
+from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, DynamicSampling
 from pipeline.selection.chats import table_of
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import FreshSignals, Trust, measure
@@ -20,12 +21,11 @@ from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.selection.thumbs import THUMBS, thumbs
 from pipeline.selection.winners import WINNERS
-from pipeline.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import context_of
+from tests.pipeline.core.tool_templates import OFFERED, calls
+from tests.pipeline.core.tool_templates import answer as answer_by_call
 from tests.pipeline.selection.labelled import row
-from tests.pipeline.tool_templates import OFFERED, calls
-from tests.pipeline.tool_templates import answer as answer_by_call
 
 GRPO_SETTINGS = GRPO(steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
 DPO_SETTINGS = DPO(steps=6, batch_size=8, learning_rate=3e-4, beta=0.3)

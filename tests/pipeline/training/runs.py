@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pipeline.storage import digest_file
+from pipeline.core.storage import digest_file
 from pipeline.training.journal import read_journal
 from pipeline.training.result import TrainingResult
 from tests.fork_server import result_of

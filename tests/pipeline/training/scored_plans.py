@@ -6,12 +6,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.iteration import identify
+from pipeline.core.storage import Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
-from pipeline.iteration import identify
-from pipeline.methods import GRPO
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
+from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Admission
 from pipeline.rewards.judge.session import judge_id
@@ -19,7 +20,6 @@ from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import FreshSignals, Trust, measure
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
-from pipeline.storage import Store, model_ref
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import KEYS, context_of
 from tests.pipeline.rewards.reward_model.conftest import Rated, trained

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.methods import GRPO
+from pipeline.recipe.methods import GRPO
 from tests.pipeline.training.plans import folder, make_plan
 
 pytestmark = pytest.mark.slow
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 RUN = """
 import json, math, sys
 from pathlib import Path
-from pipeline.locations import record_of_iteration
+from pipeline.core.locations import record_of_iteration
 from pipeline.rewards.verifiers import grader_of
 from pipeline.training import fit
 from pipeline.training.plan import TrainingPlan

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.chat_template import rendered, rendered_answer
-from pipeline.methods import METHODS
-from pipeline.methods.answers import tokenised
+from pipeline.core.chat_template import rendered, rendered_answer
 from pipeline.recipe import Checkpoints, Validation
+from pipeline.recipe.methods import METHODS
+from pipeline.recipe.methods.answers import tokenised
 from pipeline.training.result import NEVER_RETRY
 from pipeline.training.setup import load_tokenizer
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
-from tests.pipeline.tool_models import tool_model
+from tests.pipeline.core.tool_models import tool_model
 from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, KTO_SETTINGS, SFT_SETTINGS, folder, make_plan
 from tests.variants import one_and_variants
 

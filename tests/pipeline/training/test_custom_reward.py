@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pytest import approx
 
-from pipeline.methods import GRPO, DynamicSampling
 from pipeline.recipe.custom import located
+from pipeline.recipe.methods import GRPO, DynamicSampling
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.custom import CustomScorer
 from pipeline.rewards.verifiers import grader_of

@@ -24,7 +24,7 @@ WORKER = """
 import json, os, signal, sys, time
 from pathlib import Path
 
-from pipeline.processes import die_with_parent
+from pipeline.core.processes import die_with_parent
 
 folder, rank = Path(sys.argv[1]).parent, int(os.environ["RANK"])
 

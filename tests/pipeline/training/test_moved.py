@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage import digest_dir
+from pipeline.core.storage import digest_dir
 from tests.fork_server import ForkServer, adapter_of, result_of
 from tests.pipeline.training.plans import folder, make_plan
 

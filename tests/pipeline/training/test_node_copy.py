@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.node_cache import CACHE, SIZE
 from pipeline.recipe import Checkpoints
+from pipeline.serving.node_cache import CACHE, SIZE
 from pipeline.training.weights import CONFIG
 from tests.fork_server import ForkServer, adapter_of, result_of
 from tests.pipeline.training.plans import folder, make_plan

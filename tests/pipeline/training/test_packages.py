@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.methods import DPO
 from pipeline.recipe import Distribution, Lora, Training
+from pipeline.recipe.methods import DPO
 from pipeline.training import packages
 from pipeline.training.packages import missing_packages
 from tests.contexts import recipe_of

@@ -11,21 +11,21 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.core.iteration import identify
+from pipeline.core.storage import Store, model_ref
 from pipeline.demo.desk import MODEL_DIR
 from pipeline.demo.desk.conversation import Turn, begin
 from pipeline.demo.desk.tool import result_message
-from pipeline.iteration import identify
-from pipeline.methods import GRPO
-from pipeline.methods.grpo import DynamicSampling
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training
+from pipeline.recipe.methods import GRPO
+from pipeline.recipe.methods.grpo import DynamicSampling
 from pipeline.recipe.tools import RecordedTools
-from pipeline.recorded_calls import Call, conversation_key
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
-from pipeline.storage import Store, model_ref
+from pipeline.traces.recorded_calls import Call, conversation_key
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.schedule import recorded_by_prompt
 from tests.contexts import context_of

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.methods import DPO, GRPO, DynamicSampling
 from pipeline.recipe import Checkpoints, Sentinel, Validation
+from pipeline.recipe.methods import DPO, GRPO, DynamicSampling
 from pipeline.training.journal import read_journal
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
 from tests.pipeline.training.plans import folder, make_plan

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.verifiers import grader_of
-from pipeline.storage import Store
 from pipeline.training.reward_function import RewardFunction
 from tests.pipeline.rewards.conftest import call, day_file, labeller, rows_of
 

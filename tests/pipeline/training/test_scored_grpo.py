@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
-from pipeline.methods import GRPO
 from pipeline.recipe import Rewards, Sentinel, Validation
 from pipeline.recipe.custom import located
+from pipeline.recipe.methods import GRPO
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.storage import model_ref
 from pipeline.training.journal import read_journal
 from pipeline.training.judge_scores import spending_in
 from pipeline.training.result import NEVER_RETRY

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.iteration import Iteration
+from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.demo import MODEL_DIR
-from pipeline.iteration import Iteration
-from pipeline.methods import DPO, GRPO, MethodName
 from pipeline.recipe import Accelerator, Compute, Lora, Rewards, Training, TrainingSettings
-from pipeline.storage import CheckpointRef, DatasetRef, ModelRef, Store
+from pipeline.recipe.methods import DPO, GRPO, MethodName
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Goodput, Health, TrainingResult
 from pipeline.training.step_times import measured_step_s

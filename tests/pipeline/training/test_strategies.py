@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from pipeline.demo import MODEL_DIR
-from pipeline.methods import MethodName
 from pipeline.recipe import Distribution, Lora
+from pipeline.recipe.methods import MethodName
 from pipeline.selection.cost import parameters
 from pipeline.training.packages import COMPILER
 from pipeline.training.result import TrainingResult

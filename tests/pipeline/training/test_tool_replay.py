@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from pipeline.chat_template import rendered
+from pipeline.core.chat_template import rendered
 from pipeline.demo import MODEL_DIR as WITHOUT_CALLS
 from pipeline.demo.desk import MODEL_DIR as WITH_CALLS
 from pipeline.demo.desk.conversation import Turn, begin
 from pipeline.demo.desk.requests import row_text
 from pipeline.demo.desk.tool import call_text
 from pipeline.recipe.tools import RecordedTools
-from pipeline.recorded_calls import Call, conversation_key
+from pipeline.traces.recorded_calls import Call, conversation_key
 from pipeline.training.tool_replay import ToolReplay
 
 TOKENIZER: Any = AutoTokenizer.from_pretrained(WITH_CALLS)

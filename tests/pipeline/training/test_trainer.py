@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.core.storage import ModelRef, Store, digest_dir, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
-from pipeline.methods import METHODS
 from pipeline.recipe import Checkpoints, Validation
+from pipeline.recipe.methods import METHODS
 from pipeline.rollout.blocks import ErasureBlock, block
-from pipeline.storage import ModelRef, Store, digest_dir, digest_file, model_ref
 from pipeline.training.checkpoints.mirror_places import places_of
 from pipeline.training.checkpoints.mirror_removal import mirror_folder
 from pipeline.training.launch import TrainingRefused, train

@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from pipeline.core.iteration import identify
+from pipeline.core.storage import DatasetRef, Store, digest_json, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import Problem, mistaken_solution, problems
-from pipeline.iteration import identify
-from pipeline.methods import KTO, METHODS
 from pipeline.recipe import Selection, Training, Validation
+from pipeline.recipe.methods import KTO, METHODS
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.selection.winners import WINNERS
-from pipeline.storage import DatasetRef, Store, digest_json, model_ref
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.lake.files import write_files

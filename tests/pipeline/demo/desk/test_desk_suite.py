@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from evals.suites import suite
-from pipeline.conversation import TOOLS
+from pipeline.core.conversation import TOOLS
+from pipeline.core.storage import Store
 from pipeline.demo.desk.answers import FILLERS
 from pipeline.demo.desk.conversation import LOOKUP
 from pipeline.demo.desk.requests import is_held_out, read_request
@@ -14,7 +15,6 @@ from pipeline.demo.suite import ensure_suite, main, suite_text
 from pipeline.recipe.suites import DeskSuite
 from pipeline.rewards.verifiers.calls import same_calls
 from pipeline.rewards.verifiers.outcome import Outcome
-from pipeline.storage import Store
 
 
 def rows() -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.demo.desk.answers import answer as draw_answer
 from pipeline.demo.desk.requests import ATTRIBUTES, VALUES, is_held_out, read_request
 from pipeline.demo.desk.tool import TOOLS, call_text
@@ -21,7 +22,6 @@ from pipeline.demo.export import TrafficClaim
 from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.traces import DemoSource, DeskUsers
 from pipeline.serving.inference import Answer, Messages, Sampling
-from pipeline.storage import ModelRef
 from tests.answers import answer
 
 pytestmark = pytest.mark.slow

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
 from pipeline.rewards.judge import JudgeRequest, PairComparison
 from pipeline.rewards.judge.attacks import ATTACKS, Attack
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
 from pipeline.rewards.judge.session import judge_id
-from pipeline.storage import digest_json
 from tests.pipeline.shown_calls import (
     CALLING,
     CALLING_SHOWN,

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pipeline.core.iteration import Iteration, identify
+from pipeline.core.storage import DatasetRef, Store, model_ref
 from pipeline.demo import MODEL_DIR
-from pipeline.iteration import Iteration, identify
 from pipeline.recipe import Rewards
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
-from pipeline.storage import DatasetRef, Store, model_ref
 from pipeline.traces.context import IterationContext
 from tests.contexts import KEYS, context_of
 from tests.fork_server import ForkServer

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import ModelRef
 from pipeline.rewards.records import Finding
 from pipeline.rewards.reward_model import AnsweredChat, open_scorer
-from pipeline.storage import ModelRef
 from tests.pipeline.rewards.reward_model.conftest import POLITE, RUDE, Planted
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]
@@ -101,7 +101,7 @@ def test_the_caller_imports_no_torch(polite: Planted) -> None:
     code = f"""
 import json, sys
 from pipeline.rewards.reward_model import AnsweredChat, open_scorer
-from pipeline.storage import ModelRef
+from pipeline.core.storage import ModelRef
 with open_scorer(ModelRef.model_validate_json({model_of(polite).model_dump_json()!r})) as scorer:
     findings = scorer.score([AnsweredChat({ASKED!r}, "Thanks. 42.")])
 print(json.dumps([findings[0].value is not None, "torch" in sys.modules]))

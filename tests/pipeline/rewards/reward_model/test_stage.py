@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pipeline import layout
+from pipeline.core import layout
+from pipeline.core.storage import Store, digest_dir, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
 from pipeline.rewards.reward_model.admission import objections, probe_result
 from pipeline.rewards.reward_model.stage import NOT_ASKED
-from pipeline.storage import Store, digest_dir, model_ref
 from tests.contexts import context_of
 from tests.pipeline.rewards.reward_model.conftest import (
     FACT,

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.rewards.verifiers import Outcome, VerifierTask, grade
 from pipeline.rewards.verifiers.calls import same_calls
-from tests.pipeline.tool_templates import answer, calls
+from tests.pipeline.core.tool_templates import answer, calls
 
 F, G = answer("f", {"a": 1, "b": [True, None]}), answer("g", {})
 WANTED = [{"name": "f", "arguments": {"b": [True, None], "a": 1.0}}, {"name": "g", "arguments": {}}]

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.catalogue import PARTITIONS, load_catalogue, open_table
 from pipeline.traces.lake.field_ids import first_version, numbered

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.lake import DayReplaced, LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import path_of, write_files
 

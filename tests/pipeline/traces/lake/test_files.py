@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.lake import Lake, LakeConfig, files, local_lake, open_lake
 from pipeline.traces.lake.files import count_rows, path_of, read_files, write_files
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.lake import Lake, LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import path_of, write_files
 from pipeline.traces.rows import SCHEMA

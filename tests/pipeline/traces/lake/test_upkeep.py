@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import path_of, write_files
 from pipeline.traces.lake.upkeep import upkeep

@@ -7,7 +7,7 @@ from typing import Any
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.io.pyarrow import PyArrowFile
 
-from pipeline.storage import Store
+from pipeline.core.storage import Store
 from pipeline.traces.lake import Lake, local_lake, open_lake
 from pipeline.traces.lake import files as lake_files
 from pipeline.traces.lake.files import path_of, write_files

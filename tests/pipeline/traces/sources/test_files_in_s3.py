@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.storage import digest_file
+from pipeline.core.storage import digest_file
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources import files
 from pipeline.traces.sources.langfuse_export import LangfuseExport

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.recipe.traces import LangfuseApiSource, Retention, Traces
-from pipeline.storage import Store
 from pipeline.traces import materialize
 from pipeline.traces.lake import local_lake
 from pipeline.traces.records import GovernedTraces

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from pipeline.storage import digest_file
+from pipeline.core.storage import digest_file
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.protocol import SourcePart
 

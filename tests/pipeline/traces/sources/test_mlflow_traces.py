@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.recipe.scores import ScoreMeaning
 from pipeline.recipe.traces import MlflowSource
-from pipeline.storage import Store
 from pipeline.traces import materialize
 from pipeline.traces.lake import local_lake
 from pipeline.traces.sources import mlflow_traces

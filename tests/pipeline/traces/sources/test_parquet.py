@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.storage import digest_file
+from pipeline.core.storage import digest_file
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 
 from .conftest import all_of, observation, read, reasons, write

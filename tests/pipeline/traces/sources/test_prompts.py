@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from datasets import Dataset, DatasetDict
 
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, PromptsSource
-from pipeline.storage import ModelRef, Store
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read as read_dataset
 from pipeline.traces.records import GovernedTraces, Reason

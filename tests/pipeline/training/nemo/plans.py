@@ -8,17 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.core.storage import DatasetRef, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
-from pipeline.methods import DPO, GRPO
 from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Selection, Training, Validation
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.recipe.rewards import Weights
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS
-from pipeline.storage import DatasetRef, digest_file, model_ref
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.selection.labelled import row
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import layout
+from pipeline.core import layout
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import Weights
 from tests.pipeline.training.plans import GRPO_SETTINGS, make_plan

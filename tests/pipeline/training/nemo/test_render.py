@@ -11,8 +11,8 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from pipeline.methods import DPO, GRPO
 from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Training, Validation, load
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.recipe.rewards import Verifier, Weights
 from pipeline.recipe.training import TrainingSettings
 from pipeline.training.nemo.limits import WITHOUT_EFFECT, refuse

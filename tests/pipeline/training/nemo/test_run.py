@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.storage import digest_dir, digest_file
+from pipeline.core.storage import digest_dir, digest_file
 from pipeline.training.checkpoints.claims import claim
 from pipeline.training.nemo.follow import Process
 from pipeline.training.nemo.output import LABELS, UNSEEN

@@ -1,0 +1,160 @@
+"""The audit log: what was let in, forgotten, dropped, decided or promoted, one line each, chained by their digests.
+
+Owns `audit/log.jsonl`, which only ever grows, and `audit/head.json`, which says where it ends. A changed, removed,
+inserted or moved line breaks the chain; a shorter or longer log disagrees with the head. Whoever can write both can
+also forge both: `verify` is given a head that was noted elsewhere. Its callers write no data of users: ids of proofs,
+counts, digests, and which operator decided what.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pipeline.core import layout
+from pipeline.core.audit.entry import START, Entry, Head, Kind
+from pipeline.core.audit.index import index_of
+from pipeline.core.audit.verification import Verified, read_log
+from pipeline.core.storage import Store, write_atomically
+from pipeline.core.unfinished import sync
+
+__all__ = ["HEAD", "LOG", "START", "Entry", "Head", "Kind", "Verified"]
+
+LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
+
+
+def record(
+    store: Store, kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime, *, once: bool = False
+) -> Entry | None:
+    """Append an entry, durable when this returns; any number of processes may. `now` needs a time zone.
+
+    With `once`, nothing happens (None) when the log has an entry of that kind and subject. A line that a crash tore is
+    moved aside, and an entry says so. Raises ValueError when the log does not end as its head says.
+    """
+    with _locked(store):
+        head = _whole(store, now)
+        if once and (kind, subject) in index_of(store.path(LOG)).pairs:
+            return None
+        return _append(store, head, kind, subject, detail, now)
+
+
+def entries(store: Store, offset: int = 0) -> Generator[Entry]:
+    """The entries in order, from a byte on, unchecked: `verify` checks. A torn last line is left out."""
+    try:
+        stream = store.path(LOG).open("rb")
+    except FileNotFoundError:
+        return
+    with stream:
+        stream.seek(offset)
+        for line in stream:
+            if line.endswith(b"\n"):
+                yield Entry.model_validate_json(line)
+
+
+def written(store: Store) -> frozenset[tuple[str, str]]:
+    """Kind and subject of every entry."""
+    with _locked(store):
+        return frozenset(index_of(store.path(LOG)).pairs)
+
+
+def verify(store: Store, against: str = "") -> Verified:
+    """Read the whole log and find the first line that is not as it was written. Writes nothing.
+
+    `against`: digest of an entry that was noted elsewhere and has to be among them: a log forged whole lacks it.
+    """
+    with _reading(store):
+        return read_log(store.path(LOG), store.read(HEAD, Head), HEAD, against)
+
+
+def _entry(kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
+    assert now.tzinfo is not None, "a time without a zone says nothing in an audit"
+    at = now.astimezone(UTC).isoformat(timespec="microseconds")
+    return Entry(n=0, at=at, kind=kind, subject=subject, detail=dict(detail), previous="", digest="")
+
+
+def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
+    entry = _entry(kind, subject, detail, now).after(head.n + 1, head.digest)
+    # The head names the line before the line is there: a line that nobody announced is a forged one.
+    store.write(HEAD, head.model_copy(update={"following": entry.digest}))
+    _add_line(store.path(LOG), entry.model_dump_json().encode() + b"\n")
+    with suppress(OSError):  # the line is there, and the next entry takes the head along, as after a crash
+        store.write(HEAD, Head(n=entry.n, digest=entry.digest))
+    return entry
+
+
+def _add_line(path: Path, line: bytes) -> None:
+    """Durable, or not there: who gets an error writes it again."""
+    before = path.stat().st_size if path.exists() else 0
+    with path.open("ab", buffering=0) as log:  # what a full disk left in a buffer would be written at its end
+        try:
+            left = memoryview(line)
+            while left:
+                left = left[log.write(left) :]
+            sync(log.fileno(), path)
+        except OSError:
+            os.truncate(path, before)
+            raise
+
+
+def _whole(store: Store, now: datetime) -> Head:
+    """The head, after whatever a crash left unfinished is either taken in or moved aside."""
+    path, head = store.path(LOG), store.read(HEAD, Head) or Head()
+    size = path.stat().st_size if path.exists() else 0
+    line, torn = _tail(path, size)
+    last = Entry.model_validate_json(line) if line else None
+    n, digest = (last.n, last.digest) if last else (0, START)
+    if (n, digest) == (head.n + 1, head.following):  # the line was written, the head not yet
+        head = Head(n=n, digest=digest)
+        store.write(HEAD, head)
+    if (n, digest) != (head.n, head.digest) or (torn and not head.following):
+        raise ValueError(f"{path} does not end as {HEAD} says. Run `pt governance verify` before going on.")
+    if not torn:
+        return head
+    aside = f"{layout.AUDIT}/torn-{n + 1}-{os.urandom(4).hex()}"
+    write_atomically(store.path(aside), torn)
+    os.truncate(path, size - len(torn))
+    _append(store, head, "healed", aside, {"bytes": len(torn)}, now)
+    healed = store.read(HEAD, Head)
+    assert healed is not None, "it was written a moment ago"
+    return healed
+
+
+def _tail(path: Path, size: int) -> tuple[bytes, bytes]:
+    """The last whole line, and what stands after it."""
+    step = 1 << 16
+    while size:
+        with path.open("rb") as log:
+            log.seek(max(0, size - step))
+            block = log.read(step)
+        *lines, torn = block.split(b"\n")
+        if len(lines) > 1 or len(block) == size:
+            return (lines[-1] if lines else b""), torn
+        step *= 4
+    return b"", b""
+
+
+@contextmanager
+def _reading(store: Store) -> Generator[None]:
+    """No process appends meanwhile, where there is a lock to wait for."""
+    path = store.path(layout.AUDIT_LOCK)
+    if not path.exists():
+        yield
+        return
+    with path.open() as handle:
+        fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+
+
+@contextmanager
+def _locked(store: Store) -> Generator[None]:
+    """One process at a time; the kernel drops the lock with the process."""
+    path = store.path(layout.AUDIT_LOCK)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield

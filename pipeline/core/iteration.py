@@ -1,0 +1,38 @@
+"""An iteration: one pass of the loop, named by what it consumes.
+
+The id is a digest of the champion, the governed data and the recipe, so a retry, a re-execution from failure and a
+double launch land on the same id. It is a path under the store and a tag on the run, nothing more.
+"""
+
+from __future__ import annotations
+
+from pipeline.core import layout
+from pipeline.core.storage import DatasetRef, ModelRef, Record, digest_json
+
+
+class Iteration(Record):
+    """What one pass consumes. `number` counts the champions before it and is for people; `id` is the identity."""
+
+    id: str
+    number: int
+    model_name: str
+    champion: ModelRef
+    dataset: DatasetRef
+    recipe_digest: str
+
+    def path(self, *parts: str) -> str:
+        """Name of something that this iteration publishes, relative to the store's root."""
+        return layout.iteration(self.id, *parts)
+
+
+def identify(number: int, model_name: str, champion: ModelRef, dataset: DatasetRef, recipe_digest: str) -> Iteration:
+    """The iteration over these inputs. `dataset.digest` must depend on content alone, never on when it was read."""
+    identity = digest_json([champion.digest, dataset.digest, recipe_digest])
+    return Iteration(
+        id=identity[:12],
+        number=number,
+        model_name=model_name,
+        champion=champion,
+        dataset=dataset,
+        recipe_digest=recipe_digest,
+    )

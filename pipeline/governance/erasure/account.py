@@ -1,0 +1,119 @@
+"""The days' accounts after an erasure: how many admitted rows of which file became erased ones, and the ledgers.
+
+Owns that the equation still holds per file. Refuses to touch the table. A ledger keeps the line of every rejected row;
+of the forgotten user's rows it no longer says which trace they were.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.core import layout
+from pipeline.core.removal import Place, Removal, of_files
+from pipeline.core.storage import Store, write_atomically
+from pipeline.governance.erasure.owner import Person
+from pipeline.traces.lake import Lake
+from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, total
+
+
+def count(lake: Lake, person: Person) -> dict[str, Counter[str]]:
+    """The person's rows by day and source file."""
+    counted: dict[str, Counter[str]] = {}
+    for day in lake.rows_of(person.ids, person.since):
+        files = counted.setdefault(day, Counter())
+        for batch in lake.batches([day], lake.snapshot, ["source_file"], person.rows()):
+            files.update(batch["source_file"].to_pylist())
+    return counted
+
+
+def traces(lake: Lake, person: Person) -> set[str]:
+    """Ids of traces in the table that are the person's and nobody else's."""
+    days = sorted(lake.digests())
+    theirs = {id for batch in lake.batches(days, lake.snapshot, ["trace_id"], person.rows()) for id in _ids(batch)}
+    if not theirs:
+        return set()
+    shared = ~person.rows() & pc.field("trace_id").isin(pa.array(sorted(theirs), pa.string()))
+    return theirs - {id for batch in lake.batches(days, lake.snapshot, ["trace_id"], shared) for id in _ids(batch)}
+
+
+def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: str) -> DayReport | None:
+    """The day's report once these rows are gone; None when report and table disagree: the stage makes the day again."""
+    before = store.read(layout.day_report(day), DayReport)
+    if before is None or before.digest != lake.digests().get(day):
+        return None
+    if any(f.admitted < files.get(f.name, 0) for f in before.files) or files.keys() - {f.name for f in before.files}:
+        return None
+    reports = tuple(_without(file, files.get(file.name, 0)) for file in before.files)
+    erased = tuple(sorted({*before.erased, proof}))
+    admitted = sum(file.admitted for file in reports)
+    return DayReport(
+        day=day,
+        rules=before.rules,
+        digest=day_digest(before.rules, {file.name: file.sha256 for file in reports}, erased),
+        files=reports,
+        seen=before.seen,
+        admitted=admitted,
+        rejected=total(file.rejected for file in reports),
+        erased=erased,
+    )
+
+
+def settle(store: Store, lake: Lake, report: DayReport) -> None:
+    """Publish the report and complete its ledger, if the table is at that state of the day. Safe to repeat."""
+    if lake.digests().get(report.day) != report.digest:
+        return  # the stage made the day again meanwhile
+    wanted = Counter({file.name: file.rejected.get(Reason.ERASED, 0) for file in report.files})
+    text = _ledger(store, report.day)
+    lines = map(json.loads, text.splitlines())
+    missing = wanted - Counter(line["file"] for line in lines if line["reason"] == Reason.ERASED)
+    new = (
+        {"trace_id": None, "reason": Reason.ERASED, "file": file, "line": None, "detail": None}
+        for file in sorted(missing.elements())
+    )
+    if missing:
+        text += "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in new)
+        write_atomically(store.path(layout.rejected_rows(report.day)), text)
+    store.write(layout.day_report(report.day), report)
+
+
+def ledgers(store: Store, traces: Collection[str]) -> Place:
+    """The lines of rejected rows of these traces: they stay, and no longer say which trace."""
+
+    def removals() -> Iterator[Removal]:
+        for path in sorted(store.path(layout.REJECTED).glob("*.jsonl")):
+            lines = path.read_text().splitlines(keepends=True)
+            named = [json.loads(line)["trace_id"] in traces for line in lines]
+            if any(named):
+                text = "".join(_unnamed(line) if gone else line for line, gone in zip(lines, named, strict=True))
+                name = str(path.relative_to(store.root))
+                yield Removal(name, sum(named), partial(write_atomically, path, text))
+
+    return of_files("ledgers of rejected rows", removals)
+
+
+def _ids(batch: Any) -> list[str]:
+    return batch["trace_id"].to_pylist()
+
+
+def _unnamed(line: str) -> str:
+    return json.dumps({**json.loads(line), "trace_id": None}, ensure_ascii=False) + "\n"
+
+
+def _without(file: FileReport, rows: int) -> FileReport:
+    if not rows:
+        return file
+    rejected = {**file.rejected, Reason.ERASED: file.rejected.get(Reason.ERASED, 0) + rows}
+    fields = {name: getattr(file, name) for name in ("name", "sha256", "bytes", "seen")}
+    return FileReport(**fields, admitted=file.admitted - rows, rejected=total([rejected]))
+
+
+def _ledger(store: Store, day: str) -> str:
+    path = store.path(layout.rejected_rows(day))
+    return path.read_text() if path.exists() else ""

@@ -1,0 +1,159 @@
+"""Which datasets, iterations, checkpoints and model versions were made from a user's rows.
+
+Owns the search and what counts as evidence: the dataset's own rows; once its snapshot is gone, the list of members
+that was kept of it; else the iteration's labels, which know no time. Where nothing is left to tell, a dataset
+counts as affected. Refuses to delete or to block.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.core.locations import Document
+from pipeline.core.storage import Store
+from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.proof import Affected
+from pipeline.registry import versions
+from pipeline.rewards.reward_model.records import RewardModelReport
+from pipeline.rollout.record import ModelVersion
+from pipeline.traces.dataset_users import dataset_users, windows
+from pipeline.traces.lake import Lake, LakeConfig
+from pipeline.traces.lake.files import count_rows
+from pipeline.traces.records import Window
+from pipeline.traces.scope import where
+from pipeline.training.checkpoints import published
+from pipeline.training.result import TrainingResult
+
+
+def find(store: Store, lake: Lake, config: LakeConfig, person: Person, registry_uri: str) -> Affected:
+    """Everything affected, as the store, the lake and MLflow have it now."""
+    all_iterations = iterations(store)
+    touched = _readable(store, lake, config, person)
+    lost = {each.dataset.digest for each in all_iterations} - touched.keys()
+    touched |= {digest: _remembered(store, digest, all_iterations, person) for digest in sorted(lost)}
+    seen = {digest for digest, verdict in touched.items() if verdict is not False}
+    ours = [each for each in all_iterations if each.dataset.digest in seen]
+    trained = {each.id: result for each in all_iterations if (result := _result(store, each))}
+    scorers = {each.id: digest for each in ours if (digest := _reward_model(store, each))}
+    models = {trained[each.id].checkpoint.model.digest for each in ours if each.id in trained}
+    heirs = _heirs(all_iterations, trained, models, {each.id for each in ours})
+    named = _versions(store, [*ours, *heirs], registry_uri)
+    checkpoints = [c for each in ours for c in _checkpoints(store, each, trained.get(each.id))]
+    digests = {d for each in ours if each.id in trained for d in _digests(trained[each.id])}
+    return Affected(
+        datasets=tuple(sorted(seen)),
+        iterations=tuple(sorted(each.id for each in ours)),
+        checkpoints=tuple(sorted([*checkpoints, *(f"{id}/reward model {digest}" for id, digest in scorers.items())])),
+        versions=tuple(sorted({name for each in ours for name in named[each.id]})),
+        digests=tuple(sorted({*digests, *scorers.values()})),
+        inherited=tuple(sorted({n for each in heirs for n in named[each.id] or [f"iteration {each.id}"]})),
+        undetermined=tuple(sorted(digest for digest, verdict in touched.items() if verdict is None)),
+    )
+
+
+def iterations(store: Store) -> list[Iteration]:
+    """Every iteration of the store, by id. Raises ValueError when one cannot be read."""
+    all_iterations: list[Iteration] = []
+    for path in sorted(store.path(layout.ITERATIONS).glob(f"*/{layout.GOVERNED}")):
+        try:
+            named = json.loads(path.read_text())["iteration"]
+            all_iterations.append(Iteration.model_validate(named, context=Document(path)))
+        except (KeyError, ValueError) as error:
+            raise ValueError(f"{path} does not name its iteration ({error}). Restore it, and run again.") from error
+    return all_iterations
+
+
+def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> dict[str, bool | None]:
+    """Of each dataset whose snapshot is there, whether it holds the person.
+
+    Datasets share files: each is read once for all datasets of one scope.
+    """
+    holds: dict[str, bool | None] = {}
+    alike: dict[str, list[Window]] = {}
+    for window in windows(store):
+        if lake.has(window.snapshot):
+            alike.setdefault(window.scope.model_dump_json(), []).append(window)
+    for group in alike.values():
+        files = {window.digest: lake.files(window.days, window.snapshot) for window in group}
+        rows = where(group[0].scope)
+        theirs = person.rows() if rows is None else person.rows() & rows
+        holding = count_rows(config, sorted({uri for uris in files.values() for uri in uris}), theirs)
+        holds |= {digest: not holding.keys().isdisjoint(uris) for digest, uris in files.items()}
+    return holds
+
+
+def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration], person: Person) -> bool | None:
+    """The same of a dataset that can no longer be read; None when nothing can tell."""
+    if (kept := dataset_users(store, digest)) is not None:
+        return kept.has(person.mark, person.since)
+    labelled = [each for each in all_iterations if each.dataset.digest == digest and _labels(store, each)[0].exists()]
+    tables = [path for each in labelled if (path := _labels(store, each)[1]).exists()]
+    if labelled and not tables:
+        return None
+    wanted = [("user_id", "in", sorted(person.principals))]
+    return any(bool(pq.read_table(table, columns=["user_id"], filters=wanted)) for table in tables)
+
+
+def _labels(store: Store, iteration: Iteration) -> tuple[Path, Path]:
+    record = store.path(iteration.path(layout.LABELS))
+    return record, store.path(iteration.path(layout.LABEL_TABLE))
+
+
+def _result(store: Store, iteration: Iteration) -> TrainingResult | None:
+    return store.read(iteration.path(layout.RESULT), TrainingResult)
+
+
+def _reward_model(store: Store, iteration: Iteration) -> str:
+    """The digest of the reward model that learned from the iteration's thumbs; "" where there is none."""
+    report = store.read(iteration.path(layout.REWARD_MODEL), RewardModelReport)
+    return report.model.digest if report is not None and report.model is not None else ""
+
+
+def _digests(result: TrainingResult) -> tuple[str, str]:
+    return result.checkpoint.adapter.digest, result.checkpoint.model.digest
+
+
+def _checkpoints(store: Store, iteration: Iteration, result: TrainingResult | None) -> list[str]:
+    training = store.path(iteration.path(layout.TRAINING))
+    steps = [folder.name for folder in published(training / "checkpoints")]
+    steps += [str(folder.relative_to(training)) for folder in sorted(training.glob("nemo/*/checkpoints/step_*"))]
+    final: list[str] = []
+    if result is not None:
+        adapter, model = _digests(result)
+        final = [f"adapter {adapter}", f"model {model}"]
+    return [f"{iteration.id}/{name}" for name in [*steps, *final]]
+
+
+def _heirs(
+    all_iterations: Collection[Iteration],
+    trained: Mapping[str, TrainingResult],
+    models: Collection[str],
+    ours: Collection[str],
+) -> list[Iteration]:
+    """Iterations whose champion, or the champion before it and so on, is one of `models`."""
+    heirs: dict[str, Iteration] = {}
+    while True:
+        bases = {*models, *(trained[id].checkpoint.model.digest for id in heirs if id in trained)}
+        new = {i.id: i for i in all_iterations if i.champion.digest in bases and i.id not in ours and i.id not in heirs}
+        if not new:
+            return list(heirs.values())
+        heirs |= new
+
+
+def _versions(store: Store, wanted: Collection[Iteration], registry_uri: str) -> dict[str, list[str]]:
+    """By iteration; also of one whose registration was interrupted, which MLflow alone knows."""
+    version_names: dict[str, set[str]] = {each.id: set() for each in wanted}
+    for each in wanted:
+        version = store.read(each.path(layout.MODEL_VERSION), ModelVersion)
+        if version is not None:
+            version_names[each.id].add(f"{version.name} version {version.version}")
+    for name in {each.model_name for each in wanted}:
+        for row in versions.registered(registry_uri, name, list(version_names)):
+            version_names[row.iteration].add(f"{row.name} version {row.version}")
+    return {id: sorted(names) for id, names in version_names.items()}

@@ -1,0 +1,57 @@
+"""The training methods. Adding one: its module, a line in the union, the names and the settings below, and its tests.
+
+`MethodSettings` lists them in the order of preference: where the evidence allows several, the first is trained.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from pipeline.recipe.methods.dpo import DPO
+from pipeline.recipe.methods.grpo import GRPO, DynamicSampling
+from pipeline.recipe.methods.kto import KTO
+from pipeline.recipe.methods.method import Method
+from pipeline.recipe.methods.sft import SFT
+from pipeline.recipe.section import Added, Section
+
+__all__ = [
+    "DPO",
+    "GRPO",
+    "KTO",
+    "METHODS",
+    "SFT",
+    "AnyMethod",
+    "DynamicSampling",
+    "Method",
+    "MethodName",
+    "MethodSettings",
+    "titles",
+]
+
+MethodName = Literal["grpo", "dpo", "sft", "kto"]
+AnyMethod = Annotated[GRPO | DPO | SFT | KTO, Field(discriminator="kind")]
+
+
+class MethodSettings(Section):
+    grpo: GRPO = GRPO()
+    """Settings for an iteration that trains by GRPO."""
+    dpo: DPO = DPO()
+    """Settings for an iteration that trains by DPO."""
+    sft: Annotated[SFT, Added] = SFT()
+    """Settings for an iteration that trains by SFT on the best of k."""
+    kto: Annotated[KTO, Added] = KTO()
+    """Settings for an iteration that trains by KTO."""
+
+    def by_name(self) -> dict[MethodName, AnyMethod]:
+        """In the order of preference."""
+        return {name: getattr(self, name) for name in METHODS}
+
+
+METHODS: dict[MethodName, type[Method]] = {"grpo": GRPO, "dpo": DPO, "sft": SFT, "kto": KTO}
+
+
+def titles(names: tuple[MethodName, ...]) -> str:
+    """`GRPO and DPO`, for people."""
+    return " and ".join(METHODS[name].title for name in names)

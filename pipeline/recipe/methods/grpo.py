@@ -1,0 +1,242 @@
+"""GRPO (arXiv 2402.03300) through TRL: fresh completions of logged prompts, scored by the pipeline's own composite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from pipeline.recipe.methods.method import (
+    DECIDED,
+    GENERATION_UTILISATION,
+    EvidenceKey,
+    Material,
+    Method,
+    TableName,
+    TokenCounter,
+    TrainerSetup,
+    TrainingWork,
+    refuse_decided,
+)
+from pipeline.recipe.section import Added, Length, Observer, Section
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+_DECIDED = DECIDED | {
+    "num_generations",
+    "num_iterations",
+    "steps_per_generation",
+    "generation_batch_size",
+    "max_completion_length",
+    "temperature",
+    "epsilon",
+    "epsilon_high",
+    "scale_rewards",
+    "mask_truncated_completions",
+    "use_vllm",
+    "vllm_mode",
+    "shuffle_dataset",
+}
+
+
+class DynamicSampling(Section):
+    """Groups all right or all wrong carry no gradient: other prompts are drawn in their place (arXiv 2503.14476)."""
+
+    max_batches: int = Field(default=3, ge=2)
+    """Rounds of generation for one step, the first included. Groups still missing then stay as they are."""
+
+
+class GRPO(Method):
+    """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
+
+    title: ClassVar[str] = "GRPO"
+    needs: ClassVar[tuple[EvidenceKey, ...]] = ("coverage", "verifiable", "frontier", "zero_variance")
+    forced_on_scores: ClassVar[bool] = True
+    material: ClassVar[Material] = "policy_prompts"
+    material_name: ClassVar[str] = "prompts on the frontier, nor any whose fresh samples differ in score,"
+    table: ClassVar[TableName] = "prompts"
+    columns: ClassVar[tuple[str, ...]] = ("prompt", "reference", "verifier")
+
+    kind: Literal["grpo"] = "grpo"
+    """Names the method in a plan."""
+    steps: Annotated[PositiveInt, Length] = 200
+    """Optimizer steps."""
+    prompts_per_step: PositiveInt = 16
+    """Prompts in a batch of generation."""
+    num_generations: int = Field(default=8, ge=2)
+    """Completions of each prompt: the group that advantages are relative to."""
+    num_minibatches: PositiveInt = 1
+    """Optimizer steps that a batch of generation is split into."""
+    num_iterations: PositiveInt = 1
+    """Passes over each batch of generation; above 1 the later ones are off-policy and the clip matters."""
+    max_completion_tokens: PositiveInt = 512
+    """Length limit of a completion that is drawn for training."""
+    learning_rate: Annotated[PositiveFloat, Length] = 1e-5
+    """At the first step; it falls linearly to 0. Seed 002, for an adapter on billions of parameters: the embedded model
+    takes a hundred times more."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature of these completions."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL penalty (k3) to the reference model; 0 loads no reference."""
+    epsilon: PositiveFloat = 0.2
+    """The policy ratio is clipped below 1 - epsilon."""
+    epsilon_high: PositiveFloat | None = None
+    """The ratio is clipped above 1 + epsilon_high; null: epsilon. DAPO's clip-higher is 0.28 (arXiv 2503.14476)."""
+    loss_type: Literal["dapo", "grpo", "bnpo", "dr_grpo"] = "dapo"
+    """How token losses are averaged: over all tokens of the step (dapo), within each completion first (grpo), over the
+    tokens of a micro-batch (bnpo), or over a constant (dr_grpo, arXiv 2503.20783)."""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """Advantages are divided by the standard deviation of the rewards of their group, of the batch, or by nothing."""
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    """What a reward is compared with: its group's mean, or the mean of the others (RLOO, arXiv 2402.14740)."""
+    mask_truncated_completions: bool = False
+    """Leave completions that were cut at the limit out of the loss."""
+    dynamic_sampling: DynamicSampling | None = None
+    """Replaces groups without a gradient; null: they stay in the batch."""
+    generation: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
+    """Who draws completions. vLLM needs a GPU; its own settings go through trainer_args."""
+    kl_stop: Annotated[PositiveFloat | None, Observer, Added] = 4.0
+    """Of a training on prompts without a reference: KL to the base model in nats an answer, on held-out prompts, above
+    which it is stopped; null: no limit. Measured on answers of about 15 tokens: longer ones may take more."""
+    trainer_args: dict[str, Any] = Field(default={})
+    """Anything else that TRL's GRPOConfig takes, checked by constructing it before any weight is loaded. Under NeMo RL:
+    its own keys, such as `policy.train_micro_batch_size`."""
+
+    @property
+    def keeps_reference(self) -> bool:
+        return self.beta > 0
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Optimizer steps that one batch of generation serves. Between its ends there is no state to resume from."""
+        return self.num_minibatches * self.num_iterations
+
+    @property
+    def batches(self) -> int:
+        """Batches of generation over the whole training."""
+        return self.batches_in(self.steps)
+
+    @model_validator(mode="after")
+    def _even(self) -> GRPO:
+        refuse_decided(self.trainer_args, _DECIDED)
+        if self.prompts_per_step * self.num_generations % self.num_minibatches:
+            raise ValueError(
+                f"{self.prompts_per_step} prompts x {self.num_generations} completions do not split into "
+                f"num_minibatches {self.num_minibatches}: choose a divisor."
+            )
+        if self.steps % self.updates_per_batch:
+            raise ValueError(
+                f"steps {self.steps} is no multiple of num_minibatches x num_iterations = {self.updates_per_batch}: "
+                "the last batch of generation would be thrown away half used. Round it."
+            )
+        return self
+
+    @property
+    def answer_kl_stop(self) -> float | None:
+        return self.kl_stop
+
+    @property
+    def group_size(self) -> int | None:
+        return self.num_generations
+
+    @property
+    def completion_tokens(self) -> int | None:
+        return self.max_completion_tokens
+
+    @property
+    def drawn_by(self) -> str | None:
+        return self.generation
+
+    @property
+    def examples_per_update(self) -> int:
+        return self.prompts_per_step * self.num_generations // self.num_minibatches
+
+    @property
+    def scheduled_rows(self) -> int:
+        return self.batches * self.prompts_per_step
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        return {"vllm": "training.grpo.generation to transformers"} if self.generation != "transformers" else {}
+
+    def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """As many of the most instructive prompts as the steps ask for."""
+        return rows[: self.scheduled_rows]
+
+    def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
+        """Operations a weight and token: 2 to generate, 2 for the old log-probabilities and 2 more for the reference's
+        where beta is over 0, 6 to train."""
+        samples = self.scheduled_rows * self.num_generations
+        generated = samples * min(completion_tokens, self.max_completion_tokens)
+        drawn, scored = generated + samples * prompt_tokens, 4 if self.beta else 2
+        trained = drawn * self.num_iterations
+        return TrainingWork(
+            samples=samples,
+            rows=self.scheduled_rows,
+            generated=generated,
+            trained=trained,
+            flops_per_parameter=2 * generated / GENERATION_UTILISATION + scored * drawn + 6 * trained,
+        )
+
+    def arguments(self, setup: TrainerSetup) -> TrainingArguments:
+        from trl.trainer.grpo_config import GRPOConfig
+
+        batch = setup.batch_arguments(self.trainer_args, self.examples_per_update)
+        arguments: dict[str, Any] = {
+            **setup.shared_arguments(),
+            "num_generations": self.num_generations,
+            "num_iterations": self.num_iterations,
+            "max_completion_length": self.max_completion_tokens,
+            "learning_rate": self.learning_rate,
+            "temperature": self.temperature,
+            "beta": self.beta,
+            "epsilon": self.epsilon,
+            "epsilon_high": self.epsilon_high,
+            "loss_type": self.loss_type,
+            "scale_rewards": self.scale_rewards,
+            "mask_truncated_completions": self.mask_truncated_completions,
+            "use_vllm": self.generation != "transformers",
+            "shuffle_dataset": False,  # the plan's rows are already in the order of the steps
+            **self.trainer_args,
+            **batch,
+            "steps_per_generation": batch["gradient_accumulation_steps"] * self.num_minibatches,
+        }
+        if self.generation != "transformers":
+            arguments["vllm_mode"] = self.generation.removeprefix("vllm_")
+            stops = setup.stop_ids()  # vLLM reads config.json only if there is no other
+            arguments["generation_kwargs"] = {"stop_token_ids": stops, **arguments.get("generation_kwargs", {})}
+        return GRPOConfig(**arguments)
+
+    def trainer(
+        self, setup: TrainerSetup, arguments: TrainingArguments, callbacks: Sequence[TrainerCallback]
+    ) -> Trainer:
+        from pipeline.recipe.methods.group_trainer import GroupTrainer
+
+        model, tokenizer = setup.model_and_tokenizer()
+        return GroupTrainer(
+            model=model,
+            reward_funcs=setup.reward,
+            args=arguments,
+            train_dataset=setup.rows(self.columns),
+            processing_class=tokenizer,
+            peft_config=setup.lora_config(),
+            callbacks=list(callbacks),
+            rollout_func=setup.rollout(),
+            settings=self,
+            setup=setup,
+        )
+
+    def token_counter(self, trainer: Trainer, world_size: int) -> TokenCounter:
+        """What the GroupTrainer counted on this rank, over all ranks: they do the same number of completions each."""
+        from pipeline.recipe.methods.group_trainer import GroupTrainer
+
+        assert isinstance(trainer, GroupTrainer), "made by `trainer`"
+
+        def count(_: Mapping[str, float]) -> dict[str, float]:
+            counted = trainer.take_counted()
+            length = counted.pop("length")
+            return {name: value * world_size for name, value in counted.items()} | {"length": length}
+
+        return count

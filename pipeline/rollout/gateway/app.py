@@ -1,0 +1,217 @@
+"""The gateway as an ASGI application: its endpoints by exact path, and what runs beside them in each worker.
+
+A path below `/v1` that is not named here leads nowhere: servers keep administration there, such as vLLM's
+`/v1/load_lora_adapter`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+from importlib.resources import files
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from pipeline.core.processes import die_with_parent
+from pipeline.core.storage import Store
+from pipeline.rollout.gateway.asked import BadRequest
+from pipeline.rollout.gateway.caller import Caller
+from pipeline.rollout.gateway.counters import Counters, read_counts
+from pipeline.rollout.gateway.door import Door
+from pipeline.rollout.gateway.exposition import CONTENT_TYPE, exposition
+from pipeline.rollout.gateway.feedback import FeedbackRecorder
+from pipeline.rollout.gateway.proxy import Proxy
+from pipeline.rollout.gateway.recorder import Recorder
+from pipeline.rollout.gateway.settings import GatewaySettings
+from pipeline.rollout.gateway.slots import ListedSlots, SlotTable, read_slots, slots_of_names
+from pipeline.rollout.gateway.split_file import SplitWatch
+from pipeline.rollout.gateway.state import GatewayState, SlotReport
+
+REFRESH_S = 1.0
+"""Between two looks at the slots."""
+
+
+class Gateway:
+    """One worker."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings, self._store = settings, Store(settings.root)
+        self._counters = Counters(self._store, settings.model_name)
+        self._recorder = Recorder(self._store, settings.model_name, settings.record == "text", self._counters)
+        self._watch = SplitWatch(self._store, settings.model_name, self._has_slot)
+        self.feedback = FeedbackRecorder(self._store, settings.model_name, settings.record == "text")
+        self._proxy: Proxy | None = None
+        self._fault = ""
+
+    @property
+    def proxy(self) -> Proxy:
+        assert self._proxy is not None, "a worker answers after its start"
+        return self._proxy
+
+    def _has_slot(self, digest: str) -> bool:
+        """Of a digest that no slot has, the slot file may know since a moment ago."""
+        if self.proxy.table.slot_of(digest) is None and not self._settings.slot_urls:
+            with suppress(ValueError):
+                self.proxy.table = self._written()
+        return self.proxy.table.slot_of(digest) is not None
+
+    @asynccontextmanager
+    async def running(self, app: Starlette) -> AsyncGenerator[None]:
+        """What a worker needs while it answers; at its end, what is not written yet is written."""
+        self._proxy = Proxy(self._settings, self._watch, self._counters, self._recorder)
+        self._recorder.start()
+        await self._refresh()
+        refreshing = asyncio.create_task(self._keep_fresh())
+        try:
+            yield
+        finally:
+            refreshing.cancel()
+            await self._proxy.upstream.close()
+            self._recorder.close()
+
+    async def _keep_fresh(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self._refresh()
+
+    async def _refresh(self) -> None:
+        """Read the slots anew. A table that can't be read, and a server that doesn't answer, leave what was."""
+        try:
+            table, self._fault = await self._listed() if self._settings.slot_urls else ListedSlots(self._written())
+        except ValueError as error:
+            self._fault = str(error)
+            return
+        if table != self.proxy.table:
+            self.proxy.table = table
+            self._watch.reload()
+
+    def _written(self) -> SlotTable:
+        return read_slots(self._store, self._settings.model_name) or SlotTable(slots=())
+
+    async def _listed(self) -> ListedSlots:
+        names = {url: await self.proxy.upstream.served_names(url) for url in self._settings.slot_urls}
+        table, fault = slots_of_names(self._settings.model_name, names)
+        silent = [slot for slot in self.proxy.table.slots if not names.get(slot.url)]
+        kept = (slot for slot in silent if table.slot_of(slot.digest) is None)
+        return ListedSlots(SlotTable(slots=(*table.slots, *kept)), fault)
+
+    async def state(self, request: Request) -> Response:
+        """GET /-/split"""
+        return Response(self._state().model_dump_json(), media_type="application/json")
+
+    async def metrics(self, request: Request) -> Response:
+        """GET /-/metrics"""
+        text = exposition(self._state(), self._settings.model_name)
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    def _state(self) -> GatewayState:
+        split, counts = self._watch.in_force(), read_counts(self._store, self._settings.model_name)
+        slots = tuple(
+            SlotReport(digest=slot.digest, url=slot.url, name=slot.name, in_flight=counts.in_flight[place])
+            for place, slot in enumerate(self.proxy.table.slots)
+        )
+        return GatewayState(
+            split=split,
+            expired=self._watch.expired,
+            refused=self._watch.refused,
+            slots=slots,
+            slots_fault=self._fault,
+            counts=counts,
+            pid=os.getppid(),
+        )
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def models(self, request: Request) -> Response:
+        """GET /v1/models: one model, whichever arm answers for it."""
+        model = {"id": self._settings.model_name, "object": "model", "created": 0, "owned_by": "gateway"}
+        return JSONResponse({"object": "list", "data": [model]})
+
+    async def page(self, request: Request) -> Response:
+        """GET /: chat with both arms side by side."""
+        page = files("pipeline.rollout.gateway").joinpath("page.html").read_text()
+        return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY, "x-frame-options": "DENY"})
+
+
+class _Completions:
+    """An endpoint without Starlette's request and response objects: they cost as much as the rest of the way."""
+
+    def __init__(self, gateway: Gateway, path: str) -> None:
+        self._gateway, self._path = gateway, path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._gateway.proxy.handle(self._path, scope, receive, send)
+
+
+class GatewayApplication:
+    """Completions straight to their endpoint, everything else through Starlette, whose middleware and routing would be
+    a tenth of what a completion costs here."""
+
+    def __init__(self, door: Door, completions: Mapping[str, _Completions], rest: Starlette) -> None:
+        """`completions`: endpoints by path."""
+        self._door, self._completions, self._rest = door, completions, rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._door.check(scope)
+            except BadRequest as refused:
+                await Caller(scope, receive, send, trusted=False).refuse(refused)
+                return
+        is_post = scope["type"] == "http" and scope["method"] == "POST"
+        await ((is_post and self._completions.get(scope["path"])) or self._rest)(scope, receive, send)
+
+
+class FeedbackEndpoint:
+    """POST /v1/feedback: what a user says of an answer."""
+
+    def __init__(self, recorder: FeedbackRecorder) -> None:
+        self._recorder = recorder
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        caller = Caller(scope, receive, send, trusted=False)
+        try:
+            trace_id = await asyncio.to_thread(self._recorder.take, await caller.body())
+        except BadRequest as bad:
+            await caller.refuse(bad)
+            return
+        await JSONResponse({"object": "feedback", "trace_id": trace_id})(scope, receive, send)
+
+
+async def _nowhere(request: Request, error: Exception) -> Response:
+    """A path or a method that is not the gateway's, in the form that OpenAI's clients read."""
+    status = error.status_code if isinstance(error, HTTPException) else 404
+    message = f"The gateway has no {request.method} {request.url.path}. It serves chat and text completions below /v1."
+    named = {"message": message, "type": "invalid_request_error", "param": None, "code": status}
+    return JSONResponse({"error": named}, status)
+
+
+_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+
+
+def create(settings: GatewaySettings, supervisor: int) -> GatewayApplication:
+    """The application of one worker, which ends with its supervisor (a pid)."""
+    die_with_parent(signal.SIGTERM, supervisor)
+    gateway = Gateway(settings)
+    completions = {f"/v1/{path}": _Completions(gateway, path) for path in ("chat/completions", "completions")}
+    routes = [
+        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in completions.items()),
+        Route("/v1/feedback", FeedbackEndpoint(gateway.feedback), methods=["POST"]),
+        Route("/v1/models", gateway.models),
+        Route("/health", gateway.health),
+        Route("/-/split", gateway.state),
+        Route("/-/metrics", gateway.metrics),
+        Route("/", gateway.page),
+    ]
+    app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={404: _nowhere, 405: _nowhere})
+    app.router.redirect_slashes = False
+    return GatewayApplication(Door(settings.allowed_hosts), completions, app)

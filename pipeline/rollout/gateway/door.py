@@ -1,0 +1,61 @@
+"""The Host and Origin rule of our web servers, and what else the gateway asks of a request.
+
+A page of another site can change neither header: a browser sends the Host that it was given and the Origin of the page
+that asks. So the Host has to be one of ours (a foreign name that resolves to this machine is DNS rebinding), and an
+Origin that of our own page. Programs send no Origin. JSON a browser sends to another site only after asking that site
+(CORS), and the gateway does not agree: what is posted to it has to be JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Literal
+
+from starlette.types import Scope
+
+from pipeline.rollout.gateway.asked import BadRequest
+
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:]+)(:\d+)?")
+
+
+class Door:
+    """`hosts`: names without a port, besides this machine's own; every port of a name is allowed."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        self._hosts = frozenset((*LOOPBACK, *(host.lower() for host in hosts)))
+
+    def check(self, scope: Scope) -> None:
+        """Raises BadRequest for a request that is not taken. Nothing of the request is repeated."""
+        foreign = foreign_header(scope, self._hosts)
+        if foreign == "host":
+            raise BadRequest(403, "The host of this address is not allowed. Add it to rollout.traffic.allowed_hosts.")
+        if foreign == "origin":
+            raise BadRequest(
+                403, "A page of another site sent this (header Origin). Ask from a program or the own page."
+            )
+        kinds = [kind.partition(b";")[0].strip() for kind in header_values(scope, b"content-type")]
+        if scope["method"] == "POST" and kinds != [b"application/json"]:
+            raise BadRequest(415, "The gateway reads JSON. Send the header content-type: application/json.")
+
+
+def foreign_header(scope: Scope, hosts: Collection[str]) -> Literal["host", "origin"] | None:
+    """The header that refuses a request: a Host that is none of `hosts`, names in lower case without a port, or an
+    Origin that is not the Host."""
+    sent = header_values(scope, b"host")
+    if len(sent) != 1 or host_name(sent[0]) not in hosts:
+        return "host"
+    origins = header_values(scope, b"origin")
+    return "origin" if origins and [origin.partition(b"://")[2] for origin in origins] != sent else None
+
+
+def host_name(header: bytes) -> str:
+    """The name in a Host header, without its port; "" for none."""
+    match = _HOST.fullmatch(header.lower())
+    return match[1].decode("latin-1") if match else ""
+
+
+def header_values(scope: Scope, name: bytes) -> list[bytes]:
+    """In lower case."""
+    return [value.lower() for each, value in scope["headers"] if each == name]

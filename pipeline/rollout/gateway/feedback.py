@@ -1,0 +1,190 @@
+"""What users say of an answer: `POST /v1/feedback`, kept as OpenTelemetry evaluation results below the spans.
+
+An answer is named by the id of its response or by its trace id (`x-request-id`), and looked up in the span files. One
+user's newest word on an answer counts. Owns the request and the record; refuses to weigh what was said: the labels do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from pipeline.core import layout
+from pipeline.core.storage import Store
+from pipeline.core.unfinished import append
+from pipeline.rollout.gateway.asked import BadRequest
+from pipeline.rollout.gateway.counters import read_counts
+from pipeline.rollout.gateway.recorder import FLUSH_S
+from pipeline.rollout.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end, written_at
+from pipeline.rollout.gateway.spans import RECORDED_AT, otlp_attributes
+from pipeline.traces.rows import Score
+from pipeline.traces.scores import Meanings
+from pipeline.traces.sources import otlp
+from pipeline.traces.sources.evaluations import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE, score_of
+from pipeline.traces.sources.moments import EPOCH
+
+LOOK_BACK_BYTES = 64 << 20
+"""Of each span file, from its end: how far back an answer may lie."""
+PAUSES = 16
+"""Quarters of a flush for which a line that is on its way is waited for."""
+CLOCK_S = 1.0
+"""Lines that are so much older than a search were in the one before."""
+MOST_CHARS = 4_000
+"""Of a comment."""
+_TRACE = re.compile(rb'"trace_id":"([0-9a-f]{32})"')
+_WORDS = {"up": 1.0, "down": 0.0}
+
+
+class FeedbackRequest(msgspec.Struct, forbid_unknown_fields=True):
+    """The body. `id`: of the response, or of its trace."""
+
+    id: str
+    score: bool | float | str
+    """A thumb (`up`, `down`, true, false), or a number from 0, worst, to 1."""
+    name: str = "thumb"
+    """What is scored; each name counts for itself."""
+    user: str = ""
+    comment: str = ""
+
+
+class FeedbackRecorder:
+    """Takes feedback on what one model's gateway answered. `with_text`: whether comments are kept."""
+
+    def __init__(
+        self, store: Store, model_name: str, with_text: bool, pause: Callable[[float], None] = time.sleep
+    ) -> None:
+        """`pause`: lets so many seconds pass, while an answer's line is on its way."""
+        self._served, self._folder = store.path(layout.served(model_name)), store.path(layout.feedback(model_name))
+        self._with_text, self._lock, self._pause = with_text, threading.Lock(), pause
+        self._store, self._model_name = store, model_name
+
+    def take(self, body: bytes | bytearray) -> str:
+        """Record it; returns the trace id. Blocks for files. Raises BadRequest for what is no feedback."""
+        given = _read(body)
+        value = _value(given.score)
+        trace_id = self._awaited_trace(given.id)
+        if not trace_id:
+            raise BadRequest(404, f"No answer here has the id {given.id[:64]!r}. Send the `id` of a response.")
+        now = time.time()
+        with self._lock:
+            day = datetime.fromtimestamp(now, UTC).date().isoformat()
+            self._folder.mkdir(parents=True, exist_ok=True)
+            line = _line(given, value, trace_id, self._with_text, now)
+            append(self._folder / f"{day}-{os.getpid()}.jsonl", line)
+        return trace_id
+
+    def _awaited_trace(self, id: str) -> str:
+        """By its line, which may be on its way; nobody else waits meanwhile."""
+        since, trace_id = time.time() - CLOCK_S, self._trace_of(id)
+        for _ in range(PAUSES):
+            if trace_id:
+                break
+            self._pause(FLUSH_S / 4)
+            is_writing = self._is_writing()  # asked before the search: what is written in between is seen by it
+            trace_id = self._trace_of(id, since)
+            if not is_writing:
+                break
+        return trace_id
+
+    def _is_writing(self) -> bool:
+        """Whether the line of an answer may be on its way."""
+        counts = read_counts(self._store, self._model_name)
+        return counts.served > counts.recorded or any(counts.in_flight)
+
+    def _trace_of(self, id: str, since: float = 0.0) -> str:
+        """By the newest line that names it, of those written since; "" for an id that nobody answered under."""
+        with self._lock:  # one search at a time
+            return self._search(id, since)
+
+    def _search(self, id: str, since: float) -> str:
+        named = msgspec.json.encode(id)
+        marks = (b'"trace_id":' + named, b'{"key":"gen_ai.response.id","value":{"stringValue":' + named + b"}}")
+        for path in sorted(self._served.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True):
+            left = LOOK_BACK_BYTES
+            for line in lines_from_the_end(path, since):
+                if since and (written_at(line) or since) < since:
+                    break
+                if named in line and any(mark in line for mark in marks) and (match := _TRACE.search(line)):
+                    return match[1].decode()
+                left -= len(line)
+                if left < 0:
+                    break
+        return ""
+
+
+def scores_since(folder: Path, since: float, meanings: Meanings) -> dict[str, list[dict[str, Any]]]:
+    """By trace, what was said of answers since that time, each user's newest word: name and value."""
+    newest: dict[str, Score] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        if path.stat().st_mtime < since - LATE_S:
+            continue
+        for place, line in enumerate(lines_from_the_end(path, since)):
+            for score in _scores(line, place):
+                before = newest.setdefault(score.id, score)
+                newest[score.id] = max(before, score, key=lambda each: each.updated_at or EPOCH)
+    by_trace: dict[str, list[dict[str, Any]]] = {}
+    for score in newest.values():
+        by_trace.setdefault(score.trace_id, []).append({"name": score.name, "value": meanings.of(score).value})
+    return by_trace
+
+
+def _scores(line: bytes, place: int) -> list[Score]:
+    """None for a line that can't be read."""
+    try:
+        export = msgspec.json.decode(line, type=RecordedExport)
+        scores = [score_of(each.record, place) for each in otlp.records(export) if each.is_log]
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return []
+    return [score for score in scores if score is not None]
+
+
+def _read(body: bytes | bytearray) -> FeedbackRequest:
+    try:
+        given = msgspec.json.decode(body, type=FeedbackRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(400, f"This is no feedback ({error}). Send id and score, such as up or down.") from error
+    if not given.id.strip() or not given.name.strip() or len(given.id) > 256 or len(given.name) > 64:
+        raise BadRequest(400, "Feedback names an answer by its `id`, and what is scored in up to 64 characters.")
+    if len(given.comment) > MOST_CHARS:
+        raise BadRequest(413, f"The comment has more than {MOST_CHARS:,} characters. Send a shorter one.")
+    return given
+
+
+def _value(score: bool | float | str) -> float:
+    if isinstance(score, str) and score in _WORDS:
+        return _WORDS[score]
+    if isinstance(score, str) or not 0 <= score <= 1:
+        raise BadRequest(400, f"The score is {score!r}. Send up or down, or a number from 0 to 1.")
+    return float(score)
+
+
+def _line(given: FeedbackRequest, value: float, trace_id: str, with_text: bool, now: float) -> bytes:
+    """One OTLP export request with one record of a log. An erasure knows it by its trace."""
+    about = f"{trace_id}/{given.name}/{given.user}"
+    marks: list[tuple[str, Any]] = [
+        (NAME, given.name),
+        (VALUE, value),
+        (LABEL, "up" if value == 1 else "down" if value == 0 else ""),
+        (SOURCE, "user"),
+        (ID, hashlib.sha256(about.encode()).hexdigest()[:32]),
+    ]
+    if given.comment and with_text:
+        marks.append((EXPLANATION, given.comment))
+    record = {
+        "timeUnixNano": str(int(now * 1e9)),
+        "eventName": RESULT,
+        "traceId": trace_id,
+        "attributes": otlp_attributes([mark for mark in marks if mark[1] != ""]),
+    }
+    moment = datetime.fromtimestamp(now, UTC).isoformat()
+    export = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}
+    return msgspec.json.encode({RECORDED_AT: now, "trace_id": trace_id, "timestamp": moment, **export}) + b"\n"

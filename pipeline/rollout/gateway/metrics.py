@@ -1,0 +1,187 @@
+"""The rollout's metrics from what the gateway recorded: requests, errors, latencies and grades, by unit and arm.
+
+A request counts for the arm that it was sent to, whoever answered. What the caller pinned is no evidence; what switched
+models within a conversation is not graded. Owns the counting; whoever grades is handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from pipeline.core import layout
+from pipeline.core.storage import Store
+from pipeline.recipe.traces import Traces
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts
+from pipeline.rollout.gateway.counters import read_counts
+from pipeline.rollout.gateway.feedback import scores_since
+from pipeline.rollout.gateway.readable import readable
+from pipeline.rollout.gateway.recorder import FLUSH_S
+from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
+from pipeline.rollout.grading import GRADES, PENDING, Grading, ServedAnswer
+from pipeline.rollout.latency import Latencies
+from pipeline.rollout.router import Arm, Split
+from pipeline.traces.batch import REFERENCE_KEY
+from pipeline.traces.erased import forgotten
+from pipeline.traces.scores import Meanings
+
+WATERMARK_S = 2 * FLUSH_S
+"""What was written so long ago is in the files."""
+GRADED_SHARE = 0.95
+"""Of what can be graded, by either arm: until when this much is, grades are complete."""
+EDGES_S = (*(round(1e-3 * 1.02**step, 9) for step in range(760)), math.inf)
+"""Of the histogram of latencies: 1 ms to 56 minutes, each 2% above the one before."""
+
+
+class RecordingGap(NamedTuple):
+    """Answers that callers got, and those of them that are in the span files; a killed worker makes a difference."""
+
+    served: int
+    recorded: int
+
+
+class SpanMetrics:
+    """LiveMetricsPort of the gateway of one model."""
+
+    def __init__(
+        self,
+        store: Store,
+        model_name: str,
+        grading: Grading,
+        traces: Traces,
+        unit: Unit = "user",
+        log: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`traces`: under which keys a request says whether its answer may be read, and what counts as a yes."""
+        self._store, self._model_name, self._grading = store, model_name, grading
+        self._traces, self._log, self._meanings = traces, log, Meanings(traces.scores)
+        self._unit: Unit = unit
+
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        """What both arms did under a split; None without a canary. The window is empty before anything can have been
+        written."""
+        if split.canary is None:
+            return None
+        until = max(request.since, request.now - WATERMARK_S)
+        graded_since = request.since if request.graded_since is None else request.graded_since
+        served = self._store.path(layout.served(self._model_name))
+        rows = [row for row in recorded(served, min(request.since, graded_since), until) if _is_of(row, split)]
+        arms: dict[Arm, _Arm] = {"champion": _Arm(self._unit), "canary": _Arm(self._unit)}
+        for row in rows:
+            if row.at > request.since:
+                arms[row.marks["rollout.arm"]].count(row, request.slow_over_s)
+        by_thumbs = self._grading.rated_within_s is not None
+        answered = [row for row in rows if row.at > graded_since and _is_answered(row, with_text=not by_thumbs)]
+        allowed = answered  # what a user says is counted, and no answer is read
+        if not by_thumbs:
+            may_read = readable(answered, self._traces, forgotten(self._store), request.now)
+            allowed = [row for row, is_readable in zip(answered, may_read, strict=True) if is_readable]
+        graded_until = self._graded(allowed, arms, until, request.now)
+        if gap := self.gap().served - self.gap().recorded:
+            self._log(f"gateway: {gap} answers were served and are not in the spans")
+        return LiveMetrics(
+            champion=arms["champion"].look(),
+            canary=arms["canary"].look(),
+            window_start=request.since,
+            window_end=until,
+            graded_until=graded_until,
+            label_digest=self._grading.digest,
+            readable=(_share_of(allowed, answered, "champion"), _share_of(allowed, answered, "canary")),
+        )
+
+    def gap(self) -> RecordingGap:
+        """Since the gateway's start; what is just being written counts too."""
+        counts = read_counts(self._store, self._model_name)
+        return RecordingGap(counts.served, counts.recorded)
+
+    def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float, now: float) -> float:
+        """Count the grades of answers; returns until when those of both arms are complete."""
+        wait_s = self._grading.rated_within_s
+        scores: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+        if wait_s is not None and rows:
+            scores = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at, self._meanings)
+        answers = [_answer(row)._replace(feedback=scores.get(row.trace_id, ())) for row in rows]
+        outcomes = list(self._grading.grade(answers)) if rows else []
+        assert len(outcomes) == len(rows), "the grader grades every answer"
+        if wait_s is None:
+            graded = [(row, each) for row, each in zip(rows, outcomes, strict=True) if each in (*GRADES, PENDING)]
+            complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)
+        else:  # nobody knows who will still say something
+            graded, complete = list(zip(rows, outcomes, strict=True)), min(until, now - wait_s)
+        for row, outcome in graded:
+            if row.at <= complete:
+                arms[_arm(row)].graded(row, outcome)
+        return complete
+
+
+class _Arm:
+    """The counts of one arm, by unit."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+        self._counts: dict[str, dict[str, int]] = {}
+        self._latencies = [0] * len(EDGES_S)
+
+    def count(self, row: RecordedRequest, slow_over_s: float | None) -> None:
+        counts = self._of(row)
+        counts["requests"] += 1
+        counts["errors"] += row.failed
+        counts["slow"] += slow_over_s is not None and row.latency_s > slow_over_s
+        self._latencies[bisect_left(EDGES_S, row.latency_s)] += 1
+
+    def graded(self, row: RecordedRequest, outcome: str) -> None:
+        counts = self._of(row)
+        counts["graded"] += outcome in GRADES
+        counts["correct"] += outcome == "correct"
+        counts["ungraded"] += outcome not in GRADES
+
+    def look(self) -> ArmLook:
+        units = {unit: UnitCounts(**counts) for unit, counts in self._counts.items()}
+        return ArmLook(units=units, latencies=Latencies(edges_s=EDGES_S, counts=tuple(map(float, self._latencies))))
+
+    def _of(self, row: RecordedRequest) -> dict[str, int]:
+        unit = "" if self._unit == "request" else row.marks["rollout.unit"]
+        return self._counts.setdefault(unit, dict.fromkeys(UnitCounts.model_fields, 0))
+
+
+def _is_answered(row: RecordedRequest, with_text: bool) -> bool:
+    """Whether an answer was recorded that its arm alone gave, in a conversation that it has to itself."""
+    marks = row.marks
+    whole = ("gen_ai.output.messages" in marks or not with_text) and "rollout.aborted" not in marks
+    return whole and "rollout.switched" not in marks and not row.failed
+
+
+def _answer(row: RecordedRequest) -> ServedAnswer:
+    messages, text = row.texts()
+    reasons = row.marks.get("gen_ai.response.finish_reasons") or [""]
+    reference, user = str(row.marks.get(REFERENCE_KEY) or ""), row.marks.get("user.id")
+    return ServedAnswer(messages, text, reasons[0] == "stop", reference, user_id=None if user is None else str(user))
+
+
+def _share_of(allowed: Sequence[RecordedRequest], answered: Sequence[RecordedRequest], arm: Arm) -> float:
+    """1 where the arm gave no answer."""
+    total = sum(_arm(row) == arm for row in answered)
+    return sum(_arm(row) == arm for row in allowed) / total if total else 1.0
+
+
+def _arm(row: RecordedRequest) -> Arm:
+    return row.marks["rollout.arm"]
+
+
+def _is_of(row: RecordedRequest, split: Split) -> bool:
+    """Whether a request is evidence on this split: sent under its weight, and not pinned."""
+    marks = row.marks
+    same = marks["rollout.id"] == split.rollout and marks["rollout.weight"] == split.canary_weight
+    return same and "rollout.pinned" not in marks
+
+
+def _complete(graded: Sequence[tuple[RecordedRequest, str]], until: float) -> float:
+    """Until when at least 95% have a grade, of one arm's in the order of their time; `until` where all have."""
+    done = list(accumulate(int(outcome != PENDING) for _, outcome in graded))
+    for count in range(len(graded), 0, -1):
+        if done[count - 1] >= GRADED_SHARE * count:
+            return until if count == len(graded) else math.nextafter(graded[count][0].at, 0)
+    return math.nextafter(graded[0][0].at, 0) if graded else until

@@ -1,0 +1,182 @@
+"""One request through the gateway: which arm it is of, who answers, and what is recorded of it.
+
+Intention to treat: a request of the canary's arm stays one, whoever answers. Where the canary fails before its first
+byte the champion answers, and the failed try is recorded as the canary's.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from starlette.types import Receive, Scope, Send
+
+from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, RoutedUnit
+from pipeline.rollout.gateway.breaker import Breaker
+from pipeline.rollout.gateway.caller import Caller
+from pipeline.rollout.gateway.conversations import Conversations
+from pipeline.rollout.gateway.counters import BREAKER_OPEN, IN_FLIGHT, SERVED, SLOTS, Counters
+from pipeline.rollout.gateway.recorder import Recorder
+from pipeline.rollout.gateway.settings import GatewaySettings
+from pipeline.rollout.gateway.slots import ServedSlot, SlotTable
+from pipeline.rollout.gateway.spans import Served, Try
+from pipeline.rollout.gateway.split_file import SplitWatch
+from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
+from pipeline.rollout.router import Arm, Split, route
+
+
+class Placed(NamedTuple):
+    """Where a request goes: its arm, and the slots of both (`canary` is None where it may not be asked)."""
+
+    arm: Arm
+    champion: ServedSlot
+    canary: ServedSlot | None
+    spared: Literal["", "breaker_open", "no_slot"] = ""
+    """Why the canary is not asked although the arm is its own."""
+
+
+class Proxy:
+    """The requests of one worker."""
+
+    def __init__(self, settings: GatewaySettings, watch: SplitWatch, counters: Counters, recorder: Recorder) -> None:
+        self._trusted, self._watch = settings.trust_user_header, watch
+        self._counters, self._recorder = counters, recorder
+        self._breakers: dict[str, Breaker] = {}
+        self._conversations = Conversations()
+        self.table = SlotTable(slots=())
+        self.upstream = Upstream(settings.timeout_s)
+
+    async def handle(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one POST. `path`: of the API, `chat/completions` or `completions`."""
+        caller = Caller(scope, receive, send, self._trusted)
+        try:
+            asked = CallerRequest(path, await caller.body(), caller.headers, self._trusted)
+            pinned = caller.pinned_arm()
+            split = self._watch.in_force()
+            trace_id = os.urandom(16).hex()
+            unit = asked.of(trace_id)
+            placed = self._placed(split, unit.id, pinned)
+        except BadRequest as bad:
+            await caller.refuse(bad)
+            return
+        served = self._served(asked, trace_id, unit, split, placed, pinned is not None)
+        try:
+            await self._answer(served, placed, caller)
+        finally:
+            self._counters.places[SERVED] += 1
+            if not served.tries:  # an error of ours: it is logged by the server
+                served.tries.append(_OpenTry(placed.champion, "champion").ended(error="gateway"))
+            elif pinned is None and not served.tries[-1].error:
+                self._conversations.answer(asked, served.tries[-1].digest)
+            self._recorder.add(served)
+
+    def _placed(self, split: Split | None, unit: str, pinned: Arm | None) -> Placed:
+        if split is None:
+            if len(self.table.slots) != 1 or pinned == "canary":
+                raise BadRequest(503, "No split says which model is the champion. Apply one, or load a single slot.")
+            return Placed("champion", self.table.slots[0], None)
+        arm = pinned or route(split, unit)
+        champion = self.table.slot_of(split.champion.digest)
+        canary = None if split.canary is None else self.table.slot_of(split.canary.digest)
+        if champion is None:
+            raise BadRequest(503, f"No slot serves the champion, model {split.champion.digest[:12]}. Load it.")
+        if arm == "canary" and canary is None:
+            if pinned:
+                raise BadRequest(503, "No slot serves a canary. Ask the champion, or load the canary.")
+            return Placed(arm, champion, None, "no_slot")
+        return Placed(arm, champion, canary)
+
+    def _served(
+        self, asked: CallerRequest, trace_id: str, unit: RoutedUnit, split: Split | None, placed: Placed, pinned: bool
+    ) -> Served:
+        slot = placed.canary if placed.arm == "canary" and placed.canary is not None else placed.champion
+        served = Served(asked, trace_id, placed.arm, unit.id, unit.kind, pinned=pinned)
+        if split is not None:
+            served.rollout, served.epoch, served.weight = split.rollout, split.epoch, split.canary_weight
+            served.switched = not pinned and self._conversations.switched(
+                asked, unit.id, slot.digest, self._watch.before
+            )
+        return served
+
+    async def _answer(self, served: Served, placed: Placed, caller: Caller) -> None:
+        if placed.arm == "canary" and placed.canary is not None:
+            breaker = self._breakers.setdefault(placed.canary.digest, Breaker())
+            if served.pinned or breaker.lets():
+                failed = await self._asked(served, placed.canary, "canary", caller, breaker)
+                self._counters.places[BREAKER_OPEN] = breaker.is_open
+                if failed is None:
+                    return
+                if served.pinned:
+                    await caller.refuse(failed, served.trace_id)
+                    return
+        failed = await self._asked(served, placed.champion, "champion", caller, None)
+        if failed is not None:
+            await caller.refuse(failed, served.trace_id)
+
+    async def _asked(
+        self, served: Served, slot: ServedSlot, name: Arm, caller: Caller, breaker: Breaker | None
+    ) -> SlotFailed | None:
+        """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
+        turn = _OpenTry(slot, name)
+        place = IN_FLIGHT + self.table.place_of(slot) % SLOTS
+        self._counters.places[place] += 1
+        opened: Opened | None = None
+        try:
+            with caller.unless_disconnected():
+                headers = caller.forwarded(served.trace_id)
+                opened = await self.upstream.ask(slot, served.asked, headers, served.asked.stream)
+            if opened is None:
+                served.tries.append(turn.ended(error="aborted", message="The caller hung up before the answer."))
+                return None
+            if breaker is not None:
+                breaker.answered()
+            await self._passed_on(served, turn, opened, caller)
+            return None
+        except SlotFailed as failed:
+            if breaker is not None:
+                breaker.failed()
+            served.tries.append(turn.ended(error=failed.kind, message=str(failed)))
+            return failed
+        finally:
+            self._counters.places[place] -= 1
+            if breaker is not None:
+                breaker.ended()
+            if opened is not None:
+                opened.close()
+
+    async def _passed_on(self, served: Served, turn: _OpenTry, opened: Opened, caller: Caller) -> None:
+        """The answer, to the caller and into a try. A stream that breaks off ends with an error event."""
+        refused = str(opened.status) if opened.status != 200 else ""
+        if opened.events is None:
+            await caller.reply(opened.status, opened.content_type, opened.body, served, turn.arm)
+            served.tries.append(turn.ended([opened.body], error=refused))
+            return
+        pieces, error, message = [opened.body], "", ""
+        await caller.begin(opened.content_type, served, turn.arm)
+        await caller.piece(opened.body)
+        try:
+            with caller.unless_disconnected(0):
+                async for piece in opened.events:
+                    pieces.append(piece)
+                    await caller.piece(piece)
+        except StreamBroken as broken:
+            error, message = "stream_broken", str(broken)
+            await caller.error_event(message)
+        await caller.end()
+        aborted = caller.disconnected and not error
+        served.tries.append(turn.ended(pieces, error=error, message=message, aborted=aborted))
+
+
+class _OpenTry:
+    """A slot's turn at a request, from now until it ends."""
+
+    def __init__(self, slot: ServedSlot, arm: Arm) -> None:
+        self.slot = slot
+        self.arm: Arm = arm
+        self._begun = time.time_ns()
+
+    def ended(self, raw: Sequence[bytes] = (), error: str = "", message: str = "", aborted: bool = False) -> Try:
+        slot, now = self.slot, time.time_ns()
+        return Try(self.arm, slot.digest, slot.name, self._begun, now, list(raw), error, message or error, aborted)

@@ -1,0 +1,184 @@
+"""What was served, as OpenTelemetry GenAI spans: one OTLP JSON export request a line, with a span for each try.
+
+A request that fell back to the champion has two spans under one trace id: the canary's, with `error.type`, and the
+champion's, both of arm canary. `recorded_at`, `user_id`, `trace_id` and `timestamp` stand beside the OTLP fields, and
+readers of OTLP skip them: a look finds its window by the first, an erasure a person's lines by the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from pipeline.rollout.gateway.asked import CallerRequest
+from pipeline.rollout.gateway.replies import SlotReply, reply_of
+
+RECORDED_AT = "recorded_at"
+"""First key of a line: seconds since 1970 when it was written, ascending within a file."""
+_OPERATION = {"chat/completions": "chat", "completions": "text_completion"}
+_RESERVED = (
+    *("gen_ai.", "llm.", "ai.", "input.", "output.", "openinference.", "events"),
+    *("rollout.", "model.", "user.", "enduser.", "session.", "error.", "service."),
+)
+"""Beginnings of attributes that no caller's metadata may set."""
+
+
+class Try(msgspec.Struct, frozen=True):
+    """One slot's turn at a request. `raw`: the answer's body, or the pieces of a stream. Times in ns since 1970."""
+
+    served_by: str
+    digest: str
+    model: str
+    """The name that the slot serves the model under."""
+    start: int
+    end: int
+    raw: list[bytes] = []
+    error: str = ""
+    message: str = ""
+    aborted: bool = False
+    """The caller hung up within the answer: no error of the arm, and no whole answer."""
+
+
+class Served(msgspec.Struct):
+    """One request and who tried to answer it."""
+
+    asked: CallerRequest
+    trace_id: str
+    arm: str
+    unit: str
+    """Its id."""
+    unit_kind: str
+    rollout: str = ""
+    epoch: int = 0
+    weight: int = 0
+    """Percent that went to the canary at that moment."""
+    switched: bool = False
+    """The conversation began with another model."""
+    pinned: bool = False
+    """The caller named the arm."""
+    tries: list[Try] = []
+
+
+def unit_hash(rollout: str, unit: str) -> str:
+    """A unit as evidence knows it: salted by the rollout, so that nobody is followed from one to the next."""
+    return hashlib.sha256(f"{rollout}/{unit}".encode()).hexdigest()[:32]
+
+
+def line(served: Served, with_text: bool, now: float) -> bytes:
+    """The line of a request. `now`: seconds since 1970, when it is written. `with_text`: whether it holds the texts,
+    the user and the metadata."""
+    last = served.tries[-1]
+    spans = [_span(served, each, number, each is last, with_text) for number, each in enumerate(served.tries)]
+    export: dict[str, Any] = {"resourceSpans": [{"resource": _RESOURCE, "scopeSpans": [{"spans": spans}]}]}
+    named = {"user_id": served.asked.user} if with_text and served.asked.user else {}
+    moment = datetime.fromtimestamp(served.tries[0].start / 1e9, UTC).isoformat()
+    return _ENCODE({RECORDED_AT: now, **named, "trace_id": served.trace_id, "timestamp": moment, **export}) + b"\n"
+
+
+def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) -> dict[str, Any]:
+    reply = reply_of(served.asked.path, tried.raw) if tried.raw else SlotReply()
+    if tried.aborted:
+        reply.finish_reason = reply.finish_reason or "aborted"
+    attributes = _rollout(served, tried) + _operation(served, reply)
+    attributes += [("gen_ai.response.model", tried.model), ("model.digest", tried.digest)]
+    if with_text:
+        attributes.append(_question(served.asked))  # of a failed try too: it is an earlier call for the same message
+        if last and not tried.error and reply.message:
+            attributes.append(("gen_ai.output.messages", f"[{reply.message}]"))
+        attributes += _caller(served.asked)
+    error = tried.error or ("error_in_stream" if reply.error else "")
+    if error:
+        attributes.append(("error.type", error))
+    span: dict[str, Any] = {
+        "traceId": served.trace_id,
+        "spanId": hashlib.sha256(f"{served.trace_id}/{number}".encode()).hexdigest()[:16],
+        "name": f"{_OPERATION[served.asked.path]} {tried.model}",
+        "kind": 3,
+        "startTimeUnixNano": str(tried.start),
+        "endTimeUnixNano": str(tried.end),
+        "attributes": otlp_attributes(attributes),
+        "status": {"code": 2, "message": tried.message or error} if error else {"code": 1},
+    }
+    return span
+
+
+def _rollout(served: Served, tried: Try) -> list[tuple[str, Any]]:
+    marks = [
+        ("rollout.id", served.rollout),
+        ("rollout.arm", served.arm),
+        ("rollout.served_by", tried.served_by),
+        ("rollout.epoch", served.epoch),
+        ("rollout.weight", served.weight),
+        ("rollout.unit", unit_hash(served.rollout, served.unit)),
+        ("rollout.unit_kind", served.unit_kind),
+    ]
+    flags = {
+        "switched": served.switched,
+        "pinned": served.pinned,
+        "aborted": tried.aborted,
+    }
+    return marks + [(f"rollout.{name}", True) for name, flag in flags.items() if flag]
+
+
+def _operation(served: Served, reply: SlotReply) -> list[tuple[str, Any]]:
+    attributes: list[tuple[str, Any]] = [("gen_ai.operation.name", _OPERATION[served.asked.path])]
+    if model := served.asked.text("model"):
+        attributes.append(("gen_ai.request.model", model))
+    if reply.id:
+        attributes.append(("gen_ai.response.id", reply.id))
+    if reply.finish_reason:
+        attributes.append(("gen_ai.response.finish_reasons", [reply.finish_reason]))
+    if reply.input_tokens is not None:
+        attributes.append(("gen_ai.usage.input_tokens", reply.input_tokens))
+    if reply.output_tokens is not None:
+        attributes.append(("gen_ai.usage.output_tokens", reply.output_tokens))
+    return attributes
+
+
+def _question(asked: CallerRequest) -> tuple[str, Any]:
+    question = asked.fields["messages" if asked.path == "chat/completions" else "prompt"]
+    text = bytes(question).decode()
+    return "gen_ai.input.messages", text if text.startswith("[") else f'[{{"role":"user","content":{text}}}]'
+
+
+def _caller(asked: CallerRequest) -> list[tuple[str, Any]]:
+    """Who asked, and what they say of the request: consent, region, the expected answer."""
+    attributes: list[tuple[str, Any]] = []
+    for key, value in asked.metadata.items():
+        if key != "user_id" and value is not None:
+            attributes.append((f"metadata.{key}" if key.startswith(_RESERVED) else key, value))
+    if asked.user:
+        attributes.append(("user.id", asked.user))
+    if asked.session:
+        attributes.append(("session.id", asked.session))
+    return attributes
+
+
+def otlp_attributes(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    # most values are text, and a call for each would be a quarter of what a line costs
+    return [
+        {"key": key, "value": {"stringValue": value} if type(value) is str else _value(value)} for key, value in pairs
+    ]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    """A typed value of OTLP; its integers are text."""
+    if isinstance(value, str):
+        return {"stringValue": value}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [_value(item) for item in value]}}
+    return {"stringValue": msgspec.json.encode(value).decode()}
+
+
+_RESOURCE = {"attributes": otlp_attributes([("service.name", "gateway")])}
+_ENCODE = msgspec.json.Encoder().encode

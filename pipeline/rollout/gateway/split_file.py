@@ -1,0 +1,148 @@
+"""The split that the gateway routes by: one file, replaced atomically and only by a split of no older epoch.
+
+`write_split` is how a rollout asks, `write_champion` what holds before the first one; `SplitWatch` is how a worker
+learns of it, by one stat a request. A file that is torn, of another kind, of an older epoch, or that names a model in
+no slot, leaves in force what was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef, Store
+from pipeline.rollout.router import NO_ROLLOUT, Split, route, without_canary
+
+
+def read_split(store: Store, model_name: str) -> Split | None:
+    """What the next gateway begins with; None when none was ever applied."""
+    return store.read(layout.split_file(model_name), Split)
+
+
+def write_split(store: Store, model_name: str, split: Split) -> None:
+    """Put a split into the file. No effect when one of a later epoch is there, or one of the same epoch with a lower
+    weight, which a person wrote; a file that cannot be read has none, and must not keep a rollback out."""
+    name = layout.split_file(model_name)
+    with _locked(store.path(f"{name}.lock")):
+        current = None
+        with suppress(ValueError):
+            current = store.read(name, Split)
+        if current is None or (current.epoch, -current.canary_weight) <= (split.epoch, -split.canary_weight):
+            store.write(name, split)
+
+
+def write_champion(store: Store, model_name: str, champion: ModelRef, is_rolled_out: bool) -> None:
+    """Give the champion everything where no rollout says who serves: before the first one, and after the last where the
+    champion is another by now. `is_rolled_out`: a rollout is under way, whose split stands."""
+    name = layout.split_file(model_name)
+    with _locked(store.path(f"{name}.lock")):
+        current = store.read(name, Split)
+        if current is not None and (
+            is_rolled_out or current.canary_weight or current.champion.digest == champion.digest
+        ):
+            return
+        epoch = 0 if current is None else current.epoch
+        store.write(
+            name,
+            Split(
+                rollout=NO_ROLLOUT, epoch=epoch, champion=champion, champion_weight=100, canary=None, canary_weight=0
+            ),
+        )
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Held while the epoch is compared and the file replaced; the kernel drops it with the process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+def model_of(split: Split, unit: str) -> str:
+    """Digest of the model that answers a unit under a split."""
+    canary = split.canary if route(split, unit) == "canary" else None
+    return split.champion.digest if canary is None else canary.digest
+
+
+class SplitWatch:
+    """The split in force in this process."""
+
+    def __init__(self, store: Store, model_name: str, has_slot: Callable[[str], bool]) -> None:
+        self._store, self._model_name = store, model_name
+        self._path = store.path(layout.split_file(model_name))
+        self._has_slot = has_slot
+        self._read_as: tuple[int, int, int] | None = None
+        self._champion_alone: Split | None = None
+        self._lease_ends = math.inf
+        """By this machine's steady clock; the other one, and that of whoever applied the split, may jump."""
+        self.split: Split | None = None
+        """As it was applied; its lease may have ended."""
+        self.before: Split | None = None
+        """The one that it replaced, where that sent units elsewhere."""
+        self.refused = ""
+        """Why the file's split is not in force; "" where it is."""
+
+    def in_force(self) -> Split | None:
+        """The split to route this request by: the champion alone once the lease has ended."""
+        try:
+            stat = self._path.stat()
+        except OSError:
+            stat = None
+        if stat is not None and (stat.st_ino, stat.st_mtime_ns, stat.st_size) != self._read_as:
+            self._read_as = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+            self._load()
+        return self._champion_alone if self.expired else self.split
+
+    @property
+    def expired(self) -> bool:
+        """Whether the lease has ended without a renewal. The champion alone needs none."""
+        split = self.split
+        if split is None or split.expires_at is None or not split.canary_weight:
+            return False
+        return time.time() > split.expires_at or time.monotonic() > self._lease_ends
+
+    def reload(self) -> None:
+        """Read the file at the next request whatever it looks like: the slots have changed."""
+        self._read_as = None
+
+    def _load(self) -> None:
+        try:
+            read = read_split(self._store, self._model_name)
+        except (OSError, ValueError) as error:
+            self.refused = f"{self._path.name} cannot be read as a split ({error}). Apply the split again."
+            return
+        if read is None:  # removed since it was looked at
+            return
+        if self.refusal(read):
+            self.refused = self.refusal(read)
+            return
+        if self.split is not None and _routes(read) != _routes(self.split):
+            self.before = self.split
+        if read != self.split:
+            self._lease_ends = math.inf if read.lease_s is None else time.monotonic() + read.lease_s
+        self.split, self.refused = read, ""
+        self._champion_alone = without_canary(read)
+
+    def refusal(self, split: Split) -> str:
+        """Why a split may not come into force; "" where it may."""
+        if self.split is not None and split.epoch < self.split.epoch:
+            return f"Its epoch {split.epoch} is older than {self.split.epoch}, which is in force. Apply a newer one."
+        if split.canary is not None and split.canary.digest == split.champion.digest:
+            return f"Champion and canary are both model {split.champion.digest[:12]}. Name two models."
+        asked = [split.champion]
+        if split.canary is not None and split.canary_weight:
+            asked.append(split.canary)
+        lacking = [model.digest[:12] for model in asked if not self._has_slot(model.digest)]
+        return f"No slot serves model {lacking[0]}. Load it into a slot, then apply the split again." if lacking else ""
+
+
+def _routes(split: Split) -> tuple[object, ...]:
+    """What decides where a unit goes."""
+    canary = None if split.canary is None or not split.canary_weight else split.canary.digest
+    return split.rollout, split.champion.digest, canary, split.canary_weight

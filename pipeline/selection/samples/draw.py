@@ -1,0 +1,113 @@
+"""Drawing the completions: what the journal has is not asked again, and each answer is kept as soon as it is there.
+
+The journal is found by model and protocol, so another iteration of the same champion, or another scorer, draws nothing
+anew. A line is marked with the hash of the user whose prompt it answers: so it is found when the user is forgotten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from pipeline.core import layout
+from pipeline.core.removal import Removal
+from pipeline.core.storage import ModelRef, Store
+from pipeline.recipe.samples import Samples
+from pipeline.rewards.samples import RewardSample
+from pipeline.selection.samples.prompts import prompt_id
+from pipeline.serving import journal
+from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
+from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal
+from pipeline.traces.erased import user_hash
+
+Log = Callable[[str], None]
+
+
+class Draw(NamedTuple):
+    """The answers to each prompt, and what they took."""
+
+    answers: list[tuple[Answer, ...]]
+    """In the order of the prompts; none for a prompt that the model cannot be asked."""
+    protocol: str
+    asked: int
+    remembered: int
+
+
+class AskedModel(NamedTuple):
+    """The model that is asked, what answers for it, and where its answers are kept."""
+
+    model: ModelRef
+    session: InferenceSession
+    store: Store
+    log: Log
+
+
+def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samples) -> Draw:
+    """`section.per_prompt` completions of each prompt.
+
+    Raises what the session does, and RuntimeError where some answers are errors after all retries: run it again.
+    """
+    sampling = Sampling(
+        samples=section.per_prompt,
+        temperature=section.temperature,
+        max_completion_tokens=section.max_completion_tokens,
+        seed=section.seed,
+        skip_unanswerable=True,
+    )
+    protocol = AnswerProtocol(
+        decoding=asked_model.session.decoding,
+        temperature=sampling.temperature,
+        max_completion_tokens=sampling.max_completion_tokens,
+        seed=sampling.seed,
+    )
+    requests = [_requests(asked_model.model, protocol.digest(), prompt, sampling) for prompt in prompts]
+    users = {
+        each.key: user_hash(prompt.principal)
+        for prompt, asked in zip(prompts, requests, strict=True)
+        for each in asked
+    }  # fmt: skip
+    failed: dict[str, Answer] = {}
+    with open_journal(asked_model.store, asked_model.model.digest, protocol, layout.SAMPLE_ANSWERS) as answered:
+        todo = [each for asked in requests for each in asked if each.key not in answered.answers]
+        asked_model.log(f"samples: {len(todo):,} to be drawn, {len(users) - len(todo):,} in the journal")
+
+        def keep(answer: Answer) -> None:
+            if answer.stop in ("error", "refused"):
+                failed[answer.key] = answer
+            else:
+                answered.add(users[answer.key], answer)
+
+        if todo:
+            asked_model.session.answer(todo, sampling, keep)
+        answers = [_answers(asked, answered.answers, failed) for asked in requests]
+    return Draw(answers, protocol.digest(), len(todo), len(users) - len(todo))
+
+
+def removals(store: Store, principals: Collection[str]) -> Iterator[Removal]:
+    """The answers to these principals' prompts."""
+    return journal.removals(store, {user_hash(each) for each in principals}, layout.SAMPLE_ANSWERS)
+
+
+def _requests(model: ModelRef, protocol: str, prompt: RewardSample, sampling: Sampling) -> list[AnswerRequest]:
+    id = prompt_id(prompt.prompt)
+    return [
+        AnswerRequest(
+            key=answer_key(model.digest, protocol, id, prompt.messages, number),
+            messages=prompt.messages,
+            seed=answer_seed(sampling.seed, id, number),
+        )
+        for number in range(sampling.samples)
+    ]
+
+
+def _answers(
+    asked: Sequence[AnswerRequest], kept: Mapping[str, Answer], failed: Mapping[str, Answer]
+) -> tuple[Answer, ...]:
+    """Of one prompt: all or, where it cannot be asked at all, none."""
+    missing = [failed[each.key] for each in asked if each.key in failed]
+    if errors := [each for each in missing if each.stop == "error"]:
+        raise RuntimeError(
+            f"{len(errors)} of {len(asked)} completions of a prompt were not drawn: {errors[0].detail}. Run the step "
+            "again: what was drawn is kept."
+        )
+    return () if missing else tuple(kept[each.key] for each in asked)

@@ -1,0 +1,60 @@
+"""What the stage `samples` publishes: the table of scored completions, and the record of who drew and scored them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pydantic import Field
+
+from pipeline.core.storage import DatasetRef, ModelRef, Record
+from pipeline.rewards.records import LABELS
+
+SAMPLES = pa.schema(
+    [
+        *LABELS,  # of the row that the prompt is from; completion, components and reward are the sample's
+        ("reward_model", pa.float64()),  # its word, whether or not it counts in the reward
+        ("sample", pa.int64()),  # its number among those of its prompt, from 0
+        ("finished", pa.bool_()),  # whether it ended by itself
+        ("completion_tokens", pa.int64()),
+    ]
+)
+"""One row a completion."""
+UNENDED = "unended"
+"""Outcome of a completion that was cut at its limit and that no reference can check: it is worth 0."""
+
+
+class FreshSamples(Record):
+    """The samples of one iteration. Without a `samples` section in the recipe all of it is empty."""
+
+    iteration: str
+    dataset: DatasetRef | None = None
+    """`uri` is a Parquet file with the columns of SAMPLES."""
+    model: ModelRef | None = None
+    """What answered: the champion."""
+    protocol: str = ""
+    """Digest of what decides an answer beside weights, prompt and number (pipeline/serving/journal.py)."""
+    prompts: int = 0
+    refused: int = 0
+    """Prompts that the model cannot be asked: longer than its context, or not taken by its chat template."""
+    drawn: int = 0
+    """Completions asked for by this run of the stage; `remembered` were in the journal."""
+    remembered: int = 0
+    completion_tokens: int = 0
+    unended: int = 0
+    distinct: float = 0.0
+    """Mean share of a prompt's completions that differ in more than white space."""
+    labelled: int = 0
+    unlabelled: dict[str, int] = Field(default={})
+    """Completions without a reward, by reason."""
+    outcomes: dict[str, int] = Field(default={})
+    mean_reward: float = 0.0
+    best_reward: float = 0.0
+    """Mean reward of the best completion of each prompt, by the same scorers: it overstates what they can tell."""
+    histogram: tuple[int, ...] = ()
+    """Rewards in 20 equal bins of [0, 1]."""
+    judge_id: str = ""
+    reward_model: str = ""
+    """Digest of the reward model that scored; "" without one."""
+    seconds: float | None = None
+    """That its model was loaded and asked, by the attempt that made the record; None of a record of before."""
+    judge_tokens: int = 0
+    usd: float = 0.0

@@ -1,0 +1,189 @@
+"""Where models lie whole under their digests: a bucket or a mounted folder, and the manifest beside an exported one.
+
+Owns how such a place is reached and read, and the copy of a model onto this machine: verified while it is copied,
+resumed where a kill cut it off, and in its place whole or not at all. Refuses to choose a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pipeline.core.storage import Record, digest_dir, digest_json, publish_dir
+
+CHUNK = 8 << 20
+AT_ONCE = 4
+"""Files that are copied at the same time."""
+S3_ATTEMPTS = 8
+S3_TIMEOUT_S = 60.0
+
+
+class ExportedFile(Record):
+    """One file of an exported model."""
+
+    bytes: int
+    sha256: str
+
+
+class ExportManifest(Record):
+    """That a model is exported whole. Lies beside its folder, for the folder's digest counts all that is in it."""
+
+    digest: str
+    files: dict[str, ExportedFile]
+
+
+def copy_model(uri: str, digest: str, folder: Path, log: Callable[[str], None] = print) -> None:
+    """Copy the model at `uri` (s3://, gs://, a path) to `folder`, in place of anything else there.
+
+    What an earlier try copied beside it is hashed and kept. Where the model has its manifest, each file is compared as
+    it comes. Raises ValueError when there is none, or when its digest, in hexadecimal, is another; OSError when the
+    place cannot be read or the disk is full: then another try goes on.
+    """
+    if folder.is_dir() and any(folder.iterdir()) and digest_dir(folder) == digest:
+        return
+    partial, expected = partial_folder(folder, digest), dict[str, str]()
+    with reached(uri):
+        files, target = opened(uri)
+        sizes = sizes_below(files, target)
+        if not sizes:
+            raise ValueError(f"There is nothing at {uri}. Name the folder of an exported model.")
+        with suppress(ValueError):  # a file of that name need not be one: the digest decides
+            expected = _expected(manifest_beside(files, target, digest))
+        resumed = partial.exists()
+        actual = _copied(files, target, sizes, partial, expected)
+        if actual != digest and resumed:
+            log(f"What an earlier try left of {uri} is not of {digest[:12]}: copied anew")
+            shutil.rmtree(partial)
+            actual = _copied(files, target, sizes, partial, expected)
+    if actual != digest:
+        shutil.rmtree(partial)
+        raise ValueError(
+            f"{uri} has the digest {actual}, not {digest}. Name the digest that its model version records."
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    publish_dir(partial, folder)
+    log(f"{uri} copied to {folder}, {sum(sizes.values()):,} bytes")
+
+
+def partial_folder(folder: Path, digest: str) -> Path:
+    """Where a copy grows: by its digest, so that no try goes on with another model's."""
+    return folder.with_name(f".{folder.name}.partial-{digest[:16]}")
+
+
+def manifest_beside(files: Any, target: str, digest: str) -> ExportManifest | None:
+    """The manifest; None where there is none, or where a file that it names is not there whole."""
+    place = f"{target}.json"
+    if size_of(files, place) is None:
+        return None
+    try:
+        manifest = ExportManifest.model_validate_json(files.cat_file(place))
+    except ValidationError as error:
+        raise ValueError(f"{place} is no manifest of an export ({error}). Remove it, and export again.") from error
+    if manifest.digest != digest or folder_digest(manifest.files) != digest:
+        raise ValueError(f"{place} is the manifest of {manifest.digest[:12]}. Remove it, and export again.")
+    return manifest if sizes_below(files, target) == {n: file.bytes for n, file in manifest.files.items()} else None
+
+
+def folder_digest(files: dict[str, ExportedFile]) -> str:
+    """As `digest_dir` has it."""
+    return digest_json({name: file.sha256 for name, file in files.items()})
+
+
+def sizes_below(files: Any, target: str) -> dict[str, int]:
+    """Bytes of every file, by its name relative to the folder."""
+    return {path[len(target) :].lstrip("/"): row["size"] for path, row in files.find(target, detail=True).items()}
+
+
+def size_of(files: Any, place: str) -> int | None:
+    """In bytes; None where there is no such file. `isfile` would say no to a place that cannot be reached."""
+    try:
+        row = files.info(place)
+    except FileNotFoundError:
+        return None
+    return int(row["size"]) if row["type"] == "file" else None
+
+
+def sha256_of(files: Any, place: str, size: int) -> str:
+    """Of what lies there; "" where there is nothing of that size."""
+    if size_of(files, place) != size:
+        return ""
+    digest = hashlib.sha256()
+    with files.open(place, "rb") as stream:
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def opened(uri: str) -> tuple[Any, str]:
+    """The file system and the folder in it."""
+    from fsspec.core import url_to_fs
+
+    options: dict[str, Any] = {}
+    if uri.startswith(("s3://", "s3a://")):
+        retries = {"mode": "standard", "max_attempts": S3_ATTEMPTS}
+        options = {"config_kwargs": {"retries": retries, "connect_timeout": S3_TIMEOUT_S, "read_timeout": S3_TIMEOUT_S}}
+    # A cached listing would hide what another attempt brought since.
+    files, target = url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True, **options)
+    return files, target.rstrip("/")
+
+
+@contextmanager
+def reached(uri: str) -> Generator[None]:
+    """Turns what a place's client raises into OSError."""
+    try:
+        yield
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+        raise OSError(
+            f"{uri} cannot be reached ({error}). Check the address, the credentials and the rights."
+        ) from error
+
+
+def _expected(manifest: ExportManifest | None) -> dict[str, str]:
+    return {name: file.sha256 for name, file in manifest.files.items()} if manifest else {}
+
+
+def _copied(files: Any, target: str, sizes: dict[str, int], partial: Path, expected: dict[str, str]) -> str:
+    """Digest of the copy in `partial`."""
+
+    def one(name: str) -> str:
+        sha256 = _copy_file(files, f"{target}/{name}", sizes[name], partial / name)
+        if sha256 != expected.get(name, sha256):  # a part that a power cut tore, or the other side's disk
+            (partial / name).unlink()
+            sha256 = _copy_file(files, f"{target}/{name}", sizes[name], partial / name)
+        return sha256
+
+    for stray in (path for path in partial.rglob("*") if path.is_file()):
+        if str(stray.relative_to(partial)) not in sizes:
+            stray.unlink()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return digest_json(dict(zip(sizes, pool.map(one, sizes), strict=True)))
+
+
+def _copy_file(files: Any, place: str, size: int, path: Path) -> str:
+    """Copy what is missing at the end of `path`; sha256 of the whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    with path.open("ab+") as stream:
+        stream.seek(0, os.SEEK_END)
+        if stream.tell() > size:
+            stream.truncate(0)
+        stream.seek(0)
+        while chunk := stream.read(CHUNK):
+            digest.update(chunk)
+        while (at := stream.tell()) < size:
+            chunk = files.cat_file(place, start=at, end=min(at + CHUNK, size))
+            if not chunk:
+                raise OSError(f"{place} ends at byte {at:,} of {size:,}: it changed while it was copied. Try again.")
+            stream.write(chunk)
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,163 @@
+"""What can be known to go wrong before a run is made: model, chat template, data root, disk
+and source, in a second or two.
+
+Each fault is one line that begins with the recipe's field and ends in an instruction. Reads sizes and headers, lists
+one object, writes one probe. Refuses to read rows (`pipeline.traces.sample`), and to import what trains.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from jinja2 import TemplateError
+
+from pipeline.core.buckets import bucket_fault, is_bucket
+from pipeline.core.chat_template import TURNS, support_of
+from pipeline.core.model_files import faults, weight_files
+from pipeline.core.storage import shown_path
+from pipeline.core.template_files import folder_template
+from pipeline.recipe import Recipe, Training
+from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.protocol import Address, Probed
+
+FOLDERS = {"langfuse_export": ("observations_v2", "observations")}
+"""Below the address of a source of that kind, one of them."""
+REST_BYTES = 200 << 20
+"""For what is not the model's: tables, labels, logs."""
+ADAPTER_SHARE = 0.1
+"""Of a model's bytes that a checkpoint of an adapter takes with its optimiser, at the most."""
+FULL_SHARE = 6.0
+"""The same of all weights: in float32 with two moments, of a model that is kept in 16 bits."""
+
+
+def preflight(recipe: Recipe, address: Address | None, warehouse: str) -> list[str]:
+    """Everything that speaks against launching this recipe now; empty when nothing does.
+
+    `address`: of the source, None where it is not known. `warehouse`: of the governed table.
+    """
+    return [
+        *model_faults(recipe.base_model.uri),
+        *template_faults(recipe),
+        *data_root_faults(recipe.data_root),
+        *disk_faults(recipe),
+        *(source_faults(address) if address else []),
+        *place_faults("traces.lake.warehouse", warehouse),
+        *place_faults("training.checkpoints.mirror", recipe.training.checkpoints.mirror or ""),
+    ]
+
+
+def model_faults(uri: str) -> list[str]:
+    """Of the base model's directory."""
+    relative = f" ({uri} is relative to {Path.cwd()})" if not Path(uri).is_absolute() else ""
+    return [f"base_model.uri{relative}: {fault}" for fault in faults(Path(uri).absolute())]
+
+
+def template_faults(recipe: Recipe) -> list[str]:
+    """Of the base model's chat template: that it renders a question, and tools where the recipe replays them."""
+    folder = Path(recipe.base_model.uri).absolute()
+    if faults(folder):
+        return []
+    try:
+        template = folder_template(folder)
+        if template is None:
+            raise ValueError("there is none")
+        template.apply_chat_template([{"role": "user", "content": "Hello"}], add_generation_prompt=True)
+    except (TemplateError, ValueError, TypeError, KeyError) as error:
+        why = " ".join(str(error).split())[:200]
+        return [f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one that does."]
+    left_out = sorted(support_of(template).left_out - {TURNS})
+    if left_out and recipe.training.tools is not None and recipe.selection.tools == "train":
+        return [
+            f"base_model.uri: the chat template of {folder} leaves out {', '.join(left_out)}, and training.tools "
+            "replays them. Save the tokenizer with a template that renders tools, or set training.tools to null."
+        ]
+    return []
+
+
+def data_root_faults(root: str, field: str = "data_root") -> list[str]:
+    """Of a directory that is to be written; it need not be there yet."""
+    if "://" in root:
+        return [f"{field}: {root} is no directory of this machine. Give a local or mounted path."]
+    place = Path(root).absolute()
+    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    try:
+        with tempfile.NamedTemporaryFile(dir=there, prefix=".writable-") as probe:
+            probe.write(b"\0" * 4096)
+            probe.flush()
+    except OSError as error:
+        why = error.strerror or str(error)
+        return [f"{field}: {shown_path(root)} cannot be written ({why} in {there}). Point it to a disk that can be."]
+    return []
+
+
+def disk_faults(recipe: Recipe) -> list[str]:
+    """Of the room on the data root's disk, against what one iteration of this model writes."""
+    if "://" in recipe.data_root or faults(Path(recipe.base_model.uri)):
+        return []
+    place = Path(recipe.data_root).absolute()
+    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    free, model = shutil.disk_usage(there).free, model_bytes(Path(recipe.base_model.uri))
+    needed = iteration_bytes(model, recipe.training)
+    if free >= needed:
+        return []
+    return [
+        f"data_root: {shown_path(recipe.data_root)} has {gigabytes(free)} free, and an iteration writes about "
+        f"{gigabytes(needed)} (a tuned model of {gigabytes(model)}, {_kept(recipe.training)} checkpoints, tables). "
+        "Free space, point it to another disk, or lower training.checkpoints.keep_last."
+    ]
+
+
+def model_bytes(folder: Path) -> int:
+    """Of a complete model's weights."""
+    return sum(file.stat().st_size for file in weight_files(folder))
+
+
+def iteration_bytes(model: int, training: Training) -> int:
+    """What one iteration may write for a model of so many bytes: the tuned model, its checkpoints, and the rest."""
+    checkpoint = model * (ADAPTER_SHARE if training.lora else FULL_SHARE)
+    return round(model + _kept(training) * checkpoint) + REST_BYTES
+
+
+def source_faults(address: Address) -> list[str]:
+    """Of the traces' source: whether it is there and has what its kind wants. A large bucket is not listed."""
+    kind, uri = address.section.kind, address.uri
+    if kind == "demo":
+        return []
+    try:
+        source = open_source(address)
+        if isinstance(source, Probed):
+            source.probe()
+        elif not is_bucket(uri):
+            source.parts()
+        elif fault := bucket_fault(uri, FOLDERS.get(kind, ("",))):
+            return [f"traces.source.uri: {fault}{'' if fault.endswith('.') else _instead(kind)}"]
+    except ValueError as error:
+        return [f"traces.source: {error}"]
+    return []
+
+
+def place_faults(field: str, uri: str) -> list[str]:
+    """Of a path or bucket that is to be written."""
+    if not uri:
+        return []
+    if is_bucket(uri):
+        fault = bucket_fault(uri, may_be_empty=True)
+        return [f"{field}: {fault}"] if fault else []
+    return [] if "://" in uri.removeprefix("file://") else data_root_faults(uri.removeprefix("file://"), field)
+
+
+def gigabytes(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"
+
+
+def _kept(training: Training) -> int:
+    """Checkpoints on the disk at once: the kept ones, and the one that is being written."""
+    return training.checkpoints.keep_last + training.checkpoints.keep_best + 1
+
+
+def _instead(kind: str) -> str:
+    if kind == "langfuse_export":
+        return " in it. Point it to the folder above observations_v2/ of a Langfuse blob-storage export."
+    return " below it. Point it to the folder of the traces."

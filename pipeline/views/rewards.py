@@ -1,0 +1,159 @@
+"""The plots of the reward stage: each component's values, how components agree, and what has no label.
+
+Where there is nothing to draw, the picture says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pipeline.rewards.records import ABSENT, Agreement, ComponentSummary
+from pipeline.views import BLUE, GREEN, ORANGE, axes_png, figure_png, words_png
+
+ACROSS = 4
+SHOWN = 12
+"""Reasons with a bar of their own; the others share one."""
+
+
+def reward_distribution(histogram: Sequence[int], mean: float) -> bytes:
+    """Histogram of `final_reward` over equal bins of [0, 1]."""
+
+    def draw(axes: Any) -> None:
+        width = 1 / len(histogram)
+        axes.bar([(i + 0.5) * width for i in range(len(histogram))], histogram, width=width * 0.92, color=BLUE)
+        axes.axvline(mean, color=ORANGE, linestyle="--", label=f"mean {mean:.2f}")
+        axes.set(xlabel="final_reward", ylabel="traces", title="Rewards of the labelled traces")
+        axes.legend(frameon=False)
+
+    return axes_png(draw)
+
+
+def component_histograms(components: Mapping[str, ComponentSummary]) -> bytes:
+    """A small histogram for each component, with its mean, how many rows it speaks on, and how many it failed on."""
+    drawn = {name: each for name, each in components.items() if each.count or _failed(each)}
+    if not drawn:
+        return words_png("No component has spoken on any row.")
+    across = min(ACROSS, len(drawn))
+    down = -(-len(drawn) // across)
+
+    def draw(figure: Any) -> None:
+        panels = list(figure.subplots(down, across, squeeze=False, sharex=True).flat)
+        for axes, (name, each) in zip(panels, drawn.items(), strict=False):
+            _histogram(axes, name, each)
+        for empty in panels[len(drawn) :]:
+            empty.set_axis_off()
+        figure.supxlabel("value", fontsize=9)
+        figure.supylabel("rows", fontsize=9)
+
+    return figure_png(draw, max(4.2, 2.4 * across), 0.5 + 1.9 * down)
+
+
+def agreement_matrix(agreement: Sequence[Agreement]) -> bytes:
+    """Below the diagonal how often two components are on the same side of 0.5, above it their rank correlation."""
+    names = list(dict.fromkeys(name for pair in agreement for name in (pair.first, pair.second)))
+    if not names:
+        return words_png("No two components speak on enough rows to be compared.")
+    at = {name: place for place, name in enumerate(names)}
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        cells: dict[tuple[int, int], tuple[float | None, str]] = {}
+        for pair in agreement:
+            low, high = sorted((at[pair.first], at[pair.second]))
+            agree, rho = pair.agree.value, pair.rank_correlation.value
+            # Both on one scale: no better than chance in the middle. A share is stretched, a correlation is not.
+            cells[high, low] = (None if agree is None else 2 * agree - 1, "?" if agree is None else f"{agree:.0%}")
+            cells[low, high] = (rho, "?" if rho is None else f"{rho:+.2f}")
+        grid = [[cells.get((row, column), (None, ""))[0] for column in at.values()] for row in at.values()]
+        shown = [[float("nan") if value is None else value for value in row] for row in grid]
+        axes.imshow(shown, cmap="PuOr_r", vmin=-1, vmax=1, aspect="auto")
+        for (row, column), (value, text) in cells.items():
+            dark = value is not None and abs(value) > 0.65
+            axes.text(column, row, text, ha="center", va="center", fontsize=8, color="white" if dark else "black")
+        axes.set_xticks(range(len(names)), names, rotation=40, ha="right", rotation_mode="anchor", fontsize=8)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.set_xticks([place - 0.5 for place in range(1, len(names))], minor=True)
+        axes.set_yticks([place - 0.5 for place in range(1, len(names))], minor=True)
+        axes.grid(which="minor", color="white", linewidth=1.5)
+        axes.tick_params(which="both", length=0)
+        axes.spines[:].set_visible(False)
+        axes.set_title(
+            "below the diagonal: share on the same side of 0.5\nabove it: rank correlation (?: unknown)", fontsize=9
+        )
+
+    return figure_png(draw, max(4.4, 1.8 + 0.62 * len(names)), max(2.4, 1.5 + 0.38 * len(names)))
+
+
+def coverage(labelled: int, unlabelled: Mapping[str, int]) -> bytes:
+    """Bars of the labelled rows and, by reason, of those that have no label."""
+    rows = labelled + sum(unlabelled.values())
+    if not rows:
+        return words_png("There is no row to label.")
+    reasons = sorted(unlabelled.items(), key=lambda each: (-each[1], each[0]))
+    bars = [("labelled", labelled), *reasons[:SHOWN]]
+    if len(reasons) > SHOWN:
+        bars.append((f"{len(reasons) - SHOWN} other reasons", sum(count for _, count in reasons[SHOWN:])))
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        counts = [count for _, count in bars]
+        axes.barh(range(len(bars)), counts, color=[GREEN] + [ORANGE] * (len(bars) - 1), height=0.7)
+        for place, count in enumerate(counts):
+            axes.text(count, place, f" {count:,} ({_percent(count / rows)})", va="center", fontsize=8)
+        axes.set_yticks(range(len(bars)), [_short(name) for name, _ in bars], fontsize=8)
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1.28 * max(counts))
+        axes.xaxis.set_major_locator(_whole_numbers())
+        axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axes.tick_params(axis="x", labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.set_xlabel("rows", fontsize=9)
+        axes.set_title("Labelled, and why not", fontsize=10)
+
+    return figure_png(draw, 7, 1.1 + 0.32 * len(bars))
+
+
+def _histogram(axes: Any, name: str, each: ComponentSummary) -> None:
+    width = 1 / len(each.histogram)
+    axes.bar(
+        [(bar + 0.5) * width for bar in range(len(each.histogram))], each.histogram, width=width * 0.92, color=BLUE
+    )
+    mean = "never speaks" if each.mean is None else f"mean {each.mean:.2f}"
+    if each.mean is not None:
+        axes.axvline(each.mean, color=ORANGE, linestyle="--", linewidth=1.2)
+    failed = f", {_compact(_failed(each))} failed" if _failed(each) else ""
+    axes.set_title(f"{name}\n{mean}, n={_compact(each.count)}{failed}", fontsize=8, loc="left")
+    axes.set_xlim(0, 1)
+    axes.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+    axes.set_ylim(0, 1.06 * max(1, *each.histogram))
+    axes.yaxis.set_major_locator(_whole_numbers())
+    axes.yaxis.set_major_formatter(lambda value, _: _compact(value))
+    axes.tick_params(labelsize=7, labelbottom=True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _failed(each: ComponentSummary) -> int:
+    return sum(count for reason, count in each.missing.items() if reason != ABSENT)
+
+
+def _percent(part: float) -> str:
+    return "<0.1%" if 0 < part < 0.001 else f"{part:.1%}"
+
+
+def _compact(count: float) -> str:
+    """1,234,567 as 1.2M: what fits over a small panel."""
+    for least, size, letter in ((1e6, 1e6, "M"), (1e4, 1e3, "k")):
+        if count >= least:
+            return f"{count / size:.{1 if count < 10 * size else 0}f}".removesuffix(".0") + letter
+    return f"{count:,.0f}"
+
+
+def _short(name: str, most: int = 40) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _whole_numbers() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(nbins=4, integer=True)

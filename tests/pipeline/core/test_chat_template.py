@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from pipeline.core.chat_template import (
+    TemplateSupport,
+    for_template,
+    refuse_unrendered,
+    rendered,
+    rendered_answer,
+    support_of,
+    with_tools,
+)
+from pipeline.demo import MODEL_DIR
+from tests.pipeline.core.tool_templates import LOOKUP, OFFERED, TOOL_TEMPLATE, answer, calls
+
+USER = {"role": "user", "content": "Where is A7?"}
+CALLING = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": calls(("lookup", {"order": "A7"}), ("refund", {"euro": 3})),
+}
+RETURNED = [
+    {"role": "tool", "content": "sent", "tool_call_id": "c0"},
+    {"role": "tool", "content": "done", "tool_call_id": "c1"},
+]
+
+
+@pytest.fixture
+def plain() -> Any:
+    return AutoTokenizer.from_pretrained(MODEL_DIR, padding_side="left")
+
+
+@pytest.fixture
+def tokenizer(plain: Any) -> Any:
+    plain.chat_template = TOOL_TEMPLATE
+    return plain
+
+
+def test_a_template_tells_what_it_renders(plain: Any) -> None:
+    assert support_of(plain) == TemplateSupport(definitions=False, calls=False, results=True, turns=True)
+    plain.chat_template = TOOL_TEMPLATE
+    assert support_of(plain) == TemplateSupport(True, True, True, True)
+    plain.chat_template = "{{ raise_exception('no') }}"
+    assert support_of(plain) == TemplateSupport(False, False, False, False)
+
+
+def test_arguments_of_two_tools_are_each_their_own(tokenizer: Any) -> None:
+    text = rendered(tokenizer, [OFFERED, USER, CALLING, *RETURNED])
+    assert '{"name": "lookup", "arguments": {"order": "A7"}}' in text
+    assert '{"name": "refund", "arguments": {"euro": 3}}' in text and "null" not in text
+    assert json.dumps(LOOKUP) in text and "<|im_start|>tools" not in text
+
+
+def test_calls_and_results_have_ids_and_names() -> None:
+    unnamed = json.dumps([{"type": "function", "function": {"name": n, "arguments": "{}"}} for n in ("f", "g")])
+    asked = [USER, {"role": "assistant", "content": "", "tool_calls": unnamed}]
+    messages, tools = for_template([*asked, {"role": "tool", "content": "1"}, {"role": "tool", "content": "2"}])
+    assert tools is None
+    assert [call["id"] for call in messages[1]["tool_calls"]] == ["call00000", "call00001"]
+    assert [(m["tool_call_id"], m["name"]) for m in messages[2:]] == [("call00000", "f"), ("call00001", "g")]
+    assert for_template([USER, CALLING, *RETURNED])[0][3]["name"] == "refund"
+
+
+@pytest.mark.parametrize(
+    ("messages", "missing"),
+    [
+        ([OFFERED, USER], "the definitions of tools"),
+        ([USER, CALLING], "calls of tools"),
+        ([USER, {"role": "assistant", "content": answer("f", {})}], "calls of tools"),
+    ],
+)
+def test_a_template_without_tools_is_refused_by_name(messages: Any, missing: str, plain: Any) -> None:
+    with pytest.raises(ValueError, match=f"chat template leaves out {missing}"):
+        rendered(plain, messages)
+    with pytest.raises(ValueError, match=rf"chat template of the-base leaves out {missing} \(1 of 2 rows\).*leave_out"):
+        refuse_unrendered(plain, "the-base", [messages, [USER]])
+    refuse_unrendered(plain, "the-base", [[USER]])
+    with pytest.raises(ValueError, match=missing):
+        with_tools(plain).apply_chat_template([messages])
+
+
+def test_a_call_that_is_not_whole_is_never_rendered(tokenizer: Any) -> None:
+    broken = '[{"type": "function", "function": {"name": "f", "arguments": "{"}}]'
+    with pytest.raises(ValueError, match="no JSON object"):
+        rendered(tokenizer, [USER, {"role": "assistant", "content": "", "tool_calls": broken}])
+
+
+def test_an_answer_with_calls_is_rendered_after_its_prompt(tokenizer: Any) -> None:
+    text = f"I look.\n{answer('lookup', {'order': 'A7'})}"
+    assert rendered_answer(tokenizer, [OFFERED, USER], text) == f"{text}<|im_end|>"
+    tokenizer.chat_template = "{{ messages | length }}{{ messages[-1] }}{{ tools }}"
+    with pytest.raises(ValueError, match="renders a prompt otherwise once an answer with calls follows it"):
+        rendered_answer(tokenizer, [USER], text)
+
+
+def test_trl_renders_each_conversation_with_its_own_tools(tokenizer: Any) -> None:
+    conversations = [[OFFERED, USER, CALLING, *RETURNED], [USER]]
+    texts = [rendered(tokenizer, each) for each in conversations]
+    before = tokenizer.apply_chat_template([[USER], [USER, USER]], add_generation_prompt=True)
+    tool_aware = with_tools(with_tools(tokenizer))
+    assert tool_aware.apply_chat_template([[USER], [USER, USER]], add_generation_prompt=True) == before
+    encoded = tool_aware.apply_chat_template(conversations, tools=None, add_generation_prompt=True, return_dict=True)
+    assert encoded["input_ids"] == [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    held = [{**dict.fromkeys(("tool_calls", "tool_call_id", "name")), **message} for message in conversations[0]]
+    assert tool_aware.apply_chat_template(held, tokenize=False, add_generation_prompt=True) == texts[0]
+    assert tool_aware.apply_chat_template(conversations, tokenize=False, add_generation_prompt=True) == texts

@@ -1,0 +1,46 @@
+"""Retention, upkeep and promotion killed before each of their writes: done again, they leave what they always leave."""
+
+from pathlib import Path
+
+import pytest
+
+from pipeline.core.storage import Store
+from pipeline.recipe.traces import LangfuseExportSource
+from tests.contexts import KEYS
+from tests.killing import differing
+from tests.pipeline.rollout import promotion_work
+from tests.pipeline.traces import retention_work
+from tests.pipeline.traces.conftest import govern, observation, write
+from tests.pipeline.traces.lake import upkeep_work
+
+pytestmark = pytest.mark.slow
+
+
+def retention_root(root: Path) -> None:
+    store = Store(root, KEYS)
+    for n, day in enumerate(retention_work.DAYS, start=1):
+        rows = [observation(n, start_time=f"{day} 10:00:00.000000"), observation(9, id=f"x{n}", metadata={})]
+        write(store.path("raw"), f"observations_v2/{day}.jsonl.gz", rows)
+    source = LangfuseExportSource(uri=str(store.path("raw")))
+    govern(store, source, source.uri)
+
+
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 7])
+def test_retention_killed_at_its_writes_heals(tmp_path: Path, every: int) -> None:
+    retention_root(tmp_path / "data")
+    kills, wrong = differing(retention_work.__name__, tmp_path / "data", tmp_path, every)
+    assert kills > 5 and wrong == []
+
+
+@pytest.mark.variant
+def test_upkeep_killed_at_its_writes_heals(tmp_path: Path) -> None:
+    upkeep_work.fill(tmp_path / "data")
+    kills, wrong = differing(upkeep_work.__name__, tmp_path / "data", tmp_path, every=1)
+    assert kills > 5 and wrong == []
+
+
+@pytest.mark.variant
+def test_promotion_killed_at_its_writes_heals(tmp_path: Path) -> None:
+    promotion_work.fill(tmp_path / "data", tmp_path / "before")
+    kills, wrong = differing(promotion_work.__name__, tmp_path / "data", tmp_path, every=1)
+    assert kills > 5 and wrong == []

@@ -1,0 +1,115 @@
+"""A model directory is complete, or says what it lacks: real folders, each with one thing wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from pipeline.core.model_files import INDEX, ONE_FILE, faults
+from pipeline.core.storage import digest_dir, model_ref, shown_path
+from pipeline.demo import MODEL_DIR
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(MODEL_DIR, tmp_path / "model"))
+
+
+def shard(folder: Path) -> None:
+    """Split the one file in two, as save_pretrained does."""
+    tensors = load_file(folder / ONE_FILE)
+    names = sorted(tensors)
+    halves = {"a-00001-of-00002.safetensors": names[::2], "a-00002-of-00002.safetensors": names[1::2]}
+    for file, half in halves.items():
+        save_file({name: tensors[name] for name in half}, folder / file)
+    weight_map = {name: file for file, half in halves.items() for name in half}
+    (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    (folder / ONE_FILE).unlink()
+
+
+def lose(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return change
+
+
+def put(name: str, content: bytes) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_bytes(content) and None
+
+
+def cut(folder: Path) -> None:
+    os.truncate(folder / ONE_FILE, 1_000_000)
+
+
+def without_a_shard(folder: Path) -> None:
+    shard(folder)
+    (folder / "a-00002-of-00002.safetensors").unlink()
+
+
+def with_an_empty_shard(folder: Path) -> None:
+    shard(folder)
+    (folder / "a-00001-of-00002.safetensors").write_bytes(b"")
+
+
+def pickled(folder: Path) -> None:
+    (folder / ONE_FILE).rename(folder / "pytorch_model.bin")
+
+
+def an_adapter(folder: Path) -> None:
+    (folder / ONE_FILE).rename(folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text("{}")
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (shutil.rmtree, r"No model directory at /.*model\. Set base_model\.uri to one with config\.json, weights"),
+        (lose("config.json"), r"has no config\.json\. Save the model and its tokenizer"),
+        (put("config.json", b'{"a": '), r"config\.json cannot be read: .*copy the file anew"),
+        (put("config.json", b"[]"), r"config\.json cannot be read: it holds list, not an object"),
+        (lose("tokenizer.json"), r"has no tokenizer \(tokenizer\.json or tokenizer\.model or vocab\.json\)"),
+        (lose(ONE_FILE), r"has no weights \(model\.safetensors, or model\.safetensors\.index\.json with its files\)"),
+        (put(ONE_FILE, b""), r"weights that are not whole: model\.safetensors \(0 bytes that are no safetensors\)"),
+        (put(ONE_FILE, b"version https://git-lfs.github.com/spec/v1\n"), r"43 bytes that are no safetensors"),
+        (put(ONE_FILE, struct.pack("<Q", 2**60)), r"8 bytes that are no safetensors"),
+        (put(ONE_FILE, struct.pack("<Q", 2) + b"[]"), r"10 bytes that are no safetensors"),
+        (cut, r"model\.safetensors \(1,000,000 bytes, 2,013,896 expected\)\. Copy them anew"),
+        (without_a_shard, r"lacks 1 of the 2 weight files of its index: a-00002-of-00002\.safetensors\. Copy them"),
+        (with_an_empty_shard, r"not whole: a-00001-of-00002\.safetensors \(0 bytes"),
+        (lambda f: shard(f) or put(INDEX, b"{}")(f), r"index\.json cannot be read: it has no weight_map"),
+        (lambda f: shard(f) or put(INDEX, b'{"weight_map": {"a": "../x"}}')(f), r"files beside it\. Copy the file"),
+        (pickled, r"weights as pickles alone \(pytorch_model\.bin\), which are not opened"),
+        (an_adapter, r"holds an adapter, not a whole model\. Merge it"),
+    ],
+)
+def test_a_model_directory_must_be_whole(folder: Path, change: Callable[[Path], None], complaint: str) -> None:
+    change(folder)
+    with pytest.raises(ValueError, match=complaint):
+        model_ref(folder)
+
+
+def test_all_that_is_missing_is_named_at_once(folder: Path) -> None:
+    lose("config.json", "tokenizer.json", ONE_FILE)(folder)
+    assert len(faults(folder)) == 3
+
+
+def test_whole_models_keep_the_digest_of_their_files(folder: Path) -> None:
+    assert model_ref(folder).digest == digest_dir(folder) == digest_dir(MODEL_DIR)
+    shard(folder)
+    assert model_ref(folder).digest == digest_dir(folder)
+
+
+def test_a_path_says_what_it_is_relative_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert shown_path("models/x") == f"{tmp_path}/models/x (models/x is relative to {tmp_path})"
+    assert shown_path("/models/x") == "/models/x"
+    assert shown_path("s3://bucket/x") == "s3://bucket/x"

@@ -1,0 +1,72 @@
+"""Servers whose parent is killed while their input stays open: the kernel ends them, and nothing else would."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from pipeline.core import layout
+from pipeline.core.processes import process_start
+from pipeline.core.storage import Store
+from pipeline.demo import MODEL_DIR
+from pipeline.rollout.gateway.lock import running_address
+from pipeline.rollout.gateway.settings import GatewaySettings
+from tests.processes import children
+from tests.servers import STARTS_WITHIN_S
+
+pytestmark = pytest.mark.slow
+PARENT = """
+import os, subprocess, sys, time
+child = subprocess.Popen([*sys.argv[1:], str(os.getpid())], stdout=subprocess.PIPE, text=True)
+print(child.pid, child.stdout.readline(), flush=True)
+time.sleep(600)
+"""
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + STARTS_WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_sampler_ends_with_a_killed_parent() -> None:
+    command = [sys.executable, "-m", "pipeline.serving", str(MODEL_DIR), "1", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT, *command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid, _, ready = parent.stdout.readline().partition(" ")
+        assert "decoding" in json.loads(ready) and process_start(int(pid)) is not None
+        parent.kill()
+        wait_for(lambda: process_start(int(pid)) is None)  # its input is still open: the pipe is this test's
+
+
+def test_gateways_workers_end_with_a_killed_supervisor(tmp_path: Path) -> None:
+    settings = GatewaySettings(root=str(tmp_path), model_name="demo", port=0, workers=2)
+    (tmp_path / "settings.json").write_text(settings.model_dump_json(exclude={"root"}))
+    folder = Store(tmp_path).path(layout.gateway("demo"))
+    command = [sys.executable, "-m", "pipeline.rollout.gateway", str(tmp_path / "settings.json"), str(tmp_path)]
+    with subprocess.Popen(command) as supervisor:
+        wait_for(lambda: (folder / "address.json").exists() and len(children(supervisor.pid)) >= 2)
+        address = running_address(folder)
+        assert address is not None
+        wait_for(lambda: is_up(address.url))
+        workers = children(supervisor.pid)
+        os.kill(supervisor.pid, signal.SIGKILL)
+    wait_for(lambda: all(process_start(pid) is None for pid in workers))
+    assert running_address(folder) is None
+
+
+def is_up(url: str) -> bool:
+    try:
+        return httpx2.get(f"{url}/-/split", trust_env=False).status_code == 200
+    except httpx2.TransportError:
+        return False

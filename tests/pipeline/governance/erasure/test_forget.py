@@ -1,0 +1,320 @@
+"""Forgetting a user for real: a lake, MLflow and every file that the stages leave, before and after."""
+
+import gzip
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import boto3
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.core import audit
+from pipeline.core.storage import ModelRef, Store, digest_dir, digest_json
+from pipeline.governance.erasure import forget, preview
+from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.proof import Affected
+from pipeline.registry import versions
+from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rollout.blocks import blocks
+from pipeline.rollout.fold import read_state
+from pipeline.rollout.propose import champion
+from pipeline.rollout.record import Phase, RolloutStep, append, step_event
+from pipeline.traces.erased import erased_users
+from pipeline.traces.lake import LakeConfig, open_lake
+from pipeline.traces.lake.files import write_files
+from pipeline.traces.pii import pseudonym
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import SCHEMA
+from tests.contexts import KEYS, mark_of, stage_context
+from tests.pipeline.governance.erasure.conftest import ANN, BOB, CYD, DAYS, NAME, NOW, Place, World, row, secret
+from tests.pipeline.governance.erasure.looking import erase, holding, words_of
+
+pytestmark = pytest.mark.slow
+
+
+def test_no_byte_of_the_user_is_left_and_the_others_stay(world: World) -> None:
+    root = world.place.root
+    before = holding(root, *words_of(ANN))
+    assert {name.split("/")[0] for name in before} >= {"lake", "production", "traces", "iterations"}
+    files = {Path(name).name for name in before}
+    assert {"pairs.parquet", "prompts.parquet", "groups.parquet", "thumbs.parquet", "data.parquet"} <= files
+    assert {"half.parquet", "held_out.parquet", "step-000001.parquet", "train.parquet"} <= files
+    folders = {Path(name).parent.name for name in before if "reward" in name}
+    assert folders >= {"reward_labels", ".reward_labels.0f", *DAYS[:2]}, "labels, and what was found about each"
+    proof = erase(world.place)
+    assert holding(root, *words_of(ANN)) == set()
+    assert proof.remains == ()
+    assert proof.swept_files > 0
+    with open_lake(world.place.lake) as lake:
+        rows = lake.read(DAYS, lake.snapshot, ["user_id", "messages"]).to_pylist()
+    assert [r["user_id"] for r in rows].count(BOB) == 18
+    assert [r["user_id"] for r in rows].count(CYD) == 6
+    kept = holding(root, secret(BOB))
+    assert any("production" in name for name in kept)
+    for each in (world.first, world.second):
+        assert any(name.startswith(each.path("reward_labels/")) for name in kept), "others keep their labels"
+    labels = [pq.read_table(path) for path in root.glob(world.first.path("reward_labels/*.parquet"))]
+    assert {user for table in labels for user in table["user_id"].to_pylist()} == {BOB}
+    left = [json.loads(line) for path in root.glob("rewards/findings/*/*.jsonl") for line in path.open()]
+    assert {line["user_id"] for line in left} == {BOB, CYD}
+
+
+def test_a_reward_model_of_their_thumbs_is_affected(world: World) -> None:
+    store, models = world.place.store, {}
+    for iteration in (world.first, world.second):
+        folder = store.path(iteration.path("reward_model", "model"))
+        folder.mkdir(parents=True)
+        (folder / "head.safetensors").write_text(f"weights of {iteration.id}")
+        rows = store.path(iteration.path("reward_model_rows"))
+        rows.mkdir()
+        text = secret(ANN if iteration is world.first else CYD)
+        pq.write_table(pa.table({"completion": [text]}), rows / "rows.parquet")  # of a training that was killed
+        models[iteration.id] = ModelRef(uri=str(folder), digest=digest_dir(folder))
+        report = RewardModelReport(iteration=iteration.id, model=models[iteration.id])
+        store.write(iteration.path("reward_model.json"), report)
+    proof = erase(world.place)
+    hers, others = models[world.first.id], models[world.second.id]
+    assert f"{world.first.id}/reward model {hers.digest}" in proof.affected.checkpoints
+    assert hers.digest in proof.affected.digests
+    assert others.digest not in str(proof.affected)
+    assert digest_dir(store.path(hers.uri)) == hers.digest, "weights are blocked, not deleted"
+    assert not store.path(world.first.path("reward_model_rows")).exists()
+    assert store.path(world.second.path("reward_model_rows")).exists()
+    assert any(hers.digest in block.digests for block in blocks(store))
+
+
+def test_what_is_affected_is_listed_exactly(world: World) -> None:
+    proof = erase(world.place)
+    first, second, third = world.first, world.second, world.third
+    assert proof.rows == {DAYS[0]: 6, DAYS[1]: 6}
+    assert proof.affected.datasets == tuple(sorted({first.dataset.digest, third.dataset.digest}))
+    assert proof.affected.iterations == tuple(sorted({first.id, third.id}))
+    assert proof.affected.versions == ("demo version 1", "demo version 3")
+    assert proof.affected.inherited == ("demo version 2",)
+    assert proof.affected.undetermined == ()
+    assert {world.place.model(each).digest for each in (first, third)} <= set(proof.affected.digests)
+    assert f"{first.id}/step-000001" in proof.affected.checkpoints
+    assert len(proof.affected.checkpoints) == 6
+    assert not any(name.startswith(second.id) for name in proof.affected.checkpoints)
+    assert not world.place.store.path(f"traces/datasets/{first.dataset.digest}.json").exists()
+    assert world.place.store.path(f"traces/datasets/{second.dataset.digest}.json").exists()
+
+
+def test_the_days_still_add_up_per_file(world: World) -> None:
+    before = world.place.reports()
+    proof = erase(world.place)
+    with open_lake(world.place.lake) as lake:
+        digests = lake.digests()
+    for day, report in world.place.reports().items():
+        assert report.digest == digests[day]
+        assert report.seen == before[day].seen
+        gone = 6 if day in DAYS[:2] else 0
+        assert report.admitted == before[day].admitted - gone
+        assert [f.rejected.get(Reason.ERASED, 0) for f in report.files] == ([4, 2] if gone else [0, 0])
+        assert report.erased == ((proof.id,) if gone else ())
+        lines = [json.loads(x) for x in world.place.store.path(f"traces/rejected/{day}.jsonl").read_text().splitlines()]
+        assert len(lines) == sum(report.rejected.values())
+        assert sum(line["reason"] == "erased" for line in lines) == gone
+        assert any(line["trace_id"] == "trace-of-nobody" for line in lines)
+
+
+def test_anothers_row_keeps_the_trace_that_both_have(world: World) -> None:
+    trace = row(str(pseudonym(ANN)), DAYS[0], 0)["trace_id"]
+    world.place.govern(DAYS[2], [{**row(BOB, DAYS[2], 0), "trace_id": trace}, row(CYD, DAYS[2], 1)])
+    proof = erase(world.place)
+    with open_lake(world.place.lake) as lake:
+        rows = lake.read(DAYS[2:], lake.snapshot, ["user_id", "trace_id"]).to_pylist()
+    assert {"user_id": BOB, "trace_id": trace} in rows
+    assert proof.remains == ()
+
+
+def test_blocked_versions_are_refused_and_mlflow_says_why(world: World) -> None:
+    place = world.place
+    proof = erase(place)
+    assert place.propose(world.first) == (f"version 1 is blocked: it learned from data that erasure {proof.id} removed")
+    client = versions.mlflow_client(place.tracking_uri)
+    for number, is_blocked in (("1", True), ("2", False), ("3", True)):
+        tags = client.get_model_version(NAME, number).tags
+        assert tags.get("blocked") == (f"erasure {proof.id}" if is_blocked else None)
+        assert ("learned from data" in tags.get("blocked_reason", "")) is is_blocked
+    assert [each.proof for each in blocks(place.store)] == [proof.id]
+
+
+def test_no_file_of_mlflow_is_changed(world: World) -> None:
+    def files() -> dict[Path, bytes]:
+        every = (path for path in world.place.store.path("mlflow").rglob("*") if path.is_file())
+        return {path: path.read_bytes() for path in every if path.suffix != ".db"}
+
+    before = files()
+    erase(world.place)
+    assert before and files() == before
+
+
+def test_a_rollout_of_a_blocked_candidate_is_taken_back(world: World) -> None:
+    assert world.place.propose(world.first) == ""
+    erase(world.place)
+    state = read_state(world.place.store, NAME)
+    assert state.phase is Phase.ROLLING_BACK
+    assert not state.quarantine
+    assert "is blocked" in state.reason
+
+
+def promote(place: Place) -> None:
+    state = read_state(place.store, NAME)
+    path = [(Phase.GATED, 0)]
+    for stage in range(3):
+        path += [(Phase.SHIFTING, stage), (Phase.OBSERVING, stage)]
+    for phase, stage in [*path, (Phase.PROMOTED, 2)]:
+        assert append(place.store, NAME, state, step_event(state, 1.0, RolloutStep(phase, "", stage=stage)))
+        state = read_state(place.store, NAME)
+
+
+def test_champion_that_learned_from_the_data_is_in_the_proof(world: World) -> None:
+    world.place.propose(world.first)
+    promote(world.place)
+    proof = erase(world.place)
+    serving = champion(world.place.store, NAME)
+    assert serving is not None
+    assert serving.version == 1
+    assert proof.champion == "demo version 1 is the champion and serves on; replace it to end that"
+
+
+def test_withdrawn_consent_takes_the_rows_from_its_date_on(world: World) -> None:
+    since = datetime(2026, 1, 6, 3)
+    proof = erase(world.place, BOB, since)
+    assert proof.rows == {DAYS[1]: 3, DAYS[2]: 6}
+    assert proof.affected.iterations == tuple(sorted({world.first.id, world.second.id}))
+    with open_lake(world.place.lake) as lake:
+        assert lake.rows_of({BOB}, None) == {DAYS[0]: 6, DAYS[1]: 3}
+    raw = gzip.decompress(world.place.store.path(f"production/observations_v2/{DAYS[1]}.jsonl.gz").read_bytes())
+    hours = [json.loads(x)["start_time"][11:13] for x in raw.splitlines() if BOB.encode() in x]
+    assert hours == ["00", "01", "02"]
+    (listed,) = erased_users(world.place.store).users
+    assert (listed.mark, listed.since) == (mark_of(BOB), since.replace(tzinfo=UTC))
+    both = erase(world.place, BOB)
+    assert both.rows == {DAYS[0]: 6, DAYS[1]: 3}
+    assert both.id != proof.id
+    assert [(u.mark, u.since) for u in erased_users(world.place.store).users] == [(mark_of(BOB), None)]
+    assert holding(world.place.root, BOB) == set()
+
+
+def test_an_unknown_user_is_a_clear_result_and_still_on_the_list(world: World) -> None:
+    reports = world.place.reports()
+    proof = erase(world.place, "user-nobody-9")
+    assert not proof.has_matches
+    assert proof.rows == {}
+    assert world.place.reports() == reports
+    assert [u.mark for u in erased_users(world.place.store).users] == [mark_of("user-nobody-9")]
+    assert world.place.propose(world.first) == ""
+
+
+def test_a_repetition_appends_a_proof_and_changes_none(world: World) -> None:
+    first = erase(world.place)
+    before = contents(world.place.root)
+    second = erase(world.place)
+    assert (second.follows, second.places, second.affected) == (first.id, {}, Affected())
+    after = contents(world.place.root)
+    new = {name for name in after if name not in before}
+    assert new == {f"erasures/{second.id}.json"}
+    assert {name for name in before if after.get(name) != before[name]} <= {"audit/log.jsonl", "audit/head.json"}
+    assert [e.kind for e in audit.entries(world.place.store)].count("erasure") == 2
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_the_preview_counts_what_goes_and_changes_nothing(world: World) -> None:
+    place, before = world.place, contents(world.place.root)
+    context = stage_context(place.store, place.lake, name=NAME)
+    found = preview(context, Person.named(ANN), place.tracking_uri)
+    assert {name: content for name, content in contents(place.root).items() if ".db" not in name} == {
+        name: content for name, content in before.items() if ".db" not in name
+    }
+    proof = erase(place)
+    assert (found.places, found.affected) == (proof.places, proof.affected)
+    assert found.places["governed table"] == {DAYS[0]: 6, DAYS[1]: 6}
+    assert preview(context, Person.named(ANN), place.tracking_uri).places == {}
+
+
+def test_where_nobody_made_mlflows_database_none_is_made(world: World, tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+    context = stage_context(world.place.store, world.place.lake, name=NAME)
+    proof = forget(context, Person.named(ANN), registry_uri=f"sqlite:///{database}", now=NOW)
+    assert proof.affected.iterations and not database.exists()
+
+
+def test_the_proof_and_the_audit_entry_name_nobody(world: World) -> None:
+    proof = erase(world.place)
+    (entry,) = [e for e in audit.entries(world.place.store) if e.kind == "erasure"]
+    assert (entry.subject, entry.detail["proof"]) == (proof.id, digest_json(proof))
+    assert mark_of(ANN) not in str(entry.detail) and proof.mark == mark_of(ANN)
+    assert not audit.verify(world.place.store).flaw
+
+
+def test_erasure_knows_who_was_in_what_the_last_one_removed(world: World) -> None:
+    erase(world.place, ANN)
+    proof = erase(world.place, BOB)
+    assert proof.affected.iterations == tuple(sorted({world.first.id, world.second.id, world.third.id}))
+    assert proof.affected.undetermined == ()
+    later = erase(world.place, CYD)
+    assert later.affected.iterations == (world.second.id,)
+    assert holding(world.place.root, ANN, BOB, CYD) == set()
+
+
+def test_erasure_leaves_an_inconsistent_day_to_the_stage(world: World) -> None:
+    day, store = DAYS[0], world.place.store
+    report = world.place.reports()[day]
+    store.write(f"traces/days/{day}.json", report.model_copy(update={"digest": "of another attempt"}))
+    proof = erase(world.place)
+    assert proof.rows[day] == 6
+    assert world.place.reports()[day].digest == "of another attempt"
+    with open_lake(world.place.lake) as lake:
+        assert lake.rows_of({str(pseudonym(ANN))}, None) == {}
+        assert lake.digests()[day] != "of another attempt"
+
+
+def test_an_empty_id_forgets_nobody(world: World) -> None:
+    with pytest.raises(ValueError, match="Give the id"):
+        erase(world.place, " ")
+
+
+def objects(bucket: str) -> bytes:
+    """Every version of every object of the bucket, Parquet decoded."""
+    s3, result = boto3.client("s3"), b""
+    for version in s3.list_object_versions(Bucket=bucket).get("Versions", ()):
+        content = s3.get_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])["Body"].read()
+        result += content
+        if version["Key"].endswith(".parquet"):
+            result += json.dumps(pq.read_table(pa.BufferReader(content)).to_pylist(), default=str).encode()
+    return result
+
+
+def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Path) -> None:
+    boto3.client("s3").put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    endpoint = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"]}
+    keys = {"s3.access-key-id": "test", "s3.secret-access-key": "test"}
+    config = LakeConfig(
+        catalogue="sqlite",
+        uri=f"sqlite:///{tmp_path}/catalog.db",
+        warehouse=f"s3://{bucket}/lake",
+        properties={**endpoint, **keys},
+    )
+    with open_lake(config) as lake:
+        for day in DAYS[:2]:
+            rows = [row(user, day, n) for user in (BOB, CYD) for n in range(3)]
+            batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+            lake.replace_day(day, write_files(config, day, "part", [batch]), "digest")
+    assert secret(BOB).encode() in objects(bucket)
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    proof = forget(
+        stage_context(Store(tmp_path / "data", KEYS), config, name=NAME), Person.named(BOB), registry_uri=uri, now=NOW
+    )
+    assert proof.rows == {DAYS[0]: 3, DAYS[1]: 3}
+    assert proof.remains == ()
+    left = objects(bucket)
+    assert not [word for word in words_of(BOB) if word.encode() in left]
+    assert secret(CYD).encode() in left

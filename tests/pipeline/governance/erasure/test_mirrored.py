@@ -1,0 +1,187 @@
+"""Copies of checkpoints that an erasure reaches, in a folder and in S3, however it is interrupted."""
+
+from __future__ import annotations
+
+import fcntl
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.client import BaseClient
+
+from pipeline.core.storage import Store
+from pipeline.governance.erasure import mirrored
+from pipeline.governance.erasure.late import blocked_iteration
+from pipeline.governance.erasure.proof import proof_name
+from pipeline.rollout.blocks import ErasureBlock, block
+from pipeline.training.checkpoints.mirror_places import place_of, remember
+from pipeline.training.checkpoints.mirror_removal import CLAIM, mark_of
+from pipeline.training.journal import TrainingJournal
+from tests.contexts import KEYS
+from tests.pipeline.governance.erasure.conftest import BOB, NOW, World
+from tests.pipeline.governance.erasure.crashes import crashed_at_every_write
+from tests.pipeline.governance.erasure.looking import erase
+from tests.servers import s3
+
+ITERATION, PLAN = "itr-0123", "p" * 64
+FOLDER = PLAN[:12]
+STEPS = ("step-000005", "step-000010")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A training that saved something."""
+    result = Store(tmp_path / "data", KEYS)
+    TrainingJournal(result.path("iterations", ITERATION, "training", "journal.jsonl")).add("saved", 5)
+    return result
+
+
+def uploaded(root: Path) -> Path:
+    for step in STEPS:
+        (root / FOLDER / step).mkdir(parents=True)
+        (root / FOLDER / step / "weights").write_text("learned")
+    (root / FOLDER / CLAIM).write_text("{}")
+    return root / FOLDER
+
+
+def left(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+@pytest.mark.slow
+def test_copies_of_what_learned_are_gone_and_others_stay(world: World) -> None:
+    place = world.place
+    proof = erase(place)
+    assert proof.remains == () and proof.outside == ()
+    for each in (world.first, world.third):
+        folder = place.mirrored(each)
+        assert left(folder) == {CLAIM, mark_of(each.id)}
+        assert f"{folder.relative_to(place.root)}/step-000001" in proof.places["copies of checkpoints in mirrors"]
+    assert left(place.mirrored(world.second)) == {CLAIM, "step-000001"}, "it never saw her rows"
+    assert erase(place).places == {}
+    assert place.store.path(world.first.path("training/checkpoints/step-000001")).exists(), "models here are blocked"
+    assert erase(place, BOB).remains == () and left(place.mirrored(world.second)) == {CLAIM, mark_of(world.second.id)}
+
+
+@pytest.mark.slow
+def test_what_a_killed_trainer_left_goes_with_the_next_stage(world: World) -> None:
+    place, proof = world.place, erase(world.place)
+    (place.mirrored(world.first) / "step-000009").mkdir()
+    assert blocked_iteration(place.store, place.tracking_uri, world.first, NOW)
+    assert "step-000009" not in left(place.mirrored(world.first))
+    assert place.store.path(proof_name(proof.id)).exists()
+
+
+def test_every_mirror_that_a_training_ever_had_is_reached(store: Store, tmp_path: Path) -> None:
+    folders = [uploaded(tmp_path / name) for name in ("first", "second")]
+    for name in ("first", "second"):
+        for _ in range(2):
+            remember(store, ITERATION, place_of(f"file://{tmp_path}/{name}", PLAN))
+    assert list(mirrored.remove(store, [ITERATION])) == [f"{folder}/{step}" for folder in folders for step in STEPS]
+    assert mirrored.remains(store, [ITERATION]) == []
+    assert [left(folder) for folder in folders] == [{CLAIM, mark_of(ITERATION)}] * 2
+
+
+def test_a_mirror_that_is_not_mounted_is_not_called_clean(store: Store, tmp_path: Path) -> None:
+    remember(store, ITERATION, place_of(str(tmp_path / "mirror"), PLAN))
+    assert list(mirrored.remove(store, [ITERATION])) == []
+    (line,) = mirrored.remains(store, [ITERATION])
+    assert line.startswith(f"{tmp_path}/mirror/{FOLDER}: nothing of iteration {ITERATION}'s training is there")
+    assert not (tmp_path / "mirror").exists(), "no mark is left where the disk is missing"
+    folder = uploaded(tmp_path / "mirror")  # it is mounted
+    assert mirrored.remains(store, [ITERATION]) == [] and left(folder) == {CLAIM, mark_of(ITERATION)}
+
+
+def test_a_mirror_of_a_training_that_saved_nothing_is_closed(tmp_path: Path) -> None:
+    store = Store(tmp_path / "data", KEYS)
+    remember(store, ITERATION, place_of(str(tmp_path / "mirror"), PLAN))
+    assert mirrored.remains(store, [ITERATION]) == []
+    assert left(tmp_path / "mirror" / FOLDER) == {mark_of(ITERATION)}
+
+
+def test_a_trainer_at_work_may_still_upload(store: Store, tmp_path: Path) -> None:
+    uploaded(tmp_path / "mirror")
+    remember(store, ITERATION, place_of(str(tmp_path / "mirror"), PLAN))
+    with store.path("iterations", ITERATION, "training", "writer.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        (line,) = mirrored.remains(store, [ITERATION])
+        assert "is being trained, and an upload may end after this" in line
+    assert mirrored.remains(store, [ITERATION]) == []
+
+
+def test_a_store_of_another_kind_is_its_owners(store: Store) -> None:
+    remember(store, ITERATION, place_of("gs://bucket/runs", PLAN))
+    line = f"gs://bucket/runs: delete the checkpoints of iteration {ITERATION}, which learned from the user's rows"
+    assert mirrored.outside(store, [ITERATION]) == (line,) and mirrored.remains(store, [ITERATION]) == []
+    assert list(mirrored.remove(store, [ITERATION])) == []
+
+
+def test_upkeep_clears_mirrors_of_blocked_trainings_again(store: Store, tmp_path: Path) -> None:
+    folder, log = uploaded(tmp_path / "mirror"), list[str]()
+    remember(store, ITERATION, place_of(str(tmp_path / "mirror"), PLAN))
+    mirrored.tidy(store, log.append)
+    assert set(STEPS) < left(folder), "nothing blocks it"
+    block(store, ErasureBlock(proof="e", digests=(), iterations=(ITERATION,)))
+    mirrored.tidy(store, log.append)
+    assert left(folder) == {CLAIM, mark_of(ITERATION)}
+    assert log == [f"{folder}/{step}, of a training that an erasure blocked, is deleted" for step in STEPS]
+
+
+@pytest.fixture
+def client(bucket: str) -> Any:
+    result = boto3.client("s3")
+    result.put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+    return result
+
+
+def upload(client: Any, bucket: str) -> None:
+    """Two checkpoints, the first of which retention has hidden, and one that was cut."""
+    for name in (CLAIM, *(f"{step}/{file}" for step in STEPS for file in ("weights", "manifest.json"))):
+        client.put_object(Bucket=bucket, Key=f"runs/{FOLDER}/{name}", Body=b"learned")
+    client.delete_object(Bucket=bucket, Key=f"runs/{FOLDER}/{STEPS[0]}/weights")
+    client.create_multipart_upload(Bucket=bucket, Key=f"runs/{FOLDER}/step-000015/weights")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.variant), True])
+def test_a_crash_at_any_call_of_s3_ends_the_same(store: Store, bucket: str, client: Any, after: bool) -> None:
+    upload(client, bucket)
+    remember(store, ITERATION, place_of(f"s3://{bucket}/runs", PLAN))
+    notes, remains = set[str](), list[list[str]]()
+
+    def work() -> None:
+        for name in mirrored.remove(store, [ITERATION]):
+            notes.add(name)  # on record before it is done, as `forget` does
+        remains.append(mirrored.remains(store, [ITERATION]))
+
+    crashes = crashed_at_every_write(work, [(BaseClient, "_make_api_call")], after)
+    assert crashes > 10
+    assert remains == [[]]
+    assert notes == {f"s3://{bucket}/runs/{FOLDER}/{step}" for step in (*STEPS, "step-000015")}
+    listed = client.list_object_versions(Bucket=bucket)
+    names = {each["Key"].rpartition("/")[2] for each in (*listed["Versions"], *listed.get("DeleteMarkers", ()))}
+    assert names == {CLAIM, mark_of(ITERATION)}
+
+
+@pytest.mark.slow
+def test_s3_that_dies_meanwhile_remains_and_heals(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3() as endpoint:
+        for name, value in {"ENDPOINT_URL": endpoint, "ACCESS_KEY_ID": "a", "SECRET_ACCESS_KEY": "b"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+        client = boto3.client("s3")
+        client.create_bucket(Bucket="dying")
+        upload(client, "dying")
+        remember(store, ITERATION, place_of("s3://dying/runs", PLAN))
+        removing = mirrored.remove(store, [ITERATION])
+        assert next(removing).endswith(STEPS[0])
+    assert list(removing) == [f"s3://dying/runs/{FOLDER}/{step}" for step in (STEPS[1], "step-000015")]
+    (line,) = mirrored.remains(store, [ITERATION])
+    assert line.startswith(f"s3://dying/runs/{FOLDER}: S3 cannot be reached")
+    with s3() as endpoint:  # what it holds is one for the whole process
+        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+        assert mirrored.remains(store, [ITERATION]) == []
+        assert boto3.client("s3").list_objects_v2(Bucket="dying")["KeyCount"] == 2

@@ -1,0 +1,93 @@
+"""An erasure between two runs of the traces stage: what the stage makes of it, and of rows that come back."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.core.storage import Store
+from pipeline.governance.erasure import forget
+from pipeline.governance.erasure.owner import Person
+from pipeline.traces.lake import local_lake, open_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.pii import pseudonym
+from pipeline.traces.records import DayReport, Reason
+from tests.contexts import stage_context
+from tests.pipeline.governance.erasure.looking import holding
+from tests.pipeline.traces.conftest import NOW, Run, export, observation, run, score, store, write
+
+pytestmark = pytest.mark.slow
+
+__all__ = ["export", "run", "store"]  # the stage's own fixtures
+FIRST, SECOND = "observations_v2/2026-01-05.jsonl.gz", "observations_v2/2026-01-06.jsonl.gz"
+MAIL = "ann@example.com"
+
+
+def erase(store: Store, user: str, tmp_path: Path) -> Any:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    return forget(stage_context(store), Person.named(user), registry_uri=uri, now=NOW)
+
+
+def rows(export: Path, *more: dict[str, Any]) -> None:
+    """Two of Ann's on the first day, one of Bob's on each."""
+    write(export, FIRST, [*(observation(n, user_id=u) for n, u in enumerate((MAIL, "bob", MAIL), start=1)), *more])
+    write(export, SECOND, [observation(4, user_id="bob", start_time="2026-01-06 10:00:00.000000")])
+    write(export, "scores/2026-01-05.jsonl", [score(1, 1, 1.0)])
+
+
+def test_stage_accepts_the_accounts_of_an_erasure(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
+    rows(export)
+    before = run()
+    proof = erase(store, MAIL, tmp_path)
+    assert proof.rows == {"2026-01-05": 2}
+    with open_lake(local_lake(store)) as lake:
+        snapshot = lake.snapshot
+    after = run()
+    with open_lake(local_lake(store)) as lake:
+        assert lake.snapshot == snapshot, "no day was made again"
+    assert (after.seen, after.admitted) == (before.seen, before.admitted - 2)
+    assert after.rejected == {Reason.ERASED: 2}
+    assert after.iteration.id != before.iteration.id
+    assert read(store, local_lake(store), after.iteration.dataset, ["user_id"])["user_id"].to_pylist() == ["bob", "bob"]
+    with pytest.raises(ValueError, match="Materialise"):
+        read(store, local_lake(store), before.iteration.dataset)
+
+
+def test_erased_rows_that_come_back_are_rejected(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
+    rows(export)
+    run()
+    erase(store, MAIL, tmp_path)
+    rows(export, observation(5, user_id=MAIL), observation(6, user_id="bob"))
+    again = run()
+    assert again.rejected == {Reason.ERASED: 3}
+    assert again.admitted == 3
+    assert holding(store.root, MAIL, str(pseudonym(MAIL))) == set()
+
+
+def test_an_erasure_leaves_what_the_stage_would_have_made(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
+    """The account after an erasure equals the account of a day that was read after it, but for the ledger's order."""
+    rows(export)
+    run()
+    erase(store, MAIL, tmp_path)
+    ours = {p.name: p.read_text() for p in store.path("traces", "days").glob("*.json")}
+    for path in store.path("traces", "days").glob("*.json"):
+        path.unlink()
+    run()
+    assert {p.name: p.read_text() for p in store.path("traces", "days").glob("*.json")} == ours
+
+
+def test_a_day_without_a_report_is_made_again_without_the_user(
+    run: Run, store: Store, export: Path, tmp_path: Path
+) -> None:
+    rows(export)
+    run()
+    store.path("traces/days/2026-01-05.json").unlink()
+    erase(store, MAIL, tmp_path)
+    after = run()
+    assert (after.admitted, after.rejected) == (2, {Reason.ERASED: 2})
+    report = store.read("traces/days/2026-01-05.json", DayReport)
+    assert report is not None
+    assert len(report.erased) == 1
+    lines = store.path("traces/rejected/2026-01-05.jsonl").read_text().splitlines()
+    assert [json.loads(line)["reason"] for line in lines] == ["erased", "erased"]

@@ -1,0 +1,92 @@
+"""KTO's and SFT's own settings: balance of the two kinds of thumbs, what is refused, what a step takes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from pipeline.recipe.methods import KTO, SFT
+from pipeline.recipe.methods.answers import TokenisedAnswers
+from pipeline.recipe.methods.thumb_trainer import thumb_dataset
+
+
+class Setup(SimpleNamespace):
+    """As much of a TrainerSetup as arguments ask for, on one device."""
+
+    def shared_arguments(self) -> dict[str, Any]:
+        return {"output_dir": "trl", "use_cpu": True, "bf16": False}
+
+    def batch_arguments(self, trainer_args: dict[str, Any], examples: int) -> dict[str, int]:
+        size = trainer_args.get("per_device_train_batch_size", examples)
+        return {"per_device_train_batch_size": size, "gradient_accumulation_steps": examples // size}
+
+    def rows(self, columns: tuple[str, ...]) -> dict[str, list[bool]]:
+        return {"label": [True, True, True, False]}
+
+    def context(self) -> int:
+        return 256
+
+
+@pytest.mark.parametrize(("up", "down"), [(50, 50), (90, 10), (10, 90), (150, 750)])
+def test_both_kinds_weigh_the_same_in_all(up: int, down: int) -> None:
+    liked, disliked = KTO().class_weights([True] * up + [False] * down)
+    assert liked * up == pytest.approx(disliked * down)
+    assert liked * up + disliked * down == pytest.approx(up + down), "a row weighs 1 on average"
+
+
+def test_the_weight_of_the_rarer_kind_is_bounded() -> None:
+    for labels in ([True] * 299 + [False], [False] * 299 + [True]):
+        rarer = labels[-1]
+        liked, disliked = KTO(max_class_weight=4.0).class_weights(labels)
+        assert (liked / disliked if rarer else disliked / liked) == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize("labels", [[True] * 5, [False] * 5, []])
+def test_one_kind_of_thumbs_is_refused(labels: list[bool]) -> None:
+    with pytest.raises(ValueError, match=r"thumbs of both kinds, and these are \d up and \d down: collect"):
+        KTO().usable([{"label": label} for label in labels])
+
+
+def test_a_device_with_one_row_at_once_is_refused() -> None:
+    with pytest.raises(ValidationError, match="batch_size"):
+        KTO(batch_size=1)
+    alone: Any = Setup()
+    with pytest.raises(ValueError, match="two rows and more at once on a device"):
+        KTO(trainer_args={"per_device_train_batch_size": 1}).arguments(alone)
+
+
+def test_arguments_are_those_of_the_recipe() -> None:
+    setup: Any = Setup()
+    found: Any = KTO(beta=0.3, loss_type="apo_zero_unpaired", max_class_weight=10).arguments(setup)
+    assert (found.beta, found.loss_type, found.max_length) == (0.3, "apo_zero_unpaired", 256)
+    assert (found.desirable_weight * 3, found.train_sampling_strategy) == (found.undesirable_weight, "sequential")
+    other: Any = SFT(loss_type="dft").arguments(setup)
+    assert (other.loss_type, other.max_length, other.train_sampling_strategy) == ("dft", None, "sequential")
+
+
+@pytest.mark.parametrize("name", ["beta", "desirable_weight", "train_sampling_strategy", "sync_ref_model", "seed"])
+def test_kto_refuses_what_is_decided_elsewhere(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"trainer_args: {name} would override"):
+        KTO(trainer_args={name: 1})
+
+
+@pytest.mark.parametrize("name", ["packing", "shuffle_dataset", "completion_only_loss", "max_length", "eos_token"])
+def test_sft_refuses_what_is_decided_elsewhere(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"trainer_args: {name} would override"):
+        SFT(trainer_args={name: 1})
+
+
+def test_each_row_has_the_answer_of_its_neighbour_on_the_device() -> None:
+    answers = TokenisedAnswers([[0]] * 5, [[n] for n in range(1, 6)])
+    rows = thumb_dataset(answers, [True] * 5, at_once=2)
+    assert rows["KL_completion_ids"][:] == [[2], [1], [4], [3], [5]]
+
+
+def test_work_counts_passes_without_a_gradient() -> None:
+    kto, apo = KTO().work(10, 20), KTO(loss_type="apo_zero_unpaired").work(10, 20)
+    assert kto.trained == apo.trained == 100 * 32 * 30
+    assert (kto.flops_per_parameter, apo.flops_per_parameter) == (12 * kto.trained, 8 * kto.trained)
+    assert SFT().work(10, 20).flops_per_parameter == 6 * 100 * 16 * 30

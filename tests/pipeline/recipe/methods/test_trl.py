@@ -1,0 +1,80 @@
+"""What GroupTrainer overrides in TRL has no public name: a release that changes it fails here, not in a training."""
+
+import ast
+import inspect
+import textwrap
+from typing import Any
+
+import pytest
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.kto_trainer import KTOTrainer
+from trl.trainer.sft_trainer import SFTTrainer
+
+from pipeline.recipe.methods.group_trainer import GroupTrainer
+from pipeline.recipe.methods.thumb_trainer import ThumbTrainer
+from pipeline.training.sentinel import SAMPLING_GAP
+
+PARAMETERS = {
+    "_generate_single_turn": ["self", "prompt_ids", "images", "multimodal_fields", "num_generations"],
+    "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
+    "_get_per_token_logps_and_entropies": ["self", "model", "input_ids", "attention_mask", "logits_to_keep"],
+    "_generate": ["self", "prompts"],
+    "_generate_and_score_completions": ["self", "inputs"],
+}
+"""As TRL 1.16 has them; parameters that follow have defaults."""
+
+
+def body(name: str) -> ast.FunctionDef:
+    (function,) = ast.parse(textwrap.dedent(inspect.getsource(getattr(GRPOTrainer, name)))).body
+    assert isinstance(function, ast.FunctionDef)
+    return function
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_trl_has_the_method_that_is_overridden(name: str) -> None:
+    parameters = list(inspect.signature(getattr(GRPOTrainer, name)).parameters.values())
+    wanted = PARAMETERS[name]
+    assert [each.name for each in parameters[: len(wanted)]] == wanted
+    assert all(each.default is not inspect.Parameter.empty for each in parameters[len(wanted) :])
+
+
+def test_nothing_else_private_of_trl_is_overridden() -> None:
+    overridden = {name for name in vars(GroupTrainer) if hasattr(GRPOTrainer, name) and not name.startswith("__")}
+    assert overridden == set(PARAMETERS)
+
+
+def test_trl_generates_what_dynamic_sampling_hands_on() -> None:
+    """Eight values, in this order: GroupTrainer gives TRL back what an earlier round drew."""
+    (returned,) = [node for node in ast.walk(body("_generate")) if isinstance(node, ast.Return)][-1:]
+    assert isinstance(returned.value, ast.Tuple)
+    names = [each.id for each in returned.value.elts if isinstance(each, ast.Name)]
+    assert names == [
+        "prompt_ids", "completion_ids", "tool_mask", "completions", "logprobs", "extra_fields", "images", "tool_images",
+    ]  # fmt: skip
+
+
+def test_trl_returns_and_logs_what_is_read() -> None:
+    keys = {node.value for node in ast.walk(body("_generate_and_score_completions")) if isinstance(node, ast.Constant)}
+    used: list[Any] = ["prompt_mask", "completion_mask", "advantages", "old_per_token_logps", "ref_per_token_logps"]
+    assert {*used, SAMPLING_GAP} <= keys
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["_metrics", "_logs"])
+def test_trl_has_the_attribute_that_is_read(name: str) -> None:
+    assert f"self.{name}" in inspect.getsource(GRPOTrainer)
+
+
+def test_trl_prepares_thumbs_where_that_is_overridden() -> None:
+    overridden = {name for name in vars(ThumbTrainer) if hasattr(KTOTrainer, name) and not name.startswith("__")}
+    assert overridden == {"_prepare_dataset", "log"}
+    assert list(inspect.signature(KTOTrainer._prepare_dataset).parameters) == [
+        "self", "dataset", "processing_class", "args", "dataset_name",
+    ]  # fmt: skip
+    assert 'self._metrics[mode]["kl"].append' in inspect.getsource(KTOTrainer)
+
+
+def test_trl_takes_rows_with_ids_and_labels_as_they_are() -> None:
+    source = inspect.getsource(SFTTrainer._prepare_dataset)
+    assert 'is_processed = "input_ids" in column_names' in source
+    assert 'if "labels" not in column_names:' in source

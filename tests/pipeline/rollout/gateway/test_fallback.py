@@ -1,0 +1,286 @@
+"""What a caller gets, and what is recorded, when a slot fails: before its first byte, after it, or in the answer."""
+
+import gzip
+import json
+import socket
+import threading
+import time
+
+import pytest
+
+from tests.pipeline.rollout.gateway.slot_server import cut, event, events, response, stream, whole
+from tests.pipeline.rollout.gateway.world import awaited, text_of, user_of
+
+ERROR = json.dumps({"error": {"message": "out of memory", "code": 500}}).encode()
+FAILURES = {
+    "disconnected": b"",
+    "500": response(ERROR, 500),
+    "502": response(b"bad gateway", 502, "text/html"),
+    "503": response(ERROR, 503),
+    "504": response(ERROR, 504),
+    "429": response(ERROR, 429),
+    "404": response(ERROR, 404),
+    "error_in_response": response(ERROR),
+    "invalid_response": response(b"<html>"),
+}
+
+
+def content_of(body: str) -> str:
+    pieces = [json.loads(line[6:]) for line in body.splitlines() if line.startswith("data: {")]
+    return "".join(piece["choices"][0]["delta"].get("content", "") for piece in pieces if "choices" in piece)
+
+
+def fails_with(raw: bytes):
+    return lambda server, body: raw
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("kind", FAILURES)
+def test_champion_answers_for_a_canary_that_fails(gateway, kind, streamed):
+    gateway.canary.answer = fails_with(FAILURES[kind])
+    answer = gateway.post(user=user_of("canary"), stream=streamed)
+    assert answer.status_code == 200
+    text = content_of(answer.text) if streamed else text_of(answer)
+    assert text == f"It is {gateway.champion.name}."
+    row = gateway.request(answer)
+    assert [(each["rollout.arm"], each["rollout.served_by"]) for each in row.tries] == [
+        ("canary", "canary"),
+        ("canary", "champion"),
+    ]
+    assert [each.get("error.type") for each in row.tries] == [kind, None]
+    assert len({each.record["traceId"] for each in row.spans}) == 1
+    assert len({each.record["spanId"] for each in row.spans}) == 2
+    assert row.failed
+
+
+@pytest.mark.parametrize(
+    "first",
+    [b'data: {"error": {"message": "no room"}}\n\n', b""],
+    ids=["error first", "nothing"],
+)
+def test_champion_streams_for_a_canary_that_fails_at_once(gateway, first):
+    gateway.canary.answer = fails_with(stream("", [first]))
+    answer = gateway.post(user=user_of("canary"), stream=True)
+    assert content_of(answer.text) == f"It is {gateway.champion.name}."
+    assert gateway.request(answer).tries[0]["error.type"] in ("error_in_response", "disconnected", "empty_stream")
+
+
+def test_a_champion_that_fails_is_said_to_the_caller(gateway):
+    gateway.champion.answer = fails_with(FAILURES["503"])
+    answer = gateway.post(user=user_of("champion"))
+    assert (answer.status_code, answer.json()["error"]["type"]) == (503, "server_error")
+    assert "out of memory" in answer.json()["error"]["message"]
+    assert gateway.request(answer).failed
+
+
+def test_what_the_model_refuses_is_the_callers_to_read(gateway):
+    refusal = response(b'{"error": {"message": "too many tokens"}}', 400)
+    gateway.canary.answer = fails_with(refusal)
+    answer = gateway.post(user=user_of("canary"))
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, "too many tokens")
+    assert not gateway.champion.asked
+    assert gateway.request(answer).marks["error.type"] == "400"
+
+
+def pieces(name):
+    return [event(name, {"content": "It "}), event(name, {"content": "is "})]
+
+
+BROKEN = {
+    "cut in an event": lambda name: cut(stream(name, [*pieces(name), b'data: {"id": "c-1", "choi'])),
+    "ends in an event": lambda name: stream(name, [*pieces(name), b'data: {"id": "c-1", "choi']),
+    "not finished": lambda name: stream(name, pieces(name)),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_stream_that_breaks_off_ends_with_an_error(gateway, how):
+    gateway.canary.answer = fails_with(BROKEN[how](gateway.canary.name))
+    answer = gateway.post(user=user_of("canary"), stream=True)
+    sent = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert content_of(answer.text) == "It is "  # nobody begins anew behind the first byte
+    assert "error" in json.loads(sent[-1])  # and each event is whole
+    assert not gateway.champion.asked
+    row = gateway.request(answer)
+    assert (row.marks["error.type"], row.marks["rollout.served_by"]) == ("stream_broken", "canary")
+
+
+def test_a_forgotten_done_is_added(gateway):
+    gateway.canary.answer = fails_with(stream("", events("x")[:-1]))
+    answer = gateway.post(user=user_of("canary"), stream=True)
+    assert answer.text.endswith("data: [DONE]\n\n") and "error" not in answer.text
+    assert not gateway.request(answer).failed
+
+
+def test_a_done_without_its_empty_line_is_one(gateway):
+    gateway.canary.answer = fails_with(stream("", [*events("x")[:-1], b"data: [DONE]"]))
+    answer = gateway.post(user=user_of("canary"), stream=True)
+    assert answer.text.count("[DONE]") == 1 and not gateway.request(answer).failed
+
+
+def test_events_of_another_line_ending_pass(gateway):
+    sent = [piece.replace(b"\n", b"\r\n") for piece in events("x")]
+    gateway.canary.answer = fails_with(stream("", sent))
+    answer = gateway.post(user=user_of("canary"), stream=True)
+    assert content_of(answer.text.replace("\r", "")) == "It is x."
+    assert gateway.request(answer).texts()[1] == "It is x."
+
+
+def test_an_error_within_a_stream_is_passed_on_and_counted(gateway):
+    sent = [*pieces("x"), b"data: " + ERROR + b"\n\n", b"data: [DONE]\n\n"]
+    gateway.canary.answer = fails_with(stream("", sent))
+    answer = gateway.post(user=user_of("canary"), stream=True)
+    assert "out of memory" in answer.text
+    assert gateway.request(answer).failed
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_compressed_answers_are_read(gateway, streamed):
+    plain = stream("x") if streamed else whole("x")
+    body = gzip.compress(plain.split(b"\r\n\r\n", 1)[1])
+    head = stream("", [body], Content_Encoding="gzip") if streamed else response(body, Content_Encoding="gzip")
+    gateway.canary.answer = fails_with(head)
+    answer = gateway.post(user=user_of("canary"), stream=streamed)
+    assert (content_of(answer.text) if streamed else text_of(answer)) == "It is x."
+    assert gateway.request(answer).texts()[1] == "It is x."
+
+
+def test_a_broken_compression_is_a_failure(gateway):
+    gateway.canary.answer = fails_with(response(b"\x1f\x8bnothing", Content_Encoding="gzip"))
+    assert text_of(gateway.post(user=user_of("canary"))) == f"It is {gateway.champion.name}."
+
+
+@pytest.mark.slow
+def test_breaker_spares_a_dead_canary_its_tries(gateway):
+    gateway.canary.answer = fails_with(FAILURES["503"])
+    user = user_of("canary")
+    for _ in range(3):
+        gateway.post(user=user)
+    assert gateway.state().counts.breakers_open == 1
+    asked = len(gateway.canary.asked)
+    spared = gateway.post(user=user)
+    assert text_of(spared) == f"It is {gateway.champion.name}." and len(gateway.canary.asked) == asked
+    row = gateway.request(spared)
+    assert [(each["rollout.arm"], each["rollout.served_by"]) for each in row.tries] == [("canary", "champion")]
+    assert row.failed  # one error of the canary, although nobody asked it
+    gateway.canary.answer = fails_with(None)
+    awaited(lambda: text_of(gateway.post(user=user)) == f"It is {gateway.canary.name}.")
+    assert gateway.state().counts.breakers_open == 0
+
+
+@pytest.mark.slow
+def test_half_open_lets_one_request_try(gateway):
+    gateway.canary.answer = fails_with(FAILURES["503"])
+    user = user_of("canary")
+    for _ in range(3):
+        gateway.post(user=user)
+    time.sleep(1.1)
+    asked = len(gateway.canary.asked)
+    held = threading.Event()
+
+    def waits(server, body):
+        held.set()
+        server.release.wait(20)
+        return None
+
+    gateway.canary.answer, gateway.canary.release = waits, threading.Event()
+    trying = threading.Thread(target=lambda: gateway.post(user=user))
+    trying.start()
+    assert held.wait(20)
+    for _ in range(5):
+        assert text_of(gateway.post(user=user)) == f"It is {gateway.champion.name}."
+    assert len(gateway.canary.asked) == asked + 1
+    gateway.canary.release.set()
+    trying.join()
+    gateway.canary.answer = fails_with(None)
+    assert text_of(gateway.post(user=user)) == f"It is {gateway.canary.name}."
+
+
+def test_a_pinned_canary_has_no_stand_in(gateway):
+    gateway.canary.answer = fails_with(FAILURES["503"])
+    assert gateway.post(headers={"x-rollout-arm": "canary"}).status_code == 503
+    assert not gateway.champion.asked
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"no json", 400),
+        (b"[1, 2]", 400),
+        (b'{"messages": []}', 400),
+        (b'{"model": "x"}', 400),
+        (b'{"messages": null}', 400),
+        (b'{"messages": "hi"}', 400),
+        (b'{"messages": [{"content": "hi"}]}', 400),
+        (b'{"messages": [{"role": "user", "content": "\xff"}]}', 400),
+        (b'{"messages": [{"role": "user", "content": "hi"}], "user": "\\ud800"}', 400),
+        (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
+        (b'{"messages": [{"role": "user", "content": "' + b"x" * (10 << 20) + b'"}]}', 413),
+    ],
+    ids=[
+        "empty",
+        "text",
+        "list",
+        "no messages",
+        "no field",
+        "null",
+        "string",
+        "no role",
+        "bytes",
+        "surrogate",
+        "deep",
+        "10 MB",
+    ],
+)
+def test_what_is_no_request_reaches_no_model(gateway, body, status):
+    headers = {"content-type": "application/json"}
+    answer = gateway.client.post("/v1/chat/completions", content=body, headers=headers)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, "invalid_request_error")
+    parts = (body[at : at + 65_536] for at in range(0, len(body), 65_536))  # and without a length
+    assert gateway.client.post("/v1/chat/completions", content=parts, headers=headers).status_code == status
+    assert not gateway.champion.asked and len(gateway.canary.asked) == 1
+    assert gateway.post(user=user_of("champion")).status_code == 200
+
+
+def test_a_compressed_request_is_refused(gateway):
+    answer = gateway.client.post(
+        "/v1/chat/completions",
+        content=gzip.compress(b"{}"),
+        headers={"content-encoding": "gzip", "content-type": "application/json"},
+    )
+    assert answer.status_code == 415
+
+
+def test_completions_of_the_old_kind_are_served(gateway):
+    answer = gateway.client.post("/v1/completions", json={"prompt": "It", "user": user_of("canary")})
+    assert answer.json()["choices"][0]["text"] == f"It is {gateway.canary.name}."
+    messages, text = gateway.request(answer).texts()
+    assert ([dict(each) for each in messages], text) == (
+        [{"role": "user", "content": "It"}],
+        f"It is {gateway.canary.name}.",
+    )
+    assert gateway.client.post("/v1/completions", json={"prompt": ""}).status_code == 400
+
+
+@pytest.mark.slow
+def test_a_caller_who_hangs_up_frees_the_slot(gateway):
+    held, user = threading.Event(), user_of("canary")
+
+    def waits(server, body):
+        held.set()
+        server.release.wait(20)
+        return None
+
+    gateway.canary.answer, gateway.canary.release = waits, threading.Event()
+    body = json.dumps({"messages": [{"role": "user", "content": "x"}], "user": user, "x": "hung"}).encode()
+    kind = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{kind}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", int(gateway.gateway.url.rpartition(":")[2]))) as caller:
+        caller.sendall(head + body)
+        assert held.wait(20)
+        assert gateway.state().slots[1].in_flight == 1
+    awaited(lambda: gateway.state().slots[1].in_flight == 0)
+    gateway.canary.release.set()
+    awaited(lambda: any("aborted" in json.dumps(line) for line in gateway.lines()))

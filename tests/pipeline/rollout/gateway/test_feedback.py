@@ -1,0 +1,204 @@
+"""Thumbs for an answer of the gateway, as the traces' source and the governed path read them."""
+
+import hashlib
+import json
+import time
+from datetime import UTC, datetime
+
+import openai
+import pytest
+
+from pipeline.core import layout
+from pipeline.core.storage import Store
+from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.served import ServedRows
+from pipeline.recipe import Rewards
+from pipeline.recipe.traces import DemoSource, OtelSource, Traces
+from pipeline.rollout.evidence import LiveMetrics, LookRequest
+from pipeline.rollout.gateway.asked import BadRequest, CallerRequest
+from pipeline.rollout.gateway.counters import RECORDED, SERVED, Counters
+from pipeline.rollout.gateway.feedback import PAUSES, FeedbackRecorder
+from pipeline.rollout.gateway.metrics import SpanMetrics
+from pipeline.rollout.gateway.recorder import FLUSH_S
+from pipeline.rollout.gateway.spans import Served, Try, line
+from pipeline.rollout.router import route
+from pipeline.rollout.thumbs import by_thumbs
+from pipeline.traces.lake import local_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.sources.otel import Otel
+from tests.pipeline.rollout.gateway.slot_server import response
+from tests.pipeline.rollout.gateway.world import NAME, World, awaited, world
+from tests.pipeline.traces.conftest import govern
+
+pytestmark = pytest.mark.slow
+
+METADATA = {"user_consent": "true", "region": "us"}
+ASKED = CallerRequest("chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}]}', {}, trusted=False)
+ANSWER = {"choices": [{"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}]}
+
+
+def send(gateway: World, **body):
+    return gateway.client.post("/v1/feedback", json=body)
+
+
+def scores_of(gateway: World) -> list:
+    source = Otel(str(gateway.store.path(layout.served(NAME))))
+    parts = [part for part in source.parts() if part.holds == "scores"]
+    return [score for part in parts for rows in source.rows(part, hashlib.sha256()) for score in rows.scores]
+
+
+def said_of(gateway: World, trace_id: str) -> list[tuple[str, float | None, str]]:
+    return [(each.name, each.value, each.source) for each in scores_of(gateway) if each.trace_id == trace_id]
+
+
+def answered_as(gateway: World, id: str) -> str:
+    """Trace id of an answer whose response has the id."""
+    for slot in (gateway.champion, gateway.canary):
+        slot.answer = lambda server, body: response(json.dumps({"id": id, **ANSWER}).encode())
+    return gateway.post(user="somebody", metadata=METADATA).headers["x-trace-id"]
+
+
+@pytest.mark.parametrize(
+    ("score", "value"), [("up", 1.0), ("down", 0.0), (True, 1.0), (False, 0.0), (0.25, 0.25), (1, 1.0)]
+)
+def test_feedback_is_a_score_of_the_answer(gateway, score, value):
+    trace_id = answered_as(gateway, f"chatcmpl-{score}-{value}")
+    reply = send(gateway, id=f"chatcmpl-{score}-{value}", score=score)
+    assert (reply.status_code, reply.json()["trace_id"]) == (200, trace_id)
+    assert said_of(gateway, trace_id) == [("thumb", value, "user")]
+
+
+def test_the_clients_request_id_names_the_answer(gateway):
+    transport = openai.DefaultHttpxClient(trust_env=False)
+    with openai.OpenAI(base_url=f"{gateway.gateway.url}/v1", api_key="none", http_client=transport) as client:
+        raw = client.chat.completions.with_raw_response.create(model="m", messages=[{"role": "user", "content": "x"}])
+        sent = {"id": raw.request_id, "score": "down", "comment": "wrong"}
+        assert client.post("/feedback", body=sent, cast_to=dict[str, str])["trace_id"] == raw.request_id
+    assert said_of(gateway, raw.request_id or "") == [("thumb", 0.0, "user")]
+
+
+def test_a_line_on_its_way_is_awaited_and_nothing_else(tmp_path):
+    """A quarter of a flush at a time, and only while an answer is being written; others are taken meanwhile."""
+    store, pauses, written = Store(tmp_path), [], Served(ASKED, "a" * 32, "champion", "u", "user")
+    counts, path = Counters(store, NAME), store.path(layout.served(NAME), "day.jsonl")
+    written.tries.append(Try("champion", "d", "m", 1, 2))
+    path.parent.mkdir(parents=True)
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            path.write_bytes(line(written, with_text=True, now=time.time()))
+            counts.places[RECORDED] += 1
+            assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up", "user": "bob"}') == "a" * 32
+
+    recorder = FeedbackRecorder(store, NAME, with_text=True, pause=pause)
+    with pytest.raises(BadRequest, match="No answer here"):
+        recorder.take(b'{"id": "unknown", "score": "up"}')
+    assert len(pauses) == 1, "nothing is on its way"
+    counts.places[SERVED] += 1
+    assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up"}') == "a" * 32
+    assert pauses == [FLUSH_S / 4] * 3
+    assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up"}') and len(pauses) == 3
+    counts.places[SERVED] += 1
+    with pytest.raises(BadRequest, match="No answer here"):
+        recorder.take(b'{"id": "unknown", "score": "up"}')
+    assert len(pauses) == 3 + PAUSES, "a line that never comes"
+
+
+def test_a_user_who_changes_their_mind_counts_once(gateway):
+    trace_id = answered_as(gateway, "chatcmpl-mind")
+    for score in ("up", "down"):
+        assert send(gateway, id="chatcmpl-mind", score=score, user="ada").status_code == 200
+    send(gateway, id="chatcmpl-mind", score="up", user="bob")
+    said = [each for each in scores_of(gateway) if each.trace_id == trace_id]
+    newest = {each.id: each.value for each in sorted(said, key=lambda each: each.updated_at)}
+    assert sorted(newest.values()) == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"id": "nobody-answered", "score": "up"}, 404),
+        ({"id": "0" * 32, "score": "up"}, 404),
+        ({"id": "known", "score": "sideways"}, 400),
+        ({"id": "known", "score": 2}, 400),
+        ({"id": "known", "score": -0.1}, 400),
+        ({"id": "known"}, 400),
+        ({"score": "up"}, 400),
+        ({"id": " ", "score": "up"}, 400),
+        ({"id": "known", "score": "up", "name": ""}, 400),
+        ({"id": "known", "score": "up", "thumb": 1}, 400),
+        ({"id": "known", "score": "up", "comment": "x" * 5000}, 413),
+        ([1], 400),
+    ],
+)
+def test_what_is_no_feedback_is_refused(gateway, body, status):
+    answered_as(gateway, "known")
+    before = len(scores_of(gateway)) if gateway.store.path(layout.feedback(NAME)).is_dir() else 0
+    reply = gateway.client.post("/v1/feedback", json=body)
+    assert (reply.status_code, reply.json()["error"]["type"]) == (status, "invalid_request_error")
+    assert not before or len(scores_of(gateway)) == before
+
+
+def test_an_id_in_a_text_is_no_answers_id(gateway):
+    text = '"trace_id":"' + "a" * 32 + '"'
+    answered_as(gateway, "chatcmpl-quoting")
+    gateway.request(gateway.post(messages=[{"role": "user", "content": text}], metadata={"gen_ai.response.id": "m-1"}))
+    assert send(gateway, id="a" * 32, score="up").status_code == 404
+    assert send(gateway, id="m-1", score="up").status_code == 404
+
+
+def test_comments_are_kept_where_text_is(gateway, tmp_path):
+    answered_as(gateway, "chatcmpl-comment")
+    send(gateway, id="chatcmpl-comment", score="up", comment="just so")
+    kept = "".join(path.read_text() for path in gateway.store.path(layout.feedback(NAME)).glob("*"))
+    assert "just so" in kept
+    with world(tmp_path, record="operations") as silent:
+        silent.split(50)
+        answered_as(silent, "chatcmpl-comment")
+        assert send(silent, id="chatcmpl-comment", score="up", comment="just so").status_code == 200
+        kept = "".join(path.read_text() for path in silent.store.path(layout.feedback(NAME)).glob("*"))
+        assert kept and "just so" not in kept
+
+
+def test_the_governed_rows_have_what_users_said(tmp_path):
+    with world(tmp_path) as gateway:
+        gateway.split(50)
+        traces = [answered_as(gateway, f"chatcmpl-{number}") for number in range(12)]
+        for number in range(12):
+            if number % 3:
+                assert send(gateway, id=f"chatcmpl-{number}", score="up" if number % 3 == 1 else "down").is_success
+        awaited(lambda: gateway.state().counts.recorded == 12)
+    folder = Store(tmp_path).path(layout.served(NAME))
+    source = OtelSource(uri=str(folder))
+    governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC), regions_allowed=("us",))
+    store = Store(tmp_path)
+    table = read(store, local_lake(store), governed.iteration.dataset, ["trace_id", "feedback_mean"])
+    rows = {row["trace_id"]: row["feedback_mean"] for row in table.to_pylist()}
+    assert rows == {trace: None if n % 3 == 0 else float(n % 3 == 1) for n, trace in enumerate(traces)}
+    for place in ServedRows(store, Person.named("somebody"), has_export=False).places():
+        place.remove()
+    assert all(not path.read_text() for path in folder.rglob("*.jsonl")), "an erasure takes the thumbs along"
+
+
+def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:
+    split, since = gateway.split(50), time.time()
+    for number, score in enumerate(("up", "down", "")):
+        answered_as(gateway, f"chatcmpl-{number}")
+        if score:
+            assert send(gateway, id=f"chatcmpl-{number}", score=score).is_success
+    send(gateway, id="chatcmpl-1", score="up")  # they changed their mind
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    arm = route(split, "somebody")
+    metrics = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 0.0), Traces(source=DemoSource()))
+
+    def look() -> LiveMetrics | None:
+        seen = metrics.look(split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
+        assert seen is not None
+        return seen if getattr(seen, arm).sum().requests == 3 else None
+
+    counts = getattr(awaited(look), arm).sum()
+    assert (counts.graded, counts.correct, counts.ungraded) == (2, 2, 1)
+    waits = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 60.0), Traces(source=DemoSource()))
+    early = waits.look(split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
+    assert early is not None and getattr(early, arm).sum().graded == 0, "somebody may still say something"

@@ -1,0 +1,217 @@
+"""What a look counts of the span files."""
+
+import math
+import time
+
+import pytest
+
+from pipeline.recipe.traces import OtelSource, Traces
+from pipeline.rollout.evidence import LookRequest
+from pipeline.rollout.gateway.metrics import SpanMetrics
+from pipeline.rollout.gateway.spans import unit_hash
+from pipeline.rollout.grading import Grading
+from pipeline.rollout.router import route
+from pipeline.traces.erased import ErasedUser, add
+from tests.contexts import mark_of
+from tests.pipeline.rollout.gateway.slot_server import response
+from tests.pipeline.rollout.gateway.world import NAME, ROLLOUT, awaited, user_of
+
+pytestmark = pytest.mark.slow
+
+DIGEST = "of what grades"
+METADATA = {"user_consent": "true", "expected_answer": "It is desk@bbbbbbbbbbbb."}
+TRACES = Traces(source=OtelSource(uri="unread"))
+"""Without a list of regions: only rows that name none are readable."""
+LATER = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
+
+
+def exact(answers):
+    return ["correct" if answer.text == answer.reference else "wrong" for answer in answers]
+
+
+def look(gateway, since, grade=exact, split=None, **changes):
+    """A look at what was served since, once all of it is written."""
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    time.sleep(0.15)
+    metrics = SpanMetrics(gateway.store, NAME, Grading(grade, DIGEST), **{"traces": TRACES, **changes.pop("port", {})})
+    request = LookRequest(**{"number": 1, "since": since, "now": time.time(), "slow_over_s": None, **changes})
+    return metrics.look(split or gateway.state().split, request)
+
+
+def test_look_counts_each_unit_in_its_arm(gateway):
+    split, since = gateway.split(50), time.time()
+    users = [f"user-{n % 7}" for n in range(21)]
+    for user in users:
+        gateway.post(user=user, metadata=METADATA)
+    seen = look(gateway, since)
+    for arm, counted in (("champion", seen.champion), ("canary", seen.canary)):
+        own = {unit_hash(ROLLOUT, user) for user in users if route(split, user) == arm}
+        assert counted.units.keys() == own
+        assert {(each.requests, each.graded, each.errors) for each in counted.units.values()} == {(3, 3, 0)}
+        assert {each.correct for each in counted.units.values()} == {3 if arm == "canary" else 0}
+        assert counted.latencies.total == 3 * len(own) and not counted.latencies.malformed()
+    assert seen.window_start == since < seen.window_end == seen.graded_until <= time.time()
+
+
+def test_what_the_champion_answers_for_the_canary_is_an_error(gateway):
+    gateway.split(50)
+    since, user = time.time(), user_of("canary")
+    gateway.canary.answer = lambda server, body: response(b"{}", 503)
+    for _ in range(5):  # three that fail, two that the breaker spares
+        assert gateway.post(user=user, metadata=METADATA).status_code == 200
+    seen = look(gateway, since)
+    (counts,) = seen.canary.units.values()
+    assert (counts.requests, counts.errors, counts.graded) == (5, 5, 0)
+    assert not seen.champion.units
+
+
+def test_look_leaves_out_what_is_no_evidence(gateway):
+    before = gateway.split(5)
+    user = next(user for n in range(99) if route(before, user := user_of("canary", 25, n)) == "champion")
+    since = time.time()
+    gateway.post(user=user, metadata=METADATA)  # under another weight
+    gateway.split(25)
+    gateway.post(user=user, metadata=METADATA, headers={"x-rollout-arm": "canary"})
+    gateway.post(user=user, metadata=METADATA, messages=LATER)  # it began with the champion
+    gateway.post(user=user, metadata={**METADATA, "user_consent": "false"})
+    gateway.post(user=user, metadata={})
+    gateway.post(user=user, metadata=METADATA)
+    seen = look(gateway, since)
+    (counts,) = seen.canary.units.values()
+    assert (counts.requests, counts.graded, counts.correct) == (4, 1, 1)
+    assert not seen.champion.units
+
+
+def test_who_may_be_read_is_asked_of_the_recipes_gates(gateway):
+    split, since, user = gateway.split(50), time.time(), user_of("canary")
+    other = next(name for n in range(99) if route(split, name := f"forgotten-{n}") == "canary")
+    traces = TRACES.model_copy(update={"consent_key": "agrees", "confidential_key": "secret", "region_key": "law"})
+    says = {"agrees": " YES ", "expected_answer": METADATA["expected_answer"]}
+    for more in ({}, {"agrees": "no"}, {"secret": "true"}, {"law": "EU"}, {"secret": "false"}):
+        gateway.post(user=user, metadata={**says, **more})
+    gateway.post(user=user, metadata=METADATA)  # a yes under another key
+    gateway.post(user=other, metadata=says)
+    port = {"traces": traces}
+    seen = look(gateway, since, port=port)
+    assert sum(unit.graded for unit in seen.canary.units.values()) == 3
+    assert (seen.readable, seen.label_digest) == ((1.0, 3 / 7), DIGEST)
+    add(gateway.store, ErasedUser(mark=mark_of(other), since=None, proof="p"))
+    later = look(gateway, since, port=port)
+    assert sum(unit.graded for unit in later.canary.units.values()) == 2
+
+
+def test_each_request_is_in_one_look(gateway):
+    gateway.split(50)
+    first = since = time.time()
+    total, posted, looks = 0, 0, 0
+    while looks < 4 or since == first:  # a look's window ends before what the gateway has yet to write
+        looks += 1
+        for _ in range(6):
+            gateway.post(user="u")
+            posted += 1
+        metrics = SpanMetrics(gateway.store, NAME, Grading(exact), TRACES)
+        now = LookRequest(number=1, since=since, now=time.time(), slow_over_s=None)
+        seen = metrics.look(gateway.state().split, now)
+        total += sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values())
+        assert seen.window_end >= since
+        since = seen.window_end
+    seen = look(gateway, since)
+    total += sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values())
+    assert total == posted
+
+
+def test_slow_requests_are_counted_over_the_threshold(gateway):
+    gateway.split(50)
+    since = time.time()
+
+    def slow(server, body):
+        time.sleep(0.3)
+        return None
+
+    gateway.post(user=user_of("canary"))
+    gateway.canary.answer = slow
+    gateway.post(user=user_of("canary"))
+    (counts,) = look(gateway, since, slow_over_s=0.25).canary.units.values()
+    assert (counts.requests, counts.slow) == (2, 1)
+
+
+@pytest.mark.parametrize("unit", ["user", "request"])
+def test_counts_are_by_what_is_randomised(gateway, unit):
+    gateway.split(50)
+    since = time.time()
+    for _ in range(12):
+        gateway.post()
+    seen = look(gateway, since, port={"unit": unit})
+    units = [*seen.champion.units, *seen.canary.units]
+    assert units == ["", ""] if unit == "request" else (len(set(units)) == 12 and "" not in units)
+
+
+def test_grades_that_are_late_hold_the_watermark(gateway):
+    gateway.split(95)
+    since = time.time()
+    users = [user_of("canary", 95, number) for number in range(20)]
+    for user in users:
+        gateway.post(user=user, metadata=METADATA)
+        time.sleep(0.06)
+
+    def half(answers):
+        return ["correct" if n < 10 else "" for n in range(len(answers))]
+
+    seen = look(gateway, since, grade=half)
+    units = seen.canary.units.values()
+    assert sum(unit.requests for unit in units) == 20
+    assert since < seen.graded_until < seen.window_end
+    assert (sum(unit.graded for unit in units), sum(unit.ungraded for unit in units)) == (10, 0)
+    later = look(gateway, seen.window_end, graded_since=seen.graded_until)
+    units = later.canary.units.values()
+    assert (sum(unit.requests for unit in units), sum(unit.graded for unit in units)) == (0, 10)
+
+
+def test_a_grader_that_fails_is_no_look(gateway):
+    gateway.split(50)
+    since = time.time()
+    gateway.post(user="u", metadata=METADATA)
+
+    def fails(answers):
+        raise OSError("the judge is away")
+
+    with pytest.raises(OSError, match="judge"):
+        look(gateway, since, grade=fails)
+
+
+def test_there_is_no_look_without_a_canary(gateway):
+    gateway.split(0, canary=None)
+    assert look(gateway, time.time() - 60) is None
+
+
+def test_lines_that_are_torn_are_nobodys(gateway):
+    gateway.split(50)
+    since = time.time()
+    gateway.post(user="u")
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    (path, *_) = gateway.store.path("production", "served", NAME).glob("*.jsonl")
+    with path.open("ab") as file:
+        file.write(b'{"recorded_at":1e10,"resourceSpans":[{"resour\n{"no": 1}\n\xff\n{"recorded_at":1,"resourceSp')
+    seen = look(gateway, since)
+    assert sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values()) == 1
+    assert math.isfinite(seen.window_end)
+    with path.open("ab") as file:
+        file.write(b"\n")
+
+
+def test_a_gap_in_the_records_is_said(gateway, tmp_path):
+    gateway.split(50)
+    since, notes = time.time(), []
+    folder = gateway.store.path("production", "served", NAME)
+    gateway.post(user="u")
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    folder.rename(tmp_path / "away")
+    gateway.post(user="u")
+    time.sleep(0.3)
+    (tmp_path / "away").rename(folder)
+    gateway.post(user="u")
+    time.sleep(0.3)
+    metrics = SpanMetrics(gateway.store, NAME, Grading(exact), TRACES, log=notes.append)
+    metrics.look(gateway.state().split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
+    assert metrics.gap().served - metrics.gap().recorded == 1
+    assert notes == ["gateway: 1 answers were served and are not in the spans"]

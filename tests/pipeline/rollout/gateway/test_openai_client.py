@@ -1,0 +1,170 @@
+"""OpenAI's own Python client against the gateway: answers, streams, errors, and its retries."""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+
+import openai
+import pytest
+
+from tests.pipeline.rollout.gateway.slot_server import cut, event, events, response, stream
+from tests.pipeline.rollout.gateway.world import World, user_of
+
+pytestmark = pytest.mark.slow
+
+QUESTION = [{"role": "user", "content": "What is it?"}]
+REFUSALS = {
+    400: openai.BadRequestError,
+    401: openai.AuthenticationError,
+    403: openai.PermissionDeniedError,
+    404: openai.NotFoundError,
+    422: openai.UnprocessableEntityError,
+    429: openai.RateLimitError,
+    500: openai.InternalServerError,
+    503: openai.InternalServerError,
+}
+
+
+@pytest.fixture
+def client(gateway: World) -> Iterator[openai.OpenAI]:
+    transport = openai.DefaultHttpxClient(trust_env=False)
+    with openai.OpenAI(base_url=f"{gateway.gateway.url}/v1", api_key="a-key", http_client=transport) as opened:
+        yield opened
+
+
+def refusal(status: int, **headers: str) -> bytes:
+    error = {"message": "not now", "type": "tokens", "param": "messages", "code": "a_code"}
+    return response(json.dumps({"error": error}).encode(), status, **headers)
+
+
+def asked(client: openai.OpenAI, arm: str = "champion") -> str | None:
+    answer = client.chat.completions.create(model="any", messages=QUESTION, user=user_of(arm))
+    return answer.choices[0].message.content
+
+
+@pytest.mark.parametrize("arm", ["champion", "canary"])
+def test_each_arm_answers_the_client(gateway: World, client: openai.OpenAI, arm: str) -> None:
+    slot = gateway.champion if arm == "champion" else gateway.canary
+    answer = client.chat.completions.create(
+        model="any",
+        messages=QUESTION,
+        user=user_of(arm),
+        metadata={"region": "eu"},
+        temperature=0.2,
+        tools=[{"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}],
+    )
+    assert (answer.choices[0].message.content, answer.model) == (f"It is {slot.name}.", slot.name)
+    assert answer.usage is not None and answer.usage.total_tokens == 10
+    sent = slot.asked[-1]
+    assert sent["temperature"] == 0.2 and sent["tools"][0]["function"]["name"] == "look" and "metadata" not in sent
+    assert slot.headers[-1]["Authorization"] == "Bearer a-key"
+
+
+def test_the_id_of_a_request_is_that_of_its_spans(gateway: World, client: openai.OpenAI) -> None:
+    raw = client.chat.completions.with_raw_response.create(model="any", messages=QUESTION, user="somebody")
+    assert raw.request_id == raw.parse()._request_id == gateway.request(raw).spans[0].record["traceId"]
+
+
+def test_a_stream_is_read_piece_by_piece(gateway: World, client: openai.OpenAI) -> None:
+    with client.chat.completions.stream(model="any", messages=QUESTION, user=user_of("canary")) as pieces:
+        words = [piece.delta for piece in pieces if piece.type == "content.delta"]
+        whole = pieces.get_final_completion()
+    assert words == ["", "It ", "is ", f"{gateway.canary.name}."]
+    assert whole.choices[0].message.content == "".join(words)
+
+
+def test_the_asynchronous_client_streams_too(gateway: World) -> None:
+    async def text() -> str:
+        transport = openai.DefaultAsyncHttpxClient(trust_env=False)
+        url = f"{gateway.gateway.url}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", http_client=transport) as client:
+            pieces = await client.chat.completions.create(
+                model="any", messages=QUESTION, user=user_of("champion"), stream=True
+            )
+            return "".join([piece.choices[0].delta.content or "" async for piece in pieces])
+
+    assert asyncio.run(text()) == f"It is {gateway.champion.name}."
+
+
+def test_text_completions_and_models_are_served(gateway: World, client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="any", prompt="It", user=user_of("canary"))
+    assert answer.choices[0].text == f"It is {gateway.canary.name}."
+    assert [model.id for model in client.models.list()] == ["desk"]
+
+
+@pytest.mark.parametrize("status", REFUSALS)
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_a_refusal_of_the_model_keeps_its_kind(
+    gateway: World, client: openai.OpenAI, status: int, streamed: bool
+) -> None:
+    gateway.champion.answer = lambda server, body: refusal(status)
+    once = client.with_options(max_retries=0)
+    with pytest.raises(REFUSALS[status]) as raised:
+        once.chat.completions.create(model="any", messages=QUESTION, user=user_of("champion"), stream=streamed)
+    assert (raised.value.status_code, raised.value.code, raised.value.param) == (status, "a_code", "messages")
+    assert "not now" in str(raised.value) and raised.value.type == "tokens"
+    assert gateway.request(raised.value.response).failed
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_refusal_for_good_is_asked_once(gateway: World, client: openai.OpenAI, status: int) -> None:
+    gateway.champion.answer = lambda server, body: refusal(status)
+    with pytest.raises(REFUSALS[status]):
+        asked(client)
+    assert len(gateway.champion.asked) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_the_clients_retry_gets_an_answer(gateway: World, client: openai.OpenAI, status: int) -> None:
+    gateway.champion.answer = lambda server, body: refusal(status) if len(server.asked) == 1 else None
+    assert asked(client) == f"It is {gateway.champion.name}."
+    assert len(gateway.champion.asked) == 2
+
+
+def test_a_refused_canary_is_no_error_of_the_caller(gateway: World, client: openai.OpenAI) -> None:
+    gateway.canary.answer = lambda server, body: refusal(429, Retry_After="30")
+    assert asked(client, "canary") == f"It is {gateway.champion.name}."
+
+
+@pytest.mark.parametrize(("header", "value"), [("Retry-After", "1"), ("Retry-After-Ms", "1000")])
+def test_a_retry_waits_as_long_as_the_model_asks(
+    gateway: World, client: openai.OpenAI, header: str, value: str
+) -> None:
+    def first_is_refused(server, body):
+        return refusal(429, **{header.replace("-", "_"): value}) if len(server.asked) == 1 else None
+
+    gateway.champion.answer = first_is_refused
+    began = time.monotonic()
+    assert asked(client) == f"It is {gateway.champion.name}."
+    assert time.monotonic() - began >= 1, "the client's own first pause is at most half a second"
+
+
+def test_a_model_that_forbids_a_retry_is_asked_once(gateway: World, client: openai.OpenAI) -> None:
+    gateway.champion.answer = lambda server, body: refusal(503, X_Should_Retry="false")
+    with pytest.raises(openai.InternalServerError):
+        asked(client)
+    assert len(gateway.champion.asked) == 1
+
+
+BROKEN = {
+    "breaks off": lambda name: cut(stream(name, [event(name, {"content": "It "}), b'data: {"id"'])),
+    "error event": lambda name: stream(name, [events(name)[1], b'data: {"error": {"message": "no memory"}}\n\n']),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_stream_that_fails_raises_at_the_client(gateway: World, client: openai.OpenAI, how: str) -> None:
+    gateway.canary.answer = lambda server, body: BROKEN[how](server.name)
+    pieces = client.chat.completions.create(model="any", messages=QUESTION, user=user_of("canary"), stream=True)
+    words: list[str] = []
+    with pytest.raises(openai.APIError):
+        words += (piece.choices[0].delta.content or "" for piece in pieces)
+    assert len(gateway.canary.asked) == 2, "one of them by the fixture: what has begun is not asked anew"
+
+
+def test_what_the_gateway_does_not_serve_is_said(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="The gateway has no POST /v1/embeddings"):
+        client.embeddings.create(model="any", input="text")
+    with pytest.raises(openai.NotFoundError, match="The gateway has no POST /v1/responses"):
+        client.responses.create(model="any", input="text")

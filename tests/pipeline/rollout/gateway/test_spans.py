@@ -1,0 +1,195 @@
+"""What is recorded, as the traces' own source and the governed path read it."""
+
+import hashlib
+import json
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from pipeline.core import layout
+from pipeline.core.storage import Store
+from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.served import ServedRows
+from pipeline.recipe.traces import OtelSource
+from pipeline.traces.sources.otel import Otel
+from tests.pipeline.rollout.gateway.slot_server import response, stream
+from tests.pipeline.rollout.gateway.world import CANARY, NAME, awaited, user_of, world
+from tests.pipeline.traces.conftest import govern
+
+pytestmark = pytest.mark.slow
+
+METADATA = {"user_consent": "true", "region": "us", "expected_answer": "4"}
+
+
+def rows_of(gateway):
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    source = Otel(str(gateway.store.path(layout.served(NAME))))
+    blocks = [block for part in source.parts() for block in source.rows(part, hashlib.sha256())]
+    assert [block.rejected for block in blocks if block.rejected] == []
+    return [row for block in blocks for row in block.traces]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_the_otel_source_reads_what_was_served(gateway, streamed):
+    user = user_of("canary")
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?"}]
+    answer = gateway.post(
+        user=user, messages=messages, stream=streamed, metadata=METADATA, headers={"x-session-id": "s-1"}
+    )
+    (row,) = [row for row in rows_of(gateway) if row.trace_id == answer.headers["x-trace-id"]]
+    assert (row.user_id, row.session_id, row.model) == (user, "s-1", gateway.canary.name)
+    assert (row.messages, row.completion) == (messages, f"It is {gateway.canary.name}.")
+    assert (row.finish_reason, row.level, row.unreadable) == ("stop", "DEFAULT", None)
+    assert (row.input_tokens, row.output_tokens) == ((None, None) if streamed else (7, 3))
+    metadata = json.loads(row.metadata)
+    assert METADATA.items() <= metadata.items()
+    assert (metadata["rollout.arm"], metadata["model.digest"]) == ("canary", CANARY.digest)
+    assert abs(row.timestamp.replace(tzinfo=UTC) - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_calls_of_tools_are_read(gateway, streamed):
+    call = {"id": "call-1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2}'}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    deltas = [
+        {"role": "assistant", "tool_calls": [{**call, "index": 0, "function": {"name": "add", "arguments": ""}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]},
+        {"tool_calls": [{"index": 0, "function": {"arguments": " 2}"}}]},
+    ]
+    events = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    events[-1]["choices"][0]["finish_reason"] = "tool_calls"
+    sent = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events] + [b"data: [DONE]\n\n"]
+    body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]}).encode()
+    gateway.canary.answer = lambda server, asked: stream("", sent) if streamed else response(body)
+    answer = gateway.post(user=user_of("canary"), stream=streamed)
+    (row,) = [row for row in rows_of(gateway) if row.trace_id == answer.headers["x-trace-id"]]
+    assert '"add"' in row.tool_calls and "2" in row.tool_calls
+
+
+def test_metadata_forges_no_mark(gateway):
+    forged = {
+        "rollout.arm": "champion",
+        "gen_ai.completion": "x",
+        "model.digest": "d",
+        "user.id": "other",
+        "events": "e",
+    }
+    answer = gateway.post(user=user_of("canary"), metadata={**forged, "input.value": "x"})
+    marks = gateway.request(answer).marks
+    assert (marks["rollout.arm"], marks["model.digest"]) == ("canary", CANARY.digest)
+    assert (marks["user.id"], marks["metadata.user.id"]) == (user_of("canary"), "other")
+    (row,) = [row for row in rows_of(gateway) if row.trace_id == answer.headers["x-trace-id"]]
+    assert row.completion == f"It is {gateway.canary.name}."
+
+
+def test_metadata_of_any_type_is_recorded(gateway):
+    answer = gateway.post(metadata={"n": 1, "x": 1.5, "flag": True, "none": None, "list": ["a"], "deep": {"a": [1]}})
+    marks = gateway.request(answer).marks
+    assert [marks.get(key) for key in ("n", "x", "flag", "none", "list", "deep")] == [
+        1,
+        1.5,
+        True,
+        None,
+        ["a"],
+        '{"a":[1]}',
+    ]
+    assert gateway.request(gateway.post(metadata="text")).marks["rollout.arm"]
+
+
+def test_governed_path_takes_what_was_served(tmp_path):
+    with world(tmp_path) as gateway:
+        gateway.split(50)
+        gateway.champion.answer = lambda server, body: None
+        for number in range(24):
+            if number == 12:  # the champion answers for these: two spans of one trace
+                gateway.canary.answer = lambda server, body: response(b"{}", 503)
+            gateway.post(
+                user=f"user-{number}",
+                stream=number % 3 == 0,
+                messages=[{"role": "user", "content": f"What is {number} and {number * 7}?"}],
+                metadata=METADATA if number % 6 else {},
+            )
+        rows = rows_of(gateway)
+    no_consent = [row for row in rows if "user_consent" not in json.loads(row.metadata)]
+    failed = [row for row in rows if row.level == "ERROR" and row not in no_consent]
+    source = OtelSource(uri=str(tmp_path / layout.served(NAME)))
+    governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC), regions_allowed=("us",))
+    assert {reason.value: count for reason, count in governed.rejected.items() if count} == {
+        "consent": len(no_consent),
+        "intermediate": len(failed),  # the last call of a trace is the one that was served
+    }
+    assert (governed.seen, governed.admitted) == (len(rows), 20)
+    assert len(no_consent) >= 4 and 1 <= len(failed) <= 3
+
+
+def test_operations_record_no_text(tmp_path):
+    with world(tmp_path, record="operations") as gateway:
+        gateway.split(50)
+        answer = gateway.post(user=user_of("canary"), metadata={"note": "secret"}, headers={"x-session-id": "s-7"})
+        row = gateway.request(answer)
+        assert row.marks["rollout.arm"] == "canary" and row.marks["gen_ai.usage.output_tokens"] == 3
+        text = "".join(json.dumps(line) for line in gateway.lines())
+    for secret in ("What is it?", "It is ", user_of("canary") + '"', "s-7", "secret"):
+        assert secret not in text
+
+
+def test_erasure_takes_a_persons_lines(gateway):
+    kept, gone = (gateway.post(user=user).headers["x-trace-id"] for user in ("stays", "leaves"))
+    rows_of(gateway)
+    served = ServedRows(gateway.store, Person.named("leaves"), has_export=False)
+    assert served.traces == {gone}
+    for place in served.places():
+        place.remove()
+    traces = {line["trace_id"] for line in gateway.lines()}
+    assert kept in traces and gone not in traces
+    after = gateway.post(user="stays").headers["x-trace-id"]  # the recorder writes to the new file
+    assert awaited(lambda: after in {line["trace_id"] for line in gateway.lines()})
+
+
+def test_a_conversation_that_switches_is_marked(gateway):
+    user = user_of("canary", 25)
+    turns = [
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
+    gateway.split(0)
+
+    def switched(session, messages):
+        answer = gateway.post(user=user, messages=messages, headers={"x-session-id": session})
+        return "rollout.switched" in gateway.request(answer).marks
+
+    assert not switched("old", turns[:1])
+    gateway.split(25)
+    assert switched("old", turns)  # it is remembered
+    assert switched("of another process", turns)  # the split before says so
+    assert not switched("new", turns[:1])
+    assert not switched("new", turns)
+    gateway.split(95)
+    assert not switched("new", turns)
+    gateway.canary.answer = lambda server, body: response(b"{}", 503)
+    assert not switched("new", turns)  # the champion answers for the canary
+    gateway.canary.answer = lambda server, body: None
+    assert switched("new", turns)
+
+
+def test_a_failing_disk_shows_as_a_gap(tmp_path):
+    with world(tmp_path) as gateway:
+        gateway.split(0)
+        folder = gateway.store.path(layout.served(NAME))
+        gateway.post()
+        awaited(lambda: gateway.state().counts.recorded == 1)
+        folder.rename(tmp_path / "elsewhere")
+        gateway.post()
+        time.sleep(0.5)
+        counts = gateway.state().counts
+    assert (counts.served, counts.recorded) == (2, 1)
+
+
+def test_lines_are_otlp_and_ascend(gateway):
+    for _ in range(3):
+        gateway.post()
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    times = [line["recorded_at"] for line in gateway.lines()]
+    assert times == sorted(times) and all("resourceSpans" in line for line in gateway.lines())

@@ -1,0 +1,139 @@
+"""A gateway that runs as processes, with two slots behind it, and what its callers and its files say."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from pipeline.core import layout
+from pipeline.core.storage import ModelRef, Store
+from pipeline.rollout.gateway.process import RunningGateway, running_gateway
+from pipeline.rollout.gateway.settings import GatewaySettings
+from pipeline.rollout.gateway.slots import ServedSlot, read_slots, write_slots
+from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
+from pipeline.rollout.gateway.split import GatewaySplit
+from pipeline.rollout.gateway.state import GatewayState
+from pipeline.rollout.router import Split, route
+from pipeline.serving.served_names import served_name
+from tests.contexts import KEYS
+from tests.pipeline.rollout.gateway.slot_server import SlotServer, slot_server
+
+NAME = "desk"
+CHAMPION, CANARY, UNKNOWN = (ModelRef(uri=f"/models/{letter}", digest=letter * 64) for letter in "abc")
+ROLLOUT = "rollout-1"
+WAIT_S = 15.0
+
+
+def split_of(weight: int, epoch: int, **changes: Any) -> Split:
+    split = Split(
+        rollout=ROLLOUT,
+        epoch=epoch,
+        champion=CHAMPION,
+        champion_weight=100 - weight,
+        canary=CANARY,
+        canary_weight=weight,
+    )
+    return split.model_copy(update=changes)
+
+
+def user_of(arm: str, weight: int = 50, number: int = 0) -> str:
+    """The `number`-th user whom a split of this weight sends to the arm."""
+    split, users = split_of(weight, 1), (f"user-{n}" for n in range(100_000))
+    return [next(user for user in users if route(split, user) == arm) for _ in range(number + 1)][-1]
+
+
+class World:
+    """A gateway, its slots and a caller."""
+
+    def __init__(self, store: Store, gateway: RunningGateway, champion: SlotServer, canary: SlotServer) -> None:
+        self.store, self.gateway, self.champion, self.canary = store, gateway, champion, canary
+        self.client = httpx2.Client(base_url=gateway.url, trust_env=False, timeout=30)
+        self.port = GatewaySplit(store, NAME, self.slot_of, lambda url: "")
+        self.epoch = 0
+
+    def slot_of(self, digest: str) -> ServedSlot | None:
+        table = read_slots(self.store, NAME)
+        return None if table is None else table.slot_of(digest)
+
+    def split(self, weight: int, **changes: Any) -> Split:
+        """Apply the next epoch."""
+        self.epoch += 1
+        split = split_of(weight, self.epoch, **changes)
+        self.port.apply(split)
+        return split
+
+    def write_file(self, content: bytes) -> None:
+        """Leave anything where the split should be."""
+        self.store.path(layout.split_file(NAME)).write_bytes(content)
+
+    def reset(self) -> None:
+        """Right answers, a closed breaker, half of the users on the canary."""
+        for slot in (self.champion, self.canary):
+            slot.answer = lambda server, body: None
+            slot.asked.clear()
+            slot.headers.clear()
+        self.split(50)
+        self.post(user="-", headers={"x-rollout-arm": "canary"})
+
+    def post(
+        self,
+        user: str | None = None,
+        headers: dict[str, str] | None = None,
+        path: str = "/v1/chat/completions",
+        **fields: Any,
+    ) -> httpx2.Response:
+        named = {} if user is None else {"user": user}
+        body = {"model": "any", "messages": [{"role": "user", "content": "What is it?"}], **named, **fields}
+        return self.client.post(path, json=body, headers=headers)
+
+    def state(self) -> GatewayState:
+        state = self.port.state()
+        assert state is not None, "the gateway runs"
+        return state
+
+    def request(self, response: httpx2.Response) -> RecordedRequest:
+        """What was recorded of an answered request."""
+        trace_id = response.headers["x-trace-id"]
+
+        def recording() -> RecordedRequest | None:
+            rows = recorded(self.store.path(layout.served(NAME)), 0, time.time())
+            return next((row for row in rows if row.spans[0].record["traceId"] == trace_id), None)
+
+        return awaited(recording)
+
+    def lines(self) -> list[dict[str, Any]]:
+        files = sorted(self.store.path(layout.served(NAME)).glob("*.jsonl"))
+        return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+
+
+def awaited(value: Callable[[], Any]) -> Any:
+    """The first value that is there."""
+    deadline = time.monotonic() + WAIT_S
+    while not (result := value()):
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.02)
+    return result
+
+
+def text_of(response: httpx2.Response) -> str:
+    return response.json()["choices"][0]["message"]["content"]
+
+
+@contextmanager
+def world(root: Path, **settings: Any) -> Generator[World]:
+    store = Store(root, KEYS)
+    with (
+        slot_server(served_name(NAME, CHAMPION.digest)) as champion,
+        slot_server(served_name(NAME, CANARY.digest)) as canary,
+    ):
+        refs = ((CHAMPION, champion), (CANARY, canary))
+        write_slots(store, NAME, [ServedSlot(digest=ref.digest, url=each.url, name=each.name) for ref, each in refs])
+        given = GatewaySettings(root=str(root), model_name=NAME, port=0, **settings)
+        with running_gateway(given, lambda line: None) as gateway:
+            yield World(store, gateway, champion, canary)

@@ -1,0 +1,179 @@
+"""What is known to go wrong before a run is made: real folders, a real bucket, a real PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from pipeline.demo import MODEL_DIR
+from pipeline.demo.desk import MODEL_DIR as DESK_DIR
+from pipeline.recipe import Recipe, Training, load
+from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, PostgresTableSource, SourceSection
+from pipeline.traces.preflight import data_root_faults, iteration_bytes, preflight, source_faults
+from pipeline.traces.sources.protocol import Address
+
+from .conftest import observation, write
+
+EMBEDDED = Path(__file__).parents[3] / "jobs" / "recipes" / "embedded.yaml"
+
+
+def recipe(root: Path, *overrides: str) -> Recipe:
+    return load(EMBEDDED, [f"data_root='{root / 'data'}'", f"base_model.uri='{MODEL_DIR}'", *overrides])
+
+
+def of(section: SourceSection, uri: str) -> list[str]:
+    return source_faults(Address(section, uri))
+
+
+def export(uri: Any) -> list[str]:
+    return of(LangfuseExportSource(uri=str(uri)), str(uri))
+
+
+def test_a_launch_that_can_go_well_has_no_fault(tmp_path: Path) -> None:
+    write(tmp_path, "observations_v2/a.jsonl", [observation()])
+    source = LangfuseExportSource(uri=str(tmp_path))
+    before = sorted(tmp_path.rglob("*"))
+    assert preflight(recipe(tmp_path), Address(source, source.uri), f"file://{tmp_path / 'lake'}") == []
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    wrong = recipe(tmp_path, "base_model.uri=/models/none", f"data_root={tmp_path / 'file' / 'data'}")
+    source = LangfuseExportSource(uri="/exports/none")
+    faults = preflight(wrong, Address(source, source.uri), "file:///proc/lake")
+    fields = [fault.split(":")[0] for fault in faults]
+    assert fields == ["base_model.uri", "data_root", "traces.source", "traces.lake.warehouse"]
+    assert all(fault.endswith(".") and "\n" not in fault for fault in faults)
+
+
+def test_a_relative_model_says_what_it_is_relative_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (fault,) = preflight(recipe(tmp_path, "base_model.uri=models/x"), None, "")
+    begin = f"base_model.uri (models/x is relative to {tmp_path}): No model directory at {tmp_path}/models/x. Set"
+    assert fault.startswith(begin)
+
+
+def test_a_template_that_renders_nothing_is_a_fault(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(MODEL_DIR, tmp_path / "bare"))
+    chat_template = folder / "chat_template.jinja"
+    for text, why in (("{{ raise_exception('no') }}", "no"), ("{% if %}", "Expected an expression"), ("", "")):
+        chat_template.write_text(text)
+        faults = preflight(recipe(tmp_path, f"base_model.uri='{folder}'"), None, "")
+        assert [fault for fault in faults if f"does not render ({why}" in fault] == (faults if text else [])
+    chat_template.unlink()
+    (fault,) = preflight(recipe(tmp_path, f"base_model.uri='{folder}'"), None, "")
+    assert fault.startswith("base_model.uri: the chat template does not render (there is none). Save")
+
+
+def test_replayed_tools_need_a_template_that_has_them(tmp_path: Path) -> None:
+    replayed = ["training.tools={}"]
+    (fault,) = preflight(recipe(tmp_path, *replayed), None, "")
+    assert "leaves out calls of tools, the definitions of tools, and training.tools replays them" in fault
+    assert preflight(recipe(tmp_path, *replayed, f"base_model.uri='{DESK_DIR}'"), None, "") == []
+    assert preflight(recipe(tmp_path, *replayed, "selection.tools=leave_out"), None, "") == []
+
+
+def test_a_model_with_a_shard_missing_is_a_fault(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(MODEL_DIR, tmp_path / "my model"))
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (fault,) = preflight(recipe(tmp_path, f"base_model.uri='{folder}'"), None, "")
+    assert f"{folder} lacks 2 of the 2 weight files of its index: a.safetensors, b.safetensors." in fault
+
+
+@pytest.mark.parametrize(
+    ("root", "complaint"),
+    [
+        ("/proc/none", r"data_root: /proc/none cannot be written \(.+ in /proc\)\. Point it"),
+        ("s3://bucket/root", "is no directory of this machine"),
+        ("FILE/data", r"cannot be written \(Not a directory in "),
+    ],
+)
+def test_a_data_root_that_cannot_be_written_is_a_fault(tmp_path: Path, root: str, complaint: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=complaint):
+        raise ValueError(*data_root_faults(root.replace("FILE", str(tmp_path / "file"))))
+
+
+def test_a_disk_too_small_for_an_iteration_is_a_fault(tmp_path: Path) -> None:
+    """Checkpoints by the million of a real model on a real disk: more than there is of any."""
+    wide = ["training.lora=null", "training.checkpoints.keep_last=100000000"]
+    (fault,) = preflight(recipe(tmp_path, *wide), None, "")
+    assert "free, and an iteration writes about" in fault
+    assert fault.endswith("or lower training.checkpoints.keep_last.")
+
+
+def test_all_weights_take_more_room_than_an_adapter() -> None:
+    adapter, whole = Training(), Training(lora=None)
+    size = 14 << 30
+    assert size < iteration_bytes(size, adapter) < 2 * size
+    assert iteration_bytes(size, whole) > 10 * size
+
+
+def test_a_folder_without_what_its_kind_wants_is_a_fault(tmp_path: Path) -> None:
+    (fault,) = export(tmp_path)
+    assert "has no observations_v2/ (or observations/)" in fault
+    (fault,) = export(tmp_path / "none")
+    assert fault == f"traces.source: {tmp_path / 'none'} is not there. Point traces.source.uri to the traces."
+    (fault,) = of(OpenAiLogsSource(uri=str(tmp_path)), str(tmp_path))
+    assert "has no JSON lines" in fault
+
+
+@pytest.mark.slow
+def test_a_bucket_that_does_not_exist_is_named(bucket: str, tmp_path: Path) -> None:
+    (fault,) = export("s3://no-such-bucket-here/langfuse")
+    assert "there is no bucket no-such-bucket-here. Check its name" in fault
+    (fault,) = export(f"s3://{bucket}/langfuse")
+    assert f"s3://{bucket}/langfuse has no observations_v2/ or observations/ in it. Point it to" in fault
+    boto3.client("s3").put_object(Bucket=bucket, Key="langfuse/observations_v2/a.jsonl", Body=b"{}")
+    assert export(f"s3://{bucket}/langfuse") == []
+    lake = ["traces.lake.warehouse: s3://no-such/lake: there is no bucket no-such. Check its name, "
+            "the account of the credentials and AWS_ENDPOINT_URL."]  # fmt: skip
+    assert preflight(recipe(tmp_path), None, "s3://no-such/lake") == lake
+    assert preflight(recipe(tmp_path), None, f"s3://{bucket}/lake") == []
+
+
+def test_missing_credentials_are_named(bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    (fault,) = export(f"s3://{bucket}/langfuse")
+    assert "there are no credentials for S3" in fault
+    assert "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in fault
+
+
+def test_an_endpoint_where_nothing_answers_is_named(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
+        (fault,) = export(f"s3://{bucket}/langfuse")
+    assert "cannot be reached" in fault
+    assert "AWS_ENDPOINT_URL" in fault
+
+
+@pytest.mark.slow
+def test_a_database_is_reached_and_its_table_read(postgres_url: str) -> None:
+    import psycopg
+
+    section = PostgresTableSource(table="preflight_traces")
+    (fault,) = of(section, postgres_url)
+    assert "preflight_traces" in fault and fault.endswith("its columns id and timestamp.")
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute('CREATE TABLE preflight_traces (id text, "timestamp" timestamptz)')
+    (fault,) = of(section, postgres_url)
+    assert "is empty" in fault
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("INSERT INTO preflight_traces VALUES ('a', now())")
+    assert of(section, postgres_url) == []
+    (fault,) = of(section, "postgresql://me:secret@127.0.0.1:1/db")
+    assert "cannot be read" in fault and "secret" not in fault

@@ -1,0 +1,138 @@
+"""The plots of the reward stage: drawn for what there is, and nothing in them overlaps or is cut off."""
+
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from typing import Any
+
+import pytest
+
+from pipeline.core.estimate import UNKNOWN, Estimate, share
+from pipeline.rewards.records import COMPONENTS, Agreement, ComponentSummary
+from pipeline.views import rewards
+
+pytestmark = pytest.mark.slow
+
+SILENT = ComponentSummary(count=0, mean=None, histogram=(0,) * 20, missing={"absent": 10})
+LOUD = ComponentSummary(
+    count=1_234_567, mean=0.62, histogram=tuple(range(60_000, 80_000, 1_000)), missing={"absent": 1, "timeout": 98_765}
+)
+FAILED = ComponentSummary(count=0, mean=None, histogram=(0,) * 20, missing={"timeout": 31_234})
+
+
+def agreement(names: tuple[str, ...]) -> list[Agreement]:
+    rho = Estimate(value=-0.87, low=-0.9, high=-0.8, n=40)
+    pairs = list(combinations(names, 2))
+    return [
+        Agreement(first=a, second=b, agree=share(39, 40), rank_correlation=rho if at % 3 else UNKNOWN)
+        for at, (a, b) in enumerate(pairs)
+    ]
+
+
+@pytest.fixture
+def figures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The figures that are drawn."""
+    from matplotlib.figure import Figure
+
+    drawn: list[Any] = []
+    save = Figure.savefig
+
+    def keep(figure: Any, *arguments: Any, **options: Any) -> None:
+        drawn.append(figure)
+        save(figure, *arguments, **options)
+
+    monkeypatch.setattr(Figure, "savefig", keep)
+    yield drawn
+
+
+def texts(figure: Any) -> dict[str, Any]:
+    """Where each text stands, in pixels. Slanted ones are left out: they do not fill their boxes."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.text import Text
+
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    shown = [t for t in figure.findobj(Text) if t.get_visible() and t.get_text().strip() and not t.get_rotation() % 90]
+    beyond = {
+        tick
+        for axes in figure.axes
+        for at, ticks, (low, high) in (
+            (0, axes.get_xticklabels(), sorted(axes.get_xlim())),
+            (1, axes.get_yticklabels(), sorted(axes.get_ylim())),
+        )
+        for tick in ticks
+        if not low <= tick.get_position()[at] <= high
+    }  # not drawn
+    inside = [t for t in shown if (t.axes is None or t.axes.axison) and t not in beyond]
+    return {f"{at} {t.get_text()}": t.get_window_extent(renderer) for at, t in enumerate(inside)}
+
+
+def overlapping(figure: Any) -> list[tuple[str, str]]:
+    boxes = texts(figure)
+    return [
+        (first, second)
+        for (first, a), (second, b) in combinations(boxes.items(), 2)
+        if min(a.x1, b.x1) - max(a.x0, b.x0) > 0.5 and min(a.y1, b.y1) - max(a.y0, b.y0) > 0.5
+    ]
+
+
+def cut_off(figure: Any) -> list[str]:
+    width, height = figure.canvas.get_width_height()
+    return [
+        text
+        for text, box in texts(figure).items()
+        if box.x0 < -1 or box.y0 < -1 or box.x1 > width + 1 or box.y1 > height + 1
+    ]
+
+
+def check(picture: bytes, figures: list[Any], *words: str) -> None:
+    assert picture.startswith(b"\x89PNG")
+    (figure,) = figures
+    assert overlapping(figure) == []
+    assert cut_off(figure) == []
+    output = "\n".join(texts(figure))
+    assert [word for word in words if word not in output] == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 12])
+def test_components_are_small_multiples(figures: list[Any], count: int) -> None:
+    components: Mapping[str, ComponentSummary] = dict.fromkeys(COMPONENTS[:count], LOUD)
+    check(rewards.component_histograms(components), figures, *COMPONENTS[:count], "mean 0.62, n=1.2M, 99k failed")
+
+
+def test_component_that_failed_is_shown_one_without_use_is_not(figures: list[Any]) -> None:
+    check(rewards.component_histograms({"judge": FAILED, "correct": LOUD, "latency": SILENT}), figures, "never speaks")
+    assert not [text for text in texts(figures[0]) if "latency" in text]
+
+
+@pytest.mark.parametrize("count", [2, len(COMPONENTS)])
+def test_agreement_is_a_matrix_with_its_numbers(figures: list[Any], count: int) -> None:
+    check(rewards.agreement_matrix(agreement(COMPONENTS[:count])), figures, "98%", "?")
+    cells = [text for text in texts(figures[0]) if "98%" in text]
+    assert len(cells) == count * (count - 1) // 2
+
+
+@pytest.mark.parametrize(
+    ("labelled", "unlabelled", "words"),
+    [
+        (3, {}, ["3 (100.0%)"]),
+        (1_234_567, {"timeout": 12, "budget": 343_434}, ["1,234,567 (78.2%)", "12 (<0.1%)", "343,434 (21.8%)"]),
+        (0, {f"a_reason_that_goes_on_for_longer_than_a_line_{n}": n for n in range(1, 20)}, ["7 other reasons"]),
+    ],
+)
+def test_coverage_has_a_bar_for_each_reason(
+    figures: list[Any], labelled: int, unlabelled: Mapping[str, int], words: list[str]
+) -> None:
+    check(rewards.coverage(labelled, unlabelled), figures, *words)
+
+
+def test_where_there_is_nothing_to_draw_the_picture_says_so(figures: list[Any]) -> None:
+    rewards.component_histograms({"latency": SILENT})
+    rewards.agreement_matrix([])
+    rewards.coverage(0, {})
+    lines = ["No component has spoken", "No two components", "There is no row"]
+    for figure, words in zip(figures, lines, strict=True):
+        assert words in "".join(texts(figure))
+        assert cut_off(figure) == []
+
+
+def test_a_picture_is_the_same_again() -> None:
+    assert rewards.component_histograms({"judge": LOUD}) == rewards.component_histograms({"judge": LOUD})
