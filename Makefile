@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # Every process that a test starts would compile the project again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-fast test-all test-ways test-vllm pytest lint serve ui clean help
+.PHONY: run test test-fast test-all test-ways test-benchmarks test-vllm pytest lint serve ui clean help
 
 help:
 	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-fast  the tests of under half a second each: four of five"
 	@echo "make test-all  the same with every variant of every promise: an hour and more"
 	@echo "make test-ways  runs from Dagster's UI, by sensors and schedules, and all at once"
+	@echo "make test-benchmarks  every benchmark in its small size"
 	@echo "make test-vllm  the tests that ask a vLLM server, on this CPU; sets .venv-vllm up"
 	@echo "make lint   ruff, import-linter and pyright"
 	@echo "make clean  forget every iteration: shows what is in .dagster/ and data/, asks, and keeps the audit log"
@@ -48,6 +49,9 @@ pytest: .venv/installed
 
 test-ways: .venv/installed
 	@python -m pytest -m variant tests/jobs/test_ways_in.py
+
+test-benchmarks: .venv/installed
+	@python -m benchmarks
 
 test-vllm: .venv/installed .venv-vllm/installed
 	@VLLM_PYTHON=$(CURDIR)/.venv-vllm/bin/python python -m pytest -m vllm

@@ -1,4 +1,4 @@
-"""The whole loop under SIGKILLs: `python -m benchmarks.chaos --kills 500 --seed 1`.
+"""The whole loop under SIGKILLs: `python -m benchmarks.chaos [--small] [--kills 500] [--seed 1]`.
 
 Each episode is a new deployment on a shortened recipe. `dagster job launch` of `preference_tuning`, then of
 `canary_rollout`, is typed; at random moments a random process of theirs is killed, at times two at once, the command
@@ -221,7 +221,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-episode", type=int, default=PER_EPISODE)
+    parser.add_argument("--small", action="store_true", help="two kills")
     asked = parser.parse_args(arguments)
+    if asked.small:
+        asked.kills = 2
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         figures = run(asked.kills, asked.seed, Path(folder), asked.per_episode)
     print(json.dumps(figures))

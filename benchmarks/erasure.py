@@ -1,6 +1,6 @@
 """Erasure: ids that stand in other people's texts are forgotten, one by one, and the erasure is killed and done again.
 
-    python -m benchmarks.erasure [--kills 100] [--rows 2000] [--ids 33] [--seed 0]
+    python -m benchmarks.erasure [--small] [--kills 100] [--rows 2000] [--ids 33] [--seed 0]
 
 Every user has rows in the table, spans, feedback, findings and the embedded export; each text names the next user.
 Each id is forgotten on a copy. Each kill is a SIGKILL at an event drawn from those of an undisturbed erasure (a file
@@ -151,7 +151,10 @@ def main() -> None:
     options.add_argument("--rows", type=int, default=2_000)
     options.add_argument("--ids", type=int, default=len(IDS), help="how many of them are forgotten, each on a copy")
     options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--small", action="store_true", help="66 rows, two ids and two kills")
     asked = options.parse_args()
+    if asked.small:
+        asked.rows, asked.ids, asked.kills = 66, 2, 2
     spawn = multiprocessing.get_context("forkserver")
     spawn.set_forkserver_preload(["pipeline.governance.erasure"])
     draw = random.Random(asked.seed)

@@ -1,4 +1,4 @@
-"""Whether tests fail when a guard is removed: `python -m benchmarks.mutation [--module M] [--sample N] [--seed S]`.
+"""Whether tests fail when a guard is removed: `python -m benchmarks.mutation [--small] [--module M] [--sample N] [--seed S]`.
 
 A seeded sample of mutants (mutants.py) of each module that decides, each run against the module's own fast tests until
 the first one fails. Works in a copy of the tree that it removes at the end. A process that has imported all else forks
@@ -84,7 +84,10 @@ def main() -> None:
     options.add_argument("--sample", type=int, default=25, help="mutants of each module; 0: all of them")
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--operator", default="", help="only mutants whose operator has this name, such as never")
+    options.add_argument("--small", action="store_true", help="two mutants of one module")
     chosen = options.parse_args()
+    if chosen.small:
+        chosen.module, chosen.sample = ["pipeline/training/checkpoints/save_schedule.py"], 2
     figures: dict[str, dict[str, int]] = {}
     with copied(ROOT) as tree:
         for module in chosen.module or TESTS:
