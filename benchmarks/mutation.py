@@ -1,4 +1,4 @@
-"""Whether tests fail when a guard is removed: `python -m benchmarks.mutation [--small] [--module M] [--sample N] [--seed S]`.
+"""Whether tests fail when a guard is removed: `python -m benchmarks.mutation [--small] [--module M] [--sample N]`.
 
 A seeded sample of mutants (mutants.py) of each module that decides, each run against the module's own fast tests until
 the first one fails. Works in a copy of the tree that it removes at the end. A process that has imported all else forks
