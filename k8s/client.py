@@ -111,6 +111,19 @@ class KubernetesClient:
         headers = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
         return self._ask("PATCH", path, params=params, json=obj, headers=headers).json()
 
+    def dry_run(self, obj: Mapping[str, Any]) -> None:
+        """Let the API server look at an object of any kind that it serves, strictly, without keeping it."""
+        version, meta = obj["apiVersion"], obj["metadata"]
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        kinds = {each["kind"]: each for each in self._ask("GET", root).json()["resources"] if "/" not in each["name"]}
+        if (kind := kinds.get(obj["kind"])) is None:
+            raise Refused(404, f"{version} has no kind {obj['kind']}. Install what serves it (k8s/README.md).")
+        place = ["namespaces", meta.get("namespace", "default")] if kind["namespaced"] else []
+        path = "/".join([root, *place, kind["name"], quote(meta["name"], safe="")])
+        params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": "true", "dryRun": "All"}
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        self._ask("PATCH", path, params=params, json=obj, headers=headers)
+
     def patch(
         self, resource: ApiResource, namespace: str, name: str, operations: Sequence[Object], subresource: str = ""
     ) -> Object:

@@ -1,7 +1,4 @@
-"""Reading a tree that a person wrote: whatever is missing or of the wrong type reads as empty, never as an error.
-
-Schemas are the API server's business (and the tests'); a rule only asks for what it knows.
-"""
+"""Reading of a tree that a person wrote: what is missing or of the wrong type reads as empty, never as an error."""
 
 from __future__ import annotations
 
@@ -10,51 +7,51 @@ from typing import Any
 
 Node = dict[str, Any]
 
-_DECIMAL = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
-_BINARY = {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
-_UNITS = _DECIMAL | _BINARY
+_UNITS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18} | {
+    f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)
+}
+
+
+def at(node: object, *keys: str) -> Any:
+    """What stands at `keys`; None where a mapping on the way is missing."""
+    for key in keys:
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
 
 
 def sub(node: object, *keys: str) -> Node:
     """The mapping at `keys`."""
-    for key in keys:
-        node = node.get(key) if isinstance(node, dict) else None
-    return node if isinstance(node, dict) else {}
+    value = at(node, *keys)
+    return value if isinstance(value, dict) else {}
 
 
 def rows(node: object, *keys: str) -> list[Node]:
     """The mappings in the list at `keys`; what is no mapping stands as an empty one, so that indices hold."""
-    value = sub(node, *keys[:-1]).get(keys[-1])
+    value = at(node, *keys)
     return [row if isinstance(row, dict) else {} for row in value] if isinstance(value, list) else []
 
 
 def texts(node: object, *keys: str) -> list[str]:
     """The scalars in the list at `keys`, as text."""
-    value = sub(node, *keys[:-1]).get(keys[-1])
+    value = at(node, *keys)
     return [str(row) for row in value if not isinstance(row, dict | list)] if isinstance(value, list) else []
 
 
 def text(node: object, *keys: str) -> str:
     """The scalar at `keys`; empty without one."""
-    value = sub(node, *keys[:-1]).get(keys[-1])
+    value = at(node, *keys)
     return "" if value is None or isinstance(value, dict | list) else str(value)
 
 
 def whole(node: object, *keys: str, default: int = 0) -> int:
     """The integer at `keys`; what no field of Kubernetes could hold is none."""
-    value = sub(node, *keys[:-1]).get(keys[-1])
+    value = at(node, *keys)
     return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 else default
 
 
 def labels(node: object, *keys: str) -> dict[str, str]:
     """The scalars of the mapping at `keys`, as text."""
     return {str(k): str(v) for k, v in sub(node, *keys).items() if not isinstance(v, dict | list)}
-
-
-def is_quantity(value: object) -> bool:
-    """Whether the API server reads it as a quantity that is not negative."""
-    match = re.fullmatch(r"\+?(\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+|[numkMGTPE]|[KMGTPE]i)?", str(value))
-    return match is not None and not isinstance(value, bool | dict | list)
 
 
 def quantity(value: object) -> float:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from k8s.client import resource_of
-from k8s.lint.admission import AdmissionDenial, AdmissionRequest
 
 from .manifests import Object
+from .verdicts import AdmissionDenial, AdmissionRequest
 
 SOURCE = Path(__file__).with_name("apiserver")
 GOPATH = Path(os.environ.get("GOPATH") or "/usr/share/gocode")

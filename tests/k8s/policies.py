@@ -10,13 +10,13 @@ from pathlib import Path
 import yaml
 
 from k8s.client import resource_of
-from k8s.lint.admission import LAUNCHER, AdmissionDenial, AdmissionRequest, Policies
 
 from .admission import pod_specs
 from .cluster.access import Account
 from .cluster.faults import Call
 from .cluster.kinds import KINDS
 from .manifests import MANIFESTS, Object
+from .verdicts import LAUNCHER, AdmissionDenial, AdmissionRequest, Policies
 
 RUNS = "preference-tuning"
 DAEMON = "system:serviceaccount:preference-tuning-platform:daemon"

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from k8s.__main__ import gangs_of_recipe
 from k8s.gang import Gang
-from k8s.lint.admission import LAUNCHER, AdmissionRequest
 from k8s.render import render
 from pipeline.recipe import load
 
@@ -17,6 +16,7 @@ from .hostile import HOSTILE, HOSTILE_RUNS, Change
 from .manifests import Object
 from .policies import DAEMON, WEBSERVER, asks, defaulted
 from .render.golden import CASES
+from .verdicts import LAUNCHER, AdmissionRequest
 
 ROOT = Path(__file__).parents[2]
 RECIPES = [path.stem for path in (ROOT / "jobs" / "recipes").glob("*.yaml") if "  kubernetes:" in path.read_text()]

@@ -8,8 +8,6 @@ import pytest
 import yaml
 
 from k8s.lint import lint_objects
-from k8s.lint.charges import charges
-from k8s.lint.manifests import Manifests
 from k8s.render import render
 from k8s.render.pod import USER, labels
 from pipeline.recipe import Kubernetes
@@ -111,28 +109,6 @@ def test_a_flavour_without_the_capacity_takes_every_gang() -> None:
     assert flavor_of(objects, passed)["metadata"]["name"] == "training", "past its own quota of 0"
     ours = {f.rule: f.problem for f in lint_objects([*render(passed), *objects])}
     assert ours["flavour-takes-others"] == "training takes what selects spot: no karpenter.sh/capacity-type"
-
-
-@pytest.mark.slow
-def test_lint_charges_what_kueue_charges() -> None:
-    for name, capacity in itertools.product([EKS, A100, GKE], CAPACITIES):
-        for objects in (overlay(name), split(overlay(name), "spot"), split(overlay(name), "spot", "on-demand")):
-            for backend in ("jobset", "rayjob"):
-                gang = gang_of(name, backend=backend, capacity=capacity)
-                manifests = Manifests([*render(gang), *objects])
-                (workload,) = manifests.trainings
-                mine = [set(charge.flavours.values()) for charge in charges(manifests, workload)]
-                assert mine[0] == set(admit(objects, [gang])[0].values()), (name, backend, capacity)
-                assert mine[0] <= {"training", "spot", "on-demand"}
-
-
-def test_quotas_beyond_a_pool_are_told() -> None:
-    objects = split(overlay(EKS), "spot", "on-demand")
-    problems = {f.where: f.problem for f in lint_objects(objects) if f.rule == "quota-over-pool"}
-    both = "promised 48 (spot 24, training 24)"
-    assert problems["NodePool/training-spot spec.limits"] == f"nvidia.com/gpu: 32, {both}"
-    assert problems["NodePool/training-on-demand spec.limits"].startswith("nvidia.com/gpu: 24, promised 48 (on-demand")
-    assert not [f for f in lint_objects(list(overlay(EKS))) if f.rule == "quota-over-pool"]
 
 
 @pytest.mark.parametrize("name", [EKS, A100])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import subprocess
 import sys
@@ -11,22 +12,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s.__main__ import gang_of_recipe, main
+from k8s.__main__ import gangs_of_recipe, main
 from k8s.render import render
 from pipeline.recipe import load
+
+from .fake_api import Answer, FakeApi
+from .schemas import DATA
 
 ROOT = Path(__file__).parent.parent.parent
 RECIPES = ROOT / "jobs" / "recipes"
 ON_CLUSTERS = ["eks_workshop", "gke_deepscaler", "spot_h200_dpo", "spot_h200_grpo"]
 OVERLAYS = {
-    "eks-a100": ["eks_workshop"],
-    "eks-spot-h200": ["spot_h200_dpo"],
-    "gke": ["gke_deepscaler"],
+    "eks-a100": "eks_workshop",
+    "eks-spot-h200": "spot_h200_dpo",
+    "gke": "gke_deepscaler",
 }
-
-
-PLACE = "registry.example.com/preference-tuning/trainer@"
-"""Of the images that recipes have for people to replace."""
 
 
 def recipe(name: str) -> str:
@@ -42,47 +42,27 @@ def changed(tmp_path: Path, *lines: tuple[str, str]) -> str:
     return str(tmp_path / "recipe.yaml")
 
 
-def warnings(said: str) -> set[str]:
-    return {line.split()[1] for line in said.splitlines() if line.startswith("  warning")}
-
-
-@pytest.mark.parametrize("name", ON_CLUSTERS)
-def test_our_recipes_lack_nothing_but_an_image(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lint", recipe(name)]) == 0
-    output = capsys.readouterr().out
-    assert "errors: 0" in output
-    expected = {"image-placeholder"} | ({"save-over-grace"} if name == "gke_deepscaler" else set())
-    assert warnings(output) == expected
-
-
 def test_every_recipe_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     files = [str(file) for file in sorted(RECIPES.glob("*.yaml"))]
     assert main(["lint", *files]) == 0
     output = capsys.readouterr().out
     assert output.count("no cluster") == len(files) - len(ON_CLUSTERS)
+    assert "errors: 0, warnings: 0" in output
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("overlay", OVERLAYS)
-def test_recipes_and_their_overlay_lack_nothing_but_images(
-    overlay: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_recipes_and_their_overlays_have_no_mistake(
+    overlay: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if (kubectl := shutil.which("kubectl")) is None:
         pytest.skip("no kubectl to build the overlay")
     folder = ROOT / "k8s" / "manifests" / "overlays" / overlay
     built = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True)
-    (limits,) = (o for o in yaml.safe_load_all(built.stdout) if o["metadata"]["name"] == "launch-limits")
-    recipes: list[str] = []
-    for name in OVERLAYS[overlay]:
-        placed = Path(recipe(name)).read_text().replace(PLACE, f"{limits['data']['gangImages'].split()[0]}@")
-        (tmp_path / f"{name}.yaml").write_text(placed)
-        recipes.append(str(tmp_path / f"{name}.yaml"))
     monkeypatch.setattr(sys, "stdin", io.StringIO(built.stdout))
-    code = main(["lint", *recipes, "--manifests", "-"])
-    output = capsys.readouterr().out
-    assert code == 0, output
-    assert "ClusterQueue training, flavour training: " in output and " nvidia.com/gpu" in output, "where it is charged"
-    assert warnings(output) <= {"image-placeholder"} | ({"save-over-grace"} if overlay == "gke" else set())
+    schemas = ["--schemas", str(DATA)] if DATA.is_dir() else []
+    assert main(["lint", recipe(OVERLAYS[overlay]), "--manifests", "-", *schemas]) == 0
+    assert "errors: 0, warnings: 0" in capsys.readouterr().out
 
 
 def test_a_backend_that_the_overlay_lacks_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -93,16 +73,6 @@ def test_a_backend_that_the_overlay_lacks_is_told(capsys: pytest.CaptureFixture[
     assert "account launcher may not create rayjobs of ray.io" in capsys.readouterr().out
     files[1] = files[1].replace("jobset", "rayjob")
     assert main(["lint", recipe("spot_h200_grpo"), "--manifests", *files]) == 0
-
-
-def test_an_image_that_the_overlay_refuses_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    admission = ROOT / "k8s" / "manifests" / "bases" / "admission"
-    files = [str(file) for file in admission.glob("*.yaml") if file.name not in ("kustomization.yaml", "quota.yaml")]
-    other = changed(tmp_path, (PLACE, "docker.io/library/python@"))
-    assert main(["lint", recipe("spot_h200_dpo"), "--manifests", *files]) == 0
-    assert main(["lint", other, "--manifests", *files]) == 1
-    output = capsys.readouterr().out
-    assert "error: admission" in output and "preference-tuning-gangs: gang-image:" in output
 
 
 def test_a_report_says_what_where_why_and_how(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +99,9 @@ def test_references_are_followed_into_the_manifests(tmp_path: Path, capsys: pyte
 @pytest.mark.parametrize("name", ON_CLUSTERS)
 def test_render_prints_what_would_be_applied(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", recipe(name)]) == 0
-    assert list(yaml.safe_load_all(capsys.readouterr().out)) == render(gang_of_recipe(load(recipe(name))))
+    assert list(yaml.safe_load_all(capsys.readouterr().out)) == [
+        obj for gang in gangs_of_recipe(load(recipe(name))) for obj in render(gang)
+    ]
 
 
 def test_estimate_prints_the_recipe_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -186,20 +158,72 @@ def test_manifests_that_are_none(
     assert says in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("content", ["kind: Job", "kind: JobSet\nspec: 5\nmetadata: [1]"])
-def test_manifests_of_little(content: str, tmp_path: Path) -> None:
-    (tmp_path / "x.yaml").write_text(content)
-    assert main(["lint", "--manifests", str(tmp_path / "x.yaml")]) in (0, 1)
-
-
 def test_a_name_that_would_be_another_object_stays_on_its_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "x.yaml").write_text('kind: Job\nmetadata: {name: "a\\n---\\nkind: Pod"}\nspec: {}')
+    (tmp_path / "x.yaml").write_text(
+        'kind: RoleBinding\nmetadata: {name: "a\\n---\\nkind: Pod"}\nsubjects: [{kind: ServiceAccount, name: a}]'
+    )
     assert main(["lint", "--manifests", str(tmp_path / "x.yaml")]) == 1
     output = capsys.readouterr().out
-    assert "name-invalid" in output
+    assert "binding-dangling" in output
     assert not [line for line in output.splitlines() if line in ("---", "kind: Pod")]
+
+
+POOL = """
+apiVersion: karpenter.sh/v1
+kind: NodePool
+metadata: {name: gpu}
+spec: {replicas: 2, weight: 50}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: model, namespace: serving}
+spec: {port: [{port: 80}]}
+"""
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> str:
+    """A file of two objects, beside a folder with the definition of one of them."""
+    rule = {"rule": "!(has(self.replicas) && has(self.weight))", "message": "weight beside replicas"}
+    definition = {"properties": {"spec": {"type": "object", "x-kubernetes-validations": [rule]}}}
+    (tmp_path / "karpenter.sh_v1_NodePool.json").write_text(json.dumps(definition))
+    (tmp_path / "pool.yaml").write_text(POOL)
+    return str(tmp_path / "pool.yaml")
+
+
+def test_schemas_are_asked_first(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(Path(pool).parent)
+    assert main(["lint", "--manifests", pool, "--schemas", folder, "--json"]) == 1
+    found = {each["where"]: each for each in json.loads(capsys.readouterr().out)}
+    assert found["NodePool/gpu spec"]["problem"] == "weight beside replicas"
+    assert "'port' was unexpected" in found["Service/model spec"]["problem"]
+    assert all(each["rule"] == "schema" and each["fix"] and each["subject"] for each in found.values())
+    assert main(["lint", "--manifests", pool]) == 1, "Kubernetes' own kinds need no folder"
+    output = capsys.readouterr().out
+    assert "Service/model" in output and "NodePool/gpu" not in output and "none for custom kinds" in output
+    assert main(["lint", "--manifests", pool, "--schemas", "nowhere"]) == 2
+    assert "nowhere is no folder" in capsys.readouterr().err
+
+
+def test_a_server_is_asked_by_a_dry_run(
+    pool: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api, kinds = FakeApi(), [{"name": "services", "kind": "Service", "namespaced": True}]
+
+    def answer(method: str, path: str) -> Answer:
+        if method == "GET":
+            return Answer(200, {"resources": kinds if path == "/api/v1" else []})
+        return Answer(422, {"message": "spec.ports: Required value", "details": {"name": "model"}})
+
+    monkeypatch.setattr(api, "fault", answer)
+    monkeypatch.setattr("k8s.__main__.connect", api.client)
+    assert main(["lint", "--manifests", pool, "--server"]) == 1
+    output = capsys.readouterr().out
+    assert "spec.ports: Required value" in output and "karpenter.sh/v1 has no kind NodePool" in output
+    assert api.asked[-1] == ("PATCH", "/api/v1/namespaces/serving/services/model")
+    assert api.objects == {}
 
 
 @pytest.mark.slow

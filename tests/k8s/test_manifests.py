@@ -45,7 +45,7 @@ def from_outside() -> list[Pods]:
 def test_every_object_passes_its_schema_and_rules(name: str, shared_data: Path) -> None:
     matches = [(obj["kind"], obj["metadata"]["name"], *problems(obj)) for obj in overlay(name) if problems(obj)]
     assert matches == []
-    assert unchecked() == []
+    assert not unchecked()
 
 
 @every_overlay

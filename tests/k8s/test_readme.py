@@ -85,8 +85,7 @@ def test_what_needs_no_cluster_runs_as_written(done: Done) -> None:
     assert sum(line.startswith("kubectl kustomize") for line in done.ran) == 2
     assert {"lint", "render", "estimate"} == {line.split()[2] for line in done.ran if line.startswith("pt k8s")}
     first, second = (line for line in done.output.splitlines() if line.startswith("errors: "))
-    assert first.startswith("errors: 0") and second.startswith("errors: 0, warnings: 0")
-    assert set(re.findall(r"(?:warning|error): ([\w-]+)", done.output)) == {"image-placeholder"}
+    assert first.startswith("errors: 0, warnings: 0") and second.startswith("errors: 0, warnings: 0")
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -23,13 +23,12 @@ GONE = object()
 
 def gang(
     backend: str = "jobset", nodes: int = 3, processes: int = 8, grace_s: float = 100.0,
-    pipes: dict[str, str] | None = None, data_root: str = "/checkpoints/tuning", **settings: Any,
+    data_root: str = "/checkpoints/tuning", **settings: Any,
 ) -> Gang:  # fmt: skip
     kubernetes = Kubernetes.model_validate({"backend": backend, "image": IMAGE, **settings})
     compute = Compute(nodes=nodes, processes=processes, kubernetes=kubernetes)
     training = Training(engine="nemo_rl" if backend == "rayjob" else "trl", grace_s=grace_s, timeout_s=3600.0)
-    result = example("case", data_root, compute, training)
-    return result.model_copy(update={"pipes": pipes or {}})
+    return example("case", data_root, compute, training)
 
 
 STATIC: list[Object] = list(
@@ -47,23 +46,11 @@ spec:
   template:
     metadata: {labels: {preference-tuning/pool: training}}
     spec:
-      expireAfter: Never
-      nodeClassRef: {group: karpenter.k8s.aws, kind: EC2NodeClass, name: training}
       taints: [{key: nvidia.com/gpu, value: "true", effect: NoSchedule}]
       requirements:
         - {key: karpenter.sh/capacity-type, operator: In, values: [spot]}
         - {key: node.kubernetes.io/instance-type, operator: In, values: [p5en.48xlarge]}
         - {key: topology.kubernetes.io/zone, operator: In, values: [us-east-2a]}
----
-apiVersion: karpenter.k8s.aws/v1
-kind: EC2NodeClass
-metadata: {name: training}
-spec:
-  role: training-nodes
-  instanceStorePolicy: RAID0
-  amiSelectorTerms: [{alias: al2023@v20260101}]
-  subnetSelectorTerms: [{tags: {karpenter.sh/discovery: training}}]
-  securityGroupSelectorTerms: [{tags: {karpenter.sh/discovery: training}}]
 ---
 apiVersion: kueue.x-k8s.io/v1beta2
 kind: ResourceFlavor
@@ -101,20 +88,10 @@ kind: LocalQueue
 metadata: {name: training, namespace: preference-tuning}
 spec: {clusterQueue: training}
 ---
-apiVersion: scheduling.volcano.sh/v1beta1
-kind: Queue
-metadata: {name: training}
-spec: {weight: 1}
----
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: checkpoints, namespace: preference-tuning}
 spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 9000Gi}}}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: trainer, namespace: preference-tuning}
-automountServiceAccountToken: false
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
@@ -126,11 +103,6 @@ kind: RoleBinding
 metadata: {name: launcher, namespace: preference-tuning}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: launcher}
 subjects: [{kind: ServiceAccount, name: dagster, namespace: preference-tuning}]
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: settings, namespace: serving}
-data: {database: "postgresql://$(USER):$(PASSWORD)@db/mlflow"}
 ---
 apiVersion: v1
 kind: Service
@@ -151,11 +123,7 @@ spec:
   template:
     metadata: {labels: {app: champion}}
     spec:
-      securityContext: {runAsNonRoot: true, runAsUser: 1000}
-      containers:
-        - name: server
-          image: registry.example.com/server:1.4.2
-          env: [{name: MAX_TOKENS, value: "512"}, {name: TOKEN_FILE, value: /run/token}]
+      containers: [{name: server, image: "registry.example.com/server:1.4.2"}]
 ---
 apiVersion: policy/v1
 kind: PodDisruptionBudget
@@ -214,10 +182,3 @@ def put(node: Any, path: str, value: Any) -> None:
         del node[key]
     else:
         node[key] = value
-
-
-Edit = Callable[[list[Object]], None]
-
-
-def change(kind: str, path: str, value: Any, name: str = "") -> Edit:
-    return lambda objects: put(find(objects, kind, name), path, value)

@@ -1,8 +1,6 @@
-"""What ValidatingAdmissionPolicies would say to a request: the API server's own CEL, over its object and its account.
+"""What ValidatingAdmissionPolicies say to a request: the API server's own CEL, over its object and its account.
 
-Owns policies, bindings and their parameters as the API server reads them (extra `lint`). Not here: mutating policies,
-webhooks, `authorizer` and `namespaceObject`, which nothing of ours uses: an expression that names them fails, and a
-policy that fails refuses.
+Not here: mutating policies, webhooks, `authorizer` and `namespaceObject`, which no manifest of ours uses.
 """
 
 from __future__ import annotations
@@ -13,8 +11,7 @@ from typing import Any, NamedTuple
 from celpy import celtypes
 from celpy.adapter import json_to_cel
 
-from k8s.client import resource_of
-from k8s.lint.cel import FAILURES, program
+from k8s.lint.schemas import FAILURES, program
 from k8s.lint.tree import Node, rows, sub, text, texts
 
 NAMESPACE = "kubernetes.io/metadata.name"
@@ -41,13 +38,6 @@ LAUNCHER = "system:serviceaccount:preference-tuning:launcher"
 """The account of runs (k8s/manifests/bases/rbac)."""
 
 
-def of_launcher(obj: Node) -> AdmissionRequest:
-    """A launch's request that makes this object of a gang."""
-    at = resource_of(obj)
-    name, namespace = (text(obj, "metadata", key) for key in ("name", "namespace"))
-    return AdmissionRequest("CREATE", LAUNCHER, (at.group, at.plural), text(obj, "kind"), namespace, name, new=obj)
-
-
 class AdmissionDenial(NamedTuple):
     """Of one rule of one policy."""
 
@@ -71,9 +61,6 @@ class Policies:
         self._policies = {text(o, "metadata", "name"): o for o in of["ValidatingAdmissionPolicy"]}
         self._bindings = of["ValidatingAdmissionPolicyBinding"]
         self._parameters = {(text(o, "metadata", "namespace"), text(o, "metadata", "name")): o for o in of["ConfigMap"]}
-
-    def __bool__(self) -> bool:
-        return bool(self._bindings)
 
     def denials(self, request: AdmissionRequest) -> list[AdmissionDenial]:
         """Every rule that refuses it, in the order of the policies' bindings; empty: it is admitted."""
