@@ -1,6 +1,6 @@
 """Whole rollouts over an HTTPRoute: to the promotion, and back where the candidate is worse.
 
-The route is the tests' API server's, measured by a real Prometheus (skipped where it is not installed) and by
+The route is of an API in memory, measured by a real Prometheus (skipped where it is not installed) and by
 production's own traces.
 """
 
@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +21,11 @@ import yaml
 
 from assets.resources import Deployment
 from assets.rollout import follow_rollout
+from k8s.slots import DEPLOYMENT
 from pipeline.core.storage import ModelRef
 from pipeline.rollout.export import export_model, exported_uri
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase, RolloutState
-from tests.k8s.cluster.kinds import Refused
-from tests.k8s.cluster.server import api_server
 from tests.k8s.slotted import SPACE, SlottedCluster, route, slot
 from tests.loop import EMBEDDED, ROOT
 from tests.opened import open_rollout
@@ -114,8 +113,7 @@ def obeying(cluster: SlottedCluster) -> Generator[None]:
 
     def obey() -> None:
         while not ended.wait(0.05):
-            with suppress(Conflict):  # another got ahead: looked at again
-                _obey(cluster)
+            _obey(cluster)
 
     thread = threading.Thread(target=obey, daemon=True)
     thread.start()
@@ -126,24 +124,16 @@ def obeying(cluster: SlottedCluster) -> Generator[None]:
         thread.join()
 
 
-class Conflict(Exception):
-    """A write that another got ahead of."""
-
-
 def _obey(cluster: SlottedCluster) -> None:
-    try:
+    with cluster.lock:
         for name in ("slot-a", "slot-b"):
-            obj = cluster.server.storage.get("Deployment", SPACE, name)
+            obj = cluster.at(DEPLOYMENT, name)
             if (obj.get("status") or {}).get("observedGeneration") != obj["metadata"]["generation"]:
                 cluster.run(name, obj["spec"]["replicas"])
         obj = cluster.route()
         rows = [row for parent in (obj.get("status") or {}).get("parents", []) for row in parent["conditions"]]
         if not rows or any(row["observedGeneration"] != obj["metadata"]["generation"] for row in rows):
             cluster.obey()
-    except Refused as refused:
-        if refused.code != 409:
-            raise
-        raise Conflict from refused
 
 
 @contextmanager
@@ -161,17 +151,16 @@ def http_route(folder: Path, patch: pytest.MonkeyPatch) -> Generator[Production]
     champion = ModelRef(
         uri=exported_uri(production.exported, NAME, production.champion.digest), digest=production.champion.digest
     )
-    with api_server() as server:
-        patch.setenv("KUBECONFIG", str(server.kubeconfig(folder / "kubeconfig")))
-        shipped = [*slot("slot-a", champion), *slot("slot-b", None, replicas=0), route()]
-        cluster = SlottedCluster(server, folder, shipped=shipped)
+    cluster = SlottedCluster([*slot("slot-a", champion), *slot("slot-b", None, replicas=0), route()])
+    patch.setattr("k8s.client.connect", lambda kubeconfig: cluster.client())
 
-        def weights() -> dict[str, float]:
+    def weights() -> dict[str, float]:
+        with cluster.lock:
             return {cluster.data(name)["MODEL_DIGEST"]: weight for name, weight in cluster.weights().items() if weight}
 
-        places = {production.champion.digest: f"{network}.1", production.candidate.digest: f"{network}.2"}
-        with obeying(cluster), production.served({digest: (host, 8000) for digest, host in places.items()}, weights):
-            yield production
+    places = {production.champion.digest: f"{network}.1", production.candidate.digest: f"{network}.2"}
+    with obeying(cluster), production.served({digest: (host, 8000) for digest, host in places.items()}, weights):
+        yield production
 
 
 @pytest.mark.variant  # of make run's, over the router of others

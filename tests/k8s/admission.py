@@ -1,22 +1,17 @@
-"""Where the cluster of an overlay would put a gang: Kueue's choice of a flavour, and Karpenter's pools for the pods.
-
-On the manifests alone, but for the gangs that hold quota already. Kueue's choice is made by the arithmetic of the
-tests' cluster (cluster/flavors.py): there is one rule of it in the tests.
-"""
+"""Where the cluster of an overlay would put a gang: the quota that it takes, and Karpenter's pools for its pods."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 from k8s.gang import Gang, example
+from k8s.lint.tree import quantity
 from k8s.render import primary
 from pipeline.recipe import Compute, Kubernetes, Recipe, Training, load
 
-from .cluster.flavors import Usage, add, assign
 from .manifests import Object, of_kind, overlay
 
 ROOT = Path(__file__).parents[2]
@@ -77,28 +72,44 @@ def tolerated(taint: Object, pod: Object) -> bool:
     )
 
 
-def admit(objects: Sequence[Object], gangs: Sequence[Gang]) -> list[dict[str, str]]:
-    """The flavours by resource that each gang in turn is charged to, beside those before it; of a RayJob its head's.
-    Raises LookupError with Kueue's words for the first that would wait."""
+def asked(gang: Gang) -> Counter[str]:
+    """What all pods of the gang ask for, by resource, as Kueue counts it."""
+    total = Counter({"pods": sum(count for _, count in pod_sets(gang))})
+    for pod, count in pod_sets(gang):
+        for container in pod["containers"]:
+            for name, value in container["resources"]["requests"].items():
+                total[name] += quantity(value) * count
+    return total
+
+
+def quotas(objects: Sequence[Object]) -> dict[str, dict[str, float]]:
+    """Of the one queue, by flavour and resource, in the order in which Kueue tries the flavours."""
     (queue,) = of_kind(objects, "ClusterQueue")
-    flavors = {flavor["metadata"]["name"]: flavor for flavor in of_kind(objects, "ResourceFlavor")}
-    used: Usage = defaultdict(Decimal)
-    charged: list[dict[str, str]] = []
-    for gang in gangs:
-        sets = [{"name": f"{i}", "count": n, "template": {"spec": pod}} for i, (pod, n) in enumerate(pod_sets(gang))]
-        assignments, problem = assign(queue, flavors, used, sets)
-        if problem:
-            raise LookupError(problem)
-        add(used, {"clusterQueue": queue["metadata"]["name"], "podSetAssignments": assignments})
-        charged.append(assignments[0]["flavors"])
-    return charged
+    (group,) = queue["spec"]["resourceGroups"]
+    return {
+        flavor["name"]: {each["name"]: quantity(each["nominalQuota"]) for each in flavor["resources"]}
+        for flavor in group["flavors"]
+    }
 
 
-def flavor_of(objects: Sequence[Object], gang: Gang) -> Object:
-    """The flavour that Kueue takes for the gang. Raises LookupError when it would wait for ever."""
-    (charged,) = admit(objects, [gang])
-    (name,) = set(charged.values())
-    return next(flavor for flavor in of_kind(objects, "ResourceFlavor") if flavor["metadata"]["name"] == name)
+def flavors_for(objects: Sequence[Object], gang: Gang) -> list[Object]:
+    """Those whose taints all pods tolerate, whose nodes they may select, and whose quota is enough for the gang."""
+    matches: list[Object] = []
+    wanted = asked(gang)
+    for name, quota in quotas(objects).items():
+        (flavor,) = (each for each in of_kind(objects, "ResourceFlavor") if each["metadata"]["name"] == name)
+        taints, offered = flavor["spec"].get("nodeTaints", ()), flavor["spec"].get("nodeLabels", {})
+        pods = [pod for pod, _ in pod_sets(gang)]
+        selects = all(
+            pod.get("nodeSelector", {}).get(key, value) == value for pod in pods for key, value in offered.items()
+        )
+        if (
+            selects
+            and all(tolerated(taint, pod) for taint in taints for pod in pods)
+            and all(amount <= quota.get(resource, 0) for resource, amount in wanted.items())
+        ):
+            matches.append(flavor)
+    return matches
 
 
 def pools_for(objects: Sequence[Object], pod: Object, more: dict[str, str]) -> list[Object]:

@@ -1,10 +1,8 @@
-"""Plans of evaluations with the embedded model, small enough for a test, and what their journals and bundles hold."""
+"""Plans of evaluations with the embedded model, small enough for a test."""
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +19,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.suite import ensure_suite
 from pipeline.recipe import Compute, Evaluation, Kubernetes
 from pipeline.recipe.compute import EvaluationPod
-from pipeline.recipe.rewards import Judge, Verifier
+from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.suites import ArithmeticSuite
 
@@ -46,44 +44,23 @@ def noisy(folder: Path) -> ModelRef:
     return model_ref(folder)
 
 
-def published(store: Store, candidate: ModelRef, section: Evaluation = SECTION, judge: Judge | None = None) -> EvalPlan:
+def published(store: Store, candidate: ModelRef) -> EvalPlan:
     """The plan of an evaluation of the embedded model against that candidate, its first suite the sums."""
-    suite = section.suites[0]
+    suite = SECTION.suites[0]
     assert isinstance(suite, ArithmeticSuite)
-    ensure_suite(store, suite, section.seed)
+    ensure_suite(store, suite, SECTION.seed)
     iteration = identify(0, "m", model_ref(MODEL_DIR), DatasetRef(uri="", rows=0, digest="d"), "r")
     checkpoint = CheckpointRef(adapter=candidate, model=candidate, step=1)
-    plan = EvalPlan(iteration=iteration, section=section, verifier=Verifier(), candidate=checkpoint, judge=judge)
+    plan = EvalPlan(iteration=iteration, section=SECTION, verifier=Verifier(), candidate=checkpoint)
     publish_plan(store, plan)
     return plan
 
 
-def task(
-    store: Store,
-    plan: EvalPlan,
-    settings: Kubernetes,
-    pod: EvaluationPod | None = None,
-    addresses: Mapping[str, str] | None = None,
-) -> Task[EvalReport]:
+def task(store: Store, plan: EvalPlan, settings: Kubernetes) -> Task[EvalReport]:
     """The evaluation on that cluster."""
     return evaluation_task(
         store,
         EvaluationJob(plan.iteration.id, plan.digest()),
-        Compute(kubernetes=settings, evaluation=pod or EvaluationPod()),
+        Compute(kubernetes=settings, evaluation=EvaluationPod()),
         lambda: store.read(plan.path(layout.EVAL_REPORT), EvalReport),
-        addresses,
     )
-
-
-def keys(store: Store) -> list[str]:
-    """Of the answers in the journals, in their order; a key twice was asked twice."""
-    files = sorted(store.path(layout.ANSWERS).glob("*/*.jsonl"))
-    lines = [line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    return [json.loads(line)["answer"]["key"] for line in lines]
-
-
-def judged(store: Store) -> list[str]:
-    """Of the pairs in the journals of judgements, in their order."""
-    files = sorted(store.path(layout.JUDGEMENTS).rglob("*.jsonl"))
-    lines = [line for file in files for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    return [each["key"] for each in map(json.loads, lines) if each["item"]]

@@ -1,20 +1,26 @@
 """A Kubernetes API in memory, at the place of the client's HTTP connection: objects, selectors, patches, deletions.
 
-It has no controllers: a test, or a recorded sequence (`replay.py`), says what becomes of the objects.
+It has no controllers: a test, `world.py` or a recorded sequence (`replay.py`) says what becomes of the objects.
 """
 
 from __future__ import annotations
 
 import copy
+import itertools
 import json as text
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from k8s.client import RESOURCES, ApiResource, KubernetesClient
 
 Object = dict[str, Any]
 Key = tuple[str, str, str]
 """Group, plural and name, in the one namespace that there is."""
+
+
+VERSIONS = itertools.count(1)
 
 
 class Answer(NamedTuple):
@@ -42,49 +48,45 @@ class FakeApi:
     def __init__(self) -> None:
         self.objects: dict[Key, Object] = {}
         self.asked: list[tuple[str, str]] = []
-        self.fault: Callable[[str, str], Answer | Exception | None] = lambda verb, path: None
+        self.fault: Callable[[str, str], Answer | BaseException | None] = lambda verb, path: None
         """Asked before each request, for what goes wrong."""
-        self._version = 0
+        self.lost: Callable[[str, str], BaseException | None] = lambda verb, path: None
+        """Asked after each request, for an answer that never comes."""
+        self.lock = threading.RLock()
 
     def client(self) -> KubernetesClient:
-        return KubernetesClient(self, NoAnswer, pauses_s=(0.0,))
+        return KubernetesClient(self, NoAnswer, pauses_s=(0.0, 0.0))
 
     def request(self, method: str, path: str, params: Any = None, json: Any = None, headers: Any = None) -> Answer:
         self.asked.append((method, path))
         fault = self.fault(method, path)
-        if isinstance(fault, Exception):
+        if isinstance(fault, BaseException):
             raise fault
-        if fault is not None:
-            return fault
-        resource, name, subresource = _parsed(path)
-        key = (resource.group, resource.plural, name)
-        if subresource == "log":
-            return Answer(200, self.log(name))
-        if not name:
-            return Answer(200, {"items": self._listed(resource, params or {})})
-        if method == "PATCH" and "apply" in headers["Content-Type"]:
-            return self.applied(key, copy.deepcopy(json))
-        if (obj := self.objects.get(key)) is None:
-            return refusal(404, f'{resource.plural} "{name}" not found', name)
-        if method == "DELETE":
-            wanted = json.get("preconditions", {})
-            if any(obj["metadata"].get(field) != value for field, value in wanted.items()):
-                return refusal(409, "the preconditions do not hold", name)
-            self.delete(key)
-        elif method == "PATCH":
-            for operation in json:
-                if not _patched(obj, operation):
-                    return refusal(422, f"testing {operation['path']} failed", name)
-            self.put(key, obj)
-        return Answer(200, copy.deepcopy(obj))
+        with self.lock:
+            answer = fault or self._answer(method, path, params or {}, json, headers or {})
+        if error := self.lost(method, path):
+            raise error
+        return answer
+
+    def count(self, verb: str) -> int:
+        return sum(method == verb for method, _ in self.asked)
 
     def put(self, key: Key, obj: Object) -> None:
-        """The object as it is now."""
-        self._version += 1
-        metadata = obj["metadata"]
-        metadata.setdefault("uid", f"uid-{self._version}")
-        metadata["resourceVersion"] = str(self._version)
-        self.objects[key] = obj
+        """The object as it is now; another spec is another generation."""
+        with self.lock:
+            version = next(VERSIONS)
+            metadata, before = obj["metadata"], self.objects.get(key)
+            metadata.setdefault("uid", f"uid-{version}")
+            metadata["resourceVersion"] = str(version)
+            metadata.setdefault("generation", 1)
+            if before is not None and before.get("spec") != obj.get("spec"):
+                metadata["generation"] = before["metadata"]["generation"] + 1
+            self.objects[key] = obj
+
+    def change(self, key: Key, **sections: Any) -> None:
+        """Sections of an object, such as its status, in place of what it had."""
+        with self.lock:
+            self.put(key, copy.deepcopy(self.objects[key]) | sections)
 
     def applied(self, key: Key, obj: Object) -> Answer:
         there = self.objects.get(key)
@@ -103,6 +105,32 @@ class FakeApi:
     def log(self, pod: str) -> str:
         return ""
 
+    def _answer(
+        self, method: str, path: str, params: Mapping[str, str], json: Any, headers: Mapping[str, str]
+    ) -> Answer:
+        resource, name, subresource = parsed(path)
+        key = (resource.group, resource.plural, name)
+        if subresource == "log":
+            return Answer(200, self.log(name))
+        if not name:
+            return Answer(200, {"items": self._listed(resource, params)})
+        if method == "PATCH" and "apply" in headers["Content-Type"]:
+            return self.applied(key, copy.deepcopy(json))
+        if (there := self.objects.get(key)) is None:
+            return refusal(404, f'{resource.plural} "{name}" not found', name)
+        obj = copy.deepcopy(there)
+        if method == "DELETE":
+            wanted = json.get("preconditions", {})
+            if any(obj["metadata"].get(field) != value for field, value in wanted.items()):
+                return refusal(409, "the preconditions do not hold", name)
+            self.delete(key)
+        elif method == "PATCH":
+            for operation in json:
+                if not _patched(obj, operation):
+                    return refusal(422, f"testing {operation['path']} failed", name)
+            self.put(key, obj)
+        return Answer(200, copy.deepcopy(obj))
+
     def _listed(self, resource: ApiResource, params: Mapping[str, str]) -> list[Object]:
         of_kind = [obj for key, obj in self.objects.items() if key[:2] == (resource.group, resource.plural)]
         labels, fields = _pairs(params.get("labelSelector", "")), _pairs(params.get("fieldSelector", ""))
@@ -119,9 +147,10 @@ def key_of(kind: str, name: str) -> Key:
     return resource.group, resource.plural, name
 
 
-def _parsed(path: str) -> tuple[ApiResource, str, str]:
+def parsed(path: str) -> tuple[ApiResource, str, str]:
+    """Resource, name and subresource of a request's path."""
     root, _, rest = path.strip("/").partition("/namespaces/")
-    _, plural, name, subresource = [*rest.split("/"), "", ""][:4]
+    _, plural, name, subresource = [*map(unquote, rest.split("/")), "", ""][:4]
     _, *group, version = root.split("/")
     return ApiResource(group[0] if group else "", version, plural), name, subresource
 
@@ -145,5 +174,5 @@ def _patched(obj: Any, operation: Object) -> bool:
     return True
 
 
-def refusal(code: int, message: str, name: str) -> Answer:
+def refusal(code: int, message: str, name: str = "") -> Answer:
     return Answer(code, {"kind": "Status", "code": code, "message": message, "details": {"name": name}})

@@ -12,11 +12,9 @@ import yaml
 from k8s.client import resource_of
 
 from .admission import pod_specs
-from .cluster.access import Account
-from .cluster.faults import Call
-from .cluster.kinds import KINDS
 from .manifests import MANIFESTS, Object
-from .verdicts import LAUNCHER, AdmissionDenial, AdmissionRequest, Policies
+from .verdicts import LAUNCHER as LAUNCHER
+from .verdicts import AdmissionDenial, AdmissionRequest, Policies
 
 RUNS = "preference-tuning"
 DAEMON = "system:serviceaccount:preference-tuning-platform:daemon"
@@ -53,44 +51,6 @@ def lax(objects: Sequence[Object], section: str, key: str, value: str) -> list[O
             elif section == "binding" and "paramRef" in spec:
                 spec["paramRef"][key] = value
     return result
-
-
-BACKENDS = ("jobset", "rayjob", "volcano")
-
-
-def launcher_account(namespace: str, *backends: str, without: tuple[str, str, str] | None = None) -> Account:
-    """The account of a launch in a test's namespace: the shipped Roles of these backends (all by default), but for a
-    right that is taken; the shipped policies."""
-    roles = [
-        obj
-        for folder in (
-            MANIFESTS / "bases" / "rbac",
-            *(MANIFESTS / "components" / each for each in backends or BACKENDS),
-        )
-        for obj in plain(folder)
-        if obj["kind"] == "Role"
-    ]
-    rights = {
-        (group, resource, verb)
-        for role in roles
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-        for verb in rule["verbs"]
-    } - {without}
-    policies = shipped(gangAccounts="trainer default")
-
-    def admission(operation: str, call: Call, new: Object | None, old: Object | None) -> str:
-        of = KINDS[call.kind]
-        request = AdmissionRequest(
-            operation, LAUNCHER, (of.group, of.plural), of.kind, RUNS, call.name, new=new, old=old
-        )  # fmt: skip
-        for each in policies.denials(request):  # the client is told of one alone
-            bound = f"ValidatingAdmissionPolicy '{each.policy}' with binding '{each.policy}'"
-            return f"{bound} denied request: {each.message}"
-        return ""
-
-    return Account(LAUNCHER, namespace, frozenset(rights), admission)
 
 
 def asks(user: str, obj: Object, operation: str = "CREATE", old: Object | None = None) -> AdmissionRequest:

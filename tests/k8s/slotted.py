@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-from k8s.client import KubernetesClient, connect
-from k8s.route import HttpRoute
+from k8s.client import ApiResource
+from k8s.route import HTTP_ROUTE, HttpRoute
+from k8s.slots import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.router import Split
 
-from .cluster.server import Server
+from .fake_api import FakeApi, Key, Object
 
 SPACE = "serving"
 A, B, C = (ModelRef(uri=f"s3://models/{letter * 64}", digest=letter * 64) for letter in "abc")
+KINDS = {"ConfigMap": CONFIG_MAP, "Deployment": DEPLOYMENT, "HTTPRoute": HTTP_ROUTE}
 
 
 def split(canary: int, epoch: int, rollout: str = "r1", champion: ModelRef = A, other: ModelRef | None = B) -> Split:
@@ -30,15 +31,14 @@ def split(canary: int, epoch: int, rollout: str = "r1", champion: ModelRef = A, 
     )
 
 
-def route(kind: str = "Service", group: str = "", rollout: str = "") -> dict[str, Any]:
-    words = {"rollout": rollout, "epoch": "0", "champion": "", "canary": ""}
+def route(kind: str = "Service", group: str = "") -> Object:
+    words = {"rollout": "", "epoch": "0", "champion": "", "canary": ""}
     backends = [
         {"group": group, "kind": kind, "name": name, "port": 8000, "weight": weight}
         for name, weight in (("slot-a", 100), ("slot-b", 0))
     ]
     annotations = {f"preference-tuning/{key}": value for key, value in words.items()}
     return {
-        "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
         "metadata": {"name": "model", "namespace": SPACE, "annotations": annotations},
         "spec": {
@@ -49,14 +49,12 @@ def route(kind: str = "Service", group: str = "", rollout: str = "") -> dict[str
     }
 
 
-def slot(name: str, model: ModelRef | None, replicas: int = 1) -> list[dict[str, Any]]:
+def slot(name: str, model: ModelRef | None, replicas: int = 1) -> list[Object]:
     data = {"MODEL_URI": model.uri if model else "", "MODEL_DIGEST": model.digest if model else ""}
-    meta, labels = {"name": name, "namespace": SPACE}, {"slot": name}
-    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "vllm", "image": "vllm:1"}]}}
-    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template}
+    meta = {"name": name, "namespace": SPACE}
     return [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data | {"SERVED_MODEL_NAME": "model"}},
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": spec},
+        {"kind": "ConfigMap", "metadata": dict(meta), "data": data | {"SERVED_MODEL_NAME": "model"}},
+        {"kind": "Deployment", "metadata": dict(meta), "spec": {"replicas": replicas}},
     ]
 
 
@@ -64,97 +62,93 @@ def url_host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-@dataclass
-class SlottedCluster:
+def key(of: ApiResource, name: str) -> Key:
+    return of.group, of.plural, name
+
+
+class SlottedCluster(FakeApi):
     """What a test reads and moves. `serves`: digest by slot, what a fingerprint would tell; an error is raised."""
 
-    server: Server
-    folder: Path
-    serves: dict[str, str | Exception] = field(default_factory=dict)
-    asked: list[tuple[str, int]] = field(default_factory=list)
-    """Root URL and rounds of each fingerprint."""
-    shipped: Sequence[dict[str, Any]] = ()
-    """Objects of the manifests in place of slots that hold A and B."""
-
-    def __post_init__(self) -> None:
+    def __init__(self, shipped: Sequence[Object] = ()) -> None:
+        """`shipped`: objects of the manifests in place of slots that hold A and B."""
+        super().__init__()
+        self.serves: dict[str, str | Exception] = {}
+        self.identified: list[tuple[str, int]] = []
+        """Root URL and rounds of each fingerprint."""
         own = [*slot("slot-a", A), *slot("slot-b", B), route()]
-        wanted = [obj for obj in self.shipped or own if obj["kind"] in ("ConfigMap", "Deployment", "HTTPRoute")]
+        wanted = [obj for obj in shipped or own if obj["kind"] in KINDS]
         self.space = wanted[0]["metadata"]["namespace"]
-        self.server.storage.create("Namespace", "", {"metadata": {"name": self.space}})
         for obj in wanted:
-            self.server.storage.create(obj["kind"], self.space, obj)
-        if not self.shipped:
+            self.put(key(KINDS[obj["kind"]], obj["metadata"]["name"]), copy.deepcopy(obj))
+        if not shipped:
             for name in ("slot-a", "slot-b"):
                 self.run(name, 1)
             self.serves |= {"slot-a": A.digest, "slot-b": B.digest}
         self.obey()
 
+    def _answer(self, method: str, path: str, params: Any, json: Any, headers: Any) -> Any:
+        path = path.removesuffix("/scale")  # of a Deployment, whose replicas it has at the same place
+        return super()._answer(method, path, params, json, headers)
+
     def port(self) -> HttpRoute:
-        return HttpRoute(self.client(), HttpRouteTraffic(namespace=self.space), "model", self._identify, self.location)
+        section = HttpRouteTraffic(namespace=self.space)
+        return HttpRoute(self.client(), section, "model", self._identify, self.location)
 
-    def client(self) -> KubernetesClient:
-        client = connect(str(self.server.kubeconfig(self.folder / "kubeconfig")))
-        client.pauses_s = (0.01, 0.01)
-        return client
+    def at(self, of: ApiResource, name: str) -> Object:
+        return copy.deepcopy(self.objects[key(of, name)])
 
-    def route(self) -> dict[str, Any]:
-        return self.server.storage.get("HTTPRoute", self.space, "model")
+    def route(self) -> Object:
+        return self.at(HTTP_ROUTE, "model")
 
     def weights(self) -> dict[str, int]:
         return {row["name"]: row["weight"] for row in self.route()["spec"]["rules"][0]["backendRefs"]}
 
-    def change(self, **spec: Any) -> None:
+    def operate(self, **spec: Any) -> None:
         """What an operator does to the route's spec."""
-        obj = self.route()
-        self.server.storage.update("HTTPRoute", self.space, obj | {"spec": obj["spec"] | spec}, manager="operator")
+        self.change(key(HTTP_ROUTE, "model"), spec=self.route()["spec"] | spec)
 
     def set_weights(self, a: int, b: int) -> None:
         rules = self.route()["spec"]["rules"]
         for row, weight in zip(rules[0]["backendRefs"], (a, b), strict=True):
             row["weight"] = weight
-        self.change(rules=rules)
+        self.operate(rules=rules)
 
-    def obey(self, lag: int = 0, **conditions: str) -> None:
-        """The gateway has taken the route, `lag` generations ago; conditions that are not named are True."""
+    def obey(self, **conditions: str) -> None:
+        """The gateway has taken the route; conditions that are not named are True."""
         obj = self.route()
-        of = obj["metadata"]["generation"] - lag
         rows = [
             {
                 "type": kind,
                 "status": conditions.get(kind, "True"),
-                "observedGeneration": of,
+                "observedGeneration": obj["metadata"]["generation"],
                 "reason": "BackendNotFound" if kind in conditions else kind,
-                "message": "",
-                "lastTransitionTime": "2026-01-01T00:00:00Z",
             }
             for kind in ("Accepted", "ResolvedRefs")
         ]
-        parents = [
-            {"parentRef": reference, "controllerName": "example.com/gateway", "conditions": rows}
-            for reference in obj["spec"]["parentRefs"]
-        ]
-        self.server.storage.update("HTTPRoute", self.space, obj | {"status": {"parents": parents}}, "status")
+        parents = [{"parentRef": reference, "conditions": rows} for reference in obj["spec"]["parentRefs"]]
+        self.change(key(HTTP_ROUTE, "model"), status={"parents": parents})
 
     def run(self, name: str, pods: int, lag: int = 0) -> None:
         """What the Deployment's controller says of so many pods, all ready."""
-        obj = self.server.storage.get("Deployment", self.space, name)
-        status = {"observedGeneration": obj["metadata"]["generation"] - lag, "replicas": pods, "readyReplicas": pods}
-        self.server.storage.update("Deployment", self.space, obj | {"status": status}, "status")
+        generation = self.at(DEPLOYMENT, name)["metadata"]["generation"] - lag
+        status = {"observedGeneration": generation, "replicas": pods, "readyReplicas": pods}
+        self.change(key(DEPLOYMENT, name), status=status)
 
     def hold(self, name: str, model: ModelRef | None) -> None:
-        obj = self.server.storage.get("ConfigMap", self.space, name)
         data = {"MODEL_URI": model.uri if model else "", "MODEL_DIGEST": model.digest if model else ""}
-        self.server.storage.update("ConfigMap", self.space, obj | {"data": obj["data"] | data})
+        self.change(key(CONFIG_MAP, name), data=self.data(name) | data)
 
     def data(self, name: str) -> dict[str, str]:
-        return self.server.storage.get("ConfigMap", self.space, name)["data"]
+        return self.at(CONFIG_MAP, name)["data"]
 
     def scale(self, name: str, replicas: int) -> None:
-        obj = self.server.storage.get("Deployment", self.space, name)
-        self.server.storage.update("Deployment", self.space, obj | {"spec": obj["spec"] | {"replicas": replicas}})
+        self.change(key(DEPLOYMENT, name), spec={"replicas": replicas})
 
     def wanted(self, name: str) -> int:
-        return self.server.storage.get("Deployment", self.space, name)["spec"]["replicas"]
+        return self.at(DEPLOYMENT, name)["spec"]["replicas"]
+
+    def lose(self, of: ApiResource, name: str) -> None:
+        del self.objects[key(of, name)]
 
     def location(self, model: ModelRef) -> str:
         return f"s3://models/{model.digest}"
@@ -167,19 +161,12 @@ class SlottedCluster:
         ]
         self.serves |= {url_host(address): served for address, served in pods.items()}
         for place in range(slices):
-            labels = {"kubernetes.io/service-name": name}
-            obj = {
-                "apiVersion": "discovery.k8s.io/v1",
-                "kind": "EndpointSlice",
-                "metadata": {"name": f"{name}-{place}", "namespace": self.space, "labels": labels},
-                "addressType": "IPv4",
-                "ports": [{"name": "http", "port": 8000, "protocol": "TCP"}],
-                "endpoints": rows[place::slices],
-            }
-            self.server.storage.create("EndpointSlice", self.space, obj)
+            metadata = {"name": f"{name}-{place}", "labels": {"kubernetes.io/service-name": name}}
+            obj = {"metadata": metadata, "ports": [{"name": "http", "port": 8000}], "endpoints": rows[place::slices]}
+            self.put(key(ENDPOINT_SLICE, f"{name}-{place}"), obj)
 
     def _identify(self, url: str, rounds: int) -> str:
-        self.asked.append((url, rounds))
+        self.identified.append((url, rounds))
         host = url.removeprefix("http://").partition("/")[0].rpartition(":")[0]
         served = self.serves[host if host in self.serves else host.partition(".")[0]]
         if isinstance(served, Exception):

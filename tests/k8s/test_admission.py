@@ -1,8 +1,6 @@
 """What the manifests promise a gang of the overlay's recipe: a flavour, nodes, the volume, operators set up for it."""
 
 import copy
-import itertools
-from collections.abc import Sequence
 
 import pytest
 import yaml
@@ -12,8 +10,8 @@ from k8s.render import render
 from k8s.render.pod import USER, labels
 from pipeline.recipe import Kubernetes
 
-from .admission import admit, flavor_of, gang_of, pod_sets, pools_for, recipe_of, tolerated
-from .manifests import MANIFESTS, Object, of_kind, overlay, pods, training_pools
+from .admission import flavors_for, gang_of, pod_sets, pools_for, quotas, recipe_of, tolerated
+from .manifests import MANIFESTS, of_kind, overlay, pods, training_pools
 
 EKS, A100, GKE = "eks-spot-h200", "eks-a100", "gke"
 every_overlay = pytest.mark.parametrize("name", [EKS, A100, GKE])
@@ -24,90 +22,48 @@ CAPACITIES = {
 }
 
 
-@pytest.mark.slow
 @every_overlay
 @pytest.mark.parametrize("backend", ["jobset", "rayjob"])
 @pytest.mark.parametrize("capacity", CAPACITIES)
 def test_a_gang_is_admitted_and_its_nodes_can_come(name: str, backend: str, capacity: str) -> None:
+    """And no second one beside it: nodes are promised to one gang at a time."""
     gang, objects = gang_of(name, backend=backend, capacity=capacity), overlay(name)
-    taken = flavor_of(objects, gang)
-    assert taken["metadata"]["name"] == "training"
+    first, *_ = flavors_for(objects, gang)
+    assert first["metadata"]["name"] == "training"
+    gpus = quotas(objects)["training"]["nvidia.com/gpu"]
+    assert gang.nodes * gang.processes <= gpus < 2 * gang.nodes * gang.processes
     for pod, _ in pod_sets(gang) if name != GKE else ():
-        fitting = pools_for(objects, pod, taken["spec"]["nodeLabels"])
+        fitting = pools_for(objects, pod, first["spec"]["nodeLabels"])
         assert {pool["metadata"]["name"] for pool in fitting} == CAPACITIES[capacity]
-        limits = [pool["spec"]["limits"]["nvidia.com/gpu"] for pool in fitting]
-        assert min(limits) >= gang.nodes * gang.processes
-
-
-@every_overlay
-@pytest.mark.parametrize("pair", itertools.product(CAPACITIES, repeat=2), ids="-".join)
-def test_nodes_are_promised_to_one_gang_at_a_time(name: str, pair: tuple[str, str]) -> None:
-    """Whatever the capacities of two gangs, no pool is promised beyond its limits."""
-    objects = overlay(name)
-    gangs = [gang_of(name, backend="jobset", capacity=capacity) for capacity in pair]
-    assert admit(objects, gangs[:1])
-    with pytest.raises(LookupError, match=r"insufficient unused quota for .*nvidia\.com/gpu in flavor training"):
-        admit(objects, gangs)
-    (queue,) = of_kind(objects, "ClusterQueue")
-    (gpus,) = (
-        float(resource["nominalQuota"])
-        for flavor in queue["spec"]["resourceGroups"][0]["flavors"]
-        for resource in flavor["resources"]
-        if resource["name"] == "nvidia.com/gpu" and float(resource["nominalQuota"])
-    )
-    assert all(gpus <= pool["spec"]["limits"]["nvidia.com/gpu"] for pool in training_pools(objects))
+        assert all(gpus <= pool["spec"]["limits"]["nvidia.com/gpu"] for pool in fitting)
 
 
 @every_overlay
 def test_a_gang_without_devices_goes_to_any_node(name: str) -> None:
     gang = gang_of(name, backend="jobset", instance_type="cpu", shm_gb=1)
-    assert flavor_of(overlay(name), gang)["metadata"]["name"] == "any-node"
+    assert [flavor["metadata"]["name"] for flavor in flavors_for(overlay(name), gang)] == ["any-node"]
 
 
-def test_gang_beyond_or_outside_the_quota_is_not_admitted() -> None:
-    with pytest.raises(LookupError):
-        flavor_of(overlay(A100), gang_of(EKS, backend="jobset"))
-    objects = copy.deepcopy(overlay(EKS))
-    (queue,) = of_kind(objects, "ClusterQueue")
-    for quotas in queue["spec"]["resourceGroups"][0]["flavors"]:
-        quotas["resources"] = [entry for entry in quotas["resources"] if entry["name"] != "vpc.amazonaws.com/efa"]
-    with pytest.raises(LookupError):
-        flavor_of(objects, gang_of(EKS, backend="jobset"))
-
-
-def split(objects: Sequence[Object], *narrow: str) -> list[Object]:
-    """The overlay with a flavour for some capacity types before the one of all training nodes."""
-    changed = copy.deepcopy(list(objects))
-    (wide,) = (o for o in of_kind(changed, "ResourceFlavor") if o["metadata"]["name"] == "training")
-    (queue,) = of_kind(changed, "ClusterQueue")
-    offers = queue["spec"]["resourceGroups"][0]["flavors"]
-    for capacity in reversed(narrow):
-        flavor = copy.deepcopy(wide)
-        flavor["metadata"]["name"] = capacity
-        flavor["spec"]["nodeLabels"]["karpenter.sh/capacity-type"] = capacity
-        changed.append(flavor)
-        offers.insert(0, {**copy.deepcopy(offers[-2]), "name": capacity})
-    return changed
-
-
-def test_a_flavour_with_the_capacity_removes_the_fallback() -> None:
-    gang, objects = gang_of(EKS, backend="jobset", capacity="spot_first"), split(overlay(EKS), "spot")
-    taken = flavor_of(objects, gang)
-    ((pod, _),) = pod_sets(gang)
-    fitting = pools_for(objects, pod, taken["spec"]["nodeLabels"])
-    assert [pool["metadata"]["name"] for pool in fitting] == ["training-spot"]
+def test_a_gang_beyond_the_quota_is_not_admitted() -> None:
+    assert flavors_for(overlay(A100), gang_of(EKS, backend="jobset")) == []
 
 
 def test_a_flavour_without_the_capacity_takes_every_gang() -> None:
-    objects = split(overlay(EKS), "spot")
-    on_demand = gang_of(EKS, backend="jobset", capacity="on_demand")
-    assert flavor_of(objects, on_demand)["metadata"]["name"] == "training"
+    """A gang on spot nodes goes past its own flavour, of no quota, to one that does not say the capacity."""
+    objects, gang = copy.deepcopy(list(overlay(EKS))), gang_of(EKS, backend="jobset", capacity="spot")
+    (wide,) = (o for o in of_kind(objects, "ResourceFlavor") if o["metadata"]["name"] == "training")
+    narrow = copy.deepcopy(wide)
+    narrow["metadata"]["name"] = "spot"
+    narrow["spec"]["nodeLabels"]["karpenter.sh/capacity-type"] = "spot"
+    objects.append(narrow)
     (queue,) = of_kind(objects, "ClusterQueue")
-    for resource in queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]:
+    offers = queue["spec"]["resourceGroups"][0]["flavors"]
+    offers.insert(0, copy.deepcopy(next(offer for offer in offers if offer["name"] == "training")) | {"name": "spot"})
+    assert [flavor["metadata"]["name"] for flavor in flavors_for(objects, gang)] == ["spot", "training"]
+    for resource in offers[0]["resources"]:
         resource["nominalQuota"] = "0"
-    passed = gang_of(EKS, backend="jobset", capacity="spot")
-    assert flavor_of(objects, passed)["metadata"]["name"] == "training", "past its own quota of 0"
-    ours = {f.rule: f.problem for f in lint_objects([*render(passed), *objects])}
+    assert [flavor["metadata"]["name"] for flavor in flavors_for(objects, gang)] == ["training"]
+    ours = {f.rule: f.problem for f in lint_objects([*render(gang), *objects])}
     assert ours["flavour-takes-others"] == "training takes what selects spot: no karpenter.sh/capacity-type"
 
 

@@ -1,179 +1,179 @@
 """The client against an API server that refuses, errs, hangs and is away."""
 
+import http.server
+import json
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
-from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused, Unreachable, connect, resource_of
+from k8s.client import RESOURCES, ApiResource, Refused, Unreachable, connect, resource_of
 
-from .cluster.faults import Fault
-from .cluster.server import Server, api_server
+from .fake_api import Answer, FakeApi, NoAnswer, refusal
 
-SERVICE = ApiResource("", "v1", "services")
-SPACE = "gang"
-
-
-@pytest.fixture(autouse=True)
-def services(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kind that needs no controller."""
-    monkeypatch.setitem(RESOURCES, "Service", SERVICE)
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    with api_server() as server:
-        server.storage.create("Namespace", "", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
-        yield server
+PODS, JOBSETS = RESOURCES["Pod"], RESOURCES["JobSet"]
+JOBSET = {
+    "apiVersion": "jobset.x-k8s.io/v1alpha2",
+    "kind": "JobSet",
+    "metadata": {"name": "x", "namespace": "gang", "labels": {"a": "b"}},
+    "spec": {},
+}
 
 
-@pytest.fixture
-def client(server: Server, tmp_path: Path) -> KubernetesClient:
-    result = connect(str(server.kubeconfig(tmp_path / "kubeconfig")))
-    result.pauses_s = (0.01, 0.01, 0.01)
-    return result
+def test_what_is_applied_is_there_once() -> None:
+    client = FakeApi().client()
+    assert client.get(JOBSETS, "gang", "x") is None
+    first = client.apply(JOBSET)
+    assert client.apply(JOBSET)["metadata"]["uid"] == first["metadata"]["uid"]
+    assert [each["metadata"]["name"] for each in client.list(JOBSETS, "gang", "a=b")] == ["x"]
+    assert client.list(JOBSETS, "gang", "a=c") == []
+    assert not client.delete(JOBSETS, "gang", "x", uid="another"), "only the one that was meant"
+    assert client.delete(JOBSETS, "gang", "x")
+    assert not client.delete(JOBSETS, "gang", "x")
 
 
-def service(name: str = "x", **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "namespace": SPACE, "labels": {"a": "b"}},
-        "spec": {"clusterIP": "None", "ports": [{"port": 80}], **spec},
-    }
+REFUSALS = {
+    "a field that does not exist": (500, "failed to create typed patch object: .spec.x", 400, "operator's version"),
+    "a kind that is not installed": (404, "404 page not found", 404, "Install what serves it"),
+    "a namespace that is not there": (404, 'namespaces "gang" not found', 404, "create the namespace"),
+    "another's field": (409, "conflict with kubectl", 409, "Somebody else manages it"),
+    "no login": (401, "Unauthorized", 401, "Log in"),
+    "no right": (403, "cannot patch resource", 403, "Give the service account that right"),
+    "a full quota": (403, "exceeded quota: x", 403, "Raise that ResourceQuota"),
+    "a namespace that ends": (403, "x is being terminated", 403, "Make the namespace again once it is gone"),
+    "a policy": (422, "ValidatingAdmissionPolicy 'x' denied request", 422, "what the policy allows"),
+}
 
 
-def test_what_is_applied_is_there_once(client: KubernetesClient) -> None:
-    assert client.get(SERVICE, SPACE, "x") is None
-    first = client.apply(service())
-    assert client.apply(service())["metadata"]["uid"] == first["metadata"]["uid"]
-    assert [result["metadata"]["name"] for result in client.list(SERVICE, SPACE, "a=b")] == ["x"]
-    assert client.list(SERVICE, SPACE, "a=c") == []
-    client.delete(SERVICE, SPACE, "never there")
-    client.delete(SERVICE, SPACE, "x")
-    client.delete(SERVICE, SPACE, "x")
-    left = client.get(SERVICE, SPACE, "x")
-    assert left is not None  # in the foreground: the garbage collector ends it, after what it owns
-    assert left["metadata"]["finalizers"] == ["foregroundDeletion"]
+@pytest.mark.parametrize("name", REFUSALS)
+def test_a_refusal_is_told_with_what_helps_and_asked_once(name: str) -> None:
+    status, message, code, advice = REFUSALS[name]
+    api = FakeApi()
+    api.fault = lambda verb, path: refusal(status, message)
+    with pytest.raises(Refused, match=advice) as refused:
+        api.client().apply(JOBSET)
+    assert message in str(refused.value) and refused.value.code == code
+    assert len(api.asked) == 1
 
 
-def test_only_the_object_that_was_meant_is_deleted(client: KubernetesClient) -> None:
-    client.apply(service())
-    client.delete(SERVICE, SPACE, "x", uid="another")
-    assert client.get(SERVICE, SPACE, "x") is not None
-
-
-@pytest.mark.shared
-def test_a_field_that_does_not_exist_is_refused(client: KubernetesClient, shared_data: Path) -> None:
-    with pytest.raises(Refused, match=r"(?s)spec\.clusterIPP: field not declared.*check the operator") as refusal:
-        client.apply(service(clusterIPP="None"))
-    assert refusal.value.code == 400
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize(
-    ("spec", "said"),
-    [
-        ({"ports": "many"}, "wrong type"),
-        ({"ports": [{"port": 80}, {"port": 80}]}, "duplicate entries for key"),
-    ],
-)
-def test_what_an_apply_answers_with_500_is_not_asked_for_twice(
-    client: KubernetesClient, server: Server, shared_data: Path, spec: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(Refused, match=said) as refusal:
-        client.apply(service(**spec))
-    assert refusal.value.code == 400 and server.count("patch") == 1
-
-
-def test_missing_kind_is_told_from_a_missing_object(client: KubernetesClient) -> None:
-    absent = ApiResource("jobset.x-k8s.io", "v9", "jobsets")
-    for ask in (lambda: client.get(absent, SPACE, "x"), lambda: client.list(absent, SPACE, "")):
-        with pytest.raises(Refused, match=r"404 page not found Install what serves it") as refusal:
+def test_a_missing_kind_is_told_from_a_missing_object() -> None:
+    api = FakeApi()
+    api.fault = lambda verb, path: Answer(404, "404 page not found")
+    for ask in (lambda: api.client().get(JOBSETS, "gang", "x"), lambda: api.client().list(PODS, "gang")):
+        with pytest.raises(Refused, match="404 page not found"):
             ask()
-        assert refusal.value.code == 404
-    client.delete(absent, SPACE, "x")  # then there is nothing to delete either
+    assert not api.client().delete(JOBSETS, "gang", "x"), "then there is nothing to delete either"
 
 
-def test_a_name_stays_one_part_of_the_path(client: KubernetesClient, server: Server) -> None:
+def test_a_name_stays_one_part_of_the_path() -> None:
+    api = FakeApi()
     for name in ("a\nb", "../x", "a/status", "a?watch=1"):
-        assert client.get(SERVICE, SPACE, name) is None
-        assert server.requests[-1].call.name == name
+        assert api.client().get(JOBSETS, "gang", name) is None
+        assert "?" not in api.asked[-1][1] and api.asked[-1][1].count("/") == JOBSETS.path("gang", "x").count("/")
 
 
-def test_a_namespace_that_is_not_there_is_said(client: KubernetesClient) -> None:
-    obj = service()
-    obj["metadata"]["namespace"] = "nowhere"
-    with pytest.raises(Refused, match=r'(?s)"nowhere" not found.*create the namespace'):
-        client.apply(obj)
-
-
-def test_what_another_manager_owns_is_not_taken(client: KubernetesClient, server: Server) -> None:
-    server.storage.apply("Service", SPACE, "x", service(ports=[{"port": 80, "name": "theirs"}]), "theirs")
-    with pytest.raises(Refused, match=r"(?s)conflict.*Somebody else manages it") as refusal:
-        client.apply(service(ports=[{"port": 80, "name": "ours"}]))
-    assert refusal.value.code == 409
-
-
-@pytest.mark.parametrize(("status", "advice"), [(401, "Log in"), (403, "Give the service account that right")])
-def test_a_right_that_is_missing_is_not_asked_for_twice(
-    client: KubernetesClient, server: Server, status: int, advice: str
-) -> None:
-    server.faults.add(Fault(verb="patch", kind="Service", status=status, times=0))
-    with pytest.raises(Refused, match=advice):
-        client.apply(service())
-    assert server.count("patch") == 1
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "fault",
-    [Fault(status=500, times=2), Fault(status=503, times=2), Fault(drop="before"), Fault(drop="after", times=3)],
-    ids=["500", "503", "never arrived", "answer lost"],
+    "trouble", [NoAnswer(), refusal(500, "etcd"), refusal(503, "x"), Answer(410, {"message": "old"})]
 )
-def test_a_bad_moment_of_the_server_is_waited_out(client: KubernetesClient, server: Server, fault: Fault) -> None:
-    server.faults.add(Fault(**{**vars(fault), "verb": "patch"}))
-    client.apply(service())
-    assert len(server.storage.list("Service")[0]) == 1
+def test_a_bad_moment_of_the_server_is_waited_out(trouble: Answer | Exception) -> None:
+    api = FakeApi()
+    api.fault = lambda verb, path: trouble if len(api.asked) < 3 else None
+    assert api.client().list(PODS, "gang") == []
+    assert len(api.asked) == 3
 
 
-def test_a_server_that_asks_for_time_gets_it(
-    client: KubernetesClient, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_asks_for_time_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr("k8s.client.time.sleep", pauses.append)
-    server.faults.add(Fault(verb="patch", status=429, times=1))
-    client.apply(service())
-    assert pauses == [1.0]
+    api = FakeApi()
+    api.fault = lambda verb, path: Answer(429, {}, {"Retry-After": "7"}) if len(api.asked) < 2 else None
+    api.client().list(PODS, "gang")
+    assert pauses == [7.0]
 
 
-def test_a_server_that_hangs_is_given_up_in_time(server: Server, tmp_path: Path) -> None:
-    client = connect(str(server.kubeconfig(tmp_path / "kubeconfig")), timeout_s=0.2)
-    client.pauses_s = (0.01,)
-    server.faults.add(Fault(hang_s=60, times=0))
-    with pytest.raises(Unreachable, match="in 2 tries"):
-        client.get(SERVICE, SPACE, "x")
+def test_a_server_that_stays_away_is_said_with_its_address() -> None:
+    api = FakeApi()
+    api.fault = lambda verb, path: NoAnswer()
+    client = api.client()
+    with pytest.raises(Unreachable, match=r"(?s)http://in-memory.*in 3 tries.*Check that it is up"):
+        client.list(PODS, "gang")
+    assert client.requests == 3 and not client.answered
+    api.asked.clear()
+    with pytest.raises(Unreachable):
+        client.log("gang", "pod", "trainer")
+    assert len(api.asked) == 1, "a log is asked for once"
 
 
-def test_a_server_that_is_away_is_said_with_its_address(client: KubernetesClient, server: Server) -> None:
-    with server.away(), pytest.raises(Unreachable, match=r"(?s)127\.0\.0\.1.*in 4 tries.*Check that it is up"):
-        client.list(SERVICE, SPACE, "")
-    assert client.list(SERVICE, SPACE, "") == []
-    assert client.requests == 5
+@contextmanager
+def served(hangs: threading.Event | None = None) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    """A server of nothing but HTTP: its address, and the paths and tokens that it was asked with."""
+    asked: list[tuple[str, str]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers.get("Authorization", "")))
+            if hangs is not None:
+                hangs.wait(30)
+            body = json.dumps({"items": []}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        if hangs is not None:
+            hangs.set()
+        server.shutdown()
+        server.server_close()
 
 
-@pytest.mark.parametrize("content", ["", "{", "a: [", "clusters: 3"])
-def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str) -> None:
-    (tmp_path / "kubeconfig").write_text(content)
+def kubeconfig(folder: Path, url: str) -> str:
+    given = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "x",
+        "clusters": [{"name": "x", "cluster": {"server": url}}],
+        "users": [{"name": "x", "user": {"token": "secret"}}],
+        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+    }
+    (folder / "kubeconfig").write_text(yaml.safe_dump(given))
+    return str(folder / "kubeconfig")
+
+
+def test_a_kubeconfig_leads_to_its_server(tmp_path: Path) -> None:
+    with served() as (url, asked):
+        assert connect(kubeconfig(tmp_path, url)).list(PODS, "gang", "a=b") == []
+    assert asked == [("/api/v1/namespaces/gang/pods?labelSelector=a%3Db", "Bearer secret")]
+
+
+def test_a_server_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
+    with served(threading.Event()) as (url, _):
+        client = connect(kubeconfig(tmp_path, url), timeout_s=0.2)
+        client.pauses_s = (0.01,)
+        with pytest.raises(Unreachable, match="in 2 tries"):
+            client.get(PODS, "gang", "x")
+
+
+@pytest.mark.parametrize("content", ["", "{", "a: [", "clusters: 3", None])
+def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "kubeconfig").write_text(content)
     with pytest.raises(ValueError, match="no usable kubeconfig"):
         connect(str(tmp_path / "kubeconfig"))
-    with pytest.raises(ValueError, match="no usable kubeconfig"):
-        connect(str(tmp_path / "missing"))
 
 
 def test_a_kind_that_no_renderer_makes_is_said() -> None:
     with pytest.raises(ValueError, match="knows no Secret"):
         resource_of({"kind": "Secret", "apiVersion": "v1"})
     assert resource_of({"kind": "Job", "apiVersion": "batch.volcano.sh/v1alpha1"}).group == "batch.volcano.sh"
-    assert resource_of({"kind": "Job", "apiVersion": "batch/v1"}).group == "batch"
+    assert resource_of({"kind": "Job", "apiVersion": "batch/v1"}) == ApiResource("batch", "v1", "jobs")

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s.evaluation import machine
+from k8s.evaluation import EvaluationRefused, machine
 from k8s.gang import evaluation_gang, example
 from k8s.render import primary, render
 from pipeline.core.storage import Store
@@ -13,8 +13,9 @@ from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.node_cache import CACHE, SIZE, SOURCE
 
-from .evaluations import SECTION, noisy, published
+from .evaluations import SECTION, noisy, published, task
 from .render.kubelet import pods
+from .world import World, cluster_settings
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "trainer@sha256:" + "0" * 64
@@ -83,3 +84,14 @@ def test_a_batch_size_does_not_make_another_evaluation(tmp_path: Path) -> None:
 
     assert other(SECTION.model_copy(update={"serving": TransformersServing(batch_size=8)})) == first.digest()
     assert other(SECTION.model_copy(update={"seed": 12})) != first.digest()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [(64, EvaluationRefused, "refuses the plan"), (1, RuntimeError, "what was answered is not asked again")],
+)
+def test_an_evaluations_end_is_told(tmp_path: Path, code: int, kind: type[Exception], words: str) -> None:
+    store, world = Store(tmp_path / "data"), World()
+    world.script += [world.run, lambda: world.end(code)]
+    error = world.fails(task(store, published(store, noisy(tmp_path / "candidate")), cluster_settings()))
+    assert type(error) is kind and words in str(error)

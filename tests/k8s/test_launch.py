@@ -1,7 +1,9 @@
-"""The launcher on a cluster: what comes of a gang, and what the run hears of it. PodDriver play the kubelets."""
+"""The launcher over an API in memory: what comes of a gang, who else launches or is killed, what is asked and told.
 
-import threading
-import time
+How each end of a gang is classified, over what real controllers showed of it, is in test_sequences.py.
+"""
+
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,254 +11,299 @@ import pytest
 
 from k8s.attempts import GangAttempts
 from k8s.classify import Classification
-from pipeline.core.storage import Store
+from k8s.follow import (
+    AWAY_S,
+    FRUITLESS,
+    GONE_WITHIN_S,
+    NEVER_HEARD_S,
+    NO_PROGRESS_S,
+    STARTING_S,
+    GangProgress,
+    Hooks,
+    Timeouts,
+)
+from k8s.gang import gang_of
+from k8s.launch import CHECKPOINTS
+from k8s.render import primary
+from k8s.task import delete
+from pipeline.training.checkpoints.claims import claim
 from pipeline.training.launch import TrainingRefused
-from pipeline.training.plan import TrainingPlan
-from tests.variants import one_and_variants
 
-from .conftest import GANG, Cluster, Launch, Robot, ender, leave_result, those_that_end
-
-pytestmark = pytest.mark.slow
-
-Planned = tuple[Store, TrainingPlan]
-CRASHES = [backend for backend in GANG if backend != "volcano"]
-"""Backends with which a crash ends the gang: Volcano starts it again."""
-RANK = "batch.kubernetes.io/job-completion-index"
+from .fake_api import Answer, NoAnswer, key_of, refusal
+from .world import BACKENDS, Killed, Planned, World, cluster_settings, kill
 
 
-def attempts(planned: Planned) -> list[tuple[int, str]]:
-    """Number and outcome of each."""
-    store, plan = planned
-    return [(each.attempt, each.outcome) for each in GangAttempts(store, plan.iteration).all()]
+def followed(world: World, planned: Planned) -> Any:
+    """What another launch of the same plan comes to, in the same cluster."""
+    again = World()
+    again.objects, again.script = world.objects, [*again.trains(planned)]
+    return again.launch(planned.task())
 
 
-def test_a_gang_comes_trains_and_ends(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    launched = Launch(cluster, planned, cluster.settings(tmp_path))
-    pods = cluster.run_all()
-    assert {pod["metadata"]["labels"]["preference-tuning/iteration"] for pod in pods} == {planned[1].iteration}
-    cluster.driver.wait_until(lambda: any("running: 2 pods" in line for line in launched.lines), "the word of it")
-    result = leave_result(*planned)
-    for pod in pods:
-        cluster.driver.finish(pod, 0)
-    assert launched.ended() is None
-    assert launched.result == result
-    assert attempts(planned) == [(1, "succeeded")]
-    again = Launch(cluster, planned, cluster.settings(tmp_path))
-    assert again.ended() is None
-    assert again.result == result
-    assert again.client.requests == 0
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gang_comes_trains_and_ends(planned: Planned, backend: str) -> None:
+    world = World()
+    world.script += world.trains(planned)
+    result = world.launch(planned.task(backend=backend))
+    assert planned.attempts() == [(1, "succeeded")]
+    assert world.told("running: ") and result == planned.trained()
+    again = World()
+    assert again.launch(planned.task(backend=backend)) == result
+    assert again.asked == []
 
 
-def test_eviction_restarts_the_gang_uncounted(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    launched = Launch(cluster, planned, cluster.settings(tmp_path, max_restarts=0))
-    for round_ in range(3):
-        first, second = cluster.run_all()
-        assert first["metadata"]["labels"]["jobset.sigs.k8s.io/restart-attempt"] == str(round_)
-        cluster.driver.evict(first)
-        cluster.driver.wait_until(lambda pod=second: _going(cluster, pod), "the end of its peer")
-        cluster.driver.end(second)
-    pods = cluster.run_all()
-    leave_result(*planned)
-    for pod in pods:
-        cluster.driver.finish(pod, 0)
-    assert launched.ended() is None
-    (attempt,) = GangAttempts(planned[0], planned[1].iteration).all()
-    assert (attempt.outcome, attempt.restarts) == ("succeeded", 3)
-
-
-def _going(cluster: Cluster, pod: dict[str, Any]) -> bool:
-    result = cluster.api.find("Pod", cluster.namespace, pod["metadata"]["name"])
-    return result is None or "deletionTimestamp" in result["metadata"]
-
-
-def test_gang_evicted_without_progress_is_given_up(
-    cluster: Cluster, planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "reason", "kind", "words"),
+    [
+        (64, "", TrainingRefused, "the trainer refuses the plan"),
+        (137, "OOMKilled", TrainingRefused, "took more memory than its limit"),
+        (1, "", RuntimeError, "exit code 1"),
+    ],
+)
+def test_each_end_of_a_gang_is_told_apart(
+    planned: Planned, code: int, reason: str, kind: type[Exception], words: str
 ) -> None:
-    monkeypatch.setattr("k8s.follow.FRUITLESS", 2)
-    looks = [0]
-
-    def sleep(seconds: float) -> None:
-        looks[0] += 1
-        time.sleep(seconds)
-
-    launched = Launch(cluster, planned, cluster.settings(tmp_path), sleep=sleep)
-    evicted: set[str] = set()
-    with ender(cluster):
-        while launched.is_alive() and len(evicted) < 10:
-            for pod in cluster.driver.pods(cluster.namespace):
-                if pod["metadata"]["labels"][RANK] == "0" and pod["metadata"]["uid"] not in evicted:
-                    # A start that goes before the launcher has had a whole look at it is none that it can count.
-                    before = looks[0]
-                    cluster.driver.wait_until(lambda at=before: looks[0] > at + 1 or not launched.is_alive(), "a look")
-                    cluster.driver.run(pod)
-                    cluster.driver.evict(pod)
-                    evicted.add(pod["metadata"]["uid"])
-            launched.join(0.1)
-    assert isinstance(launched.error, TrainingRefused)
-    assert "left no newer checkpoint" in str(launched.error)
-    assert attempts(planned) == [(1, "stuck")]
-    assert 2 <= len(evicted) <= 4
+    world = World()
+    world.script += [world.run, lambda: world.end(code, reason, of="1")]
+    error = world.fails(planned.task())
+    assert type(error) is kind and words in str(error)
+    assert world.gangs() == []
 
 
-ENDINGS = {
-    "refused": (64, "", TrainingRefused, "the trainer refuses the plan"),
-    "out_of_memory": (137, "OOMKilled", TrainingRefused, "took more memory than its limit"),
-    "crashed": (1, "", RuntimeError, "exit code 1"),
-}
+def test_an_attempt_begins_after_the_pods_of_the_one_before(planned: Planned) -> None:
+    world = World()
+    world.script += [world.run, lambda: world.add_pod(world.gangs()[0], "left", owned=False), lambda: world.end(1)]
+    assert isinstance(world.fails(planned.task()), RuntimeError)
+    (left,) = world.pods()
+    again = World(*[lambda: None] * 5)
+    again.objects = world.objects
+    again.script += [lambda: again.objects.pop(key_of("Pod", left["metadata"]["name"])), *again.trains(planned)]
+    again.fault = lambda verb, path: AssertionError("two write") if verb == "PATCH" and again.pods() else None
+    assert again.launch(planned.task())
+    assert planned.attempts() == [(1, "crashed"), (2, "succeeded")]
 
 
-@pytest.mark.parametrize("outcome", ENDINGS)
-def test_each_end_of_a_gang_is_told_apart(cluster: Cluster, planned: Planned, tmp_path: Path, outcome: str) -> None:
-    code, reason, kind, words = ENDINGS[outcome]
-    launched = Launch(cluster, planned, cluster.settings(tmp_path, max_restarts=0))
-    with ender(cluster):
-        cluster.driver.finish(cluster.run_all()[1], code, reason)
-        error = launched.ended()
-    assert type(error) is kind
-    assert words in str(error)
-    assert attempts(planned) == [(1, outcome)]
-    cluster.driver.wait_until(lambda: not cluster.jobsets(), "the end of the JobSet")
+def test_pods_that_nobody_reaches_do_not_hold_the_launch(planned: Planned) -> None:
+    """Their node is cut off: the later attempt has the claim."""
+    world = World()
+    world.script += [world.run, lambda: world.add_pod(world.gangs()[0], "left", owned=False), lambda: world.end(1)]
+    world.fails(planned.task())
+    assert world.told("A later attempt fences them off") and world.now > GONE_WITHIN_S
+    assert planned.attempts() == [(1, "crashed")]
 
 
-def test_crash_is_followed_by_an_attempt_after_its_pods(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    settings = cluster.settings(tmp_path, max_restarts=0)
-    launched = Launch(cluster, planned, settings)
-    with ender(cluster):
-        cluster.driver.finish(cluster.run_all()[0], 1)
-        assert isinstance(launched.ended(), RuntimeError)
-    with Robot(cluster, planned) as robot:
-        again = Launch(cluster, planned, settings)
-        assert again.ended() is None
-    assert attempts(planned) == [(1, "crashed"), (2, "succeeded")]
-    assert all(len(writers) <= 1 for writers in robot.writers)
-
-
-def test_an_object_of_somebody_else_is_left_as_it_is(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    from k8s.gang import gang_of
-    from k8s.render import primary
-
-    settings = cluster.settings(tmp_path)
-    theirs = primary(gang_of(planned[1], Path("/x"), settings))
-    theirs["metadata"]["labels"] = {"app": "theirs", "kueue.x-k8s.io/queue-name": "none"}
-    cluster.api.create(theirs)
-    error = Launch(cluster, planned, settings).ended()
-    assert isinstance(error, TrainingRefused)
-    assert "none of this training's" in str(error)
-    assert cluster.jobsets()[0]["metadata"]["labels"]["app"] == "theirs"
-
-
-def test_gang_that_a_person_deletes_stays_deleted(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    settings = cluster.settings(tmp_path)
-    launched = Launch(cluster, planned, settings)
-    cluster.run_all()
-    with ender(cluster):
-        (jobset,) = cluster.jobsets()
-        cluster.api.delete("JobSet", cluster.namespace, jobset["metadata"]["name"])
-        error = launched.ended()
-    assert isinstance(error, TrainingRefused)
-    assert "Somebody deleted it" in str(error)
-    with Robot(cluster, planned):
-        assert Launch(cluster, planned, settings).ended() is None
-    assert attempts(planned) == [(1, "deleted"), (2, "succeeded")]
-
-
-class Interrupted(BaseException):
-    """As Dagster interrupts a step."""
+def test_an_object_of_somebody_else_is_left_as_it_is(planned: Planned) -> None:
+    world = World()
+    theirs = primary(gang_of(planned.plan, Path("/x"), cluster_settings()))
+    theirs["metadata"]["labels"] = {"app": "theirs"}
+    world.put(key_of("JobSet", theirs["metadata"]["name"]), theirs)
+    error = world.fails(planned.task())
+    assert isinstance(error, TrainingRefused) and "none of this training's" in str(error)
+    assert world.gangs() == [theirs]
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-def test_cancelled_run_deletes_its_gang_an_interrupted_one_not(
-    cluster: Cluster, planned: Planned, tmp_path: Path, cancelled: bool
-) -> None:
-    interrupt = threading.Event()
+def test_a_cancelled_run_deletes_its_gang_an_interrupted_one_not(planned: Planned, cancelled: bool) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
 
-    def sleep(seconds: float) -> None:
-        if interrupt.wait(seconds):
-            raise Interrupted
-
-    settings = cluster.settings(tmp_path)
-    launched = Launch(cluster, planned, settings, sleep=sleep, cancelled=lambda: cancelled)
-    cluster.run_all()
-    (before,) = cluster.jobsets()
-    with ender(cluster):
-        interrupt.set()
-        assert isinstance(launched.ended(), Interrupted)
-        if cancelled:
-            cluster.driver.wait_gone("JobSet", cluster.namespace, before["metadata"]["name"])
-    with Robot(cluster, planned):
-        assert Launch(cluster, planned, settings).ended() is None
-    (after,) = cluster.jobsets()
-    assert (after["metadata"]["uid"] == before["metadata"]["uid"]) is not cancelled
-    assert attempts(planned) == ([(1, "deleted"), (2, "succeeded")] if cancelled else [(1, "succeeded")])
+    world = World()
+    world.script += [world.run, interrupt]
+    assert isinstance(world.fails(planned.task(), cancelled=lambda: cancelled), KeyboardInterrupt)
+    assert len(world.gangs()) == (0 if cancelled else 1)
+    assert followed(world, planned)
+    assert planned.attempts() == ([(1, "deleted"), (2, "succeeded")] if cancelled else [(1, "succeeded")])
 
 
-@pytest.mark.parametrize("backend", one_and_variants(GANG))
-def test_two_launchers_follow_one_gang(cluster: Cluster, planned: Planned, tmp_path: Path, backend: str) -> None:
-    settings = cluster.settings(tmp_path, backend=backend)
-    both = [Launch(cluster, planned, settings) for _ in range(2)]
-    with Robot(cluster, planned, GANG[backend]) as robot:
-        assert [launched.ended() for launched in both] == [None, None]
-    assert both[0].result == both[1].result
-    assert attempts(planned) == [(1, "succeeded")]
-    assert all(len(writers) <= 1 for writers in robot.writers)
-
-
-@pytest.mark.parametrize("backend", one_and_variants(CRASHES))
-def test_two_launchers_say_the_same_of_a_crash(
-    cluster: Cluster, planned: Planned, tmp_path: Path, backend: str
-) -> None:
-    """The first clears the gang away: to the other that is no deletion by somebody, nor its own to try again."""
-    settings = cluster.settings(tmp_path, max_restarts=0, backend=backend)
-    both = [Launch(cluster, planned, settings) for _ in range(2)]
-    with ender(cluster):
-        pods = cluster.run_gang(backend)
-        for launched in both:
-            lines = launched.lines
-            cluster.driver.wait_until(
-                lambda lines=lines: any(f"running: {GANG[backend]} pods" in line for line in lines),
-                str(lines),
-            )
-        cluster.driver.finish(those_that_end(pods)[0], 1)
-        errors = [launched.ended() for launched in both]
-    assert [type(error) for error in errors] == [RuntimeError, RuntimeError], errors
-    assert all("exit code 1" in str(error) for error in errors)
-    assert attempts(planned) == [(1, "crashed")], [launched.lines for launched in both]
-
-
-def test_settled_end_is_cleared_away_by_the_next_launch(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    settings = cluster.settings(tmp_path)
-    kept = GangAttempts(planned[0], planned[1].iteration)
+def test_a_settled_end_is_cleared_away_by_the_next_launch(planned: Planned) -> None:
+    kept = GangAttempts(planned.store, planned.plan.iteration)
     kept.current(0.0, lambda number: "a")
     assert kept.end(1, Classification("out_of_memory", "killed")).cause == "out_of_memory"
     assert kept.end(1, Classification("deleted", "")).cause == "out_of_memory", "the first word stands"
-    with Robot(cluster, planned):
-        assert Launch(cluster, planned, settings).ended() is None
-    assert attempts(planned) == [(1, "out_of_memory"), (2, "succeeded")]
+    assert followed(World(), planned)
+    assert planned.attempts() == [(1, "out_of_memory"), (2, "succeeded")]
 
 
-def test_names_of_any_kind_make_a_gang(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    store, plan = planned
-    odd = plan.model_copy(update={"iteration": "Ü ---\nkind: Secret"})
-    store.write(f"iterations/{odd.iteration}/training/plan.json", odd)
-    with Robot(cluster, (store, odd)):
-        assert Launch(cluster, (store, odd), cluster.settings(tmp_path)).ended() is None
+def test_names_of_any_kind_make_a_gang(planned: Planned) -> None:
+    odd = planned.plan.model_copy(update={"iteration": "Ü ---\nkind: Secret"})
+    planned.store.write(f"iterations/{odd.iteration}/training/plan.json", odd)
+    assert followed(World(), Planned(planned.store, odd))
 
 
-def test_namespace_under_deletion_is_no_matter_of_rights(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    name = f"{cluster.namespace}-ending"
-    held = {"name": "held", "namespace": name, "finalizers": ["example.com/held"]}
-    cluster.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    cluster.api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": held})
-    cluster.api.delete("Namespace", "", name)
-    owner = cluster.connect(as_owner=True)
-    error = Launch(cluster, planned, cluster.settings(tmp_path, namespace=name), owner).ended()
-    cluster.api.patch("ConfigMap", name, "held", {"metadata": {"finalizers": None}})
-    assert isinstance(error, TrainingRefused)
-    assert "Make the namespace again once it is gone" in str(error)
+@pytest.mark.parametrize("recorded", [True, False], ids=["on record", "by its trainer alone"])
+def test_a_gang_that_vanished_unwatched_is_a_new_attempt(planned: Planned, recorded: bool) -> None:
+    """Its trainer may have been further than the first start of the attempt, and would refuse to begin again there."""
+    world = World()
+    if recorded:
+        world.script += [kill]
+    else:  # killed as the answer came that it is there
+        world.lost = lambda verb, path: Killed() if verb == "PATCH" else None
+    assert isinstance(world.fails(planned.task()), Killed)
+    if not recorded:
+        claim(planned.store.path(f"iterations/{planned.plan.iteration}/training"), 1)
+    world.objects.clear()
+    assert followed(world, planned)
+    assert planned.attempts() == [(1, "gone"), (2, "succeeded")]
 
 
-def test_a_namespace_that_is_not_there_is_said(cluster: Cluster, planned: Planned, tmp_path: Path) -> None:
-    owner = cluster.connect(as_owner=True)
-    error = Launch(cluster, planned, cluster.settings(tmp_path, namespace="nowhere-at-all"), owner).ended()
-    assert isinstance(error, TrainingRefused)
-    assert "create the namespace" in str(error)
+def test_a_deletion_that_never_ends_does_not_hold_the_launch(planned: Planned) -> None:
+    def leave() -> None:
+        (gang,) = world.gangs()
+        world.change(world.key(gang), metadata=gang["metadata"] | {"deletionTimestamp": "now"})
+
+    world = World()
+    world.script += [world.run, leave]
+    error = world.fails(planned.task())
+    assert isinstance(error, TrainingRefused) and "Somebody deleted it" in str(error)
+
+
+def test_a_gang_with_checkpoints_is_not_refused_for_waiting(planned: Planned) -> None:
+    for kind in (TrainingRefused, RuntimeError):
+        world = World()
+        world.script += [world.hold]
+        error = world.fails(planned.task())
+        assert type(error) is kind and "queued: " in str(error) and "couldn't assign flavors" in str(error)
+        root = planned.store.path(f"iterations/{planned.plan.iteration}/training")
+        (root / "checkpoints" / "step-2").mkdir(parents=True, exist_ok=True)
+
+
+def test_words_that_differ_in_the_pod_set_alone_are_one_line(planned: Planned) -> None:
+    words = "couldn't assign flavors to pod set {}: insufficient unused quota for nvidia.com/gpu in flavor training"
+    world = World()
+    world.script += [lambda n=n: world.hold(words.format(("head", "trainer")[n % 2])) for n in range(20)]
+    world.fails(planned.task())
+    assert len([line for line in world.lines if "queued" in line]) == 1
+
+
+def test_a_gang_that_no_run_follows_goes_only_while_it_is_held(planned: Planned) -> None:
+    """Also where its queue lets it go between the look that saw it held and its deletion."""
+    world = World()
+    world.script += [world.hold, kill]
+    world.fails(planned.task())
+    hooks, client = Hooks(log=world.lines.append), world.client()
+    world.fault = lambda verb, path: world.let_go() if verb == "DELETE" else None
+    assert delete(planned.task(), client, hooks, "no run follows it", held_only=True) is None
+    assert len(world.gangs()) == 1
+    world.fault = lambda verb, path: None
+    assert delete(planned.task(), client, hooks, "no run follows it", held_only=True) is None, "it runs"
+    world.hold()
+    assert delete(planned.task(), client, hooks, "no run follows it", held_only=True) is not None
+    assert world.gangs() == [] and world.told("held in its queue")
+    assert delete(planned.task(), client, hooks, "again") is None
+    assert planned.attempts() == [(1, "deleted")]
+
+
+def away(world: World, since: float, until: float) -> None:
+    world.fault = lambda verb, path: NoAnswer() if since <= world.now < until else None
+
+
+def test_an_api_server_that_is_away_for_long_loses_nothing(planned: Planned) -> None:
+    world = World()
+    world.script += [world.run, *[lambda: None] * 320, *world.trains(planned)[1:]]
+    away(world, 1.0, AWAY_S - 300)
+    assert world.launch(planned.task())
+    assert world.told("waiting for the API server") and len(world.gangs()) == 1
+
+
+@pytest.mark.parametrize(("since", "patience_s"), [(0.0, NEVER_HEARD_S), (1.0, AWAY_S)])
+def test_an_api_server_that_stays_away_ends_the_step_alone(planned: Planned, since: float, patience_s: float) -> None:
+    world = World()
+    world.script += [world.run] * (since > 0)
+    away(world, since, float("inf"))
+    error = world.fails(planned.task())
+    assert type(error) is RuntimeError and "goes on; run this again" in str(error)
+    assert patience_s <= world.now <= patience_s + 10
+    assert planned.attempts() == [(1, "")]
+
+
+NO_RIGHT = 'jobsets.jobset.x-k8s.io "x" is forbidden: User "launcher" cannot get resource "jobsets" in API group'
+QUOTA = 'jobsets.jobset.x-k8s.io "x" is forbidden: exceeded quota: objects, requested: 1, used: 1, limited: 1'
+
+
+@pytest.mark.parametrize("code", [401, 403])
+def test_a_right_that_is_not_read_yet_is_waited_for(planned: Planned, code: int) -> None:
+    """As an API server answers for a moment after its start."""
+    world = World()
+    world.script += [*[lambda: None] * 100, *world.trains(planned)]
+    world.fault = lambda verb, path: refusal(code, NO_RIGHT) if world.now < STARTING_S - 10 else None
+    assert world.launch(planned.task())
+    assert world.told("asking again")
+
+
+@pytest.mark.parametrize(
+    ("message", "after_s", "verb", "advice"),
+    [
+        (NO_RIGHT, STARTING_S, "GET", "list all that a launch needs"),
+        (NO_RIGHT, STARTING_S, "PATCH", "list all that a launch needs"),
+        (QUOTA, 0.0, "PATCH", "Raise that ResourceQuota"),
+    ],
+)
+def test_a_right_that_is_missing_ends_the_launch(
+    planned: Planned, message: str, after_s: float, verb: str, advice: str
+) -> None:
+    world = World()
+    world.fault = lambda method, path: refusal(403, message) if method == verb else None
+    error = world.fails(planned.task())
+    assert isinstance(error, TrainingRefused) and advice in str(error)
+    assert after_s <= world.now <= after_s + 60
+
+
+FAULTS: dict[str, Callable[[str, str], Answer | BaseException | None]] = {
+    "no log": lambda verb, path: refusal(403, "no logs") if path.endswith("/log") else None,
+    "errors": lambda verb, path: refusal(500, "etcd") if verb == "GET" else None,
+    "too many requests": lambda verb, path: refusal(429, "slow down") if verb == "PATCH" else None,
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_bad_moments_are_waited_out(planned: Planned, name: str) -> None:
+    world = World(*[lambda: None] * 10)
+    world.script += world.trains(planned)
+    world.fault = lambda verb, path: FAULTS[name](verb, path) if world.now < 40 or name == "no log" else None
+    assert world.launch(planned.task())
+    assert len(world.gangs()) == 1
+
+
+def test_an_answer_that_is_lost_makes_no_second_gang(planned: Planned) -> None:
+    world, losses = World(), [NoAnswer()]
+    world.lost = lambda verb, path: losses.pop() if verb == "PATCH" and losses else None
+    world.script += world.trains(planned)
+    assert world.launch(planned.task())
+    assert len(world.made) == 2 and len(world.gangs()) == 1
+
+
+def test_what_a_running_gang_asks_of_the_api_server(planned: Planned) -> None:
+    world = World()
+    world.script += [world.run, *[lambda: None] * 60, kill]
+    world.fails(planned.task())
+    assert len(world.asked) <= 3 + 3 * 62, "the object, its pods and the log, each time"
+
+
+@pytest.mark.parametrize("pattern", CHECKPOINTS)
+def test_starts_without_a_newer_checkpoint_come_to_an_end(tmp_path: Path, pattern: str) -> None:
+    progress = GangProgress(lambda: {str(path) for each in CHECKPOINTS for path in tmp_path.glob(each)})
+    assert progress.started(3 * FRUITLESS), "starts before this launch"
+    for starts in range(3 * FRUITLESS, 8 * FRUITLESS):
+        if starts % (FRUITLESS - 1) == 0:
+            (tmp_path / pattern.replace("*", f"{starts:06}")).mkdir(parents=True)
+        assert progress.started(starts)
+        assert progress.started(starts), "a look between two starts counts for nothing"
+    assert not progress.started(9 * FRUITLESS)
+
+
+def test_each_state_has_its_patience() -> None:
+    """Time in a state counts from the look that saw it; a bad pull after a long wait for quota has its own minutes."""
+
+    def ends(causes: str, start_timeout_s: float = 7200.0, timeout_s: float = 1e6, step_s: float = 60.0) -> list[str]:
+        """What each look at a minute's distance says, "" to go on."""
+        patience = Timeouts(start_timeout_s, timeout_s, 0.0)
+        looks = [patience.spent(Classification(c, "it"), step_s * n) for n, c in enumerate(causes.split())]  # type: ignore[arg-type]
+        return [look.cause if look else "" for look in looks]
+
+    waited = ends("queued " * 100 + "image running")
+    assert waited == [""] * 102
+    minutes = int(NO_PROGRESS_S / 60)
+    for cause in ("image", "volume", "no_queue", "forbidden"):
+        assert ends(f"{cause} " * (minutes + 2)) == [""] * (minutes + 1) + [cause]
+    assert ends("queued starting no_capacity restarting", start_timeout_s=120) == ["", "", "", "restarting"]
+    assert ends("running running leaving running running", timeout_s=150)[-1] == "timed_out"

@@ -1,5 +1,6 @@
 """What a launch says of a gang, over sequences that were recorded from real controllers."""
 
+import itertools
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, get_args
 
 import pytest
+import yaml
 
 from k8s.attempts import GangAttempts
 from k8s.classify import Cause
@@ -19,6 +21,8 @@ from pipeline.training.checkpoints import Claim, Superseded
 from pipeline.training.checkpoints.claims import claim
 from pipeline.training.launch import TrainingRefused
 
+from .fake_api import parsed
+from .manifests import MANIFESTS
 from .replay import UNFOLLOWED, Replay
 
 SEQUENCES = Path(__file__).parents[3] / "shared" / "data" / "k8s-sequences"
@@ -86,6 +90,24 @@ def launched(replay: Replay, root: Path) -> Launched:
     return Launched(ending, [e.outcome for e in ends], sum(e.restarts for e in ends), lines)
 
 
+def granted(backend: str) -> set[tuple[str, str, str]]:
+    """Group, resource and verb, of the manifests' Roles for this backend."""
+    files = [MANIFESTS / "bases" / "rbac" / "roles.yaml", MANIFESTS / "components" / backend / "role.yaml"]
+    roles = [obj for file in files for obj in yaml.safe_load_all(file.read_text()) if obj["kind"] == "Role"]
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {right for r in rules for right in itertools.product(r["apiGroups"], r["resources"], r["verbs"])}
+
+
+def needed(replay: Replay) -> set[tuple[str, str, str]]:
+    """The rights that the requests of a launch take."""
+    rights = set[tuple[str, str, str]]()
+    for method, path in replay.asked:
+        resource, name, sub = parsed(path)
+        verbs = {"GET": ("get" if name else "list",), "PATCH": ("create", "patch"), "DELETE": ("delete",)}[method]
+        rights |= {(resource.group, "/".join(filter(None, (resource.plural, sub))), verb) for verb in verbs}
+    return rights
+
+
 def expected(replay: Replay) -> tuple[str, list[str], int]:
     recorded = replay.recorded
     attempts = [(outcome, restarts) for _, outcome, restarts, _ in recorded["attempts_on_record"]]
@@ -122,6 +144,7 @@ def test_a_launch_says_what_it_should(name: str, gang: str, tmp_path: Path, shar
         assert words not in should or words in came.lines[-1]
     if "five minutes" in should:
         assert NO_PROGRESS_S <= replay.now < NO_PROGRESS_S + 30
+    assert needed(replay) <= granted(replay.backend), "the shipped Role of its backend is enough"
     if "waits behind" in should and gang == "gang-b":
         assert any("it waits behind gang-a-1" in line for line in came.lines)
 

@@ -1,7 +1,6 @@
 """The base `serving`: two slots, the route between them, the rollout's rights, the judges and their metrics."""
 
 import re
-from pathlib import Path
 
 import yaml
 
@@ -11,7 +10,6 @@ from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
 
 from .built import COMPONENT, SERVING, build, named, selects
-from .cluster.server import api_server
 from .manifests import of_kind, rights
 from .slotted import SlottedCluster, split
 
@@ -30,27 +28,23 @@ def test_only_exact_paths_are_open_to_callers() -> None:
     assert {path["value"] for path in paths} == {"/v1/chat/completions", "/v1/completions", "/v1/models"}
 
 
-def test_the_port_fills_the_shipped_slots(tmp_path: Path) -> None:
+def test_the_port_fills_the_shipped_slots() -> None:
     """From nothing to a champion that has everything and a canary that waits for its weight."""
-    with api_server() as server:
-        slotted = SlottedCluster(server, tmp_path, shipped=build("serving"))
-        port, champion, canary = slotted.port(), *(ModelRef(uri=f"/{x}", digest=x * 64) for x in "ab")
-        assert port.read() is None
-        port.apply(split(0, epoch=1, champion=champion, other=None))
-        slotted.obey()
-        wanted = split(0, epoch=2, champion=champion, other=canary)
-        for _ in range(2):
-            port.apply(wanted)
-        slotted.obey()
-        assert port.read() == wanted.model_copy(
-            update={
-                "champion": ModelRef(uri=slotted.location(champion), digest=champion.digest),
-                "canary": ModelRef(uri=slotted.location(canary), digest=canary.digest),
-            }
-        )
-        assert [slotted.wanted(name) for name in ("slot-a", "slot-b")] == [1, 1]
-        keys = {"MODEL_URI", "MODEL_DIGEST", "SERVED_MODEL_NAME", "MODEL_NAME"}
-        assert slotted.data("slot-b").keys() == keys, "the port writes what the shipped pods read"
+    slotted = SlottedCluster(build("serving"))
+    port, champion, canary = slotted.port(), *(ModelRef(uri=f"/{x}", digest=x * 64) for x in "ab")
+    assert port.read() is None
+    port.apply(split(0, epoch=1, champion=champion, other=None))
+    slotted.obey()
+    wanted = split(0, epoch=2, champion=champion, other=canary)
+    for _ in range(2):
+        port.apply(wanted)
+    slotted.obey()
+    own = {name: ModelRef(uri=slotted.location(model), digest=model.digest)
+           for name, model in (("champion", champion), ("canary", canary))}  # fmt: skip
+    assert port.read() == wanted.model_copy(update=own)
+    assert [slotted.wanted(name) for name in ("slot-a", "slot-b")] == [1, 1]
+    keys = {"MODEL_URI", "MODEL_DIGEST", "SERVED_MODEL_NAME", "MODEL_NAME"}
+    assert slotted.data("slot-b").keys() == keys, "the port writes what the shipped pods read"
 
 
 def test_the_rollout_may_do_what_it_does_and_nothing_else() -> None:
