@@ -25,7 +25,7 @@ from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.samples import Samples
-from pipeline.recipe.section import Added, Line, Operational, Section, settings
+from pipeline.recipe.section import Line, Operational, Section, settings
 from pipeline.recipe.selection import Selection
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
@@ -86,7 +86,7 @@ class Recipe(Section):
     """Where traces come from, which of them may be learned from, and how long they are kept."""
     rewards: Rewards = Rewards()
     """What a completion is worth, and what a check may cost."""
-    samples: Annotated[Samples | None, Added] = None
+    samples: Samples | None = None
     """Completions drawn anew for logged prompts, for signals without reference answers; null: none are drawn."""
     selection: Selection = Selection()
     """Which method is trained, and the evidence that it needs."""
@@ -161,8 +161,6 @@ def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         apply(tree, override)
     try:
         recipe = Recipe.model_validate(tree)
-    except RecursionError as error:
-        raise ValueError(f"{file} contains itself (an anchor within its own value). Write the value out.") from error
     except ValidationError as error:
         lines = [f"  {line}" for line in explain(Recipe, error, overrides or [])]
         raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.custom import CustomCode
-from pipeline.recipe.section import Added, Line, Section
+from pipeline.recipe.section import Line, Section
 
 INT32 = 2**31 - 1
 """Kubernetes keeps counts and seconds in 32 bits."""
@@ -108,10 +108,10 @@ class Kubernetes(Section):
     """Price of that volume; the default is that of FSx for Lustre (seed 002)."""
     env: dict[Variable, str] = Field(default={})
     """More environment of the trainer; no secrets."""
-    secret: Annotated[DnsName | None, Added] = None
+    secret: DnsName | None = None
     """Secret of that namespace whose JUDGE_API_KEY the trainer gets, where a judge scores completions of a training;
     null: no key."""
-    weights: Annotated[WeightsCache | None, Added] = None
+    weights: WeightsCache | None = None
     """A cache of models on each node; null: the pods load them from the volume."""
 
 
@@ -140,7 +140,7 @@ class Compute(Section):
 
     data: Literal["local", "ray"] = "local"
     """Traces and labels: processes of this machine, or the Ray cluster that RAY_ADDRESS names."""
-    engine: Annotated[CustomCode | None, Added] = None
+    engine: CustomCode | None = None
     """Code of your own that runs the tasks of these stages in place of `data`; null: `data` does."""
     workers: PositiveInt = Field(default=2, le=100_000)
     """Source files read, or files of rows labelled, at once: processes (local) or tasks (ray)."""

@@ -18,11 +18,6 @@ ALIKE = 0.6
 """Similarity (difflib's ratio) from which a name counts as meant."""
 LONGEST = 80
 """Characters of a given value that are shown."""
-RENAMED = {
-    "langfuse_postgres": "is postgres_table now: it reads a table of that layout, never Langfuse's own schema, whose "
-    "observations are in ClickHouse. Write postgres_table, or langfuse_export for Langfuse itself."
-}
-"""Values that recipes of before may have, and what has become of them."""
 
 
 def explain(recipe: type[BaseModel], error: ValidationError, overrides: Sequence[str]) -> list[str]:
@@ -52,8 +47,6 @@ def _line(recipe: type[BaseModel], path: list[str], where: Sections, entry: Mapp
         case "literal_error" | "union_tag_invalid":
             words = re.findall(r"'([^']*)'", str(context.get("expected", context.get("expected_tags"))))
             tag = context.get("tag")
-            if str(tag or entry["input"]) in RENAMED:
-                return f"{tag or given} {RENAMED[str(tag or entry['input'])]}"
             near = _nearest(str(tag or entry["input"]), words)
             meant = f" Did you mean {near}?" if near else ""
             return f"{redacted(str(tag)) if tag else given} is none of {', '.join(words)}.{meant}"

@@ -9,43 +9,16 @@ from collections.abc import Hashable
 from typing import Any
 
 import yaml
-from yaml.composer import ComposerError
-from yaml.scanner import ScannerError
 
 from pipeline.core.redaction import redacted
 
 NOT_YAML = (yaml.YAMLError, ValueError, KeyError, AttributeError, ArithmeticError, RecursionError)
 """What PyYAML raises: beside its own, what its constructors make of scalars such as `2024-99-99`, and deep nesting."""
-LONGEST = 1 << 17
-"""Characters of a recipe; a person writes some thousands."""
-DEEPEST = 32
-"""Levels of sections and lists within each other; a recipe has eight."""
 _WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"[^"]*")+""")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as a recipe needs it. Refused are a key that is written twice, for the first would be dropped in silence,
-    and aliases and endless nesting, by which two kilobytes become a tree that no memory holds."""
-
-    depth = 0
-
-    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
-        if self.flow_level >= DEEPEST:  # before it is composed: only to look for a key takes the square of the levels
-            raise ScannerError(problem=f"more than {DEEPEST} levels", problem_mark=self.get_mark())
-        super().fetch_flow_collection_start(TokenClass)
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise ComposerError(problem="an alias: write the value out", problem_mark=event.start_mark)
-        self.depth += 1
-        if self.depth > DEEPEST:
-            mark = self.peek_event().start_mark
-            raise ComposerError(problem=f"more than {DEEPEST} levels", problem_mark=mark)
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
+    """YAML in which a key that is written twice is refused: the first would be dropped in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         keys = set[Any]()
@@ -68,14 +41,8 @@ def parse(text: str) -> Any:
 
 @functools.lru_cache(maxsize=256)
 def _parsed(text: str) -> Any:
-    if len(text) > LONGEST:
-        raise ValueError(f"{len(text):,} characters, and a recipe has at most {LONGEST:,}")
     try:
-        loader = _Loader(text)
-        try:
-            return loader.get_single_data()
-        finally:
-            loader.dispose()
+        return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""

@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from pipeline.recipe.custom import CustomReward
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.recipe.section import Added, Operational, Section, Share
+from pipeline.recipe.section import Operational, Section, Share
 
 VerifierKind = Literal["math", "exact", "normalised", "contains", "choice", "json_schema", "code", "calls"]
 
@@ -38,9 +38,9 @@ class Weights(Section):
     """1 for an immediate answer, 0 at `rules.slow_s`."""
     judge: Weight = 0.0
     """The judge's score of 1 to 5, as (score - 1) / 4."""
-    custom: Annotated[Weight, Added] = 0.0
+    custom: Weight = 0.0
     """The value of the function that `custom` names."""
-    reward_model: Annotated[Weight, Added] = 0.0
+    reward_model: Weight = 0.0
     """The word of `rewards.reward_model` on a fresh completion. It has none on logged ones: it learned from them."""
 
 
@@ -53,10 +53,10 @@ class Verifier(Section):
     """Metadata key by which a trace names another kind."""
     timeout_s: PositiveFloat = 5.0
     """Per item, from the start of its execution; then that worker is killed."""
-    user_timeouts_s: Annotated[PositiveFloat, Added] = 60.0
+    user_timeouts_s: PositiveFloat = 60.0
     """Seconds of time-outs that one user's completions may cost in a part of the traces; the user's other ones there
     have no label then, with the reason `verifier_budget`, and are checked the next time."""
-    part_timeouts_s: Annotated[PositiveFloat, Added] = 600.0
+    part_timeouts_s: PositiveFloat = 600.0
     """The same for all completions of a part: a file of the governed table, or a part of one."""
     code_timeout_s: PositiveFloat = 10.0
     """The same for a completion whose tests are run."""
@@ -94,7 +94,7 @@ class Feedback(Section):
     Another name than `retry` has to be declared in `traces.scores`, with `good: low` where 1 says asked again."""
     retry_window_s: float = Field(default=300.0, ge=0, le=1e9)
     """The same user asking the same in the same session within so long is a retry too. 0: never."""
-    turns: Annotated[Literal["own", "earlier"], Added] = "own"
+    turns: Literal["own", "earlier"] = "own"
     """Which turns of a session feedback is about: the one that it was given on; or also the turns before it that nobody
     rated, each up to the next rated one. Those count under the same caps."""
     tenant_key: str = "tenant_id"
@@ -128,7 +128,7 @@ class Judge(Section):
     """Requests in flight at once."""
     timeout_s: PositiveFloat = 60.0
     """From a request to the last byte of its response."""
-    batch_timeout_s: Annotated[PositiveFloat, Operational, Added] = 300.0
+    batch_timeout_s: Annotated[PositiveFloat, Operational] = 300.0
     """For all completions of one batch of a training; what the judge has not answered by then has no score."""
     attempts: PositiveInt = 4
     """Of one request, with back-off between them, for what may pass: no connection, 429, 5xx."""
@@ -172,7 +172,7 @@ class Rewards(Section):
     """Without one, but with feedback of users (seed 000)."""
     judged: Weights = Weights(judge=1.0)
     """With neither."""
-    fresh: Annotated[Weights, Added] = Weights(judge=1.0)
+    fresh: Weights = Weights(judge=1.0)
     """Of a completion that was drawn just now and that no reference can check: nobody has rated it."""
     min_weight: Share = 0.5
     """Share of the applying weight that must have answered; a label on less is none."""
@@ -188,9 +188,9 @@ class Rewards(Section):
     """Whose feedback counts, and how much."""
     judge: Judge | None = None
     """A model that scores completions; null: none is asked."""
-    custom: Annotated[CustomReward | None, Added] = None
+    custom: CustomReward | None = None
     """A function of your own that scores completions; null: none is called."""
-    reward_model: Annotated[RewardModelSettings | None, Added] = None
+    reward_model: RewardModelSettings | None = None
     """A scorer trained on users' thumbs, for completions without a reference; null: none is trained."""
     review: Annotated[Review, Operational] = Review()
     """The weekly sample that people score."""

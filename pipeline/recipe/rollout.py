@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from pipeline.core.locations import Uri
 from pipeline.recipe.compute import DnsLabel, DnsName
-from pipeline.recipe.section import Added, Line, Operational, Section, Share
+from pipeline.recipe.section import Line, Operational, Section, Share
 
 Percent = Annotated[int, Field(ge=0, le=50)]
 
@@ -107,7 +107,7 @@ class Rollout(Section):
     """Percent of traffic on the canary, stage by stage."""
     dwell_s: tuple[float, ...] = (86_400.0, 604_800.0, 86_400.0)
     """Time observed at each weight before it may rise (seed: 24 h at 5%, 7 days at 25%)."""
-    rated_within_s: Annotated[NonNegativeFloat, Added] = 600.0
+    rated_within_s: NonNegativeFloat = 600.0
     """Where what users say is all that grades: how long an answer may wait for it. What they say later is not counted,
     and a stage's dwell ends so much later."""
     holdback: Percent = 5
@@ -129,10 +129,10 @@ class Rollout(Section):
     """Time between two looks of a run that keeps ticking."""
     max_look_s: NonNegativeFloat = 0.0
     """Longest time that one look adds to a dwell; 0: twice `look_every_s`, or the dwell where that is longer."""
-    max_wait_s: Annotated[PositiveFloat | None, Added] = 2_592_000.0
+    max_wait_s: PositiveFloat | None = 2_592_000.0
     """How long a stage may wait, once its dwell is over, for what it lacks (answers, grades, its slot), in time that
     usable metrics covered: then it is held with what would help (default: 30 days). null: for ever."""
-    requests_per_server: Annotated[PositiveFloat | None, Added] = None
+    requests_per_server: PositiveFloat | None = None
     """Requests a second that one server of a slot carries: a weight that takes more servers than the canary's slot has
     is not given. null: the champion's servers in proportion."""
     slot_usd_per_hour: Annotated[float | None, Operational, Field(ge=0, le=1e6)] = None

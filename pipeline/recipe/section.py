@@ -23,13 +23,11 @@ class Mark(Enum):
     OPERATIONAL = "may differ between the launches of one iteration: it decides nothing of the result"
     OBSERVER = "looks at a training and may end it: it changes no weight on the way"
     LENGTH = "decides how far and whereto a training goes, not how long one of its steps takes"
-    ADDED = "came after identities had been made: at its default it is in none of them"
 
 
 Operational = Mark.OPERATIONAL
 Observer = Mark.OBSERVER
 Length = Mark.LENGTH
-Added = Mark.ADDED
 
 
 class Section(BaseModel):
@@ -60,24 +58,8 @@ def fields(section: type[Section], *marks: Mark) -> dict[str, Any]:
 
 
 def settings(section: Section, *without: Mark) -> dict[str, Any]:
-    """The section as JSON has it, without the fields that have one of these marks, and without what was added to it
-    later and is at its default: a given recipe keeps its digest."""
-    return _without_added(section, section.model_dump(mode="json", exclude=fields(type(section), *without)))
-
-
-def _without_added(section: Section, tree: dict[str, Any]) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for name, below in tree.items():
-        field, value = type(section).model_fields[name], getattr(section, name)
-        if Added in field.metadata and value == field.get_default(call_default_factory=True):
-            continue
-        if isinstance(value, Section):
-            below = _without_added(value, below)
-        elif isinstance(value, tuple):
-            pairs = zip(value, below, strict=True)
-            below = [_without_added(each, part) if isinstance(each, Section) else part for each, part in pairs]
-        kept[name] = below
-    return kept
+    """The section as JSON has it, without the fields that have one of these marks."""
+    return section.model_dump(mode="json", exclude=fields(type(section), *without))
 
 
 def joined(begun_with: S, now: S) -> S:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 
 from pipeline.recipe.methods import MethodName
-from pipeline.recipe.section import Added, Section, Share
+from pipeline.recipe.section import Section, Share
 
 
 class Selection(Section):
@@ -29,15 +29,15 @@ class Selection(Section):
     """DPO: usable pairs. 2,000 is the seed's figure for a 7B model and upwards."""
     max_label_noise: Share = 0.25
     """DPO: expected share of pairs the wrong way round, beyond which they mislead."""
-    min_thumbs: Annotated[PositiveInt, Added] = 200
+    min_thumbs: PositiveInt = 200
     """KTO: answers that people clearly liked or did not, at least."""
-    min_rarer_thumb: Annotated[Share, Added] = 0.1
+    min_rarer_thumb: Share = 0.1
     """KTO: share of the rarer kind among the thumbs, at least."""
-    min_feedback_auc: Annotated[Share, Added] = 0.52
+    min_feedback_auc: Share = 0.52
     """KTO: lower 95% bound of the reward model's AUC on the thumbs of users that it never saw; 0.5 is chance."""
-    min_winners: Annotated[PositiveInt, Added] = 100
+    min_winners: PositiveInt = 100
     """SFT: prompts with a best answer among fresh samples, at least."""
-    min_best_gain: Annotated[Share, Added] = 0.01
+    min_best_gain: Share = 0.01
     """SFT: lower 95% bound of what the best of k by one scorer is worth to another, over the mean of the k."""
     max_pairs_per_prompt: PositiveInt = 1
     """Pairs of one prompt, those with the largest differences first."""
@@ -49,7 +49,7 @@ class Selection(Section):
     """Verified attempts from which a prompt that was always right, or always wrong, is left out of GRPO's prompts."""
     held_out_share: Share = 0.05
     """Share of the prompts kept from training, each with all that are near-identical, to watch its progress with."""
-    tools: Annotated[Literal["train", "leave_out"], Added] = "train"
+    tools: Literal["train", "leave_out"] = "train"
     """Rows with tools: trained on, which needs a chat template that renders them; or left out, counted."""
     max_contamination: Share = 0.01
     """Share of traces that ask an evaluation's questions above which nothing is built: the split is broken."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pipeline.recipe.section import Added, Operational, Section
+from pipeline.recipe.section import Operational, Section
 
 
 class TransformersServing(Section):
@@ -46,7 +46,7 @@ class VllmServing(HttpServing):
     """Share of a device's memory that the server takes."""
     start_timeout_s: Annotated[PositiveFloat, Operational] = Field(default=1800.0, le=1e9)
     """Longest duration from its start to its first answer."""
-    tool_call_parser: Annotated[str, Added, Field(pattern=r"^[a-z0-9_-]*$")] = ""
+    tool_call_parser: Annotated[str, Field(pattern=r"^[a-z0-9_-]*$")] = ""
     """vLLM's parser of the calls that the model writes (`--tool-call-parser`), where questions hold tools; empty: by
     the chat template, where it writes them as Hermes', Qwen's, Llama 3's or Mistral's do."""
     adapters: bool = False

@@ -9,7 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_v
 
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.scores import ScoreMeaning
-from pipeline.recipe.section import Added, Operational, Section, Share
+from pipeline.recipe.section import Operational, Section, Share
 
 
 class DeskUsers(Section):
@@ -259,9 +259,9 @@ class Traces(Section):
     plain thumbs are feedback (docs/traces.md); `pt validate` prints what there is, and the section to paste."""
     pii: PersonalData = PersonalData()
     """What is masked beside the formats that are known (docs/pii.md)."""
-    max_part_bytes: Annotated[PositiveInt, Added] = 64 << 30
+    max_part_bytes: PositiveInt = 64 << 30
     """What one compressed or Parquet file may inflate to. One beyond it is read so far, and rejected as `too_large`."""
-    max_part_ratio: Annotated[PositiveInt, Added] = 200
+    max_part_ratio: PositiveInt = 200
     """The same in inflated bytes for each stored one, from 64 MiB on. Logs of chats compress 5 to 40 times."""
     max_latency_s: PositiveFloat = 120.0
     """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""

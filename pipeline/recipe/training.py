@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.methods import AnyMethod, MethodName, MethodSettings
-from pipeline.recipe.section import Added, Length, Observer, Operational, Section
+from pipeline.recipe.section import Length, Observer, Operational, Section
 from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.tools import RecordedTools
 
@@ -43,7 +43,7 @@ class Validation(Section):
     """Length limit of an answer; one that reaches it counts as truncated. Under NeMo RL that of `grpo`."""
     seed: int = 17
     """Seed of the sampling, the same at each validation: differences are those of the policy."""
-    scorer: Annotated[ScorerName | None, Added] = None
+    scorer: ScorerName | None = None
     """Scores the answers to held-out prompts without a reference: a score that falls stops the training, and the
     checkpoint with the best one stays. null: where a training is rewarded by scorers, one that rewards.fresh does not
     weigh, else the one that it weighs least."""
@@ -88,7 +88,7 @@ class TrainingSettings(Section):
 
     engine: Literal["trl", "nemo_rl"] = "trl"
     """What trains: TRL in processes of this project, or NeMo RL from its own checkout."""
-    nemo_rl_release: Annotated[Literal["0.6.0", "0.7.0"], Added] = "0.7.0"
+    nemo_rl_release: Literal["0.6.0", "0.7.0"] = "0.7.0"
     """Of NeMo RL: a checkout of another release is refused. What is rendered are keys that both have."""
     lora: Lora | None = Lora()
     """An adapter; null trains every weight."""
@@ -100,7 +100,7 @@ class TrainingSettings(Section):
     """Limits beyond which the training is held or stopped."""
     checkpoints: Annotated[Checkpoints, Operational] = Checkpoints()
     """When the training is saved and what is kept."""
-    tools: Annotated[RecordedTools | None, Added] = None
+    tools: RecordedTools | None = None
     """Recorded results for the calls of GRPO's completions; null: a call ends a completion, which is judged as it is.
     Under TRL, with `grpo.generation: transformers`."""
     seed: Annotated[int, Length] = 1

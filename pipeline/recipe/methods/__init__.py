@@ -14,7 +14,7 @@ from pipeline.recipe.methods.grpo import GRPO, DynamicSampling
 from pipeline.recipe.methods.kto import KTO
 from pipeline.recipe.methods.method import Method
 from pipeline.recipe.methods.sft import SFT
-from pipeline.recipe.section import Added, Section
+from pipeline.recipe.section import Section
 
 __all__ = [
     "DPO",
@@ -39,9 +39,9 @@ class MethodSettings(Section):
     """Settings for an iteration that trains by GRPO."""
     dpo: DPO = DPO()
     """Settings for an iteration that trains by DPO."""
-    sft: Annotated[SFT, Added] = SFT()
+    sft: SFT = SFT()
     """Settings for an iteration that trains by SFT on the best of k."""
-    kto: Annotated[KTO, Added] = KTO()
+    kto: KTO = KTO()
     """Settings for an iteration that trains by KTO."""
 
     def by_name(self) -> dict[MethodName, AnyMethod]:

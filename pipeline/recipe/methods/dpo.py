@@ -23,7 +23,7 @@ from pipeline.recipe.methods.method import (
     refuse_decided,
 )
 from pipeline.recipe.methods.table_method import TableMethod
-from pipeline.recipe.section import Added, Length, Observer
+from pipeline.recipe.section import Length, Observer
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -62,7 +62,7 @@ class DPO(TableMethod):
     """Weight of each of `loss_type`, in the same order."""
     max_tokens: PositiveInt | None = None
     """Prompt and completion together; a longer side of a pair is cut at its end. null: the model's context."""
-    kl_stop: Annotated[PositiveFloat | None, Observer, Added] = None
+    kl_stop: Annotated[PositiveFloat | None, Observer] = None
     """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped; null: no limit.
     It needs training.validation."""
     trainer_args: dict[str, Any] = Field(default={})

@@ -19,7 +19,7 @@ from pipeline.recipe.methods.method import (
     TrainingWork,
     refuse_decided,
 )
-from pipeline.recipe.section import Added, Length, Observer, Section
+from pipeline.recipe.section import Length, Observer, Section
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -97,7 +97,7 @@ class GRPO(Method):
     """Replaces groups without a gradient; null: they stay in the batch."""
     generation: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
     """Who draws completions. vLLM needs a GPU; its own settings go through trainer_args."""
-    kl_stop: Annotated[PositiveFloat | None, Observer, Added] = 4.0
+    kl_stop: Annotated[PositiveFloat | None, Observer] = 4.0
     """Of a training on prompts without a reference: KL to the base model in nats an answer, on held-out prompts, above
     which it is stopped; null: no limit. Measured on answers of about 15 tokens: longer ones may take more."""
     trainer_args: dict[str, Any] = Field(default={})

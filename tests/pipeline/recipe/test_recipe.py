@@ -7,35 +7,9 @@ from pydantic import ValidationError
 
 from pipeline.recipe import Kubernetes, load
 from pipeline.recipe.overrides import split
-from pipeline.recipe.section import settings
 
 ROOT = Path(__file__).parents[3]
 EMBEDDED = ROOT / "jobs" / "recipes" / "embedded.yaml"
-
-
-BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(1, 60))
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (BOMB, "line 2, column 10: an alias: write the value out"),
-        ("a: &x [*x]", "an alias: write the value out"),
-        ("[" * 2000, "more than 32 levels"),
-        ("{a: " * 2000, "more than 32 levels"),
-        ("- " * 2000, "more than 32 levels"),
-        ("? " * 2000, "more than 32 levels"),
-        ("".join(f"{' ' * n}a:\n" for n in range(60)), "more than 32 levels"),
-        ("# a comment\n" * 20_000, "240,000 characters, and a recipe has at most 131,072"),
-    ],
-    ids=["aliases", "itself", "lists", "mappings", "sequences", "keys", "sections", "size"],
-)
-def test_a_yaml_bomb_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
-    """Two kilobytes of aliases are 2^60 values, and PyYAML takes minutes over megabytes of brackets."""
-    recipe = tmp_path / "bomb.yaml"
-    recipe.write_text(text)
-    with pytest.raises(ValueError, match=complaint):
-        load(recipe)
 
 
 SECRET = "sk-canary-0123456789"
@@ -81,10 +55,6 @@ def test_overrides_reach_their_field() -> None:
         (
             "selection.method=gpro",
             r"selection\.method: 'gpro' is none of auto, grpo, dpo, sft, kto\. Did you mean",
-        ),
-        (
-            "traces.source.kind=langfuse_postgres",
-            r"source\.kind: langfuse_postgres is postgres_table now: .*Write post",
         ),
         ("traces.source.kind=otell", r"traces\.source\.kind: otell is none of demo, .*\. Did you mean otel\?"),
         ("traces.source={uri: x}", r"traces\.source\.kind: is missing\. Say which: demo, langfuse_export"),
@@ -241,7 +211,6 @@ def test_the_digest_is_about_results_not_places() -> None:
 def test_a_reward_model_enters_the_digest_where_it_is_asked() -> None:
     digest = load(EMBEDDED).digest()
     assert load(EMBEDDED, ["rewards.reward_model=null"]).digest() == digest
-    assert "reward_model" not in str(settings(load(EMBEDDED)))
     asked = load(EMBEDDED, ["rewards.reward_model={}"])
     assert asked.digest() != digest
     assert load(EMBEDDED, ["rewards.reward_model={timeout_s: 9}"]).digest() == asked.digest()

@@ -14,7 +14,6 @@ from pipeline.recipe import Recipe, load
 from pipeline.recipe.custom import CustomCode, CustomReward, create, digest_of, load_code
 from pipeline.recipe.pinning import differences
 from pipeline.recipe.rewards import Rewards, Weights
-from pipeline.recipe.section import settings
 from pipeline.rewards.custom import custom_id
 
 EMBEDDED = Path(__file__).parents[3] / "jobs" / "recipes" / "embedded.yaml"
@@ -77,10 +76,6 @@ def test_the_folder_of_the_recipe_decides_no_digest(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         digests.add(load(recipe_in(tmp_path / name)).digest())
     assert len(digests) == 1
-
-
-def test_a_recipe_without_a_function_says_nothing_of_one() -> None:
-    assert "custom" not in str(settings(load(EMBEDDED)))
 
 
 @pytest.mark.parametrize(

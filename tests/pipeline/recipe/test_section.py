@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from pipeline.recipe import Recipe, Training
-from pipeline.recipe.section import EACH, Added, Length, Observer, Operational, Section, fields, joined, settings
+from pipeline.recipe.section import EACH, Length, Observer, Operational, Section, fields, joined, settings
 
 
 class Inner(Section):
@@ -109,17 +109,3 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         **{name: {"steps": True, "learning_rate": True} for name in ("grpo", "dpo", "kto", "sft")},
         "seed": True,
     }
-
-
-class Grown(Section):
-    first: int = 1
-    later: Annotated[int, Added] = 2
-    inner: Annotated[Inner, Added] = Inner()
-    several: tuple[Inner, ...] = ()
-
-
-def test_what_was_added_enters_an_identity_once_it_is_set() -> None:
-    assert settings(Grown()) == {"first": 1, "several": []}
-    assert settings(Grown(later=3)) == {"first": 1, "later": 3, "several": []}
-    assert "inner" in settings(Grown(inner=Inner(workers=9)))
-    assert settings(Grown(several=(Inner(),)))["several"] == [settings(Inner())]
