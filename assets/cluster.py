@@ -28,7 +28,7 @@ from pipeline.demo import is_demo_model
 from pipeline.demo.desk import is_desk_model
 from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import EmbeddedSuite, InspectSuite, JudgedSuite, LmEvalSuite, SuiteSection
+from pipeline.recipe.suites import ItemsSuite, JudgedSuite, LmEvalSuite, SuiteSection
 from pipeline.serving.engines import check_addresses
 from pipeline.serving.memory import this_machine, too_large
 from pipeline.training.packages import missing_packages
@@ -214,11 +214,8 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
 
 def _of_another_model(suite: SuiteSection | JudgedSuite, models: Sequence[str]) -> bool:
     """Whether the suite was made for an embedded model that is none of these (directories)."""
-    home = (
-        {"arithmetic": is_demo_model, "desk": is_desk_model}.get(suite.kind)
-        if isinstance(suite, EmbeddedSuite)
-        else None
-    )
+    preset = suite.preset if isinstance(suite, ItemsSuite) else None
+    home = {"arithmetic": is_demo_model, "desk": is_desk_model}.get(preset or "")
     return home is not None and not any(home(model) for model in models)
 
 
@@ -252,10 +249,8 @@ def address_refusals(recipe: Recipe) -> list[str]:
     """What this deployment's environment lacks of what will answer the gate's questions."""
     read, section = environment(), recipe.evaluation
     checks: list[Callable[[], None]] = [lambda: check_addresses(section.serving, read.serving)]
-    if any(isinstance(each, InspectSuite) for each in section.suites):
-        checks.append(read.libraries.inspect.check)
     if any(isinstance(each, LmEvalSuite) for each in section.suites):
-        checks.append(read.libraries.lm_eval.check)
+        checks.append(read.lm_eval.check)
     refusals: list[str] = []
     for check in checks:
         try:

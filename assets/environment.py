@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from evals.libraries.environment import LibraryEnvironments, named_environments
+from evals.lm_eval import LmEvalEnvironment
 from pipeline.core.addresses import secret_faults, without_secret
 from pipeline.core.mark_keys import MarkKeys
 from pipeline.recipe.overrides import split
@@ -62,8 +62,8 @@ class Environment:
     """LAKE_CATALOGUE_TOKEN and LAKE_CATALOGUE_CREDENTIAL of a REST catalogue, as PyIceberg names them."""
     judge: tuple[str, str] = field(repr=False)
     """JUDGE_URL and JUDGE_API_KEY."""
-    libraries: LibraryEnvironments
-    """INSPECT_PYTHON and LM_EVAL_PYTHON: the Pythons of environments with these evaluation libraries."""
+    lm_eval: LmEvalEnvironment
+    """LM_EVAL_PYTHON: the Python of an environment with lm-evaluation-harness."""
     serving: ServingAddresses
     """SERVING_URL and SERVING_API_KEY, and VLLM_PYTHON: a server, and the Python of an environment that has vLLM."""
     mlflow_traces: str = field(repr=False)
@@ -159,7 +159,7 @@ def environment() -> Environment:
             name: value for name in ("token", "credential") if (value := read(f"LAKE_CATALOGUE_{name.upper()}", ""))
         },
         judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
-        libraries=named_environments(os.environ),
+        lm_eval=LmEvalEnvironment(os.environ.get("LM_EVAL_PYTHON", "")),
         serving=serving_addresses(os.environ),
         mlflow_traces=read("MLFLOW_TRACES_URI", ""),
         tracking=read("MLFLOW_TRACKING_URI", ""),

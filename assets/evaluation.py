@@ -81,7 +81,7 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
         closing(grader_of(plan.verifier)) as check,
         judge_at(plan.judge, given, folder, log) as judge,
     ):
-        return evaluate(work.store, plan, EvalServices(engine, check, deployment.libraries(), judge), log)
+        return evaluate(work.store, plan, EvalServices(engine, check, deployment.lm_eval(), judge), log)
 
 
 @loop_asset(

@@ -13,7 +13,7 @@ from assets.card import IterationRecords
 from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, PINNED_TAG, chosen, environment
 from assets.naming import DEPLOYMENT, LOOP, asset_key, launch_command
 from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, TRACES
-from evals.libraries.environment import LibraryEnvironments
+from evals.lm_eval import LmEvalEnvironment
 from k8s.ledger import Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -190,9 +190,9 @@ class Deployment(dg.ConfigurableResource):
         """Where the evaluation's questions are answered: SERVING_URL with SERVING_API_KEY, or by VLLM_PYTHON."""
         return environment().serving
 
-    def libraries(self) -> LibraryEnvironments:
-        """Where the suites of evaluation libraries run: INSPECT_PYTHON, LM_EVAL_PYTHON."""
-        return environment().libraries
+    def lm_eval(self) -> LmEvalEnvironment:
+        """Where the suites of lm-evaluation-harness run: LM_EVAL_PYTHON."""
+        return environment().lm_eval
 
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""

@@ -11,13 +11,13 @@ from assets.metadata import output, picture, table, table_facts
 from assets.outcome import begin, outcome
 from assets.preflight import refuse_later_faults
 from assets.resources import Deployment
-from evals.libraries.tasks import ensure_listed
+from evals.lm_eval import ensure_listed
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.demo import suite as demo_suite
 from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.pinning import pin
-from pipeline.recipe.suites import EmbeddedSuite, LibrarySuite
+from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.fold import in_rollout
 from pipeline.serving.sample import sampler
@@ -59,10 +59,10 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         with sampler(log) as sample:
             ensure_days(store.path(layout.PRODUCTION), champion.model, source, sample, log)
     for suite in recipe.evaluation.suites:
-        if isinstance(suite, EmbeddedSuite):
+        if isinstance(suite, ItemsSuite) and suite.embedded:
             demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)
-        elif isinstance(suite, LibrarySuite):
-            ensure_listed(suite, store, deployment.libraries(), context.log.info)
+        elif isinstance(suite, LmEvalSuite):
+            ensure_listed(suite, store, deployment.lm_eval(), context.log.info)
     name = recipe.base_model.name
     canaries = in_rollout(store, name)
     kept_out = frozenset[str]().union(*(version_names(name, digest, canaries[digest]) for digest in canaries))

@@ -37,7 +37,7 @@ from pipeline.recipe import Evaluation, Training
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.serving import TransformersServing
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import preset_suite
 from pipeline.rewards.verifiers import Grader, grader_of
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.inference import Answer, AnswerRequest, answer_seed
@@ -151,8 +151,8 @@ def _trained(root: Path, seed: int, small: bool) -> CheckpointRef:
 
 def _suite(items: int) -> Suite:
     with tempfile.TemporaryDirectory() as folder:
-        section = Evaluation(suites=(ArithmeticSuite(items=items),))
-        ensure_suite(Store(folder), ArithmeticSuite(items=items), section.seed)
+        section = Evaluation(suites=(preset_suite("arithmetic", items=items),))
+        ensure_suite(Store(folder), preset_suite("arithmetic", items=items), section.seed)
         return suites(Store(folder), section)[0]
 
 
@@ -166,7 +166,7 @@ def _requests(suite: Suite, k: int, seed: int) -> list[AnswerRequest]:
 
 def _answers(model: ModelRef, asked: Sequence[AnswerRequest], batch_size: int) -> list[Answer]:
     answers: list[Answer] = []
-    plan = sampling(Evaluation(max_completion_tokens=32), ArithmeticSuite())
+    plan = sampling(Evaluation(max_completion_tokens=32), preset_suite("arithmetic"))
     with TransformersEngine(TransformersServing(batch_size=batch_size), _quiet).open("model", model) as session:
         session.answer(asked, plan, answers.append)
     return answers
@@ -186,13 +186,13 @@ def _scores(model: ModelRef, suite: Suite, k: int, seed: int, check: Grader) -> 
 
 def _plan(store: Store, items: int, candidate: CheckpointRef, batch_size: int, id: str = "benchmark") -> EvalPlan:
     section = Evaluation(
-        suites=(ArithmeticSuite(items=items),),
+        suites=(preset_suite("arithmetic", items=items),),
         serving=TransformersServing(batch_size=batch_size),
         samples_per_item=2,
         max_completion_tokens=32,
         improvement_alpha=0.05,
     )
-    ensure_suite(store, ArithmeticSuite(items=items), section.seed)
+    ensure_suite(store, preset_suite("arithmetic", items=items), section.seed)
     iteration = identify(0, "m", _base(), DatasetRef(uri="", rows=0, digest="d"), "r").model_copy(update={"id": id})
     plan = EvalPlan(iteration=iteration, section=section, verifier=Verifier(), candidate=candidate)
     publish_plan(store, plan)

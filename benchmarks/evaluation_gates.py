@@ -81,7 +81,13 @@ def at_the_margin(small: bool) -> dict[str, float]:
     gates, real, clusters, size, k = (400, 10, 100, 2, 2) if small else (10_000, 300, 200, 2, 2)
     names = {"target": 0.2, "guard": -MARGIN, "second": 0.12, "third": 0.12}
     suites = [
-        {"kind": "arithmetic", "name": name, "role": "target" if name == "target" else "guard", "margin": MARGIN}
+        {
+            "kind": "items",
+            "preset": "arithmetic",
+            "name": name,
+            "role": "target" if name == "target" else "guard",
+            "margin": MARGIN,
+        }
         for name in names
     ]
     section = Evaluation.model_validate({"suites": suites, "samples_per_item": k, "max_standard_error": 0.05})

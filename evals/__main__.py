@@ -1,7 +1,6 @@
 """`pt evals COMMAND`: the gate's work by hand, or where Dagster is not.
 
-    export BUNDLE             write both models' answers as logs that `inspect view` reads
-    list RECIPE               list the items of the recipe's library tasks, below its data root
+    list RECIPE               list the items of the recipe's lm-evaluation-harness tasks, below its data root
     page BUNDLE FILE          write the report as a page for people, with the answers that changed
     run PLAN                  answer an evaluation's questions and publish its evidence: on the machine that has the GPU
     verify BUNDLE [DIGEST]    recompute a verdict offline and print it as JSON
@@ -24,9 +23,7 @@ from pathlib import Path
 from evals.bundle import read, recompute, verify
 from evals.evaluate import evaluate
 from evals.gate import judge
-from evals.libraries.environment import library_environments, named_environments
-from evals.libraries.export import export
-from evals.libraries.tasks import ensure_listed
+from evals.lm_eval import LmEvalEnvironment, ensure_listed
 from evals.page import page
 from evals.plan import EvalPlan, inference
 from evals.services import EvalServices
@@ -34,7 +31,7 @@ from pipeline.core.locations import record_of_iteration
 from pipeline.core.redaction import guard_output
 from pipeline.core.storage import Store
 from pipeline.recipe import load
-from pipeline.recipe.suites import LibrarySuite
+from pipeline.recipe.suites import LmEvalSuite
 from pipeline.rewards.judge import JudgeAway
 from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.verifiers import grader_of
@@ -49,15 +46,6 @@ def parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="answer an evaluation's questions and publish its evidence")
     run.add_argument("plan", type=Path, help="iterations/ID/eval_plan.json below the data root")
     run.set_defaults(act=_run, refused=NEVER_RETRY)
-    logs = commands.add_parser("export", help="write both models' answers as logs for a viewer")
-    logs.add_argument("bundle", type=Path, help="directory of the bundle")
-    logs.add_argument("--inspect", type=Path, metavar="DIR", required=True, help="write logs for `inspect view` here")
-    logs.add_argument(
-        "--python",
-        default=os.environ.get("INSPECT_PYTHON", ""),
-        help="the Python of an environment made from constraints/inspect.txt, in place of INSPECT_PYTHON",
-    )
-    logs.set_defaults(act=_export, refused=1)
     listed = commands.add_parser("list", help="list the items of a recipe's library tasks, below its data root")
     listed.add_argument("recipe", help="the recipe's file")
     listed.add_argument("overrides", nargs="*", help="such as data_root=elsewhere")
@@ -97,28 +85,17 @@ def _run(chosen: argparse.Namespace) -> int:
     store = Store(document.root or chosen.plan.parent)
     addresses = serving_addresses(os.environ)
     with inference(store, plan, addresses, _log) as engine, closing(grader_of(plan.verifier)) as check:
-        services = EvalServices(engine, check, named_environments(os.environ), judge_endpoint(os.environ))
+        services = EvalServices(engine, check, _lm_eval(), judge_endpoint(os.environ))
         evaluate(store, plan, services, _log)
-    return 0
-
-
-def _export(chosen: argparse.Namespace) -> int:
-    try:
-        logs = export(chosen.bundle, chosen.inspect, library_environments(inspect_python=chosen.python).inspect)
-    except RuntimeError as error:
-        raise ValueError(f"The export failed: {error}") from error
-    for log in logs:
-        print(f"{log.path} ({log.bytes:,} bytes)")
-    print(f"Read them: inspect view --log-dir {chosen.inspect}")
     return 0
 
 
 def _list(chosen: argparse.Namespace) -> int:
     recipe = load(chosen.recipe, chosen.overrides)
-    store, environments = Store(recipe.data_root), named_environments(os.environ)
+    store = Store(recipe.data_root)
     for section in recipe.evaluation.suites:
-        if isinstance(section, LibrarySuite):
-            path = ensure_listed(section, store, environments, _log)
+        if isinstance(section, LmEvalSuite):
+            path = ensure_listed(section, store, _lm_eval(), _log)
             print(f"{section.name}: {len(path.read_text().splitlines()):,} items in {path}")
     return 0
 
@@ -133,6 +110,10 @@ def _page(chosen: argparse.Namespace) -> int:
 def _verify(chosen: argparse.Namespace) -> int:
     print(verify(chosen.bundle, chosen.digest).model_dump_json(indent=2))
     return 0
+
+
+def _lm_eval() -> LmEvalEnvironment:
+    return LmEvalEnvironment(os.environ.get("LM_EVAL_PYTHON", ""))
 
 
 def _log(line: str) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evals.bundle import SuiteEvidence
-from evals.libraries.runs import LibraryRun
+from evals.lm_eval import LmEvalRun
 from evals.plan import EvalPlan
 from evals.results import EvalArm
 from evals.runner import Respondent, sampling
 from evals.services import EvalServices
 from evals.suites import Suite
 from pipeline.core.storage import ModelRef, Store
-from pipeline.recipe.suites import LibrarySuite
+from pipeline.recipe.suites import LmEvalSuite
 
 
 class ModelRuns(NamedTuple):
@@ -40,12 +40,12 @@ class ModelRuns(NamedTuple):
         section, arms = self.plan.section, list[EvalArm]()
         with self.services.engine.open(arm, served) as session:
             respondent = Respondent(served, session, self.services.grader, self.store, self.log)
-            library = LibraryRun(served, session, section.serving, self.services.libraries, self.store, self.log)
+            harness = LmEvalRun(served, session, section.serving, self.services.lm_eval, self.store, self.log)
             for suite in asked:
                 settings = section.suite(suite.name)
                 drawn = sampling(section, settings)
-                if isinstance(settings, LibrarySuite):
-                    answered = library.arm(settings, suite, drawn)
+                if isinstance(settings, LmEvalSuite):
+                    answered = harness.arm(settings, suite, drawn)
                 else:
                     answered = respondent.run(suite, drawn)
                 arms.append(answered.model_copy(update={"model": model}))

@@ -17,7 +17,7 @@ from evals.suites.chats import ROLES
 from pipeline.core.conversation import FIELDS, TOOLS, UNSHOWABLE
 from pipeline.core.storage import DatasetRef
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.recipe.suites import GoldenSuite, TracesSuite
+from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.reviews import survey
 from pipeline.rewards.verifiers import Outcome
 from pipeline.selection.consent import agreed
@@ -56,7 +56,7 @@ def drawable(context: IterationContext, section: TracesSuite, labels: DatasetRef
     """What a generation of the suite can be drawn from, as of now; inside `shared_lock`."""
     labelled: list[Row] = pq.read_table(labels.uri, columns=list(COLUMNS)).to_pylist()
     prompts = frozenset(row["prompt"] for row in labelled)
-    if not isinstance(section, GoldenSuite):
+    if section.preset != "golden":
         return Drawable(*_candidates(context, labelled), prompts)
     written = [{**row, "verifier": section.check, "outcome": ""} for row in survey(context.store).answered]
     return Drawable(*_candidates(context, written), prompts)

@@ -29,7 +29,7 @@ from pipeline.core import layout
 from pipeline.core.conversation import to_prompt
 from pipeline.core.removal import make
 from pipeline.core.storage import DatasetRef, Store, digest_json
-from pipeline.recipe.suites import GoldenSuite, TracesSuite
+from pipeline.recipe.suites import TracesSuite
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.selection.trainable import HeldApart
@@ -104,7 +104,7 @@ def _freeze(
     context: IterationContext, section: TracesSuite, source: Drawable, newest: Frozen | None, now: datetime
 ) -> None:
     before = newest.items if newest is not None else ()
-    golden = isinstance(section, GoldenSuite)
+    golden = section.preset == "golden"
     used = [*map(_prompt, before), *(() if golden else trained(context.store))]
     clusters = cluster([*source.prompts, *(each.prompt for each in source.candidates), *used])
     taken = {clusters[prompt] for prompt in used}
@@ -142,7 +142,7 @@ def _freeze(
 
 def _nothing(section: TracesSuite, left_out: Mapping[str, int]) -> str:
     reasons = ", ".join(f"{reason}: {count}" for reason, count in left_out.items()) or "there is none"
-    if isinstance(section, GoldenSuite):
+    if section.preset == "golden":
         cure = "Fill in the column reference of a review sheet (pt reviews write)"
     else:
         cure = "Give traces a reference answer (metadata expected_answer)"

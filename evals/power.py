@@ -15,7 +15,7 @@ from evals.runner import sampling
 from evals.statistics import zero_event_bound
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import EmbeddedSuite, FileSuite, SuiteSection
+from pipeline.recipe.suites import ItemsSuite, SuiteSection
 
 PREFERENCE_SPREAD = 0.47
 """Standard error of a win rate at equal lengths, times the root of its pairs (simulated: .44 to .49)."""
@@ -106,9 +106,9 @@ def _shortfalls(suite: Suite, settings: SuiteSection, section: Evaluation, varia
 def _more_items(settings: SuiteSection, section: Evaluation) -> str:
     """What to change for more items, by the recipe's field."""
     field = f"evaluation.suites.{[each.name for each in section.suites].index(settings.name)}"
-    if isinstance(settings, EmbeddedSuite) or (isinstance(settings, FileSuite) and settings.items is not None):
+    if isinstance(settings, ItemsSuite) and settings.items is not None:
         return f"Raise {field}.items"
-    return f"Give {field} a file of more items" if isinstance(settings, FileSuite) else f"Give {field} more items"
+    return f"Give {field} {'a file of ' if getattr(settings, 'path', '') else ''}more items"
 
 
 def _until(section: Evaluation) -> str:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
-from evals.suites import Suite, embedded, frozen, suite
+from evals.suites import Suite, frozen, lines, suite
 from pipeline.core import layout
 from pipeline.core.chat_template import TURNS, kinds_of, refusal, rendered, support_of
 from pipeline.core.model_files import header, weight_files
@@ -27,7 +27,7 @@ from pipeline.core.storage import Store
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe
 from pipeline.recipe.methods import METHODS
-from pipeline.recipe.suites import EmbeddedSuite, SuiteSection, TracesSuite
+from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.rewards.verifiers.texts import OPTION
 from pipeline.traces.preflight import gigabytes, iteration_bytes, model_bytes
@@ -263,8 +263,8 @@ def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Ite
 
 def _suite(section: SuiteSection, store: Store, seed: int) -> Suite:
     """As the run will ask it; the demo's is written by its first stage."""
-    if isinstance(section, EmbeddedSuite):
-        items = embedded.parse(suite_text(section, seed).encode(), section.items)
+    if isinstance(section, ItemsSuite) and section.embedded:
+        items = lines.parse_embedded(suite_text(section, seed).encode())
         return Suite(name=section.name, items=items, system=section.system, instruction=section.instruction)
     return suite(store, section, seed)
 

@@ -13,7 +13,7 @@ from assets.resources import records
 from pipeline.core import layout
 from pipeline.demo.suite import suite_text
 from pipeline.demo.task import problems
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import ItemsSuite
 from tests.loop import deployment, instance
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -32,7 +32,7 @@ def write_set(path: Path, leaked: str) -> Path:
 def test_a_prompt_set_is_answered_once_and_planned_for_grpo(tmp_path: Path) -> None:
     evaluation = deployment(tmp_path / "data").recipe().evaluation
     (suite,) = evaluation.suites
-    assert isinstance(suite, ArithmeticSuite)
+    assert isinstance(suite, ItemsSuite)
     leaked = json.loads(suite_text(suite, evaluation.seed).splitlines()[0])["messages"][0]["content"]
     path = write_set(tmp_path / "set.jsonl", leaked)
     source = f"{{kind: prompts, uri: '{path}', licence: own, consent: true, day: 2026-01-05}}"

@@ -13,7 +13,10 @@ from tests.pipeline.governance.erasure.looking import holding
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-SUITES = "evaluation.suites=[{kind: arithmetic, items: 150}, {kind: production, items: 60, max_principal_share: 0.1}]"
+SUITES = (
+    "evaluation.suites=[{kind: items, preset: arithmetic, items: 150},"
+    " {kind: traces, preset: production, items: 60, max_principal_share: 0.1}]"
+)
 
 
 @pytest.mark.variant

@@ -1,49 +1,16 @@
-"""The suites that a recipe lists. Adding a kind: its section (pipeline/recipe/suites.py), its reader, a line below.
-
-Whoever needs the suites of a recipe asks `suites`: decontamination, erasure, evaluation and the checks before a launch
-go over one list, so a suite that is asked is also kept out of training.
-"""
+"""Reads the suites that a recipe lists. Decontamination, erasure, evaluation and the checks before a launch all use
+`suites`, so a suite that is asked is also kept out of training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
-from evals.suites import custom, embedded, frozen, lines, tasks
+from evals.suites import frozen, lines, tasks
 from evals.suites.suite import AnswerFormat, Item, Suite
 from pipeline.core import layout
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import (
-    ArithmeticSuite,
-    CustomSuite,
-    DeskSuite,
-    GoldenSuite,
-    Gsm8kSuite,
-    InspectSuite,
-    JsonlSuite,
-    LmEvalSuite,
-    Math500Suite,
-    ProductionSuite,
-    SuiteSection,
-    TracesSuite,
-)
+from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
 
-__all__ = ["READERS", "AnswerFormat", "Item", "Suite", "SuitePins", "file_faults", "pin", "suite", "suites"]
-
-READERS: Mapping[type[SuiteSection], Callable[[Any, Store, int], tuple[Item, ...]]] = {
-    ArithmeticSuite: embedded.items,
-    DeskSuite: embedded.items,
-    JsonlSuite: lines.items,
-    Gsm8kSuite: lines.items,
-    Math500Suite: lines.items,
-    ProductionSuite: frozen.items,
-    GoldenSuite: frozen.items,
-    InspectSuite: tasks.items,
-    LmEvalSuite: tasks.items,
-    CustomSuite: custom.items,
-}
-"""Section, store and `evaluation.seed` to items; ValueError with an instruction where there are none to be had."""
+__all__ = ["AnswerFormat", "Item", "Suite", "SuitePins", "file_faults", "pin", "suite", "suites"]
 
 
 class SuitePins(Record):
@@ -62,7 +29,7 @@ def file_faults(store: Store, section: Evaluation) -> list[str]:
     that needs them comes after the labels, which may have been paid for."""
     faults: list[str] = []
     for each in section.asked:
-        if READERS[type(each)] in (lines.items, custom.items):
+        if isinstance(each, ItemsSuite) and not each.embedded:
             try:
                 suite(store, each, section.seed)
             except ValueError as error:
@@ -71,9 +38,22 @@ def file_faults(store: Store, section: Evaluation) -> list[str]:
 
 
 def suite(store: Store, section: SuiteSection, seed: int) -> Suite:
-    items = READERS[type(section)](section, store, seed)
-    read = Suite(name=section.name, items=items, system=section.system, instruction=section.instruction)
-    return frozen.marked(store, read) if isinstance(section, TracesSuite) else read
+    """Raises ValueError with an instruction where its items cannot be had."""
+    generation = ""
+    match section:
+        case ItemsSuite():
+            items = lines.items(section, store, seed)
+        case TracesSuite():
+            items, generation = frozen.items(section, store)
+        case _:
+            items = tasks.items(section, store, seed)
+    return Suite(
+        name=section.name,
+        items=items,
+        system=section.system,
+        instruction=section.instruction,
+        generation=generation,
+    )
 
 
 def pin(store: Store, folder: str, asked: tuple[Suite, ...]) -> SuitePins:

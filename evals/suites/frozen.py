@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pydantic import AwareDatetime, Field, ValidationError
 
-from evals.suites.suite import Item, Suite
+from evals.suites.suite import Item
 from pipeline.core import layout
 from pipeline.core.removal import Removal, of_lines
 from pipeline.core.storage import Record, Store, digest_json
@@ -71,8 +71,8 @@ class Frozen(NamedTuple):
         return not self.items or self.emptied > MAX_EMPTIED_SHARE
 
 
-def items(section: TracesSuite, store: Store, seed: int) -> tuple[Item, ...]:
-    """The newest generation's items. Raises ValueError where there is none, or none of its items is left."""
+def items(section: TracesSuite, store: Store) -> tuple[tuple[Item, ...], str]:
+    """The newest generation's items, and its digest. Raises ValueError where none is left."""
     newest = latest(store, section.name)
     if newest is None:
         raise ValueError(
@@ -84,14 +84,7 @@ def items(section: TracesSuite, store: Store, seed: int) -> tuple[Item, ...]:
             f"The suite {section.name} has no item left: all of them were erased. Begin a new iteration, which freezes "
             "other ones."
         )
-    return tuple(each.item for each in newest.items)
-
-
-def marked(store: Store, suite: Suite) -> Suite:
-    """The suite with what its generation says of it."""
-    newest = latest(store, suite.name)
-    assert newest is not None, "its items were read a moment ago"
-    return suite.model_copy(update={"generation": newest.generation.digest()})
+    return tuple(each.item for each in newest.items), newest.generation.digest()
 
 
 def latest(store: Store, name: str) -> Frozen | None:

@@ -1,7 +1,6 @@
-"""Suites from files of JSON lines: the user's own, and presets for files that others publish.
+"""Suites of items with references: from files of JSON lines, from code of the user's own, or as the demo wrote them.
 
-Owns which field of a line is what, and every reason to refuse a file: an item that is read wrongly is worse than none.
-Whatever is wrong is an error that names the line.
+Whatever is wrong is an error that names the line: an item that is read wrongly is worse than none.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast, get_args
@@ -19,18 +19,29 @@ from jsonschema.exceptions import SchemaError
 
 from evals.suites.chats import asked
 from evals.suites.suite import AnswerFormat, Item
+from pipeline.core import layout
 from pipeline.core.choices import letter_of, options_of, with_options
 from pipeline.core.storage import Store, digest_json
+from pipeline.recipe.custom import create
 from pipeline.recipe.rewards import VerifierKind
-from pipeline.recipe.suites import Columns, FileSuite, Gsm8kSuite, JsonlSuite
+from pipeline.recipe.suites import Columns, ItemsSuite
 from pipeline.rewards.verifiers import readable, reference_answer
 from pipeline.rewards.verifiers.calls import wanted_calls
 
 MAX_LINE_BYTES = 1_000_000
 
 
-def items(section: FileSuite, store: Store, seed: int) -> tuple[Item, ...]:
-    """The items of the file, in its order. Raises ValueError for all that is wrong with it."""
+def items(section: ItemsSuite, store: Store, seed: int) -> tuple[Item, ...]:
+    """The items, in their order. Raises ValueError for all that is wrong with the file, the code or one of them."""
+    if section.custom is not None:
+        made = create(section.custom, seed)
+        try:
+            content = "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in made).encode()
+            return drawn(parse(content, section), section.items, seed)
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"The suite {section.name} of {section.custom.code}: {error}") from error
+    if section.embedded:
+        return _embedded(section, store, seed)
     path = Path(section.path).absolute()
     try:
         content = path.read_bytes()
@@ -53,6 +64,28 @@ def items(section: FileSuite, store: Store, seed: int) -> tuple[Item, ...]:
         raise ValueError(f"The suite {section.name} at {path}: {error}") from error
 
 
+def _embedded(section: ItemsSuite, store: Store, seed: int) -> tuple[Item, ...]:
+    path = store.path(layout.suite(section.name, seed, section.items or 0))
+    write = f"python -m pipeline.demo.suite {shlex.quote(str(path))} --seed {seed} --items {section.items}"
+    write += f" --preset {section.preset}"
+    if not path.is_file():
+        raise ValueError(f"The suite {section.name} is not there: {path}. Write it again: {write}")
+    try:
+        read = parse_embedded(path.read_bytes())
+        if len(read) != section.items:
+            raise ValueError(f"it has {len(read)} items, and {section.items} are asked for")
+        return read
+    except ValueError as error:
+        raise ValueError(
+            f"The suite {section.name} cannot be read: {path}: {error}. Write it again: {write}"
+        ) from error
+
+
+def parse_embedded(content: bytes) -> tuple[Item, ...]:
+    """The items of a file that the demo wrote. Raises ValueError where a line is no item."""
+    return tuple(Item.model_validate(row) for _, row in rows(content))
+
+
 def drawn(read: tuple[Item, ...], count: int | None, seed: int) -> tuple[Item, ...]:
     """`count` of the items, in their order; the same for a seed. Raises ValueError where there are fewer."""
     if count is None:
@@ -63,7 +96,7 @@ def drawn(read: tuple[Item, ...], count: int | None, seed: int) -> tuple[Item, .
     return tuple(read[place] for place in chosen)
 
 
-def parse(content: bytes, section: FileSuite) -> tuple[Item, ...]:
+def parse(content: bytes, section: ItemsSuite) -> tuple[Item, ...]:
     """The items of a file's content. Raises ValueError naming the first line that is no item."""
     read: list[Item] = []
     lines: dict[str, int] = {}
@@ -107,9 +140,9 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
+def _item(row: Mapping[str, Any], section: ItemsSuite) -> Item:
     where = section.columns()
-    if isinstance(section, JsonlSuite) and (unknown := sorted(row.keys() - set(where) - set(section.ignore))):
+    if not section.preset and (unknown := sorted(row.keys() - set(where) - set(section.ignore))):
         raise ValueError(
             f"nothing reads its field {unknown[0]!r}. Name it in ignore, or say in fields what it is "
             f"(one of {', '.join(Columns._fields)})."
@@ -121,7 +154,7 @@ def _item(row: Mapping[str, Any], section: FileSuite) -> Item:
     if check not in (*get_args(VerifierKind), section.check):
         raise ValueError(f"its {where.check!r} is {check!r}, which is none of {', '.join(get_args(VerifierKind))}.")
     text = "" if check == "none" else _reference(row.get(where.reference), where.reference, check)
-    text = reference_answer(text) if isinstance(section, Gsm8kSuite) else text
+    text = reference_answer(text) if section.preset == "gsm8k" else text
     identity = digest_json(messages)[:16]
     id, cluster = (_text(row, name) or identity for name in (where.id, where.cluster))
     return Item(

@@ -1,7 +1,6 @@
-"""Suites that are tasks of a library: their items as the library listed them, in a file below the data root.
+"""Suites of lm-evaluation-harness: their items as it listed them (evals/lm_eval.py), in a file below the data root.
 
-The list is read like any suite, and so what a library will ask is kept out of the training data before anything is
-asked. Owns where that file is and which task it is of; refuses to list and to run (evals/libraries).
+The list is read like any suite, and so what will be asked is kept out of the training data.
 """
 
 from __future__ import annotations
@@ -13,19 +12,18 @@ from evals.suites.lines import drawn, rows
 from evals.suites.suite import Item
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_json
-from pipeline.recipe.suites import InspectSuite, LibrarySuite
+from pipeline.recipe.suites import LmEvalSuite
 
 
-def items(section: LibrarySuite, store: Store, seed: int) -> tuple[Item, ...]:
+def items(section: LmEvalSuite, store: Store, seed: int) -> tuple[Item, ...]:
     """The task's items as they were listed. Raises ValueError where they were not."""
     path = list_path(section, store)
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        variable = "INSPECT_PYTHON" if isinstance(section, InspectSuite) else "LM_EVAL_PYTHON"
         raise ValueError(
-            f"The items of the suite {section.name} are not listed yet: {path}. Set {variable}, and list them with the "
-            "recipe's file: pt evals list RECIPE"
+            f"The items of the suite {section.name} are not listed yet: {path}. Set LM_EVAL_PYTHON, and list them: "
+            "pt evals list RECIPE"
         ) from error
     try:
         return drawn(tuple(Item.model_validate(row) for _, row in rows(content)), section.items, seed)
@@ -33,17 +31,17 @@ def items(section: LibrarySuite, store: Store, seed: int) -> tuple[Item, ...]:
         raise ValueError(f"The suite {section.name} at {path}: {error}. Remove the file and list it again.") from error
 
 
-def list_path(section: LibrarySuite, store: Store) -> Path:
+def list_path(section: LmEvalSuite, store: Store) -> Path:
     """Where the list of this task, file and parameters is. Raises ValueError for another file than the recipe's."""
     return store.path(layout.task_items(section.name, task_digest(section, store)))
 
 
-def task_digest(section: LibrarySuite, store: Store) -> str:
-    """sha256 of the task: its file's bytes, its name and its parameters.
+def task_digest(section: LmEvalSuite, store: Store) -> str:
+    """sha256 of the task: its file's bytes and its parameters.
 
     Raises ValueError where the file is not there, is not the one of the recipe's sha256, or needs one.
     """
-    path = Path(section.file).absolute()
+    path = Path(section.task).absolute()
     try:
         digest = hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
@@ -58,5 +56,4 @@ def task_digest(section: LibrarySuite, store: Store) -> str:
             f"The task of the suite {section.name} at {path} has the sha256 {digest}, and the recipe says "
             f"{section.sha256}. Fetch the file again, or put this digest into the recipe."
         )
-    name = section.task.rpartition("@")[2] if isinstance(section, InspectSuite) else ""
-    return digest_json([section.model_dump()["kind"], digest, name, section.args])
+    return digest_json([digest, section.args])

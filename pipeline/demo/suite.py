@@ -22,30 +22,29 @@ from pipeline.demo.desk.answers import FILLERS
 from pipeline.demo.desk.conversation import LOOKUP, Kind, draw_turn
 from pipeline.demo.desk.tool import call_json
 from pipeline.demo.task import Problem, is_held_out, problems, solution_steps
-from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, EmbeddedSuite
+from pipeline.recipe.suites import EMBEDDED, ItemsSuite, preset_suite
 
 DESK_SHARES: dict[Kind, float] = {"facts": 0.4, "call": 0.2, "result": 0.2, "second": 0.2}
 """Of the desk's items, by the kind of turn that they ask."""
 
 
-def ensure_suite(store: Store, section: EmbeddedSuite, seed: int) -> Path:
+def ensure_suite(store: Store, section: ItemsSuite, seed: int) -> Path:
     """The file of the suite that the section asks for, after it was written where it is not there, or is another."""
-    seed = seed if section.seed is None else section.seed
-    path = store.path(layout.suite(section.name, seed, section.items))
+    path = store.path(layout.suite(section.name, seed, section.items or 0))
     text = suite_text(section, seed)
     if not path.is_file() or path.read_bytes() != text.encode():
         write_atomically(path, text)
     return path
 
 
-def suite_text(section: EmbeddedSuite, seed: int) -> str:
+def suite_text(section: ItemsSuite, seed: int) -> str:
     """The file's content: a JSON line for each of its held-out problems, the same for the same arguments."""
-    return _text(type(section), seed if section.seed is None else section.seed, section.items)
+    return _text(section.preset or "", seed, section.items or 0)
 
 
 @lru_cache(maxsize=4)
-def _text(suite: type[EmbeddedSuite], seed: int, items: int) -> str:
-    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _ROWS[suite](seed, items))
+def _text(preset: str, seed: int, items: int) -> str:
+    return "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in _ROWS[preset](seed, items))
 
 
 def _arithmetic_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
@@ -98,18 +97,17 @@ def _held_out_step(problem: Problem) -> str:
     return f"{first}{symbol}{second}"
 
 
-_ROWS = {ArithmeticSuite: _arithmetic_rows, DeskSuite: _desk_rows}
-KINDS = {"arithmetic": ArithmeticSuite, "desk": DeskSuite}
+_ROWS = {"arithmetic": _arithmetic_rows, "desk": _desk_rows}
 
 
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m pipeline.demo.suite", description="Write the embedded suite.")
     parser.add_argument("file", type=Path)
     parser.add_argument("--seed", type=int, required=True, help="evaluation.seed of the recipe")
-    parser.add_argument("--kind", choices=list(KINDS), default="arithmetic", help="which suite (default: %(default)s)")
+    parser.add_argument("--preset", choices=EMBEDDED, default="arithmetic", help="which suite (default: %(default)s)")
     parser.add_argument("--items", type=int, required=True, help="items of the suite in the recipe")
     chosen = parser.parse_args(arguments)
-    write_atomically(chosen.file, suite_text(KINDS[chosen.kind](items=chosen.items), chosen.seed))
+    write_atomically(chosen.file, suite_text(preset_suite(chosen.preset, items=chosen.items), chosen.seed))
     return 0
 
 

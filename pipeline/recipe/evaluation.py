@@ -10,7 +10,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 from pipeline.recipe.rewards import Judge
 from pipeline.recipe.section import Section, Share
 from pipeline.recipe.serving import AnyServing, TransformersServing
-from pipeline.recipe.suites import AnySuite, ArithmeticSuite, JudgedSuite, LibrarySuite, SuiteSection
+from pipeline.recipe.suites import AnySuite, JudgedSuite, LmEvalSuite, SuiteSection, preset_suite
 
 
 class AnswerPrice(Section):
@@ -25,7 +25,7 @@ class AnswerPrice(Section):
 class Evaluation(Section):
     """The gate's protocol; compared runs share every field (evals/gate.py holds the rule)."""
 
-    suites: tuple[AnySuite, ...] = Field(default=(ArithmeticSuite(),), min_length=1)
+    suites: tuple[AnySuite, ...] = Field(default=(preset_suite("arithmetic"),), min_length=1)
     """What is asked. At least one of them is a target."""
     serving: AnyServing = TransformersServing()
     """What answers."""
@@ -84,10 +84,10 @@ class Evaluation(Section):
                 "improve: cost asks for shorter answers to a target, and the only targets are judged. Give a suite "
                 "whose answers are checked the role target."
             )
-        library = next((each for each in self.suites if isinstance(each, LibrarySuite)), None)
+        library = next((each for each in self.suites if isinstance(each, LmEvalSuite)), None)
         if library is not None and self.serving.kind == "transformers":
             raise ValueError(
-                f"the suite {library.name} is a library's ({library.kind}), which asks a server by its URL, and "
+                f"the suite {library.name} is of lm-evaluation-harness, which asks a server by its URL, and "
                 "transformers has none. Set serving.kind to vllm or endpoint."
             )
         return self

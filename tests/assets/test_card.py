@@ -3,7 +3,7 @@
 from assets.card import limits, scorer_tags
 from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import DeskSuite, JudgedSuite
+from pipeline.recipe.suites import JudgedSuite, preset_suite
 from pipeline.selection.samples.records import FreshSamples
 
 DRAWN = FreshSamples(
@@ -20,5 +20,5 @@ def test_who_scored_the_samples_is_on_record() -> None:
 def test_the_card_says_what_the_verdict_cannot_see() -> None:
     judged = JudgedSuite(name="preference", over="desk", role="target")
     assert "share the verifier" in limits(Evaluation())
-    text = limits(Evaluation(suites=(DeskSuite(role="guard"), judged)))
+    text = limits(Evaluation(suites=(preset_suite("desk", role="guard"), judged)))
     assert "Asked: desk, preference." in text and "A judge compares the answers of preference" in text

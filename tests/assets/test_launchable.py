@@ -11,13 +11,13 @@ from safetensors.numpy import load_file, save_file
 
 from assets import cluster
 from assets.cluster import launchable
-from evals.suites import Item, Suite, embedded
+from evals.suites import Item, Suite, lines
 from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.suites import ArithmeticSuite, DeskSuite, SuiteSection
+from pipeline.recipe.suites import ItemsSuite, SuiteSection, preset_suite
 from pipeline.serving.memory import Machine
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
@@ -47,12 +47,12 @@ def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResu
 
 def asked(section: SuiteSection) -> Suite:
     """The embedded suite; of a file that a recipe names and nobody has here, so many items."""
-    return Suite(name=section.name, items=items_of(section.items if isinstance(section, ArithmeticSuite) else 1300))
+    return Suite(name=section.name, items=items_of(section.items if isinstance(section, ItemsSuite) else 1300))
 
 
 @cache
 def items_of(count: int) -> tuple[Item, ...]:
-    return embedded.parse(suite_text(ArithmeticSuite(items=count), 11).encode(), count)
+    return lines.parse_embedded(suite_text(preset_suite("arithmetic", items=count), 11).encode())
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_a_suite_too_small_for_its_guards_is_refused(plan: TrainingPlan, overrid
 
 
 ENDPOINT = "evaluation.serving={kind: endpoint, champion: old, candidate: new}"
-LIBRARY = "evaluation.suites=[{kind: arithmetic}, {kind: %s, name: task, task: %s}]"
+LIBRARY = "evaluation.suites=[{kind: items, preset: arithmetic}, {kind: lm_eval, name: task, task: a.yaml}]"
 
 
 @pytest.mark.parametrize(
@@ -153,14 +153,14 @@ LIBRARY = "evaluation.suites=[{kind: arithmetic}, {kind: %s, name: task, task: %
         ([ENDPOINT], "SERVING_URL", "", "SERVING_URL is empty. Set it"),
         ([ENDPOINT], "SERVING_URL", "127.0.0.1:8000", "Set SERVING_URL to one like"),
         ([ENDPOINT], "SERVING_URL", "http://127.0.0.1:9/v1", ""),
-        ([ENDPOINT, LIBRARY % ("inspect", "a.py@a")], "INSPECT_PYTHON", "", "set INSPECT_PYTHON"),
-        ([ENDPOINT, LIBRARY % ("lm_eval", "a.yaml")], "LM_EVAL_PYTHON", "/no/python", "set LM_EVAL_PYTHON"),
+        ([ENDPOINT, LIBRARY], "LM_EVAL_PYTHON", "", "none is named"),
+        ([ENDPOINT, LIBRARY], "LM_EVAL_PYTHON", "/no/python", "no Python at /no/python"),
     ],
 )
 def test_an_engine_without_an_address_is_refused(
     plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch, overrides: list[str], variable: str, value: str, words: str
 ) -> None:
-    for name in ("SERVING_URL", "INSPECT_PYTHON", "LM_EVAL_PYTHON"):
+    for name in ("SERVING_URL", "LM_EVAL_PYTHON"):
         monkeypatch.setenv(name, "http://127.0.0.1:9/v1" if name == "SERVING_URL" else sys.executable)
     monkeypatch.setenv(variable, value)
     check = checked(load(RECIPES / "embedded.yaml", overrides), plan, PLAN_PATH)
@@ -168,29 +168,10 @@ def test_an_engine_without_an_address_is_refused(
     assert words in str(check.description)
 
 
-EVERY_LIBRARY = (
-    "evaluation={serving: {kind: vllm}, suites: [{kind: jsonl, name: own, path: own.jsonl},"
-    " {kind: inspect, name: support, role: guard, task: support.py@answers},"
-    " {kind: lm_eval, name: sums, task: sums.yaml}]}"
+JUDGED = (
+    "evaluation.suites=[{kind: items, preset: arithmetic},"
+    " {kind: judged, name: preference, over: arithmetic, role: %s}]"
 )
-
-
-def test_a_suite_of_a_library_needs_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("INSPECT_PYTHON", "LM_EVAL_PYTHON"):
-        monkeypatch.delenv(variable, raising=False)
-    recipe = load(RECIPES / "embedded.yaml", [EVERY_LIBRARY])
-    inspect, lm_eval = cluster.address_refusals(recipe)
-    assert "inspect runs in an environment of its own" in inspect
-    assert "set LM_EVAL_PYTHON to its Python" in lm_eval
-    monkeypatch.setenv("INSPECT_PYTHON", "/no/python")
-    assert "There is no Python for inspect at /no/python" in cluster.address_refusals(recipe)[0]
-    monkeypatch.setenv("INSPECT_PYTHON", sys.executable)
-    monkeypatch.setenv("LM_EVAL_PYTHON", sys.executable)
-    assert cluster.address_refusals(recipe) == []
-    assert cluster.address_refusals(load(RECIPES / "embedded.yaml")) == []
-
-
-JUDGED = "evaluation.suites=[{kind: arithmetic}, {kind: judged, name: preference, over: arithmetic, role: %s}]"
 JUDGE = "rewards.judge={model: examiner, digest: 'sha256:0f'}"
 ANOTHER = "evaluation.judge={model: another, digest: 'sha256:1f'}"
 UNTAUGHT = [f"rewards.{profile}={{feedback: 1}}" for profile in ("rated", "judged", "fresh")]
@@ -248,5 +229,5 @@ def test_the_desk_brings_its_model_and_its_judges(monkeypatch: pytest.MonkeyPatc
 
 def asked_of_the_desk(recipe: Recipe) -> Suite:
     section = recipe.evaluation.suites[0]
-    assert isinstance(section, DeskSuite)
-    return Suite(name=section.name, items=embedded.parse(suite_text(section, 11).encode(), section.items))
+    assert isinstance(section, ItemsSuite)
+    return Suite(name=section.name, items=lines.parse_embedded(suite_text(section, 11).encode()))

@@ -27,7 +27,10 @@ def test_simulated_models_are_as_they_were_asked_for() -> None:
 
 
 def test_decisions_over_arrays_are_those_of_the_gate() -> None:
-    suites = [{"kind": "arithmetic", "name": name, "role": role} for name, role in (("t", "target"), ("g", "guard"))]
+    suites = [
+        {"kind": "items", "preset": "arithmetic", "name": name, "role": role}
+        for name, role in (("t", "target"), ("g", "guard"))
+    ]
     section = Evaluation.model_validate(
         {
             "suites": suites,

@@ -30,7 +30,7 @@ class Kit:
     """Builds evidence piece by piece; each piece can be broken before it is judged."""
 
     def section(self, items: int = 200, **changes: object) -> Evaluation:
-        suites = [{"kind": "arithmetic", "items": items}]
+        suites = [{"kind": "items", "preset": "arithmetic", "items": items}]
         values = {
             "suites": suites,
             "improvement_alpha": 0.05,

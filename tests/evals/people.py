@@ -21,7 +21,7 @@ from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, ModelRef, Store
 from pipeline.recipe import Evaluation, Selection
 from pipeline.recipe.rewards import Verifier
-from pipeline.recipe.suites import ProductionSuite, TracesSuite
+from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.verifiers import Grade, VerifierTask, grade
@@ -40,7 +40,7 @@ from .conftest import DECODING
 DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 USERS = tuple(f"user-{chr(97 + n // 26)}{chr(97 + n % 26)}x-{n:04d}" for n in range(60))
 THINGS = ("apples", "bridges", "candles")
-SUITE = ProductionSuite(role="target", items=500)
+SUITE = TracesSuite(name="production", preset="production", role="target")
 CANDIDATE = ModelRef(uri="models/new", digest="new")
 
 

@@ -57,7 +57,7 @@ def test_table_leaves_out_what_is_a_users(good: Good, whose: str) -> None:
 
 def test_suite_from_traces_has_no_rows(good: Good) -> None:
     section, suite, *arms = good
-    kind = {"kind": "production", "name": suite.name, "role": "target"}
+    kind = {"kind": "traces", "preset": "production", "name": suite.name, "role": "target"}
     traced = Evaluation.model_validate({**section.model_dump(mode="json"), "suites": [kind]})
     evidence = gathered(section, suite, *arms)
     provenance = evidence.provenance.model_copy(update={"section": traced})

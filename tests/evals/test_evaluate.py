@@ -29,7 +29,7 @@ from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.demo.suite import ensure_suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import preset_suite
 from pipeline.rewards.verifiers import Grade, Outcome, VerifierTask, grade
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 from pipeline.traces.context import IterationContext
@@ -40,7 +40,7 @@ from .conftest import DECODING
 
 pytestmark = pytest.mark.slow
 
-SUITE = ArithmeticSuite(items=240)
+SUITE = preset_suite("arithmetic", items=240)
 SECTION = Evaluation(suites=(SUITE,), max_standard_error=0.05, guard_margin=0.05)
 OLD, NEW = ModelRef(uri="models/old", digest="old"), ModelRef(uri="models/new", digest="new")
 FILES = [bundle.MEASUREMENT, bundle.PROVENANCE, *(f"arithmetic/{name}" for name in bundle.SUITE_FILES)]
@@ -283,10 +283,10 @@ def test_a_suite_is_sampled_as_it_says_else_as_the_recipe_says() -> None:
     section = Evaluation(samples_per_item=2, temperature=0.7, max_completion_tokens=9, seed=5)
     plan = sampling(section, section.suites[0])
     assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (2, 0.7, 9, 5)
-    own = ArithmeticSuite(samples_per_item=3, temperature=0.2, max_completion_tokens=7)
+    own = preset_suite("arithmetic", samples_per_item=3, temperature=0.2, max_completion_tokens=7)
     plan = sampling(section, own)
     assert (plan.samples, plan.temperature, plan.max_completion_tokens, plan.seed) == (3, 0.2, 7, 5)
-    greedy = ArithmeticSuite(role="report", temperature=0.0)
+    greedy = preset_suite("arithmetic", role="report", temperature=0.0)
     assert (sampling(section, greedy).samples, sampling(section, greedy).temperature) == (1, 0.0)
 
 

@@ -24,7 +24,7 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Review
-from pipeline.recipe.suites import GoldenSuite, ProductionSuite
+from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards import reviews
 from pipeline.selection.chats import to_rows
 from pipeline.selection.clusters import cluster
@@ -35,7 +35,7 @@ from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later,
 pytestmark = pytest.mark.slow
 
 SECTION = section_of()
-GOLDEN = GoldenSuite(role="target", max_principal_share=1.0)
+GOLDEN = TracesSuite(name="golden", preset="golden", role="target", max_principal_share=1.0, max_tenant_share=1.0)
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_a_month_later_a_quarter_is_replaced(people: People) -> None:
 
 
 def test_what_training_has_seen_is_not_drawn(people: People) -> None:
-    plain = section_of(ProductionSuite(name="other", role="target", items=6))
+    plain = section_of(TracesSuite(name="other", preset="production", role="target", items=6))
     _, (first,) = people.select(people.window(DAYS[0], rows_of(DAYS[0]), plain))
     _, (suite,) = people.select(people.window(DAYS[1], rows_of(DAYS[1], "now "), SECTION))
     apart = {item.messages[0]["content"].replace(" has ", " has now ") for item in first.items}

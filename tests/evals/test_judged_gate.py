@@ -79,7 +79,7 @@ def test_a_report_decides_nothing(tmp_path: Path) -> None:
     assert verdict.verdict is Verdict.PASS and report.judged[0].win_rate is None
 
 
-SUMS: dict[str, Any] = {"kind": "arithmetic"}
+SUMS: dict[str, Any] = {"kind": "items", "preset": "arithmetic"}
 
 
 PAIRS: dict[str, Any] = {"kind": "judged", "name": "judged", "over": "arithmetic", "role": "target"}

@@ -87,8 +87,8 @@ def test_a_suite_without_references_can_be_judged(tmp_path: Path) -> None:
         {
             **section().model_dump(exclude={"suites"}),
             "suites": [
-                {"kind": "arithmetic", "items": 120},
-                {"kind": "jsonl", "name": "letters", "path": "letters.jsonl", "check": "none", "role": "report"},
+                {"kind": "items", "preset": "arithmetic", "items": 120},
+                {"kind": "items", "name": "letters", "path": "letters.jsonl", "check": "none", "role": "report"},
                 {"kind": "judged", "name": "preference", "over": "letters", "role": "target"},
             ],
         }

@@ -90,6 +90,6 @@ def test_a_file_that_is_no_line_is_named(gates: Gates) -> None:
 
 def test_targets_of_which_one_is_enough_share_the_level() -> None:
     assert Evaluation().target_alpha() == Evaluation().improvement_alpha == 0.0025
-    two = [{"kind": "arithmetic"}, {"kind": "arithmetic", "name": "other"}]
+    two = [{"kind": "items", "preset": "arithmetic"}, {"kind": "items", "preset": "arithmetic", "name": "other"}]
     assert Evaluation.model_validate({"suites": two}).target_alpha() == 0.0025
     assert Evaluation.model_validate({"suites": two, "improve": "any"}).target_alpha() == 0.00125

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from evals.suites import suite
+from evals.suites import Suite, file_faults, suite
 from evals.templates import template_refusals
 from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
-from pipeline.recipe.suites import Gsm8kSuite, JsonlSuite, Math500Suite
+from pipeline.recipe import Evaluation
+from pipeline.recipe.custom import CustomCode
+from pipeline.recipe.suites import ItemsSuite, preset_suite
 from pipeline.rewards.verifiers import VerifierTask, grade
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -32,7 +34,7 @@ def read(root: Path, content: bytes, **fields: Any) -> Any:
     path = store.path("own.jsonl")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
-    return suite(store, JsonlSuite.model_validate({"name": "own", "path": str(path), **fields}), seed=1)
+    return suite(store, ItemsSuite.model_validate({"name": "own", "path": str(path), **fields}), seed=1)
 
 
 def test_items_are_read_with_defaults_for_what_they_lack(tmp_path: Path) -> None:
@@ -207,8 +209,8 @@ def test_a_file_outside_the_data_root_is_pinned_by_its_digest(tmp_path: Path) ->
     path.write_bytes(lines(ROWS))
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(ValueError, match=f"lies outside the data root.*Give its sha256: {digest}"):
-        suite(store, JsonlSuite(name="own", path=str(path)), 1)
-    pinned = JsonlSuite(name="own", path=str(path), sha256=digest)
+        suite(store, ItemsSuite(name="own", path=str(path)), 1)
+    pinned = ItemsSuite(name="own", path=str(path), sha256=digest)
     assert len(suite(store, pinned, 1).items) == 4
     path.write_bytes(lines(ROWS[1:]))
     with pytest.raises(ValueError, match=f"and the recipe says {digest}"):
@@ -230,14 +232,14 @@ def test_a_part_of_a_file_is_drawn_by_the_seed(tmp_path: Path) -> None:
 
 def test_temperature_zero_is_for_reports(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="use role report"):
-        JsonlSuite(name="own", path="x", temperature=0)
-    JsonlSuite(name="own", path="x", temperature=0, role="report")
+        ItemsSuite(name="own", path="x", temperature=0)
+    ItemsSuite(name="own", path="x", temperature=0, role="report")
 
 
 @pytest.mark.shared
 @pytest.mark.skipif(not SHARED.is_dir(), reason="there is no ../shared/data")
 def test_gsm8k_is_read_from_the_authors_file(tmp_path: Path) -> None:
-    asked = suite(Store(tmp_path), Gsm8kSuite(path=str(SHARED / "gsm8k" / "test.jsonl")), 1)
+    asked = suite(Store(tmp_path), preset_suite("gsm8k", path=str(SHARED / "gsm8k" / "test.jsonl")), 1)
     assert len(asked.items) == 1319
     assert (asked.items[0].reference, asked.items[1].reference) == ("18", "3")
     assert asked.items[0].messages[0]["content"].startswith("Janet")
@@ -252,8 +254,8 @@ def test_math500_is_read_by_level_and_by_its_digest_alone(tmp_path: Path) -> Non
     ]  # fmt: skip
     path.write_bytes(lines(rows))
     with pytest.raises(ValueError, match="and the recipe says 35dc41080a36"):
-        suite(Store(tmp_path), Math500Suite(path=str(path)), 1)
-    asked = suite(Store(tmp_path), Math500Suite(path=str(path), sha256=""), 1)
+        suite(Store(tmp_path), preset_suite("math500", path=str(path)), 1)
+    asked = suite(Store(tmp_path), preset_suite("math500", path=str(path), sha256=""), 1)
     assert [(item.reference, item.slice) for item in asked.items] == [("2", "1"), ("\\frac{1}{2}", "2")]
 
 
@@ -276,3 +278,54 @@ def test_items_without_references_are_reports(tmp_path: Path) -> None:
     assert [(item.reference, item.check) for item in own.items] == [("", "none")] * 4
     with pytest.raises(ValidationError, match="so the suite cannot gate: set role: report"):
         read(tmp_path, lines(rows), check="none")
+
+
+CODE = """
+def make(seed, desk="all"):
+    for n in range(40):
+        yield {"prompt": f"{desk}: {n} + {seed}?", "reference": n + seed, "slice": desk}
+"""
+
+
+def made(folder: Path, source: str = CODE, items: int | None = None, **options: Any) -> Suite:
+    (folder / "mine.py").write_text(source)
+    custom = CustomCode(code=f"{folder}/mine.py:make", options=options)
+    return suite(Store(folder), ItemsSuite(name="tickets", custom=custom, items=items), seed=5)
+
+
+def test_items_of_code_are_those_of_a_file(tmp_path: Path) -> None:
+    own = made(tmp_path, desk="returns")
+    assert len(own.items) == 40
+    assert (own.items[3].messages, own.items[3].reference) == ([{"role": "user", "content": "returns: 3 + 5?"}], "8")
+    assert own.items[3].slice == "returns" and own.items[3].check == "math"
+    assert made(tmp_path, desk="returns").digest() == own.digest()
+    assert len(made(tmp_path, items=10).items) == 10
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("def make(", "def make(seed):\n    return 3\n\ndef other(", r"'int' object is not iterable"),
+        ("n + seed,", "float('nan'),", r"Out of range float"),
+        ("n + seed,", "make,", r"Object of type function is not JSON"),
+        ("n + seed,", "None,", r"tickets of .*mine\.py:make: line 1: its 'reference' is None"),
+        ('"slice"', '"slices"', r"nothing reads its field 'slices'"),
+    ],
+)
+def test_code_that_makes_no_items_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in CODE
+    with pytest.raises(ValueError, match=message):
+        made(tmp_path, CODE.replace(old, new, 1))
+
+
+def test_a_launch_asks_for_the_items_of_code_first(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("make = 3")
+    section = ItemsSuite(name="tickets", custom=CustomCode(code=f"{tmp_path}/mine.py:make"))
+    (fault,) = file_faults(Store(tmp_path), Evaluation(suites=(section,)))
+    assert fault.startswith("suite tickets: ") and "cannot be called" in fault
+
+
+@pytest.mark.parametrize("given", [{}, {"path": "x", "custom": {"code": "m:f"}}, {"preset": "desk", "path": "x"}])
+def test_items_have_one_source(given: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match="give the suite path or custom, or one of the presets"):
+        ItemsSuite.model_validate({"name": "own", **given})

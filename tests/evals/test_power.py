@@ -16,7 +16,7 @@ from tests.suites import embedded_suite
 def several(kit: Any, roles: dict[str, str], count: int = 400, **changes: Any) -> tuple[list[Suite], Evaluation]:
     """Suites of these names and roles, of items that are clusters of their own."""
     suites = [
-        {"kind": "arithmetic", "name": name, "role": role, "items": count, "margin": 0.05}
+        {"kind": "items", "preset": "arithmetic", "name": name, "role": role, "items": count, "margin": 0.05}
         for name, role in roles.items()
     ]
     section = kit.section(suites=suites, **changes)
@@ -59,8 +59,8 @@ def test_a_refusal_names_the_suite_it_is_about(kit: Any) -> None:
         {"alpha": 1.0},
         {"improvement_alpha": 0.0},
         {"improve": "cost", "cheaper_by": 1.0},
-        {"suites": [{"kind": "arithmetic", "items": 1}]},
-        {"suites": [{"kind": "arithmetic", "floor": 1.0}]},
+        {"suites": [{"kind": "items", "preset": "arithmetic", "items": 1}]},
+        {"suites": [{"kind": "items", "preset": "arithmetic", "floor": 1.0}]},
     ],
 )
 def test_limits_that_nothing_can_keep_are_refused(changes: dict[str, Any]) -> None:

@@ -17,7 +17,10 @@ pytestmark = pytest.mark.slow
 
 
 def section(kit: Any, *suites: dict[str, Any], **changes: Any) -> Evaluation:
-    named = [{"kind": "arithmetic", "name": f"suite-{n}", "items": 400, **each} for n, each in enumerate(suites)]
+    named = [
+        {"kind": "items", "preset": "arithmetic", "name": f"suite-{n}", "items": 400, **each}
+        for n, each in enumerate(suites)
+    ]
     return kit.section(suites=named, **changes)
 
 
@@ -177,8 +180,15 @@ def test_pass_at_k_is_the_share_of_draws_with_a_right_one(kit: Any) -> None:
 
 def test_a_section_without_target_or_with_equal_names_is_refused() -> None:
     with pytest.raises(ValidationError, match="no suite has the role target"):
-        Evaluation.model_validate({"suites": [{"kind": "arithmetic", "role": "guard"}]})
+        Evaluation.model_validate({"suites": [{"kind": "items", "preset": "arithmetic", "role": "guard"}]})
     with pytest.raises(ValidationError, match="two suites are named arithmetic"):
-        Evaluation.model_validate({"suites": [{"kind": "arithmetic"}, {"kind": "arithmetic", "role": "report"}]})
+        Evaluation.model_validate(
+            {
+                "suites": [
+                    {"kind": "items", "preset": "arithmetic"},
+                    {"kind": "items", "preset": "arithmetic", "role": "report"},
+                ]
+            }
+        )
     with pytest.raises(ValidationError):
         Evaluation.model_validate({"suites": []})

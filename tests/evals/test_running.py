@@ -23,7 +23,7 @@ from pipeline.core.storage import CheckpointRef, DatasetRef, Store
 from pipeline.demo.suite import ensure_suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import preset_suite
 from pipeline.serving.endpoint_engine import PROBE_SAMPLING
 from tests.pipeline.rewards.judge.endpoint import Said, serving
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, chat_server, completion
@@ -33,7 +33,7 @@ from .judging import ADAPTER, JUDGE, NEW, OLD, judge
 pytestmark = pytest.mark.slow
 
 CRASHED, NEVER_RETRY = 1, 64
-SUITE = ArithmeticSuite(items=40)
+SUITE = preset_suite("arithmetic", items=40)
 IN_FLIGHT = 8
 ENGINE = {"kind": "endpoint", "champion": "old", "candidate": "new", "attempts": 1, "in_flight": IN_FLIGHT}
 JUDGED = {"kind": "judged", "name": "preferred", "over": "arithmetic", "role": "guard"}

@@ -12,12 +12,12 @@ from pipeline.core.storage import Store
 from pipeline.demo.suite import ensure_suite
 from pipeline.demo.task import problems
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import preset_suite
 from pipeline.selection.contamination import Index
 from tests.suites import embedded_suite
 
 ROOT = Path(__file__).parents[2]
-SUITE = ArithmeticSuite(items=50)
+SUITE = preset_suite("arithmetic", items=50)
 SECTION = Evaluation(suites=(SUITE,), seed=3)
 LINE = (
     '{"id": "a", "cluster": "c", "messages": [{"role": "user", "content": "2 + 2?"}], "reference": "4", "slice": "s"}'
@@ -53,11 +53,10 @@ def test_a_suite_that_is_gone_is_refused_with_its_cure(tmp_path: Path) -> None:
         ("", "it has 0 items, and 50 are asked for"),
         (f"{LINE}\n", "it has 1 items, and 50 are asked for"),
         (f"{LINE}\n{LINE[:30]}\n", "line 2 is no JSON"),
-        (LINE.replace('"4"', "4"), "line 1 is no item (reference: Input should be a valid string)"),
-        (LINE.replace('"slice"', '"level"'), "line 1 is no item (slice: Field required)"),
+        (LINE.replace('"4"', "4"), "Input should be a valid string"),
         ("\xff", "line 1 is no JSON"),
     ],
-    ids=["empty", "too few", "cut off", "a number", "another field", "not UTF-8"],
+    ids=["empty", "too few", "cut off", "a number", "not UTF-8"],
 )
 def test_a_file_that_is_no_suite_is_refused(tmp_path: Path, content: str, words: str) -> None:
     store = Store(tmp_path)

@@ -21,7 +21,7 @@ from pipeline.core import audit
 from pipeline.core.storage import ModelRef
 from pipeline.governance.erasure.proof import ErasureProof, proofs
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import ProductionSuite
+from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.findings import JournalLine, journal, known
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.reconcile import wanted_split
@@ -156,7 +156,7 @@ def test_forget_goes_into_what_the_evaluation_keeps(settings: Deployment, capsys
     publish(store, "production", Generation(number=1, frozen=now, lines=(), clusters=1), both)
     assert main(["forget", USER, "--yes"]) == 1
     assert "  frozen suites: 1 in 1 (evaluation/suites/production/0001/items.jsonl)" in capsys.readouterr().out
-    (left,) = suites(store, Evaluation(suites=(ProductionSuite(role="target"),)))
+    (left,) = suites(store, Evaluation(suites=(TracesSuite(name="production", preset="production", role="target"),)))
     assert left.items == (kept,)
 
 

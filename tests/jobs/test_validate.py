@@ -132,7 +132,7 @@ def test_a_template_that_is_missing_is_refused(
 
 
 def test_the_gate_is_asked_too(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, wrong = check(places, capsys, "evaluation.suites=[{kind: arithmetic, items: 50}]")
+    code, _, wrong = check(places, capsys, "evaluation.suites=[{kind: items, preset: arithmetic, items: 50}]")
     assert code == 1
     assert len([line for line in wrong if line.startswith("evaluation: ")]) == 3
 
@@ -173,12 +173,12 @@ def test_quotes_in_the_environment_that_do_not_close_are_a_line(
 def test_a_suite_that_is_still_to_be_frozen_is_no_problem(
     places: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    suites = f"evaluation.suites=[{{kind: jsonl, name: own, path: '{places['suite']}', sha256: {digest_of(places)}}}, "
+    suites = f"evaluation.suites=[{{kind: items, name: own, path: '{places['suite']}', sha256: {digest_of(places)}}}, "
     code, fine, wrong = check(
         places,
         capsys,
         "training.grpo.max_completion_tokens=64",
-        f"{suites}{{kind: production}}]",
+        f"{suites}{{kind: traces, preset: production}}]",
     )
     assert (code, wrong) == (0, [])
     assert "suite production (report): preference_dataset will freeze it" in fine

@@ -21,10 +21,10 @@ from pipeline.recipe import Compute, Evaluation, Kubernetes
 from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.serving import TransformersServing
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import ItemsSuite, preset_suite
 
 SECTION = Evaluation(
-    suites=(ArithmeticSuite(items=24),),
+    suites=(preset_suite("arithmetic", items=24),),
     serving=TransformersServing(batch_size=4),
     samples_per_item=2,
     max_completion_tokens=32,
@@ -47,7 +47,7 @@ def noisy(folder: Path) -> ModelRef:
 def published(store: Store, candidate: ModelRef) -> EvalPlan:
     """The plan of an evaluation of the embedded model against that candidate, its first suite the sums."""
     suite = SECTION.suites[0]
-    assert isinstance(suite, ArithmeticSuite)
+    assert isinstance(suite, ItemsSuite)
     ensure_suite(store, suite, SECTION.seed)
     iteration = identify(0, "m", model_ref(MODEL_DIR), DatasetRef(uri="", rows=0, digest="d"), "r")
     checkpoint = CheckpointRef(adapter=candidate, model=candidate, step=1)

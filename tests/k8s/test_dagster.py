@@ -24,7 +24,7 @@ from pipeline.core.layout import ATTEMPTS, EVAL_ATTEMPTS, EVAL_PLAN, EVAL_REPORT
 from pipeline.core.storage import DatasetRef, Store
 from pipeline.demo.suite import ensure_suite
 from pipeline.recipe.pinning import pin
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import ItemsSuite
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.result import Goodput, Health, TrainingResult
 from tests.pipeline.training.plans import folder, make_plan
@@ -70,7 +70,7 @@ def test_the_training_asset_runs_on_the_recipes_cluster(tmp_path: Path, monkeypa
     deployment = Deployment(recipe_path=EMBEDDED, overrides=overrides(tmp_path / "data"))
     pin(store, iteration, deployment.recipe())
     (suite,) = deployment.recipe().evaluation.suites
-    assert isinstance(suite, ArithmeticSuite)
+    assert isinstance(suite, ItemsSuite)
     ensure_suite(store, suite, deployment.recipe().evaluation.seed)
     checkpoints = folder(store, plan) / "checkpoints"
     with Processes(tmp_path, evict=lambda: any(checkpoints.glob("step-*"))) as world:

@@ -7,12 +7,12 @@ from pathlib import Path
 from pipeline.core.storage import Store
 from pipeline.demo.suite import ensure_suite, suite_text
 from pipeline.demo.task import is_held_out
-from pipeline.recipe.suites import ArithmeticSuite
+from pipeline.recipe.suites import preset_suite
 
 
 def test_the_suite_of_the_embedded_recipe_is_the_one_it_was() -> None:
     """Its figures in the documents are of these items: another draw is another suite."""
-    rows = [json.loads(line) for line in suite_text(ArithmeticSuite(items=1000), 11).splitlines()]
+    rows = [json.loads(line) for line in suite_text(preset_suite("arithmetic", items=1000), 11).splitlines()]
     assert len(rows) == 1000
     pinned = [[row[key] for key in ("id", "cluster", "messages", "reference", "slice")] for row in rows]
     digest = hashlib.sha256(json.dumps(pinned).encode()).hexdigest()
@@ -20,12 +20,14 @@ def test_the_suite_of_the_embedded_recipe_is_the_one_it_was() -> None:
 
 
 def test_a_draw_is_fixed_and_grows_at_its_end() -> None:
-    assert suite_text(ArithmeticSuite(items=80), 3).startswith(suite_text(ArithmeticSuite(items=50), 3))
-    assert suite_text(ArithmeticSuite(items=50), 3) != suite_text(ArithmeticSuite(items=50), 4)
+    assert suite_text(preset_suite("arithmetic", items=80), 3).startswith(
+        suite_text(preset_suite("arithmetic", items=50), 3)
+    )
+    assert suite_text(preset_suite("arithmetic", items=50), 3) != suite_text(preset_suite("arithmetic", items=50), 4)
 
 
 def test_items_are_clustered_by_a_held_out_step() -> None:
-    rows = [json.loads(line) for line in suite_text(ArithmeticSuite(items=240), 11).splitlines()]
+    rows = [json.loads(line) for line in suite_text(preset_suite("arithmetic", items=240), 11).splitlines()]
     clusters = {row["cluster"] for row in rows}
     assert 30 < len(clusters) < 240
     for step in clusters:
@@ -35,11 +37,11 @@ def test_items_are_clustered_by_a_held_out_step() -> None:
 
 
 def test_the_file_is_written_once_and_put_right(tmp_path: Path) -> None:
-    store, section = Store(tmp_path), ArithmeticSuite(items=40)
+    store, section = Store(tmp_path), preset_suite("arithmetic", items=40)
     path = ensure_suite(store, section, 5)
-    assert path.read_text() == suite_text(ArithmeticSuite(items=40), 5)
+    assert path.read_text() == suite_text(preset_suite("arithmetic", items=40), 5)
     written = path.stat().st_mtime_ns
     assert ensure_suite(store, section, 5).stat().st_mtime_ns == written
     path.write_text(path.read_text()[:-9])
-    assert ensure_suite(store, section, 5).read_text() == suite_text(ArithmeticSuite(items=40), 5)
+    assert ensure_suite(store, section, 5).read_text() == suite_text(preset_suite("arithmetic", items=40), 5)
     assert ensure_suite(store, section, 6) != path

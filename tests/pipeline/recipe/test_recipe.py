@@ -240,7 +240,7 @@ def test_the_digest_is_the_same_in_every_process() -> None:
 
 def test_the_gate_asks_its_own_judge_where_it_has_one() -> None:
     labels = "rewards.judge={model: labels, digest: l}"
-    judged = "evaluation.suites=[{kind: arithmetic}, {kind: judged, name: better, over: arithmetic}]"
+    judged = "evaluation.suites=[{kind: items, preset: arithmetic}, {kind: judged, name: better, over: arithmetic}]"
     own = "evaluation.judge={model: gate, digest: g}"
     named = [load(EMBEDDED, list(each)).gate_judge for each in ([labels, judged, own], [labels, judged], [labels, own])]
     assert [judge and judge.model for judge in named] == ["gate", "labels", None]

@@ -21,7 +21,7 @@ FUNCTION = "def reward(prompt, completion, reference, metadata):\n    return 0.5
 PLACES: dict[str, dict[str, Any]] = {
     "traces.source": {"kind": "custom", "uri": "/logs"},
     "rewards.custom": {},
-    "evaluation.suites": {"kind": "custom", "name": "own"},
+    "evaluation.suites.custom": {},
     "compute.engine": {},
 }
 
@@ -30,9 +30,9 @@ def recipe_in(
     folder: Path, code: str = "mine.py:reward", source: str = FUNCTION, at: str = "rewards.custom", **changes: Any
 ) -> Path:
     tree = yaml.safe_load(EMBEDDED.read_text())
-    section, name = at.split(".")
+    section, name, *below = at.split(".")
     value = {"code": code, **PLACES[at], **changes}
-    tree.setdefault(section, {})[name] = [value] if name == "suites" else value
+    tree.setdefault(section, {})[name] = [{"kind": "items", "name": "own", "custom": value}] if below else value
     if at == "rewards.custom":
         tree["rewards"]["verified"] = {"correct": 1.0, "custom": 1.0}
     (folder / "mine.py").write_text(source)
@@ -41,9 +41,9 @@ def recipe_in(
 
 
 def at(place: str, recipe: Recipe) -> CustomCode:
-    section, name = place.split(".")
+    section, name, *below = place.split(".")
     value = getattr(getattr(recipe, section), name)
-    return value[0] if isinstance(value, tuple) else value
+    return value[0].custom if below else value
 
 
 def custom(recipe: Recipe) -> CustomCode:

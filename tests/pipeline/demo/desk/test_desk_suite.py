@@ -12,13 +12,13 @@ from pipeline.demo.desk.conversation import LOOKUP
 from pipeline.demo.desk.requests import is_held_out, read_request
 from pipeline.demo.desk.tool import call_text
 from pipeline.demo.suite import ensure_suite, main, suite_text
-from pipeline.recipe.suites import DeskSuite
+from pipeline.recipe.suites import preset_suite
 from pipeline.rewards.verifiers.calls import same_calls
 from pipeline.rewards.verifiers.outcome import Outcome
 
 
 def rows() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in suite_text(DeskSuite(), 11).splitlines()]
+    return [json.loads(line) for line in suite_text(preset_suite("desk"), 11).splitlines()]
 
 
 def of_call(row: dict[str, Any]) -> bool:
@@ -62,12 +62,12 @@ def test_an_item_may_give_the_result_of_its_call() -> None:
 
 
 def test_a_draw_of_the_desk_is_fixed_and_grows_at_its_end() -> None:
-    assert suite_text(DeskSuite(items=80), 3).startswith(suite_text(DeskSuite(items=50), 3))
-    assert suite_text(DeskSuite(items=50), 3) != suite_text(DeskSuite(items=50), 4)
+    assert suite_text(preset_suite("desk", items=80), 3).startswith(suite_text(preset_suite("desk", items=50), 3))
+    assert suite_text(preset_suite("desk", items=50), 3) != suite_text(preset_suite("desk", items=50), 4)
 
 
 def test_the_evaluation_reads_the_desks_suite(tmp_path: Path) -> None:
-    store, section = Store(tmp_path), DeskSuite(items=40)
+    store, section = Store(tmp_path), preset_suite("desk", items=40)
     path = ensure_suite(store, section, 5)
     read = suite(store, section, 5)
     assert (read.name, len(read.items)) == ("desk", 40)

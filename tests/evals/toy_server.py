@@ -15,18 +15,15 @@ KEY = "sk-toy-secret"
 
 
 class ToyServer:
-    """`skills`: share of right answers by model name. `fails`: questions that get status 400."""
+    """`skills`: share of right answers by model name."""
 
-    def __init__(self, skills: dict[str, float], fails: str) -> None:
-        self.url, self.skills, self.fails = "", skills, fails
+    def __init__(self, skills: dict[str, float]) -> None:
+        self.url, self.skills = "", skills
         self.requests: list[dict[str, Any]] = []
-        """The sums that were asked for; an engine's probes are none."""
         self.keys: set[str] = set()
 
     def reply(self, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         question = body["messages"][-1]["content"]
-        if self.fails and self.fails in question:
-            return 400, {"error": {"message": "the model cannot be asked this", "type": "BadRequest"}}
         dice = random.Random(repr((question, body.get("seed"))))
         text = f"It may be {dice.random()}"
         if sum := re.fullmatch(r"What is (\d+) and (\d+)\?", question):
@@ -52,8 +49,8 @@ class ToyServer:
 
 
 @contextmanager
-def toy_server(skills: dict[str, float], fails: str = "") -> Generator[ToyServer]:
-    server = ToyServer(skills, fails)
+def toy_server(skills: dict[str, float]) -> Generator[ToyServer]:
+    server = ToyServer(skills)
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

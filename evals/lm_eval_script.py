@@ -1,4 +1,8 @@
-"""Lists and runs a task of lm-evaluation-harness against a server. Runs where lm_eval is; imports nothing of ours."""
+"""Lists and runs a task of lm-evaluation-harness against a server: `python -I lm_eval_script.py` where lm_eval is.
+
+One line of JSON on the input names a function, its arguments and the file for the reply. The input stays open while the
+caller lives; when it closes, this process ends. Imports nothing of this project.
+"""
 
 # pyright: basic, reportMissingImports=false
 
@@ -6,10 +10,14 @@ import importlib.metadata
 import json
 import os
 import re
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
-from start import Refusal
+
+class Refusal(Exception):
+    """What its reader can mend, said in whole sentences; a traceback would say nothing more."""
 
 
 def version() -> str:
@@ -35,10 +43,8 @@ def listing(spec: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def run(
-    spec: dict[str, Any], server: dict[str, Any], plan: dict[str, Any], sample_ids: list[str], log_folder: str
-) -> str:
-    """Run the task and return the path of its samples, in JSON: `lm_eval`, and a list of `samples`.
+def run(spec: dict[str, Any], server: dict[str, Any], plan: dict[str, Any], sample_ids: list[str]) -> dict[str, Any]:
+    """Run the task and return its samples: `lm_eval`, and a list of `samples`.
 
     `spec`: of the task: file, args. `server`: url, api_key, model, extra. `plan`: temperature, max_tokens, seed, and
     in_flight, timeout_s, attempts of the server.
@@ -85,9 +91,7 @@ def run(
         }
         for each in done["samples"][name]
     ]
-    path = Path(log_folder, "answers.json")
-    path.write_text(json.dumps({"lm_eval": version(), "samples": samples}))
-    return str(path)
+    return {"lm_eval": version(), "samples": samples}
 
 
 def _named(file: str) -> tuple[str, Any]:
@@ -106,3 +110,32 @@ def _task(file: str, args: dict[str, Any]) -> Any:
 
     name, tasks = _named(file)
     return get_task_dict([{"task": name, **args}] if args else [name], tasks)[name]
+
+
+def _end_with_caller(descriptor: int) -> None:
+    while os.read(descriptor, 4096):
+        pass
+    os._exit(3)
+
+
+def main() -> None:
+    # A descriptor of its own: the line may be long, and a library may close or read the standard input.
+    descriptor = os.dup(0)
+    line = b""
+    while not line.endswith(b"\n"):
+        block = os.read(descriptor, 1 << 20)
+        if not block:
+            sys.exit("the caller is gone")
+        line += block
+    threading.Thread(target=_end_with_caller, args=(descriptor,), daemon=True).start()
+    request = json.loads(line)
+    function = {"version": version, "listing": listing, "run": run}[request["function"]]
+    try:
+        reply = {"result": function(**request["arguments"])}
+    except Refusal as refusal:
+        reply = {"refused": str(refusal)}
+    Path(request["reply"]).write_text(json.dumps(reply))
+
+
+if __name__ == "__main__":
+    main()
