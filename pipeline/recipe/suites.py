@@ -44,9 +44,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 class PresetSuite(Section):
     """What suites have whose answers may decide."""
 
-    name: Name
-    """Unique among the suites: names files, reports and charts. Lower case, digits, dash and underscore. A preset's
-    name where it is left out."""
+    name: Name = ""
+    """Unique among the suites: names files, reports and charts. Lower case, digits, dash and underscore. Left out, it
+    is that of the preset."""
     role: Role = "target"
     """target: the candidate must be better here. guard: it must not be worse than `margin`. report: it is measured,
     and decides nothing."""
@@ -75,6 +75,8 @@ class PresetSuite(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> PresetSuite:
+        if not self.name:
+            raise ValueError("give the suite a name.")
         if self.temperature == 0 and (self.role != "report" or (self.samples_per_item or 1) != 1):
             raise ValueError("temperature 0 gives one answer, as no user gets it: use role report, samples_per_item 1.")
         return self

@@ -95,7 +95,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         },
         "samples": {"serving": serving},
         "evaluation": {
-            "suites": {EACH: {"path": True, "code": True}},
+            "suites": {EACH: {"path": True, "custom": {"code": True}}},
             "serving": serving,
             "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),
         },

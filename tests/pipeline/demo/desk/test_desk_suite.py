@@ -73,7 +73,7 @@ def test_the_evaluation_reads_the_desks_suite(tmp_path: Path) -> None:
     assert (read.name, len(read.items)) == ("desk", 40)
     assert {item.check for item in read.items} == {"calls", "contains"}
     path.unlink()
-    main([str(path), "--seed", "5", "--items", "40", "--kind", "desk"])
+    main([str(path), "--seed", "5", "--items", "40", "--preset", "desk"])
     assert suite(store, section, 5) == read
 
 
