@@ -1,22 +1,70 @@
 """Goodput under pre-emptions, simulated: `python -m benchmarks.preemption [--schedules N]`.
 
-The trainer's own decisions and account on a virtual clock (k8s/simulate.py). First goodput by profile and number of
-pre-emptions, mean and worst over seeded schedules (instants uniform over the time of an undisturbed training), then
-where the time of the worst number goes, then the interval between saves that simulation and Young's and Daly's rule
-plan for 3 and for 300 nodes. The aim for five hours with restarts of 300 s: .93 at three, .88 at six with notice.
-The last line is JSON: `goodput` and `worst` by profile and number, `time_share` by profile and cause, `interval`.
+The trainer's own decisions and account (`SaveSchedule`, `goodput.account`, SIGTERM as in pipeline/training/callback.py)
+on a virtual clock. First goodput by profile and number of pre-emptions, mean and worst over seeded schedules (instants
+uniform over the time of an undisturbed training), then where the time of the worst number goes, then the interval
+between saves that simulation and Young's and Daly's rule plan for 3 and for 300 nodes, each interrupted as a Poisson
+process while the gang holds its nodes. The aim for five hours with restarts of 300 s: .93 at three, .88 at six with
+notice. The last line is JSON: `goodput` and `worst` by profile and number, `time_share` by profile and cause,
+`interval`.
 """
 
 import argparse
 import json
+import math
 import random
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from k8s.simulate import Profile, TimeInterval, plan_interval, run
 from pipeline.recipe import Checkpoints
+from pipeline.training.checkpoints import SaveSchedule
+from pipeline.training.goodput import account
+from pipeline.training.journal import Kind, TrainingEvent
 from pipeline.training.result import Goodput
+
+BACKSTOP = 0.9
+"""Of the grace, after which the trainer ends whatever it does (pipeline/training/callback.py)."""
+OFTEN, MOST_STEPS, DRAWS = 30, 20_000, 3
+"""Of a schedule that an interval is planned with: interruptions on average, and steps; and how many are drawn. Where
+the steps are the limit, interruptions are so rare that the interval hardly matters."""
+
+
+class Profile(NamedTuple):
+    """One training on one pool. Step, save and interval are seed 000's (7B with LoRA on two p4d)."""
+
+    work_s: float = 5 * 3600.0
+    """Of steps alone."""
+    step_s: float = 48.0
+    save_s: float = 8.0
+    start_s: float = 60.0
+    """From a process's start to its first step: imports, weights, rendezvous."""
+    wait_s: float = 240.0
+    """From the end of one gang to the start of the next one's processes: capacity, nodes, images."""
+    end_s: float = 30.0
+    """The export."""
+    notice_s: float = 120.0
+    """From SIGTERM to the node's end; 0: nobody is told."""
+    grace_s: float = 100.0
+    """From SIGTERM to SIGKILL."""
+    sigterm_saves: float = 1.0
+    """How often a notice leads to a checkpoint where there is time for one. Field reports: 0 of 6."""
+    checkpoints: Checkpoints = Checkpoints()
+
+
+class TimeInterval(NamedTuple):
+    """Seconds between two saves, as simulation finds them and as Young's and Daly's rule has them."""
+
+    nodes: int
+    interruption_every_s: float
+    """Of the whole gang, on average."""
+    best_s: float
+    best_goodput: float
+    young_daly_s: float
+    young_daly_goodput: float
+
 
 COUNTS = (0, 1, 3, 6)
 EVERY_S = 6000.0
@@ -52,6 +100,119 @@ def main() -> None:
                for name, hours in PER_NODE_H.items() for nodes in (3, 300)}  # fmt: skip
     print(*intervals(planned), "", sep="\n")
     print(json.dumps(summary(found, planned)))
+
+
+class SimulatedGang:
+    """The processes of a training as one. `ran_s` is the clock while it holds its nodes, `waited_s` the rest."""
+
+    def __init__(self, profile: Profile, interruptions_at: Sequence[float], until_s: float, seed: int) -> None:
+        """`until_s`: stop to look after so many seconds on its nodes, done or not. `seed`: of which notices save."""
+        self._profile, self._until_s, self._dice = profile, until_s, random.Random(seed)
+        self._due = deque(sorted({*interruptions_at, until_s}))
+        self._at = self._resume = 0
+        self._told, self._dies_at = False, math.inf
+        self.events: list[TrainingEvent] = []
+        self.ran_s = self.waited_s = 0.0
+
+    def attempt(self) -> bool:
+        """From the start of the processes to their end; whether the training is done."""
+        profile, self._at = self._profile, self._resume
+        steps, cadence = max(1, round(profile.work_s / profile.step_s)), SaveSchedule(profile.checkpoints)
+        while self._due and self._due[0] <= self.ran_s:
+            self._due.popleft()
+        self._told, self._dies_at = False, math.inf
+        self._say("started")
+        if not self._lives("start", profile.start_s):
+            return False
+        self._say("ready")
+        saved_at = self.ran_s
+        for step in range(self._resume + 1, steps + 1):
+            if not self._lives("step", profile.step_s):
+                return False
+            self._at = step
+            self._say("step", step=profile.step_s)
+            leaving = self._told  # who is told during a save hears it after the next step
+            if step < steps and (leaving or cadence.due(step, self.ran_s - saved_at)):
+                if not self._lives("save", profile.save_s):
+                    return False
+                cadence.saved(profile.save_s)
+                self._resume, saved_at = step, self.ran_s
+                self._say("saved", save=profile.save_s)
+                if leaving:
+                    return False
+        if not self._lives("end", profile.end_s):
+            return False
+        self._say("ended", why="done")
+        return True
+
+    def _lives(self, phase: str, seconds: float) -> bool:
+        """Let time pass; False for a gang that does not live to see the end of it.
+
+        Who is told leaves at once with no model loaded, or where the step under way, or else the next one, and a save
+        would take longer than the grace.
+        """
+        profile, end = self._profile, self.ran_s + seconds
+        if not self._told and self._due and (at := self._due[0]) <= end:
+            self._told, self._dies_at = True, at
+            if profile.notice_s and at < self._until_s:
+                self.ran_s = at
+                self._say("stopping", why="SIGTERM")
+                needed_s = (end - at if phase == "step" else profile.step_s) + profile.save_s
+                fits = phase != "start" and needed_s <= profile.grace_s
+                if fits and self._dice.random() < profile.sigterm_saves:
+                    self._dies_at = at + min(BACKSTOP * profile.grace_s, profile.notice_s)
+        self.ran_s = min(end, self._dies_at)
+        return end <= self._dies_at
+
+    def _say(self, kind: Kind, why: str = "", **seconds: float) -> None:
+        at = self.ran_s + self.waited_s
+        self.events.append(TrainingEvent(kind=kind, at=at, step=self._at, seconds=seconds, why=why))
+
+
+def run(profile: Profile, interruptions_at: Sequence[float], seed: int = 0, until_s: float = math.inf) -> Goodput:
+    """Seconds by cause of a training that is interrupted at those seconds of the time that it holds its nodes."""
+    gang = SimulatedGang(profile, interruptions_at, until_s, seed)
+    while not gang.attempt() and gang.ran_s < until_s:
+        gang.waited_s += profile.wait_s
+    return account(gang.events)
+
+
+def schedule(per_node_every_s: float, nodes: int, horizon_s: float, seed: int) -> list[float]:
+    """When a gang of `nodes` is interrupted up to `horizon_s`; more nodes add interruptions to those of fewer."""
+
+    def arrivals(node: int) -> Iterator[float]:
+        dice, at = random.Random(f"{seed}/{node}"), 0.0
+        while True:
+            at += dice.expovariate(1 / per_node_every_s)
+            yield at
+
+    return sorted(at for node in range(nodes) for at in takewhile(lambda at: at < horizon_s, arrivals(node)))
+
+
+def plan_interval(profile: Profile, nodes: int, per_node_every_s: float, draws: int = DRAWS) -> TimeInterval:
+    """The interval with the highest goodput from a quarter to four times of Young's and Daly's, and theirs.
+
+    Nobody is told of an interruption here: a save at SIGTERM is a bonus, the interval is the guarantee. The training is
+    one without end, looked at after OFTEN interruptions: a short one has too few to plan by.
+    """
+    every_s = per_node_every_s / nodes
+    rule_s = min(math.sqrt(2 * profile.save_s * every_s), every_s)
+    # Steps shorter than a sixth of the interval change nothing but the time that it takes to simulate them.
+    step_s = max(profile.step_s, rule_s / 6)
+    until_s = min(OFTEN * every_s, MOST_STEPS * step_s)
+    drawn = [schedule(per_node_every_s, nodes, until_s, seed) for seed in range(draws)]
+    endless = profile._replace(work_s=1e12, step_s=step_s, notice_s=0.0)
+
+    def goodput(checkpoints: Checkpoints) -> float:
+        tried = endless._replace(checkpoints=checkpoints)
+        return sum(run(tried, at, until_s=until_s).share for at in drawn) / draws
+
+    rule_steps = max(1, round(rule_s / step_s))
+    candidates = {max(1, round(rule_steps * 2 ** (k / 2))) for k in range(-4, 5)}
+    tried = {steps: goodput(Checkpoints(every_steps=steps)) for steps in sorted(candidates)}
+    by_rule = goodput(Checkpoints(interruption_every_s=every_s, every_steps=rule_steps))
+    best_goodput, best_s = max((by_rule, rule_s), *((share, steps * step_s) for steps, share in tried.items()))
+    return TimeInterval(nodes, every_s, best_s, best_goodput, rule_s, by_rule)
 
 
 def goodputs(profile: Profile, schedules: int) -> dict[int, list[Goodput]]:

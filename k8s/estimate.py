@@ -1,38 +1,27 @@
-"""What a launch would take: hours, device hours and money, each between two ends, and whether a budget bears it.
-
-The rule: hours without interruptions are stretched by simulated ones (simulate.py) at the rate that the recipe expects,
-where nobody is told in time: a save at SIGTERM is a bonus. The low end is the luckiest tenth of the schedules on the
-shortest hours at the lowest price, the high end the unluckiest tenth on the longest at the highest. Whole nodes are
-paid for, while they are held; a volume is paid for while it stands. Owns no price: prices are the recipe's. Not in it:
-Dagster's own pods, traffic, the time that a node takes to boot.
-"""
+"""What a launch takes before it is made: hours, device hours and money, each between two ends, and whether a budget
+bears it. Prices are the recipe's. Not counted: Dagster's own pods, traffic, the time that a node takes to boot."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from k8s.instances import instance
-from k8s.simulate import Profile, journal, run, schedule
 from pipeline.core.storage import Record
 from pipeline.recipe import Checkpoints, Compute, Recipe
 from pipeline.selection.cost import MethodCost
-from pipeline.training.goodput import account, device_hours
 
 HOURS_A_MONTH = 730.0
 ESTIMATED_FACTOR, MEASURED_FACTOR = 2.0, 1.1
 """How far the hours that a plan expects may be off, either way."""
 COPY_USD_PER_GB_MONTH = 0.023
 """Of an object store, for the copies of `checkpoints.mirror` (seed 002, of S3); counted as large as the volume."""
-SCHEDULES, TENTH = 40, 4
-"""Simulated courses of a training, and how many of them are a tenth."""
-LONGEST_H, MOST_INTERRUPTIONS = 12.0, 200
-"""Simulated at most, the second on average: a longer training is stretched as one of that length is."""
-RESTART_S = Profile().start_s + Profile().wait_s
-"""Assumed, as seconds of a step and of a save are: before a launch nobody has measured them."""
+STEP_S, SAVE_S, START_S, WAIT_S = 48.0, 8.0, 60.0, 240.0
+"""Assumed, as nobody has measured them before a launch: a step and a save (seed 000), from a process's start to its
+first step, and from the loss of a node to the next start."""
+TENTH = 1.2816
+"""Standard deviations of the number of interruptions that one course in ten exceeds."""
 ENDLESS = 5.0
-"""Times of its undisturbed length after which a training is said not to end."""
+"""Times of its undisturbed length beyond which a training is said not to end."""
 
 
 class Range(Record):
@@ -72,7 +61,7 @@ class LaunchEstimate(Record):
     parts: tuple[CostItem, ...]
     """They sum to `usd`."""
     ends: bool
-    """False: interruptions come so often that the high end is only where the simulation gave up."""
+    """False: interruptions come so often that the high end is cut at ENDLESS times its undisturbed length."""
     basis: str
 
 
@@ -88,13 +77,13 @@ def estimate_launch(
     if not 0 <= low <= high < float("inf"):
         raise ValueError(f"A training cannot take from {low:g} to {high:g} hours. Give two numbers, the lower first.")
     devices, storage = paid_devices(compute), compute.kubernetes
-    shortest = _courses(low, checkpoints)
-    longest = _courses(high, checkpoints) if high > low else shortest
-    wall = Range(low=shortest[TENTH].hours, high=longest[-1 - TENTH].hours)
-    held = Range(
-        low=devices * sorted(course.held for course in shortest)[TENTH],
-        high=devices * sorted(course.held for course in longest)[-1 - TENTH],
+    (wall_low, held_low), (wall_high, held_high) = (
+        stretched(end, checkpoints.interruption_every_s, deviations)
+        for end, deviations in ((low, -TENTH), (high, TENTH))
     )
+    ends = wall_high <= ENDLESS * high
+    wall = Range(low=min(wall_low, ENDLESS * low), high=min(wall_high, ENDLESS * high))
+    held = Range(low=devices * min(held_low, wall.low), high=devices * min(held_high, wall.high))
     parts = [CostItem(name="devices", usd=held.times(prices(compute)), basis=_prices_text(compute, devices))]
     if storage is not None and storage.storage_gb:
         months = Range(low=max(wall.low, kept_hours) / HOURS_A_MONTH, high=max(wall.high, kept_hours) / HOURS_A_MONTH)
@@ -111,9 +100,27 @@ def estimate_launch(
         device_hours=held,
         usd=Range(low=sum(part.usd.low for part in parts), high=sum(part.usd.high for part in parts)),
         parts=tuple(parts),
-        ends=longest[-1 - TENTH].ends,
+        ends=ends,
         basis=_interruptions_text(Range(low=low, high=high), checkpoints),
     )
+
+
+def stretched(hours: float, every_s: float | None, deviations: float = 0.0) -> tuple[float, float]:
+    """Hours from the first start to the end, and of those the hours in which nodes are held, of a training that takes
+    `hours` undisturbed and is interrupted every `every_s` seconds on average, without notice.
+
+    Daly's expected time (doi:10.1016/j.future.2004.11.016) for saves at Young's interval (doi:10.1145/361147.361115),
+    and a Poisson number of interruptions, `deviations` of its standard deviations from the mean. Departures: nobody is
+    interrupted while the gang waits for nodes, and an interval is whole steps.
+    """
+    if every_s is None or hours < 1e-6:
+        return hours, hours
+    cycle_s = STEP_S * math.ceil(min(math.sqrt(2 * SAVE_S * every_s), every_s) / STEP_S) + SAVE_S
+    grown = every_s / cycle_s * math.exp(min(START_S / every_s, 99)) * math.expm1(min(cycle_s / every_s, 99))
+    mean = hours * 3600 * grown / every_s
+    number = max(0.0, mean + deviations * math.sqrt(mean))
+    held = hours + number / mean * hours * (grown - 1)
+    return held + number * WAIT_S / 3600, held
 
 
 def expected_hours(expected: MethodCost, timeout_s: float) -> tuple[float, float]:
@@ -159,58 +166,27 @@ def paid_devices(compute: Compute) -> int:
     return compute.nodes * max(compute.processes, on_node)
 
 
-def describe(recipe: Recipe, hours: tuple[float, float] | None = None) -> str:
-    """A table for people. Without `hours` (low, high) nobody knows how long: an hour of it, and its time-out, are told.
+def describe(recipe: Recipe) -> str:
+    """A table for people. Nobody knows yet how long a training takes: an hour of it, and its time-out, are told.
 
     Raises ValueError as `estimate_launch` does.
     """
     compute, training = recipe.compute, recipe.training
     undisturbed = training.checkpoints.model_copy(update={"interruption_every_s": None})
     an_hour = estimate_launch(compute, (1.0, 1.0), undisturbed)
-    where = compute.kubernetes.instance_type if compute.kubernetes is not None else "the Dagster step's machine"
-    rows = [("an hour", f"{an_hour.usd} USD")]
-    rows += [(f"  {part.name}", f"{part.usd} USD; {part.basis}") for part in an_hour.parts]
     longest = training.timeout_s / 3600
-    if hours is None:
-        most = estimate_launch(compute, (longest, longest), undisturbed)
-        rows.append(("at most", f"{most.usd} USD for an attempt, by training.timeout_s ({longest:g} hours)"))
-    else:
-        most = estimate_launch(compute, hours, training.checkpoints)
-        rows += [
-            ("hours", f"{most.hours}; {most.basis}"),
-            ("device hours", f"{most.device_hours}"),
-            ("the training", f"{most.usd} USD"),
-        ]
-        rows += [(f"  {part.name}", f"{part.usd} USD") for part in most.parts]
-    rows.append(("budget", _budget_text(compute, most, an_hour, hours is None)))
+    most = estimate_launch(compute, (longest, longest), undisturbed)
+    budget, price = compute.budget_usd, an_hour.usd.high
+    lasts = f"{budget / price:,.1f} hours at the higher price" if budget is not None and price else "any time"
+    where = compute.kubernetes.instance_type if compute.kubernetes is not None else "the Dagster step's machine"
+    rows = [
+        ("an hour", f"{an_hour.usd} USD"),
+        *((f"  {part.name}", f"{part.usd} USD; {part.basis}") for part in an_hour.parts),
+        ("at most", f"{most.usd} USD for an attempt, by training.timeout_s ({longest:g} hours)"),
+        ("budget", "none is set (compute.budget_usd)" if budget is None else f"{budget:,.2f} USD: {lasts}"),
+    ]
     title = f"{recipe.name}: {compute.nodes} x {where}, {an_hour.devices} x {compute.accelerator.name}"
     return "\n".join([title, *(f"  {name:<14}{text}" for name, text in rows)])
-
-
-class _Course(NamedTuple):
-    """One simulated training: hours from the first start, and of those the hours in which its nodes were held."""
-
-    hours: float
-    held: float
-    ends: bool
-
-
-def _courses(hours: float, checkpoints: Checkpoints) -> Sequence[_Course]:
-    """SCHEDULES of them, the shortest first."""
-    every_s = checkpoints.interruption_every_s
-    if every_s is None or hours == 0:
-        return [_Course(hours, hours, True)] * SCHEDULES
-    work_s = min(hours * 3600, LONGEST_H * 3600, MOST_INTERRUPTIONS * every_s)
-    profile = Profile(work_s=work_s, notice_s=0.0, checkpoints=checkpoints)
-    whole_s = run(profile, ()).total_s
-    until_s = ENDLESS * whole_s
-    courses: list[_Course] = []
-    for seed in range(SCHEDULES):
-        events = journal(profile, schedule(every_s, 1, until_s, seed), until_s)
-        spent = account(events)
-        stretch, held = spent.total_s / whole_s, device_hours(spent, 1) * 3600 / whole_s
-        courses.append(_Course(hours * stretch, hours * held, events[-1].kind == "ended"))
-    return sorted(courses)
 
 
 def _prices_text(compute: Compute, devices: int) -> str:
@@ -222,14 +198,5 @@ def _interruptions_text(hours: Range, checkpoints: Checkpoints) -> str:
     every_s = checkpoints.interruption_every_s
     if every_s is None:
         return f"{hours} hours without interruptions, for training.checkpoints.interruption_every_s is not set"
-    return f"{hours} hours without interruptions; one every {every_s:,.0f} s on average, restarts of {RESTART_S:.0f} s"
-
-
-def _budget_text(compute: Compute, most: LaunchEstimate, an_hour: LaunchEstimate, unknown: bool) -> str:
-    budget = compute.budget_usd
-    if budget is None:
-        return "none is set (compute.budget_usd)"
-    if unknown:
-        lasts = f"{budget / an_hour.usd.high:,.1f} hours at the higher price" if an_hour.usd.high else "any time"
-        return f"{budget:,.2f} USD: {lasts}"
-    return over_budget(most, budget) or f"{budget:,.2f} USD covers it"
+    restart = f"restarts of {START_S + WAIT_S:.0f} s"
+    return f"{hours} hours without interruptions; one every {every_s:,.0f} s on average, {restart}"

@@ -1,5 +1,4 @@
-"""Whether a cluster would take a plan's gang and its evaluation's, and the budget the training's cost, as far as that
-can be known before a launch."""
+"""Whether a plan may be launched: the lint of its gang and of its evaluation's, and its cost beside the budget."""
 
 from __future__ import annotations
 

@@ -1,16 +1,31 @@
-"""The tables and the last line of the benchmark, from few schedules."""
+"""The simulated training of the benchmark against closed forms, and its tables from few schedules."""
 
 import json
+import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from benchmarks.preemption import COUNTS, PROFILES, goodputs, intervals, shares, summary, table, where
-from k8s.simulate import Profile, plan_interval
+from benchmarks.preemption import (
+    COUNTS,
+    PROFILES,
+    Profile,
+    goodputs,
+    intervals,
+    plan_interval,
+    run,
+    shares,
+    summary,
+    table,
+    where,
+)
+from pipeline.recipe import Checkpoints
 
 
 def test_tables_have_a_line_for_each_profile() -> None:
     by_name = {name: goodputs(PROFILES[name], schedules=2) for name in list(PROFILES)[:3]}
-    planned = {("calm", 300): plan_interval(Profile(), 300, 360_000, schedules=1)}
+    planned = {("calm", 300): plan_interval(Profile(), 300, 360_000, draws=1)}
     assert by_name == {name: goodputs(PROFILES[name], schedules=2) for name in by_name}
     assert [len(lines) for lines in (table(by_name), where(by_name), intervals(planned))] == [4, 4, 2]
     for by_count in by_name.values():
@@ -24,3 +39,63 @@ def test_tables_have_a_line_for_each_profile() -> None:
     assert report["goodput"]["notice, saves at SIGTERM"]["3"] >= 0.93
     assert report["goodput"]["notice, saves at SIGTERM"]["6"] >= 0.88
     assert report["goodput"]["no notice"]["6"] < report["goodput"]["notice, saves at SIGTERM"]["6"]
+
+
+def test_undisturbed_it_is_work_and_saves_and_its_two_ends() -> None:
+    profile = Profile(work_s=1000, step_s=10, save_s=4, start_s=60, end_s=30, checkpoints=Checkpoints(every_steps=10))
+    result = run(profile, ())
+    assert result.productive_s == 1000
+    assert result.badput_s == {"start": 60, "save": 36, "validation": 0, "lost": 0, "waiting": 0, "end": 30}
+
+
+@pytest.mark.parametrize(("count", "measured"), [(0, 0.71), (1, 0.63), (3, 0.50), (6, 0.38)])
+def test_it_tells_what_the_embedded_training_was_measured_to_do(count: int, measured: float) -> None:
+    """docs/training.md: 32 steps in 77 s with 12 s of held-out answers (at its end here), starts of 10 s."""
+    profile = Profile(work_s=54.7, step_s=54.7 / 32, save_s=0.09, start_s=10, wait_s=0, end_s=12)
+    whole_s = run(profile, ()).total_s
+    evenly = [whole_s * (number + 1) / (count + 1) for number in range(count)]
+    assert run(profile, evenly).share == pytest.approx(measured, abs=0.025)
+
+
+@pytest.mark.parametrize(
+    ("changed", "lost"),
+    [
+        ({}, 0),
+        ({"notice_s": 0.0}, 4),
+        ({"sigterm_saves": 0.0}, 4),
+        ({"step_s": 150.0}, 4),  # longer than the grace: it leaves at once
+        ({"grace_s": 9.0}, 4),  # shorter than the step
+        ({"notice_s": 2.0}, 4),  # the node goes before the step ends
+        ({"save_s": 95.0}, 4),
+    ],
+)
+def test_a_notice_saves_where_there_is_time_to(changed: dict[str, float], lost: int) -> None:
+    first = Profile(work_s=2000, step_s=10, save_s=2, checkpoints=Checkpoints(every_steps=8))
+    profile = first._replace(**changed)
+    result = run(profile, [profile.start_s + 4.2 * profile.step_s])
+    assert round(result.badput_s["lost"] / profile.step_s) == lost
+
+
+@given(
+    st.floats(1, 2000), st.floats(1, 100), st.sampled_from([0.0, 30.0, 120.0]), st.lists(st.floats(0, 4000), max_size=8)
+)
+@settings(max_examples=20)
+def test_simulation_ends_and_longer_waits_cost_their_length(
+    work_s: float, step_s: float, notice_s: float, at: list[float]
+) -> None:
+    profile = Profile(work_s=work_s, step_s=step_s, notice_s=notice_s)
+    result, slower = run(profile, at), run(profile._replace(wait_s=profile.wait_s + 100), at)
+    assert result.productive_s == pytest.approx(max(1, round(work_s / step_s)) * step_s)
+    assert result.total_s == pytest.approx(result.productive_s + sum(result.badput_s.values()))
+    assert round((slower.total_s - result.total_s) / 100, 6) in range(len(set(at)) + 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("nodes", "per_node_h", "save_s"), [(3, 5.0, 60.0), (300, 100.0, 2.0)])
+def test_young_and_daly_are_within_a_tenth_of_the_best(nodes: int, per_node_h: float, save_s: float) -> None:
+    profile = Profile(save_s=save_s, step_s=5.0, wait_s=0, start_s=0)
+    plan = plan_interval(profile, nodes, per_node_h * 3600, draws=2)
+    assert plan.young_daly_s == pytest.approx(math.sqrt(2 * save_s * plan.interruption_every_s))
+    # Starts cost nothing here: all that is missing is saves and work that is done again.
+    assert 1 / plan.young_daly_goodput - 1 <= 1.1 * (1 / plan.best_goodput - 1)
+    assert 0.4 < plan.best_s / plan.young_daly_s < 2.5

@@ -1,7 +1,7 @@
 """Estimates: the seed's example, what stretches them, what a budget forbids, and what a person reads."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from k8s.estimate import describe, estimate_launch, expected_hours, over_budget, paid_devices, prices
@@ -71,20 +71,19 @@ def test_interruptions_stretch_hours_more_than_device_hours() -> None:
     assert "6,000 s" in disturbed.basis and "interruption_every_s is not set" in quiet.basis
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("every_s", [60.0, pytest.param(1.0, marks=pytest.mark.variant)])
+@pytest.mark.parametrize("every_s", [60.0, 1.0])
 def test_what_does_not_end_is_refused_by_any_budget(every_s: float) -> None:
     result = estimate_launch(compute(), (0.5, 24.0), Checkpoints(interruption_every_s=every_s))
-    assert not result.ends
+    assert not result.ends and result.hours.high == 120
     assert "interrupted" in over_budget(result, 1e9)
     assert over_budget(result, None) == ""
 
 
-def test_beyond_what_is_simulated_hours_are_stretched_alike(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("k8s.estimate.LONGEST_H", 2.0)
-    short, long = (estimate_launch(compute(), (hours, hours), THRICE) for hours in (2.0, 8760.0))
-    assert short.hours.high > 2
-    assert long.hours.high == pytest.approx(4380 * short.hours.high)
+@pytest.mark.parametrize(("every_s", "low", "high"), [(1000, 6.71, 8.32), (6000, 5.15, 5.58), (20_000, 5.0, 5.22)])
+def test_estimates_are_near_simulated_courses(every_s: float, low: float, high: float) -> None:
+    """Five hours: the luckiest and the unluckiest tenth of 40 seeded schedules of the trainer's own decisions."""
+    result = estimate_launch(compute(), (5, 5), Checkpoints(interruption_every_s=every_s))
+    assert (result.hours.low, result.hours.high) == (pytest.approx(low, rel=0.08), pytest.approx(high, rel=0.08))
 
 
 def test_a_budget_is_held_against_the_high_end() -> None:
@@ -117,7 +116,7 @@ def test_estimate_allows_for_a_factor_and_ends_at_the_timeout() -> None:
 amounts = st.floats(0, 1e4)
 
 
-@pytest.mark.slow
+@settings(max_examples=30)
 @given(amounts, amounts, st.floats(0, 48), st.floats(0, 48), amounts, amounts, st.sampled_from(["spot", "spot_first"]))
 def test_estimate_parts_sum_up_and_money_follows_the_price(
     first: float, fallback: float, a: float, b: float, gb: float, kept: float, capacity: str
@@ -135,12 +134,8 @@ def test_estimate_parts_sum_up_and_money_follows_the_price(
 def test_what_a_person_reads() -> None:
     recipe = load("jobs/recipes/spot_h200_dpo.yaml")
     recipe = recipe.model_copy(update={"compute": compute(budget=2000.0, storage_gb=1200)})
-    unknown = describe(recipe)
-    assert unknown.splitlines()[0] == "spot_h200_dpo: 3 x p5en.48xlarge, 24 x H200"
+    said = describe(recipe)
+    assert said.splitlines()[0] == "spot_h200_dpo: 3 x p5en.48xlarge, 24 x H200"
     for value in ("240 to 360 USD", "168.00 USD a month", "training.timeout_s (12 hours)", "2,000.00 USD: 5.6 hours"):
-        assert value in unknown
-    known = describe(recipe, (4, 6))
-    for value in ("hours", "one every 6,000 s", "the training", "compute.budget_usd is 2,000.00"):
-        assert value in known
-    assert "covers it" in describe(recipe.model_copy(update={"compute": compute(budget=3000.0)}), (4, 6))
-    assert "none is set" in describe(load("jobs/recipes/embedded.yaml"), (1, 2))
+        assert value in said
+    assert "none is set" in describe(load("jobs/recipes/embedded.yaml"))

@@ -1,16 +1,17 @@
 """The account after a launch: its sums, its order, and what it says when there is nothing to say."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from k8s.ledger import LaunchAttempt, Ledger, ledger
-from k8s.simulate import Profile, journal
 from pipeline.core.storage import CheckpointRef, ModelRef
 from pipeline.recipe import Accelerator, Compute, Kubernetes
 from pipeline.training.goodput import account, interruptions
+from pipeline.training.journal import TrainingEvent
 from pipeline.training.result import CAUSES, Goodput, Preemption, TrainingResult
-from tests.k8s.interruptions import evenly
 
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
 NOTHING = ModelRef(uri="adapter", digest="0" * 64)
@@ -30,9 +31,22 @@ def result(goodput: Goodput, preemptions: tuple[Preemption, ...] = ()) -> Traini
     )  # fmt: skip
 
 
+def journal_of(steps: int, lost: int, restarts: int) -> Iterator[TrainingEvent]:
+    """Of a training that is killed so many times, each time `lost` steps after a save, and waits 240 s for nodes."""
+    at, saved, step = 0.0, 0, 0
+    for start in range(restarts + 1):
+        yield TrainingEvent(kind="started", at=at, step=saved)
+        yield TrainingEvent(kind="ready", at=(at := at + 60), step=saved)
+        for step in range(saved + 1, saved + steps // (restarts + 1) + 1):
+            yield TrainingEvent(kind="step", at=(at := at + 10), step=step)
+        saved = step if start == restarts else step - lost
+        yield TrainingEvent(kind="saved", at=at, step=saved)
+        at += 240
+    yield TrainingEvent(kind="ended", at=at - 240, step=step, why="done")
+
+
 def test_a_launch_of_two_attempts_and_three_interruptions() -> None:
-    profile = Profile(notice_s=0)
-    events = journal(profile, evenly(profile, 3))
+    events = list(journal_of(steps=40, lost=3, restarts=3))
     attempts = [
         LaunchAttempt(attempt=1, name="train-1", opened_at=0, closed_at=9000, outcome="crashed", restarts=2,
                       requests=900),
