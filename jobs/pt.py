@@ -43,7 +43,6 @@ WORDS = {
     "serve": CommandWord("jobs.serve", "keep the embedded gateway running"),
     "ui": CommandWord("jobs.ui", "Dagster and MLflow on 127.0.0.1"),
     "clean": CommandWord("jobs.clean", "remove ./.dagster and ./data, and keep the audit log"),
-    "completion": CommandWord("jobs.completion", "print what makes a shell complete these words"),
 }
 
 

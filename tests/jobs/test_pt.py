@@ -84,27 +84,3 @@ def test_the_recipe_is_explained_field_by_field() -> None:
     assert json.loads(pt("recipe", "schema").stdout) == json.loads(
         (ROOT / "jobs" / "recipes" / "recipe.schema.json").read_text()
     )
-
-
-@pytest.fixture(scope="module")
-def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The completion of bash, in a file."""
-    path = tmp_path_factory.mktemp("completion") / "pt.bash"
-    path.write_text(pt("completion", "bash").stdout)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    one_and_variants([("pt retry pol", "policy_checkpoint"), ("pt roll", "rollout"), ("pt governance ver", "verify")]),
-)
-def test_bash_completes_words_commands_and_choices(script: Path, typed: str, completed: str) -> None:
-    words = typed.split()
-    ask = f"""
-        source {script}
-        COMP_WORDS=({typed}) COMP_CWORD={len(words) - 1} COMP_LINE='{typed}' COMP_POINT={len(typed)}
-        $(complete -p pt | sed 's/.*-F \\([^ ]*\\).*/\\1/') pt {words[-1]} {words[-2]}
-        printf '%s\\n' "${{COMPREPLY[@]}}"
-    """
-    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [completed]
