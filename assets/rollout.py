@@ -24,7 +24,7 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader
 from pipeline.rollout.last_week import LABEL_COLUMNS, LastWeek, last_week
 from pipeline.rollout.notices import tell
-from pipeline.rollout.ports import LiveMetricsPort, RolloutPorts, Unwatched
+from pipeline.rollout.ports import LiveMetricsPort, NullMetrics, RolloutPorts
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
 from pipeline.rollout.router import Unsettled
 from pipeline.rollout.status import RolloutStatus, status
@@ -34,7 +34,7 @@ from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.traces.context import Log
 from pipeline.traces.records import GovernedTraces
 
-UNWATCHED = Unwatched()
+UNWATCHED = NullMetrics()
 
 
 def rollout_ports(
@@ -62,7 +62,7 @@ def rollout_ports(
         split,
         follow,
         metrics,
-        notify=lambda now: tell(store, name, url, now),
+        notify=lambda: tell(store, name, url),
         warm=warm,
     )
 

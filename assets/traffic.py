@@ -23,15 +23,12 @@ from pipeline.rollout.export import exported
 from pipeline.rollout.fingerprint import ROUNDS, identify_slot
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.keeper import Admit, SlotKeeper
-from pipeline.rollout.gateway.lock import running_address
 from pipeline.rollout.gateway.metrics import SpanMetrics
-from pipeline.rollout.gateway.process import running_gateway
-from pipeline.rollout.gateway.settings import GatewaySettings
-from pipeline.rollout.gateway.slots import ServedSlot, SlotTable, read_slots, slots_of_names
+from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
 from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.gateway.split_file import write_champion
+from pipeline.rollout.gateway.tables import ServedSlot, SlotTable, read_slots, slots_of_names, write_champion
 from pipeline.rollout.grading import Grading
-from pipeline.rollout.ports import LiveMetricsPort, Unwatched
+from pipeline.rollout.ports import LiveMetricsPort, NullMetrics
 from pipeline.rollout.router import NoRouter, TrafficSplit
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import digest_head, served_names
@@ -110,7 +107,7 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
     recipe, store = deployment.recipe(), deployment.store()
     rollout, name, source = recipe.rollout, recipe.base_model.name, recipe.traces.source
     if isinstance(rollout.traffic, NoTraffic):
-        yield LiveTraffic(Unwatched(), time.sleep)
+        yield LiveTraffic(NullMetrics(), time.sleep)
         return
     if not isinstance(rollout.traffic, GatewayTraffic):
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), time.sleep)

@@ -25,11 +25,10 @@ from typing import Any
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
-from pipeline.rollout.gateway.process import RunningGateway, running_gateway
-from pipeline.rollout.gateway.settings import GatewaySettings
-from pipeline.rollout.gateway.slots import ServedSlot, write_slots
+from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, running_gateway
 from pipeline.rollout.gateway.span_files import recorded
 from pipeline.rollout.gateway.split import GatewaySplit
+from pipeline.rollout.gateway.tables import ServedSlot, write_slots
 from pipeline.rollout.router import Split
 from pipeline.serving.ports import held_port
 from pipeline.serving.served_names import served_name
@@ -65,7 +64,7 @@ class SlotProcess:
 class Bench:
     """A gateway over two slots that answer at once."""
 
-    def __init__(self, store: Store, gateway: RunningGateway, champion: SlotProcess, canary: SlotProcess) -> None:
+    def __init__(self, store: Store, gateway: GatewayAddress, champion: SlotProcess, canary: SlotProcess) -> None:
         self.store, self.gateway, self.champion, self.canary = store, gateway, champion, canary
         self._port = GatewaySplit(store, NAME, lambda digest: None, lambda url: "")
         self._epoch = 0

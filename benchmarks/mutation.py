@@ -38,22 +38,20 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "scored", "thumbs", "winners"),
     "pipeline/selection/scorers.py": _named("pipeline/selection", "scorers"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
-    "pipeline/rollout/policy.py": _named("pipeline/rollout", "policy", "plan"),
-    "pipeline/rollout/fold.py": _named("pipeline/rollout", "record", "guards", "clocks", "watched"),
+    "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "plan"),
+    "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "clocks", "watched"),
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
-    "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision", "blocks"),
-    "pipeline/rollout/blocks.py": _named("pipeline/rollout", "blocks"),
-    "pipeline/rollout/doubt.py": _named("pipeline/rollout", "doubt"),
+    "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision"),
+    "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),
+    "pipeline/rollout/comparability.py": _named("pipeline/rollout", "comparability"),
     "pipeline/rollout/fingerprint.py": _named("pipeline/rollout", "fingerprint"),
-    "pipeline/rollout/approval.py": _named("pipeline/rollout", "approval"),
+    "pipeline/rollout/approval.py": _named("pipeline/rollout", "propose"),
     "pipeline/rollout/advance.py": _named("pipeline/rollout", "advance", "plan"),
     "pipeline/rollout/controller.py": _named(
-        "pipeline/rollout", "controller", "phases", "guards", "watched", "reported_faults", "overdue", "servers"
+        "pipeline/rollout", "controller", "phases", "guards", "watched", "servers"
     ),
-    "pipeline/rollout/reconcile.py": _named(
-        "pipeline/rollout", "audited", "guards", "phases", "servers", "watched", "decision"
-    ),
-    "pipeline/rollout/record.py": _named("pipeline/rollout", "record", "guards", "phases"),
+    "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
+    "pipeline/rollout/record.py": _named("pipeline/rollout", "guards", "phases"),
     "pipeline/training/checkpoints/checkpointer.py": _named(
         "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "mirror_uploads", "claims"
     ),

@@ -24,8 +24,8 @@ from benchmarks.rollout_rollback import rollback
 from benchmarks.rollout_world import Model, World, draw, replayed, watched
 from pipeline.core.estimate import share
 from pipeline.recipe import Rollout
-from pipeline.rollout.advance import awaited, shortfall
-from pipeline.rollout.doubt import doubt
+from pipeline.rollout.advance import missing_sample, non_inferiority_failure
+from pipeline.rollout.comparability import comparability_problem
 from pipeline.rollout.harm import harm
 from pipeline.rollout.policy import policy_of
 
@@ -64,7 +64,7 @@ def watch(trial: Trial) -> Outcome:
     for look, evidence in enumerate(watched(drawn(trial), POLICY), 1):
         if first is None and (seen := harm(evidence, POLICY)):
             first, reason = look, seen.reason.split()[0]
-        if hold is None and doubt(evidence, trial.weight, POLICY):
+        if hold is None and comparability_problem(evidence, trial.weight, POLICY):
             hold = look
         if first is not None and hold is not None:
             break
@@ -82,8 +82,8 @@ def prove(trial: Trial) -> Outcome:
 def advance(trial: Trial) -> Outcome:
     """Until the advance test is taken, once."""
     for look, evidence in enumerate(watched(drawn(trial), POLICY), 1):
-        if not awaited(evidence, POLICY, trial.weight):
-            return Outcome(None, "", look, not shortfall(evidence, POLICY))
+        if not missing_sample(evidence, POLICY, trial.weight):
+            return Outcome(None, "", look, not non_inferiority_failure(evidence, POLICY))
     return Outcome(None, "", None, None)
 
 

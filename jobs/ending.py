@@ -99,9 +99,9 @@ def candidate(state: RolloutState, iteration: Iteration, version: ModelVersion |
     if state.proposal is not None and state.proposal.version.iteration == iteration.id:
         weight = f", {state.canary_weight}% on the canary" if state.active else ""
         return f"{name}: {state.phase}{weight}{f' ({state.reason})' if state.reason else ''}"
-    if state.champion is not None and state.champion.iteration == iteration.id:
+    if state.past.champion is not None and state.past.champion.iteration == iteration.id:
         return f"{name}: {Phase.PROMOTED}"
-    return f"{name}: {Phase.ROLLED_BACK if version.model.digest in state.quarantined else 'not rolled out'}"
+    return f"{name}: {Phase.ROLLED_BACK if version.model.digest in state.past.quarantined else 'not rolled out'}"
 
 
 _LATER = "the same launch without it looks for newer traces"
@@ -112,7 +112,7 @@ def _rolled_out(settings: DeploymentFiles, iteration: Iteration) -> IterationEnd
     state = read_state(store, iteration.model_name)
     version, figures = VERSION.find(store, iteration.id), _figures(store, iteration)
     assert version is not None, "a rollout is of a version"
-    if state.champion is not None and state.champion.iteration == iteration.id:
+    if state.past.champion is not None and state.past.champion.iteration == iteration.id:
         return IterationEnding(
             f"promoted version {version.version}{figures}", again, "starts the next iteration from it"
         )

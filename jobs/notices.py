@@ -1,10 +1,9 @@
-"""What people are told of iterations and runs: the job `tell` sends it to NOTIFY_URL, by an outbox as the rollout's.
+"""What people are told of iterations and runs: the job `tell` sends it to NOTIFY_URL, as the rollout's looks do of it.
 
 The records are the outcomes of iterations, and the runs that failed: what they say is sent at least once. Of a rollout
 its own looks tell. No message has a text of users, or of an error, which may quote one.
 """
 
-import time
 from collections.abc import Iterator
 
 import dagster as dg
@@ -14,9 +13,9 @@ from assets.resources import Deployment
 from jobs.preference_tuning import executor
 from jobs.triggers import ended_iterations
 from pipeline.core import layout
-from pipeline.rollout.outbox import Notice, Outbox, OutboxFolder, is_paused, send
+from pipeline.rollout.notices import Notice, Told, send
 
-BOX = OutboxFolder(layout.ITERATIONS, "iterations", "pt summary")
+MARK = f"{layout.ITERATIONS}/notices.json"
 WATCHED = (LOOP, LABELLING, ROLLOUT, "forget", "lake_upkeep", "review_sample", "delete_orphaned_gang")
 """Jobs whose failed runs are told."""
 NEWEST = 20
@@ -33,25 +32,16 @@ so."""
 
 def waiting(instance: dg.DagsterInstance, deployment: Deployment) -> list[Notice]:
     """What was not told yet, in order; where nothing ever was, the newest alone."""
-    box = BOX.read(deployment.store())
+    told = deployment.store().read(MARK, Told)
     every = sorted([*_endings(deployment), *_failures(instance, deployment)])
-    return every[-1:] if box is None else [notice for notice in every if notice.epoch > box.sent]
-
-
-def is_due(instance: dg.DagsterInstance, deployment: Deployment) -> bool:
-    """Whether something is to be told, and the receiver may be asked now."""
-    box = BOX.read(deployment.store()) or Outbox()
-    return bool(waiting(instance, deployment)) and not is_paused(box, time.time())
+    return every[-1:] if told is None else [notice for notice in every if notice.epoch > told.sent]
 
 
 @dg.op
 def tell_what_is_due(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """One message of what was not told yet. A receiver that does not take it gets it later, and fails nobody."""
     due = waiting(context.instance, deployment)
-    error = send(
-        deployment.store(), BOX, lambda: waiting(context.instance, deployment), deployment.notify_url(), time.time()
-    )
-    if error:
+    if error := send(deployment.store(), MARK, due, deployment.notify_url(), "pt summary"):
         context.log.warning(f"Not told yet: {error}")
     else:
         context.log.info("\n".join(notice.text for notice in due) or "There was nothing to tell.")

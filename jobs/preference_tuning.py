@@ -92,7 +92,7 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
 
     state = follow_rollout(deployment, context.log.info, deployment.recipe().rollout.drive_for_s, looked)
     tell_of_champion(context, deployment)
-    if state.proposal is not None and state.looks:
+    if state.proposal is not None and state.watch.looks:
         points = look_points(read_events(deployment.store(), state.proposal.version.name))
         plot = rollout_over_time(points, f"Rollout {state.rollout}")
         log_plot(deployment.tracking_uri(), state.proposal.version.run_id, "rollout", plot)

@@ -17,7 +17,7 @@ from assets.environment import DATA_ROOT_TAG
 from assets.naming import LOOP, ROLLOUT
 from assets.resources import Deployment
 from jobs.gangs import gang_held, gang_orphaned
-from jobs.notices import is_due
+from jobs.notices import waiting
 from jobs.preference_tuning import UNFINISHED
 from jobs.triggers import Target, champion_quality, lately, new_labels
 from pipeline.recipe import Automation
@@ -106,8 +106,8 @@ def notices_due(context: dg.SensorEvaluationContext, deployment: Deployment) -> 
     """
     if not deployment.notify_url():
         return dg.SkipReason("NOTIFY_URL is not set.")
-    if not is_due(context.instance, deployment):
-        return dg.SkipReason("Everything was told, or the receiver is given a pause.")
+    if not waiting(context.instance, deployment):
+        return dg.SkipReason("Everything was told.")
     if _is_under_way(context, "tell"):
         return dg.SkipReason("It is being told.")
     return dg.RunRequest()

@@ -142,9 +142,12 @@ def _ended(settings: RecipeOnDisk, newest: Iteration) -> IterationEnding:
 
 def _serving(recipe: Recipe, state: RolloutState) -> ChampionState:
     """The digest of the base model is taken from the record, where it was compared: to compute it takes long."""
-    if state.champion is not None:
+    if state.past.champion is not None:
         return ChampionState(
-            model=state.champion.model, version=state.champion.version, promotions=state.promotions, since=None
+            model=state.past.champion.model,
+            version=state.past.champion.version,
+            promotions=state.past.promotions,
+            since=None,
         )
     compared = state.proposal.champion.digest if state.proposal is not None else ""
     return ChampionState(model=ModelRef(uri=recipe.base_model.uri, digest=compared), version=0, promotions=0)
@@ -158,7 +161,7 @@ def _waiting(store: Store, state: RolloutState, rollout: RolloutStatus, newest: 
         yield f"version {rollout.candidate.version if rollout.candidate else '?'} wants an approval (pt rollout status)"
     if newest is not None and newest.state == "held":
         yield f"iteration {newest.iteration} is held: {newest.detail}"
-    if state.champion is not None and (why := blocked(store, state.champion)):
+    if state.past.champion is not None and (why := blocked(store, state.past.champion)):
         yield f"the champion may not serve: {why} (pt governance blocks)"
     if pending := len(list(store.path(layout.ERASURES, "pending").glob("*.json"))):
         yield f"{pending} erasure(s) were begun and not ended: type pt governance forget again"

@@ -60,7 +60,7 @@ def fields(settings: Deployment) -> dict[str, Any]:
         "purpose": ended.purpose,
         "verdict": str(verdict.verdict) if verdict else None,
         "rollout": str(state.phase),
-        "champion": state.champion.version if state.champion else None,
+        "champion": state.past.champion.version if state.past.champion else None,
         "records": {asset: str(path) for asset, path in paths.items() if path.is_file()},
     }
 
@@ -199,7 +199,7 @@ def _rollout(settings: Deployment, iteration: Iteration) -> Iterator[str]:
     state = read_state(settings.store(), iteration.model_name)
     version = settings.store().read(iteration.path(layout.MODEL_VERSION), ModelVersion)
     yield field("rollout", candidate(state, iteration, version))
-    yield field("champion", f"version {state.champion.version}" if state.champion else "the base model")
+    yield field("champion", f"version {state.past.champion.version}" if state.past.champion else "the base model")
 
 
 def _elapsed(settings: Deployment, iteration: Iteration) -> Iterator[str]:

@@ -100,6 +100,6 @@ def test_files_that_change_after_the_approval_are_not_served(waiting: Waiting) -
     assert waiting.approve() == 0
     (Path(waiting.proposal.version.model.uri) / "note.txt").write_text("other files than those that were judged")
     state = waiting.follow()
-    assert (state.phase, state.quarantined) == (Phase.ABORTED, {})
+    assert (state.phase, state.past.quarantined) == (Phase.ABORTED, {})
     assert "files are gone or changed" in state.reason
     assert waiting.canary_answers() == 0

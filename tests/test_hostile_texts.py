@@ -190,7 +190,10 @@ def test_reports_show_hostile_names_and_reasons_as_text(tmp_path: Path, browser:
     laid.end(iteration, "held", line)
     laid.world.propose("a")
     append(
-        laid.store, NAME, laid.world.state, step_event(laid.world.state, 5.0, RolloutStep(Phase.GATED, line, by=line))
+        laid.store,
+        NAME,
+        laid.world.state,
+        step_event(laid.world.state, 5.0, RolloutStep(phase=Phase.GATED, reason=line, by=line)),
     )
     recipe, place = recipe_of(laid.store.root), PageFolder(laid.store, laid.store.path(layout.iteration(iteration.id)))
     pages = {

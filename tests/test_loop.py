@@ -228,7 +228,7 @@ def test_mlflow_that_is_away_fails_no_training(
 def test_the_promoted_model_is_the_next_iterations_base(iterations: Iterations, tmp_path: Path) -> None:
     settings = deployment(iterations.second(tmp_path) / "data")
     store, second = settings.store(), settings.latest()
-    champion = read_state(store, second.model_name).champion
+    champion = read_state(store, second.model_name).past.champion
     assert champion is not None
     first = settings.iteration(champion.iteration)
     assert second.id != first.id

@@ -15,9 +15,9 @@ from assets.rollout import follow_rollout
 from jobs.rollout.__main__ import main
 from pipeline.core import layout
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.gateway.lock import running_address
-from pipeline.rollout.gateway.slots import read_slots
+from pipeline.rollout.gateway.process import running_address
 from pipeline.rollout.gateway.span_files import recorded
+from pipeline.rollout.gateway.tables import read_slots
 from pipeline.rollout.record import Phase, RolloutState
 from tests.loop import EMBEDDED, SHORT, deployment
 from tests.opened import open_rollout
@@ -68,11 +68,11 @@ def test_a_canary_whose_server_is_killed_goes_unnoticed(tmp_path: Path) -> None:
     settings = deployment(tmp_path / "data", LONG)
     open_rollout(settings, tmp_path, time.time())
     with followed(settings) as ended:
-        state = awaited(settings, lambda s: s.phase is Phase.OBSERVING and s.looks > 0)
+        state = awaited(settings, lambda s: s.phase is Phase.OBSERVING and s.watch.looks > 0)
         assert state.proposal is not None
         os.kill(slot_server(settings, state.proposal.version.model.digest), signal.SIGKILL)
     assert ended[0].phase is Phase.ABORTED, "it is taken out, and not blamed"
-    assert ended[0].quarantined == {}
+    assert ended[0].past.quarantined == {}
     name = settings.recipe().base_model.name
     rows = list(recorded(settings.store().path(layout.served(name)), 0.0, time.time()))
     failed = [row for row in rows if row.failed]
@@ -88,7 +88,7 @@ def test_a_weight_that_is_set_to_0_by_hand_is_obeyed(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join([*SHORT, f"data_root={tmp_path / 'data'}", *LONG]))
     with followed(settings) as ended:
-        awaited(settings, lambda s: s.phase is Phase.OBSERVING and s.looks > 0)
+        awaited(settings, lambda s: s.phase is Phase.OBSERVING and s.watch.looks > 0)
         assert main(["rollback", "--router-only"]) == 0
     assert (ended[0].phase, ended[0].canary_weight) == (Phase.HELD, 0)
     assert main(["abort", "--reason", "seen enough", "--rollout", rollout]) == 0

@@ -169,7 +169,7 @@ def test_an_equal_candidate_is_promoted(tmp_path: Path, monkeypatch: pytest.Monk
         state = follow_rollout(production.settings, print, 240.0)
         assert state.phase is Phase.PROMOTED, state.reason
         assert production.shares(until=100) == [0, 5, 50, 80, 100]
-        assert state.champion is not None and state.champion.model.digest == production.candidate.digest
+        assert state.past.champion is not None and state.past.champion.model.digest == production.candidate.digest
 
 
 @pytest.mark.variant
@@ -181,6 +181,6 @@ def test_a_worse_candidate_is_taken_back(fault: str, tmp_path: Path, monkeypatch
         state = follow_rollout(production.settings, print, 240.0)
         assert state.phase is Phase.ROLLED_BACK, state.reason
         assert ("quality fell" if fault == "wrong answers" else "errors") in state.reason
-        assert production.candidate.digest in state.quarantined
+        assert production.candidate.digest in state.past.quarantined
         shares = production.shares(until=0)
         assert shares[:2] == [0, 5] and shares[-1] == 0 and 100 not in shares

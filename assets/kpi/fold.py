@@ -95,9 +95,9 @@ def kpi(
     waits = [each.trace_to_promotion_s for each in promoted if each.trace_to_promotion_s is not None]
     return Kpi(
         model=model,
-        champion_version=state.champion.version if state.champion else 0,
-        champion_iteration=state.champion.iteration if state.champion else "",
-        champion_since=state.champion_since if state.champion else None,
+        champion_version=state.past.champion.version if state.past.champion else 0,
+        champion_iteration=state.past.champion.iteration if state.past.champion else "",
+        champion_since=state.past.champion_since if state.past.champion else None,
         champion_quality=quality,
         suite=suite,
         iterations=iterations,
@@ -122,7 +122,7 @@ def rollout_figures(log: RolloutLog) -> Iterator[tuple[str, RolloutFigures]]:
         if proposal is None:  # a log that lost its beginning is refused before this
             continue
         promoted = [event.at for event in of_one if event.phase is Phase.PROMOTED]
-        state = ENDED.get(final.finished.get(rollout, Phase.IDLE), "in rollout")
+        state = ENDED.get(final.past.finished.get(rollout, Phase.IDLE), "in rollout")
         reasons = [event.reason for event in of_one if event.reason]
         figures = RolloutFigures(
             state,
@@ -242,9 +242,9 @@ def _waited(last_day: str, promoted_at: float | None) -> float | None:
 def _champion_quality(state: RolloutState, iterations: Sequence[IterationKpi]) -> tuple[ConfidenceInterval | None, str]:
     """Of the champion on record, and the suite; of the base model as the newest comparison measured it."""
     measured = [(each.iteration, each.quality) for each in iterations if each.quality is not None]
-    if state.champion is None:
+    if state.past.champion is None:
         return (measured[-1][1].champion, measured[-1][1].suite) if measured else (None, "")
     for iteration, quality in measured:
-        if iteration == state.champion.iteration:
+        if iteration == state.past.champion.iteration:
             return quality.candidate, quality.suite
     return None, ""

@@ -69,7 +69,7 @@ def _taken_back(state: RolloutState) -> Iterator[str]:
 def _goes_on(decision: RolloutDecision, state: RolloutState) -> str:
     if decision.action == "approve":
         return f"is approved by {decision.by}: it gets its first weight once its slot serves it."
-    if state.settled < 0:
+    if state.confirmed_stage < 0:
         return "goes on: it had no traffic yet, and gets its first weight once its slot serves it."
     return f"goes on at {state.canary_weight}%: its stage starts over, its evidence stays."
 

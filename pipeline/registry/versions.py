@@ -111,7 +111,11 @@ def project(registry_uri: str, state: RolloutState) -> None:
     if state.proposal is None:
         return
     client, candidate = mlflow_client(registry_uri), state.proposal.version
-    wanted = {"champion": state.champion, "previous": state.previous, "challenger": candidate if state.active else None}
+    wanted = {
+        "champion": state.past.champion,
+        "previous": state.past.previous,
+        "challenger": candidate if state.active else None,
+    }
     current_aliases = client.get_registered_model(candidate.name).aliases
     numbers = {int(version.version) for version in client.search_model_versions(f"name='{candidate.name}'")}
     lost: list[str] = []
@@ -124,7 +128,7 @@ def project(registry_uri: str, state: RolloutState) -> None:
         elif version is not None and str(current_aliases.get(alias)) != str(version.version):
             client.set_registered_model_alias(candidate.name, alias, str(version.version))
     tags = {candidate.version: {"rollout": str(state.phase), "canary_weight": str(state.canary_weight)}}
-    for number in state.quarantined.values():
+    for number in state.past.quarantined.values():
         tags.setdefault(number, {})["quarantined"] = "true"
     for number, wanted_tags in tags.items():
         if number not in numbers:

@@ -1,32 +1,25 @@
-"""A candidate's way into production: one step at a time, with traffic following the record.
+"""A candidate's way into production, one step a tick.
 
-The rule. Only a candidate whose PASS bundle is bound to its digest is proposed, one at a time, never one that was
-rolled back or is blocked (blocks.py); a block that comes later aborts the rollout. Its files and the champion's are
-hashed (GATED), a person approves it where the policy asks for that (APPROVED; they are hashed again before its first
-weight), and its slot has to serve it, and to answer recent prompts that nobody waits for (warm_up.py). Then it gets
-each weight in turn: SHIFTING until the router reads it back, then OBSERVING.
-
-In a tick metrics and harm come first, then the slot, then the router. Proven harm takes the canary to 0 at once and is
-final. What cannot be seen, of metrics or router, is a miss; three in a row hold the rollout. A weight that a person
-lowered is obeyed and held; one that somebody raised is put back. Time counts towards a dwell only while usable metrics
-cover it, and a look adds at most its own length, whatever the clock says; a clock that goes back by more than a look
-holds the rollout. When dwell and sample suffice, one test a stage advances the rollout or holds it. A held rollout
-keeps its weight and its looks; a person resumes or aborts it (decision.py). No rule reads a clock: time is an argument.
+Its files and the champion's are hashed (GATED), a person approves it where the policy asks for that (APPROVED), and its
+slot has to serve it and answer recent prompts. Then it gets each weight in turn: SHIFTING until the router reads it
+back, then OBSERVING. In a tick harm comes first, then the slot, then the router: proven harm takes the canary to 0 at
+once and is final; three looks in a row without usable evidence hold; a weight that a person lowered is obeyed and held,
+one that somebody raised is put back. When dwell and sample suffice, one test a stage advances the rollout or holds it,
+until a person resumes or aborts it (decision.py).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
-from pipeline.rollout.advance import awaited, shortfall
+from pipeline.rollout.advance import missing_sample, non_inferiority_failure, stage_timeout
 from pipeline.rollout.blocks import blocked
-from pipeline.rollout.doubt import doubt, judged_until, unusable
-from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, Uncountable, summed
+from pipeline.rollout.comparability import comparability_problem, judged_until, unusable
+from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
 from pipeline.rollout.fold import adds_s, read_state
 from pipeline.rollout.harm import harm
-from pipeline.rollout.overdue import overdue
-from pipeline.rollout.ports import RolloutPorts, Tick, Unwatched
+from pipeline.rollout.ports import NullMetrics, RolloutPorts, Tick
 from pipeline.rollout.reconcile import (
     SlotState,
     lowered_by_hand,
@@ -68,20 +61,20 @@ def roll_back(ports: RolloutPorts, now: float) -> Tick:
     moved = reconcile(ports, now)
     if moved.state.phase is not Phase.ROLLING_BACK:
         return moved
-    return tick(replace(ports, metrics=Unwatched()), now)
+    return tick(replace(ports, metrics=NullMetrics()), now)
 
 
 def _step(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep | None:
     if state.phase is Phase.ROLLING_BACK:
         return _rolled_back(state, ports, now)
     if reason := blocked(ports.store, proposal.version):
-        return RolloutStep(Phase.ROLLING_BACK, reason)
+        return RolloutStep(phase=Phase.ROLLING_BACK, reason=reason)
     match state.phase:
         case Phase.PROPOSED:
             if lost := _lost(proposal, ports):
-                return RolloutStep(Phase.ROLLING_BACK, lost)
-            return RolloutStep(Phase.GATED, f"bundle {proposal.bundle_digest[:12]} passes")
-        case Phase.GATED if proposal.policy.needs_approval:
+                return RolloutStep(phase=Phase.ROLLING_BACK, reason=lost)
+            return RolloutStep(phase=Phase.GATED, reason=f"bundle {proposal.bundle_digest[:12]} passes")
+        case Phase.GATED if state.waits_for_approval:
             return None
         case Phase.GATED | Phase.APPROVED:
             return _before_traffic(state, proposal, ports)
@@ -91,10 +84,8 @@ def _step(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
             return _judge(state, proposal, ports, now)
         case Phase.HELD:
             return _held(state, proposal, ports, now)
-        case Phase.IDLE | Phase.PROMOTED | Phase.ROLLED_BACK | Phase.ABORTED | Phase.SUPERSEDED:
-            return None
         case _:
-            assert_never(state.phase)
+            return None
 
 
 def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts) -> RolloutStep:
@@ -102,21 +93,21 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     prints = proposal.fingerprints
     if not state.cleared and prints.candidate and prints.candidate == prints.champion:
         return RolloutStep(
-            Phase.HELD, "champion and candidate answer all fingerprint prompts alike: is it another model?"
+            phase=Phase.HELD, reason="champion and candidate answer all fingerprint prompts alike: is it another model?"
         )
     slot = slot_of(ports.split, proposal.version.model)
     if slot.wrong:
-        return RolloutStep(Phase.HELD, slot.reason)
+        return RolloutStep(phase=Phase.HELD, reason=slot.reason)
     if slot.reason:
         return _missed(state, slot.reason, most=MAX_LOADING)
     first = proposal.policy.weight_at(0)
-    if reason := too_few_servers(ports.split, proposal, first, state.evidence.busiest_per_s):
+    if reason := too_few_servers(ports.split, proposal, first, state.watch.evidence.busiest_per_s):
         return _missed(state, reason, most=MAX_LOADING)
     if cold := ports.warm(proposal.version.model):
         return _missed(state, cold, most=MAX_LOADING)
     if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
-        return RolloutStep(Phase.ROLLING_BACK, lost)
-    return RolloutStep(Phase.SHIFTING, f"to {first}%", stage=0)
+        return RolloutStep(phase=Phase.ROLLING_BACK, reason=lost)
+    return RolloutStep(phase=Phase.SHIFTING, reason=f"to {first}%", stage=0)
 
 
 def _lost(proposal: Proposal, ports: RolloutPorts) -> str:
@@ -127,22 +118,22 @@ def _lost(proposal: Proposal, ports: RolloutPorts) -> str:
 
 def _rolled_back(state: RolloutState, ports: RolloutPorts, now: float) -> RolloutStep | None:
     if not (reason := _router(state, ports, now).reason):
-        return RolloutStep(Phase.ROLLED_BACK if state.quarantine else Phase.ABORTED, state.reason)
-    if state.misses >= MAX_MISSES:  # told; it is tried on, and the log does not grow by that
+        return RolloutStep(phase=Phase.ROLLED_BACK if state.quarantine else Phase.ABORTED, reason=state.reason)
+    if state.watch.misses >= MAX_MISSES:  # told; it is tried on, and the log does not grow by that
         return None
-    return RolloutStep(Phase.ROLLING_BACK, reason, missed=True)
+    return RolloutStep(phase=Phase.ROLLING_BACK, reason=reason, missed=True)
 
 
 def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> RolloutStep:
     router = _router(state, ports, now)
     if not router.reason:
-        return RolloutStep(Phase.OBSERVING, f"the router reads {state.canary_weight}%")
+        return RolloutStep(phase=Phase.OBSERVING, reason=f"the router reads {state.canary_weight}%")
     look = _look(state, proposal, ports, now)  # it may be in force all the same
     if look.decided is not None:
         return look.decided
     if router.lowered_to is not None:
-        return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
-    busiest = state.evidence.busiest_per_s
+        return RolloutStep(phase=Phase.HELD, reason=router.reason, look=look.result, weight=router.lowered_to)
+    busiest = state.watch.evidence.busiest_per_s
     short = too_few_servers(ports.split, proposal, state.canary_weight, busiest) if router.differs else ""
     return _missed(state, look.slot.reason or short or router.reason, look=None if router.differs else look.result)
 
@@ -153,15 +144,19 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
     if look.decided is not None:
         return look.decided
     if look.slot.wrong:
-        return RolloutStep(Phase.HELD, look.slot.reason, look=look.result, weight=0)
+        return RolloutStep(phase=Phase.HELD, reason=look.slot.reason, look=look.result, weight=0)
     router = _router(state, ports, now)
     if router.lowered_to is not None:
-        return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
-    if router.raised and state.raised >= MAX_RAISED:
-        return RolloutStep(Phase.HELD, router.reason, missed=True, raised=True)
+        return RolloutStep(phase=Phase.HELD, reason=router.reason, look=look.result, weight=router.lowered_to)
+    if router.raised and state.watch.weight_raised_externally >= MAX_RAISED:
+        return RolloutStep(phase=Phase.HELD, reason=router.reason, missed=True, weight_raised_externally=True)
     if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
-        return _missed(state, reason, look=None if router.differs else look.result)._replace(
-            unready=look.slot.down, raised=router.raised, unread=look.unread and not router.differs
+        return _missed(state, reason, look=None if router.differs else look.result).model_copy(
+            update={
+                "unready": look.slot.down,
+                "weight_raised_externally": router.raised,
+                "unread": look.unread and not router.differs,
+            }
         )
     if look.result is None:  # nothing new since it was looked at
         return None
@@ -177,19 +172,19 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     if look.decided is not None:
         return look.decided
     if look.slot.wrong and state.canary_weight:
-        return RolloutStep(Phase.HELD, look.slot.reason, look=look.result, weight=0)
+        return RolloutStep(phase=Phase.HELD, reason=look.slot.reason, look=look.result, weight=0)
     if router.lowered_to is not None:
-        return RolloutStep(Phase.HELD, router.reason, look=look.result, weight=router.lowered_to)
+        return RolloutStep(phase=Phase.HELD, reason=router.reason, look=look.result, weight=router.lowered_to)
     missed = router.reason or look.blind
     if look.result is None and not missed:
         return None
     return RolloutStep(
-        Phase.HELD,
-        missed or "no harm is proven",
+        phase=Phase.HELD,
+        reason=missed or "no harm is proven",
         look=None if router.differs else look.result,  # at another weight, as in `_judge`
         missed=bool(missed),
         unready=look.slot.down,
-        raised=router.raised,
+        weight_raised_externally=router.raised,
     )
 
 
@@ -197,31 +192,31 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
     """What a usable look at a weight that is in force leads to."""
     assert look.result is not None, "it was usable"
     policy, weight, evidence = proposal.policy, state.canary_weight, look.result.evidence
-    if reason := doubt(evidence, weight, policy):
-        return RolloutStep(Phase.HELD, reason, look=look.result)
-    covered = state.covered_s + adds_s(state, look.result)
-    dwell = min(covered, max(state.judged_until, look.result.judged_until) - state.since)
-    lacks = awaited(evidence, policy, weight)
+    if reason := comparability_problem(evidence, weight, policy):
+        return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
+    covered = state.watch.covered_s + adds_s(state, look.result)
+    dwell = min(covered, max(state.watch.judged_until, look.result.judged_until) - state.watch.since)
+    lacks = missing_sample(evidence, policy, weight)
     if dwell < policy.dwell_s[state.stage] or lacks:
         seen = f"{max(0.0, dwell):.0f} of {policy.dwell_s[state.stage]:.0f} s at {weight}%"
-        if reason := overdue(lacks or seen, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
-            return RolloutStep(Phase.HELD, reason, look=look.result)
+        if reason := stage_timeout(lacks or seen, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+            return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
         notes = [seen, *([lacks] if lacks else []), *([look.note] if look.note else [])]
-        return RolloutStep(Phase.OBSERVING, "; ".join(notes), look=look.result, unready=look.slot.down)
-    if reason := shortfall(evidence, policy):
-        return RolloutStep(Phase.HELD, reason, look=look.result)
+        return RolloutStep(phase=Phase.OBSERVING, reason="; ".join(notes), look=look.result, unready=look.slot.down)
+    if reason := non_inferiority_failure(evidence, policy):
+        return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
     last = state.stage + 1 == len(policy.weights)
     above = weight if last else policy.weight_at(state.stage + 1)
     if waits := look.slot.reason or too_few_servers(ports.split, proposal, above, evidence.busiest_per_s):
-        if reason := overdue(waits, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
-            return RolloutStep(Phase.HELD, reason, look=look.result)
-        return RolloutStep(Phase.OBSERVING, waits, look=look.result, unready=look.slot.down)
+        if reason := stage_timeout(waits, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+            return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
+        return RolloutStep(phase=Phase.OBSERVING, reason=waits, look=look.result, unready=look.slot.down)
     if last:
-        return RolloutStep(Phase.PROMOTED, f"no harm at {weight}%", look=look.result)
+        return RolloutStep(phase=Phase.PROMOTED, reason=f"no harm at {weight}%", look=look.result)
     if cold := ports.warm(proposal.version.model):  # servers that were added for it have answered nobody yet
         return _missed(state, cold, look=look.result)
     reason = f"no harm at {weight}%, to {above}%"
-    return RolloutStep(Phase.SHIFTING, reason, look=look.result, stage=state.stage + 1)
+    return RolloutStep(phase=Phase.SHIFTING, reason=reason, look=look.result, stage=state.stage + 1)
 
 
 class _Look(NamedTuple):
@@ -240,24 +235,25 @@ class _Look(NamedTuple):
 
 
 def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> _Look:
-    policy, watched = proposal.policy, state.watched_until
+    policy, watched = proposal.policy, state.watch.watched_until
     if watched - now > policy.max_look_s:  # this reading is wrong, or the one before was: nothing here can tell
         reason = f"the clock went back by {watched - now:.0f} s. Set it right, then resume: the stage starts over"
-        return _Look(decided=RolloutStep(Phase.HELD, reason, missed=True, clock_went_back=True))
+        return _Look(decided=RolloutStep(phase=Phase.HELD, reason=reason, missed=True, clock_went_back=True))
     if now <= watched:
         return _Look()
-    evidence = state.evidence
+    evidence = state.watch.evidence
     graded_since = None if evidence.graded_until is None else min(watched, evidence.graded_until)
     request = LookRequest(
-        number=state.looks + 1, since=watched, now=now, slow_over_s=evidence.slow_over_s, graded_since=graded_since
+        number=state.watch.looks + 1,
+        since=watched,
+        now=now,
+        slow_over_s=evidence.slow_over_s,
+        graded_since=graded_since,
     )
     metrics: LiveMetrics | None = None
-    unread = state.misses + 1 < MAX_MISSES
     try:
         metrics = ports.metrics.look(wanted_split(state, now), request)
         blind = unusable(metrics, watched, now, policy)
-    except Uncountable as error:
-        blind, unread = str(error), False
     except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
         blind = f"no metrics: {error}"
     slot = slot_of(ports.split, proposal.version.model)
@@ -268,19 +264,19 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         if now - watched > policy.max_look_s:
             note = "; ".join([*([note] if note else []), f"clock: {now - watched:.0f} s since the last look"])
     step = None
-    if proof := harm(evidence, policy, state.unready + 1 if slot.down else 0):
+    if proof := harm(evidence, policy, state.watch.unready + 1 if slot.down else 0):
         blamed = proof.quarantine and not (proof.kind == "errors" and slot.down)  # its server died within the look
-        step = RolloutStep(Phase.ROLLING_BACK, proof.reason, look=result, quarantine=blamed)
-    return _Look(result, blind, step, slot, unread=bool(blind) and unread, note=note)
+        step = RolloutStep(phase=Phase.ROLLING_BACK, reason=proof.reason, look=result, quarantine=blamed)
+    return _Look(result, blind, step, slot, unread=bool(blind) and state.watch.misses + 1 < MAX_MISSES, note=note)
 
 
 def _counted(
     state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics
 ) -> tuple[LookResult, str]:
     """The stage's evidence with one more look, whose tally is written before any event names it."""
-    before, tally, note = state.evidence, StageTally(), ""
-    if state.tally:
-        kept = read_tally(ports.store, ports.model_name, state.tally)
+    before, tally, note = state.watch.evidence, StageTally(), ""
+    if state.watch.tally:
+        kept = read_tally(ports.store, ports.model_name, state.watch.tally)
         if kept is None:
             note, before = "the stage's tally is gone: its evidence starts over", before.fresh()
         tally = kept or tally
@@ -338,5 +334,5 @@ def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
 
 
 def _missed(state: RolloutState, reason: str, *, look: LookResult | None = None, most: int = MAX_MISSES) -> RolloutStep:
-    phase = Phase.HELD if state.misses + 1 >= most else state.phase
-    return RolloutStep(phase, reason, look=look, missed=True)
+    phase = Phase.HELD if state.watch.misses + 1 >= most else state.phase
+    return RolloutStep(phase=phase, reason=reason, look=look, missed=True)

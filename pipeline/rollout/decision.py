@@ -116,8 +116,8 @@ def _attributed(decision: RolloutDecision) -> None:
 
 
 def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
-    step = _undersigned(state, decision)
-    return step._replace(by=decision.by, action=decision.action if decision.by else None)
+    update = {"by": decision.by, "action": decision.action if decision.by else None}
+    return _undersigned(state, decision).model_copy(update=update)
 
 
 def _undersigned(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
@@ -125,15 +125,16 @@ def _undersigned(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
     match decision.action:
         case "approve":
             assert state.proposal is not None, "what waits for an approval was proposed"
-            return RolloutStep(Phase.APPROVED, reason, approval=approval_of(state.proposal, decision.by))
+            return RolloutStep(phase=Phase.APPROVED, reason=reason, approval=approval_of(state.proposal, decision.by))
         case "pause":
-            return RolloutStep(Phase.HELD, reason)
+            return RolloutStep(phase=Phase.HELD, reason=reason)
         case "abort" | "rollback":
-            return RolloutStep(Phase.ROLLING_BACK, reason, quarantine=decision.action == "rollback")
-        case "resume" if state.settled >= 0:
-            return RolloutStep(Phase.SHIFTING, reason, stage=state.settled)
+            return RolloutStep(phase=Phase.ROLLING_BACK, reason=reason, quarantine=decision.action == "rollback")
+        case "resume" if state.confirmed_stage >= 0:
+            return RolloutStep(phase=Phase.SHIFTING, reason=reason, stage=state.confirmed_stage)
         case "resume":  # it never had traffic: all that comes before its first weight is looked at again
-            return RolloutStep(Phase.GATED if state.approval is None else Phase.APPROVED, reason, stage=0)
+            phase = Phase.GATED if state.approval is None else Phase.APPROVED
+            return RolloutStep(phase=phase, reason=reason, stage=0)
         case _:
             assert_never(decision.action)
 

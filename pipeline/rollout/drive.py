@@ -73,6 +73,6 @@ def _pause(state: RolloutState, look_every_s: float, begun: bool) -> float:
     assert state.proposal is not None, "without a rollout there is nothing to wait for"
     if state.phase in (Phase.GATED, Phase.APPROVED):
         return min(LOADS_EVERY_S, look_every_s)
-    rest = max(0.0, state.proposal.policy.dwell_s[state.stage] - state.dwell_s)
+    rest = max(0.0, state.proposal.policy.dwell_s[state.stage] - state.watch.dwell_s)
     waits_for_dwell = state.phase is Phase.OBSERVING and (begun or rest > 0)
     return min(rest, look_every_s) if waits_for_dwell else look_every_s

@@ -33,10 +33,6 @@ POWER_Z = 2.486
 """1.645 + 0.841: a one-sided test at 5% that passes an equal canary four times in five."""
 
 
-class Uncountable(ValueError):
-    """What happened in a window can't be counted, now or later: nothing of it is evidence."""
-
-
 class UnitCounts(Record):
     """What one unit did in one arm. Counts are floats because a metrics server may answer NaN."""
 
@@ -203,10 +199,9 @@ class LiveEvidence(Record):
     """Most requests a second of both arms in any look of this rollout."""
     graded_until: float | None = None
     """What the next look asks for as `graded_since`."""
-    settled: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
-    """Champion and canary when a person resumed the stage: what their shares of the traffic and of the grades were by
-    then is settled."""
-    settled_both: float = 0
+    at_resume: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
+    """Champion and canary when a person resumed the stage: their shares of traffic and grades are tested from there."""
+    both_at_resume: float = 0
     label_digest: str = ""
     """Of what decided the grades."""
     readable: tuple[float, float] | None = None
@@ -237,7 +232,7 @@ class LiveEvidence(Record):
 
     def resumed(self) -> LiveEvidence:
         """Where a stage that was held goes on: harm goes on being proven, shares of the traffic are seen anew."""
-        return self.model_copy(update={"settled": (self.champion, self.canary), "settled_both": self.both})
+        return self.model_copy(update={"at_resume": (self.champion, self.canary), "both_at_resume": self.both})
 
 
 def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> LiveEvidence:
@@ -253,8 +248,8 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
         basis=before.basis,
         busiest_per_s=before.busiest_per_s,
         graded_until=tally.graded_until,
-        settled=before.settled,
-        settled_both=before.settled_both,
+        at_resume=before.at_resume,
+        both_at_resume=before.both_at_resume,
     )
     return evidence.model_copy(update={"basis": fixed_basis(evidence, policy)})
 

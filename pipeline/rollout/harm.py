@@ -13,8 +13,7 @@ from pipeline.core.storage import Record
 from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence
 from pipeline.rollout.latency import P99
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.sequences import proven
-from pipeline.rollout.shares import Ratio, enough, variance
+from pipeline.rollout.shares import Ratio, enough, proven, variance
 
 MIN_SILENT = 30
 """Requests to the canary, none of them answered, after which it is taken to be down."""

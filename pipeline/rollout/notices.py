@@ -1,18 +1,19 @@
-"""What people are told of a rollout without asking: one message to a webhook when somebody should know or decide.
-
-The record is the outbox (`pipeline.rollout.outbox`): its events say what is to be told. A message
-never quotes a prompt or the text of an error.
-"""
+"""What people are told without asking: one POST to a webhook, tried again by the next tick while the receiver is down.
+The rollout's events say what is to be told; no message quotes a prompt or the text of an error."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 from pipeline.core import layout
-from pipeline.core.storage import Store
-from pipeline.rollout.outbox import Notice, OutboxFolder, send
+from pipeline.core.storage import Record, Store
 from pipeline.rollout.record import TERMINAL, Phase, Proposal, RolloutEvent, read_events
 
+ANSWERS_WITHIN_S = 5.0
+MOST_LINES = 10
+"""Of one message; of more, the newest."""
 LONGEST_REASON = 300
 NOT_OBEYED_AFTER = 3
 """Ticks in a row in which the router did not read 0%, after which a person is told."""
@@ -37,18 +38,58 @@ def notices(events: Sequence[RolloutEvent]) -> list[Notice]:
     return result
 
 
+class Notice(NamedTuple):
+    """One line of a message. `epoch`: its place among all of them."""
+
+    epoch: int
+    text: str
+
+
+class Told(Record):
+    """The last epoch that was told."""
+
+    sent: int
+
+
 def due(store: Store, model_name: str) -> list[Notice]:
     """What was not told yet; where nothing ever was, of the latest rollout alone."""
-    events = read_events(store, model_name)
-    box = _box(model_name).read(store)
+    events, told = read_events(store, model_name), store.read(_mark(model_name), Told)
     opened = max((event.epoch for event in events if event.proposal is not None), default=1)
-    sent = opened - 1 if box is None else box.sent
+    sent = opened - 1 if told is None else told.sent
     return [notice for notice in notices(events) if notice.epoch > sent]
 
 
-def tell(store: Store, model_name: str, url: str, now: float) -> str:
-    """Send what is due, as one message; why that failed, or "". Takes a few seconds at the most, and never raises."""
-    return send(store, _box(model_name), lambda: due(store, model_name), url, now)
+def tell(store: Store, model_name: str, url: str) -> str:
+    """Send what is due, as one message; why that failed, or ""."""
+    try:
+        return send(store, _mark(model_name), due(store, model_name), url, "pt rollout history") if url else ""
+    except (OSError, ValueError) as error:  # no traffic waits for a message
+        return str(error)
+
+
+def send(store: Store, mark: str, waiting: Sequence[Notice], url: str, earlier: str) -> str:
+    """Post `{"text": ...}`, as Slack's incoming webhooks take it, and note at `mark` what was told; why that failed, or
+    "". The URL is a secret: only its host is named. `earlier`: the command that shows the rest."""
+    import httpx2
+
+    if not url or not waiting:
+        return ""
+    lines = [notice.text for notice in waiting[-MOST_LINES:]]
+    if left_out := len(waiting) - len(lines):
+        lines.insert(0, f"{left_out} earlier ones: {earlier}")
+    # Slack reads <!channel> and links out of a text; a person's reason is to stay what it is.
+    text = "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        return "NOTIFY_URL is no address of a web server. Give one that starts with https://."
+    try:
+        status = httpx2.post(url, json={"text": text}, timeout=ANSWERS_WITHIN_S, follow_redirects=False).status_code
+    except httpx2.HTTPError as error:
+        return f"{address.hostname} cannot be reached ({type(error).__name__})"
+    if status >= 300:
+        return f"{address.hostname} answered {status}"
+    store.write(mark, Told(sent=waiting[-1].epoch))
+    return ""
 
 
 def _words(event: RolloutEvent, before: Phase, proposal: Proposal, unread: int, by: str) -> str:
@@ -76,5 +117,5 @@ def _reason(event: RolloutEvent, by: str) -> str:
     return f"{sentence}{f' (by {by})' if by else ''}."
 
 
-def _box(model_name: str) -> OutboxFolder:
-    return OutboxFolder(layout.rollout(model_name), model_name, "pt rollout history")
+def _mark(model_name: str) -> str:
+    return layout.rollout(model_name, "notices.json")

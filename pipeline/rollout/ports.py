@@ -25,8 +25,8 @@ Projection = Callable[[RolloutState], None]
 """Makes a registry agree with the record; raises when the registry cannot be reached."""
 
 
-class Unwatched:
-    """Live metrics of somebody who does not look."""
+class NullMetrics:
+    """Live metrics that see nothing."""
 
     def look(self, split: Split, request: LookRequest) -> None:
         return None
@@ -37,13 +37,7 @@ def is_intact(model: ModelRef) -> bool:
     return folder.is_dir() and digest_dir(folder) == model.digest
 
 
-def nobody(now: float) -> str:
-    """Tells nobody."""
-    return ""
-
-
-def already_warm(model: ModelRef) -> str:
-    """Asks nothing of a slot."""
+def no_op(model: ModelRef) -> str:
     return ""
 
 
@@ -55,12 +49,12 @@ class RolloutPorts:
     model_name: str
     split: TrafficSplit
     project: Projection
-    metrics: LiveMetricsPort = Unwatched()  # noqa: RUF009 (it has no state)
+    metrics: LiveMetricsPort = NullMetrics()  # noqa: RUF009 (it has no state)
     intact: Callable[[ModelRef], bool] = is_intact
     """Whether a model's files still have their digest."""
-    notify: Callable[[float], str] = nobody
-    """Tells people what the record has to tell (notices.py), given the time; why that failed, or ""."""
-    warm: Callable[[ModelRef], str] = already_warm
+    notify: Callable[[], str] = str
+    """Tells people what the record has to tell (notices.py); why that failed, or ""."""
+    warm: Callable[[ModelRef], str] = no_op
     """Has a model's servers answer recent prompts before each weight; why they cannot, or "" (warm_up.py)."""
 
 

@@ -60,13 +60,13 @@ class RolloutCandidate(NamedTuple):
 def champion(store: Store, model_name: str) -> ChampionState | None:
     """The promoted model, or None while the base model serves."""
     state = read_state(store, model_name)
-    if state.champion is None:
+    if state.past.champion is None:
         return None
     return ChampionState(
-        model=state.champion.model,
-        version=state.champion.version,
-        promotions=state.promotions,
-        since=datetime.fromtimestamp(state.champion_since, UTC),
+        model=state.past.champion.model,
+        version=state.past.champion.version,
+        promotions=state.past.promotions,
+        since=datetime.fromtimestamp(state.past.champion_since, UTC),
     )
 
 
@@ -93,9 +93,8 @@ def propose(
         if refused := blocked(store, version) or _refusal(state, rollout, iteration, judged.verdict, digest):
             return ProposalResult(state=state, refused=refused)
         if state.supersedable and state.proposal is not None and version.version > state.proposal.version.version:
-            step = RolloutStep(
-                Phase.SUPERSEDED, f"a newer candidate passed: version {version.version}", successor=rollout
-            )
+            reason = f"a newer candidate passed: version {version.version}"
+            step = RolloutStep(phase=Phase.SUPERSEDED, reason=reason, successor=rollout)
             append(store, name, state, step_event(state, now, step))
             continue
         if waits := _in_the_way(state, now):
@@ -132,15 +131,15 @@ def on_hold(health: Health, iteration: str, accepted: str) -> str:
 def _refusal(state: RolloutState, rollout: str, iteration: Iteration, verdict: str, digest: str) -> str:
     if verdict != "PASS":
         return f"the verdict is {verdict}"
-    if rollout in state.finished:
-        return f"rollout {rollout} is over: {state.finished[rollout]}"
-    if digest in state.quarantined:
-        return f"model {digest[:12]} is quarantined: it was rolled back as version {state.quarantined[digest]}"
+    if rollout in state.past.finished:
+        return f"rollout {rollout} is over: {state.past.finished[rollout]}"
+    if digest in state.past.quarantined:
+        return f"model {digest[:12]} is quarantined: it was rolled back as version {state.past.quarantined[digest]}"
     if digest == iteration.champion.digest:
         return f"model {digest[:12]} is the champion already"
-    if iteration.champion.digest in state.quarantined:
+    if iteration.champion.digest in state.past.quarantined:
         return f"it was compared with {iteration.champion.digest[:12]}, which was rolled back"
-    if state.champion is not None and state.champion.model.digest != iteration.champion.digest:
+    if state.past.champion is not None and state.past.champion.model.digest != iteration.champion.digest:
         return f"it was compared with {iteration.champion.digest[:12]}, which is no longer the champion"
     return ""
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 from pipeline.recipe import Rollout
 from pipeline.rollout.grading import GOOD
 from pipeline.rollout.harm import QUALITY_SCALE
-from pipeline.rollout.sequences import proven
-from pipeline.rollout.shares import Ratio, enough, ratio, variance
+from pipeline.rollout.shares import Ratio, enough, proven, ratio, variance
 from pipeline.rollout.thumbs import LIKED
 from pipeline.traces.arrow import pc
 

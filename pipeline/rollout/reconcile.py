@@ -7,6 +7,7 @@ servers, and a weight that a person lowered is not raised again. Refuses to deci
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -14,10 +15,10 @@ from typing import NamedTuple
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.fold import fold
+from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState, read_events
 from pipeline.rollout.router import Split, TrafficSplit, Unsettled, asked_for
-from pipeline.rollout.servers import too_few
 from pipeline.rollout.tallies import drop_tallies
 
 
@@ -41,7 +42,7 @@ def reconcile(ports: RolloutPorts, now: float) -> Tick:
         drop_tallies(ports.store, ports.model_name, state)
     except (OSError, ValueError) as error:  # likewise: traffic has moved, the next tick tries again
         errors.append(f"audit: {error}")
-    if failed := ports.notify(now):
+    if failed := ports.notify():
         errors.append(f"notice: {failed}")
     return Tick(state=state, errors=tuple(errors))
 
@@ -53,7 +54,7 @@ def wanted_split(state: RolloutState, now: float) -> Split:
     promoted, weight = state.phase is Phase.PROMOTED, state.canary_weight
     return Split(
         rollout=proposal.rollout,
-        epoch=state.turn,
+        epoch=state.requested_epoch,
         champion=proposal.version.model if promoted else proposal.champion,
         champion_weight=100 - weight,
         canary=proposal.version.model if _loaded(state) else None,
@@ -98,11 +99,42 @@ def too_few_servers(split: TrafficSplit, proposal: Proposal, weight: int, busies
     return f"the slot of {proposal.version.model.digest[:12]} has {reason}" if reason else ""
 
 
+def servers_for(percent: float, champion_servers: int, busiest_per_s: float, requests_per_server: float | None) -> int:
+    """Servers that `percent` of the requests take, one at the least.
+
+    `champion_servers`: those that carry all requests now; 0 where that is not known. `busiest_per_s`: requests a second
+    of all production, 0 likewise. `requests_per_server`: requests a second that one server carries.
+    """
+    in_proportion = math.ceil(percent * champion_servers / 100)
+    by_load = math.ceil(busiest_per_s * percent / 100 / requests_per_server) if requests_per_server else 0
+    return max(1, in_proportion, by_load)
+
+
+def percent_of(policy: RolloutPolicy, weight: int) -> int:
+    """What the canary's slot is sized for at a weight: the last one leads to all requests."""
+    return 100 if weight >= policy.weight_at(len(policy.weights) - 1) else weight
+
+
+def too_few(policy: RolloutPolicy, weight: int, servers: int, champion_servers: int, busiest_per_s: float) -> str:
+    """Why a slot with so many servers is not given a weight, or ""."""
+    percent = percent_of(policy, weight)
+    needed = servers_for(percent, champion_servers, busiest_per_s, policy.requests_per_server)
+    if servers >= needed:
+        return ""
+    why = f"the champion has {champion_servers}" if champion_servers else "by its load"
+    if policy.requests_per_server and busiest_per_s:
+        why += (
+            f", and {busiest_per_s:,.1f} requests a second came at the busiest, of which a server carries "
+            f"{policy.requests_per_server:g} (rollout.requests_per_server)"
+        )
+    return f"{servers} of {needed} servers that {percent}% takes: {why}. Scale the canary's slot up"
+
+
 def _not_for(router: TrafficSplit, state: RolloutState, wanted: Split) -> str:
     """Why the canary's slot is not to get the weight that is asked for, or ""."""
     assert state.proposal is not None and wanted.canary is not None, "a weight is somebody's"
     return slot_of(router, wanted.canary).reason or too_few_servers(
-        router, state.proposal, wanted.canary_weight, state.evidence.busiest_per_s
+        router, state.proposal, wanted.canary_weight, state.watch.evidence.busiest_per_s
     )
 
 
@@ -128,7 +160,7 @@ def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None
         return
     reason = _not_for(router, state, wanted) if wanted.canary_weight > weight_now else ""
     if reason:  # asked for without more requests, so that its slot loads it; what it waits for is still to be asked for
-        waiting = {"epoch": state.turn - 1, "canary_weight": weight_now, "champion_weight": 100 - weight_now}
+        waiting = {"epoch": state.requested_epoch - 1, "canary_weight": weight_now, "champion_weight": 100 - weight_now}
         wanted = wanted.model_copy(update=waiting)
     if read != wanted:
         router.apply(wanted)
@@ -138,7 +170,7 @@ def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None
 
 def _surely_lower(state: RolloutState, wanted: Split) -> bool:
     """Whether the weight asked for is at most what can be in force, whatever that is."""
-    undone = state.phase is Phase.HELD and state.stage > state.settled
+    undone = state.phase is Phase.HELD and state.stage > state.confirmed_stage
     return wanted.canary_weight == 0 or undone
 
 
@@ -148,7 +180,7 @@ def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted:
     if asked is None or asked.rollout != wanted.rollout or asked.canary_weight >= wanted.canary_weight:
         return False
     if state.phase is Phase.SHIFTING:  # the rollout's own last split may be the one before
-        return asked.epoch >= state.turn or asked.canary_weight < state.left_weight
+        return asked.epoch >= state.requested_epoch or asked.canary_weight < state.weight_in_force
     return True
 
 

@@ -1,10 +1,5 @@
-"""The rollout's record: an append-only log of events in the store.
-
-One object per epoch, written create-if-absent, so whoever loses a race re-reads; nothing is ever changed. Owns what an
-event and the state are, and the guards that no rule can pass: no skipped stage, no traffic without the approval that
-the policy asks for, no supersession of a canary that is observed. Refuses to decide a step, to look at traffic or
-metrics, and to read a clock. What events add up to is fold.py's.
-"""
+"""The rollout's record: an append-only log of events, one object per epoch, written create-if-absent. `append` refuses
+a skipped stage, traffic without the approval that the policy asks for, and superseding a canary that is observed."""
 
 from __future__ import annotations
 
@@ -127,17 +122,13 @@ class LookResult(Record):
     """Name of the stage's tally by unit (tallies.py)."""
 
 
-class RolloutEvent(Record):
-    """One step: the phase and stage after it, why, and what it was decided on."""
+class RolloutStep(Record):
+    """What a rule decides of the active rollout: the phase and stage after it, why, and what it was decided on."""
 
-    epoch: int
-    at: float
-    rollout: str
     phase: Phase
-    stage: int = 0
     reason: str = ""
-    proposal: Proposal | None = None
-    """Opens a rollout."""
+    stage: int = -1
+    """-1: it stays at its stage."""
     look: LookResult | None = None
     """Evidence that counts from here on."""
     missed: bool = False
@@ -146,10 +137,10 @@ class RolloutEvent(Record):
     """It could not be seen yet: the next look begins where this one did."""
     unready: bool = False
     """No server of the canary's slot answered."""
-    raised: bool = False
-    """More of the traffic was on the canary than anybody decided."""
+    weight_raised_externally: bool = False
+    """More of the traffic was on the canary than the record asks for."""
     clock_went_back: bool = False
-    """The clock stood long before the end of what was looked at: looks go on from there."""
+    """The clock was far behind the end of what was looked at: looks go on from there."""
     weight: int | None = None
     """Percent on the canary at which it is held, where that is not what its stage asked for."""
     quarantine: bool = False
@@ -163,33 +154,20 @@ class RolloutEvent(Record):
     """Rollout of the candidate that took this one's place."""
 
 
-class RolloutStep(NamedTuple):
-    """What a rule decides of the active rollout, before it is an event."""
+class RolloutEvent(RolloutStep):
+    """One step on record."""
 
-    phase: Phase
-    reason: str
-    stage: int | None = None
-    """None: it stays at its stage."""
-    look: LookResult | None = None
-    missed: bool = False
-    unread: bool = False
-    unready: bool = False
-    raised: bool = False
-    clock_went_back: bool = False
-    weight: int | None = None
-    quarantine: bool = False
-    by: str = ""
-    action: Action | None = None
-    approval: ApprovalRecord | None = None
-    successor: str = ""
+    epoch: int
+    at: float
+    rollout: str
+    stage: int = 0
+    proposal: Proposal | None = None
+    """Opens a rollout."""
 
 
-class RolloutState(Record):
-    """What the log says: the champions so far, and the latest rollout of the model."""
+class PastRollouts(Record):
+    """The champions so far, and how the model's rollouts ended."""
 
-    epoch: int = 0
-    turn: int = 0
-    """Epoch at which phase, stage or held weight last changed: the one that traffic is asked for by."""
     champion: ModelVersion | None = None
     """The promoted version; None while the base model is the champion."""
     champion_since: float = 0.0
@@ -199,23 +177,12 @@ class RolloutState(Record):
     quarantined: dict[str, int] = Field(default_factory=dict[str, int])
     """Digest of each model that was rolled back, and its version."""
     finished: dict[str, Phase] = Field(default_factory=dict[str, Phase])
-    """How each rollout that is over ended."""
-    phase: Phase = Phase.IDLE
-    stage: int = 0
-    settled: int = -1
-    """Last stage whose weight was read back; -1 before the first."""
-    held_weight: int = 0
-    """Percent on the canary while it is held."""
-    left_weight: int = 0
-    """Percent on the canary that was in force when its stage was last asked for."""
-    offered: bool = False
-    """The router was asked for traffic to the canary."""
-    proposal: Proposal | None = None
-    approval: ApprovalRecord | None = None
-    cleared: bool = False
-    """A person resumed it before its first weight: what held it there is accepted."""
-    reason: str = ""
-    quarantine: bool = False
+    """How each rollout ended."""
+
+
+class StageWatch(Record):
+    """What was seen of the stage."""
+
     evidence: LiveEvidence = LiveEvidence()
     tally: str = ""
     """Name of the stage's tally by unit; empty before the first look."""
@@ -224,16 +191,46 @@ class RolloutState(Record):
     since: float = 0.0
     """When the stage's weight was read back."""
     judged_until: float = 0.0
-    """Until when this stage's looks count towards its dwell: the slower of requests and grades."""
+    """Until when this stage's looks count towards its dwell: the earlier of requests and grades."""
+    watched_until: float = 0.0
+    """End of what was looked at, usable or not."""
     looks: int = 0
+    """Of this rollout."""
     misses: int = 0
     """Looks in a row that saw nothing usable."""
     unready: int = 0
     """Looks in a row at which no server of the canary's slot answered."""
-    raised: int = 0
-    """How often in this stage more traffic was on the canary than anybody decided."""
-    watched_until: float = 0.0
-    """End of what was looked at, usable or not."""
+    weight_raised_externally: int = 0
+    """How often in this stage more of the traffic was on the canary than the record asked for."""
+
+    @property
+    def dwell_s(self) -> float:
+        """Time that counts: covered by metrics, and not newer than the newest complete grades."""
+        return max(0.0, min(self.covered_s, self.judged_until - self.since))
+
+
+class RolloutState(Record):
+    """What the log says of the latest rollout of the model, and of those before it."""
+
+    epoch: int = 0
+    requested_epoch: int = 0
+    """Epoch at which phase, stage or held weight last changed: traffic is asked for under it."""
+    past: PastRollouts = PastRollouts()
+    phase: Phase = Phase.IDLE
+    stage: int = 0
+    confirmed_stage: int = -1
+    """Last stage whose weight was read back; -1 before the first."""
+    weight_in_force: int = 0
+    """Percent on the canary when its stage was last asked for, or while it is held."""
+    offered: bool = False
+    """The router was asked for traffic to the canary."""
+    proposal: Proposal | None = None
+    approval: ApprovalRecord | None = None
+    cleared: bool = False
+    """A person resumed it before its first weight: what held it there is accepted."""
+    reason: str = ""
+    quarantine: bool = False
+    watch: StageWatch = StageWatch()
 
     @property
     def rollout(self) -> str:
@@ -244,14 +241,11 @@ class RolloutState(Record):
         return self.phase not in TERMINAL and self.phase is not Phase.IDLE
 
     @property
-    def dwell_s(self) -> float:
-        """Time of this stage that counts: covered by metrics, and not newer than the newest complete grades."""
-        return max(0.0, min(self.covered_s, self.judged_until - self.since))
-
-    @property
-    def settled_weight(self) -> int:
+    def confirmed_weight(self) -> int:
         """Percent on the canary that was last read back as asked for."""
-        return self.proposal.policy.weight_at(self.settled) if self.proposal and self.settled >= 0 else 0
+        return (
+            self.proposal.policy.weight_at(self.confirmed_stage) if self.proposal and self.confirmed_stage >= 0 else 0
+        )
 
     @property
     def canary_weight(self) -> int:
@@ -259,23 +253,26 @@ class RolloutState(Record):
         assert self.proposal is not None, "no rollout, no weight"
         if self.phase in (Phase.SHIFTING, Phase.OBSERVING):
             return self.proposal.policy.weight_at(self.stage)
-        return self.held_weight if self.phase is Phase.HELD else 0
+        return self.weight_in_force if self.phase is Phase.HELD else 0
+
+    @property
+    def waits_for_approval(self) -> bool:
+        return self.phase is Phase.GATED and self.proposal is not None and self.proposal.policy.needs_approval
 
     @property
     def supersedable(self) -> bool:
-        """Whether a newer candidate may take its place: nothing is being learned at its weight, which is at most the
-        first. A rollout that is being observed goes on, or a candidate each night would end every dwell."""
-        if self.proposal is None:
-            return False
-        held = self.phase is Phase.HELD and self.held_weight <= self.proposal.policy.weights[0]
-        return self.phase in BEFORE_TRAFFIC or held
+        """Whether a newer candidate may take its place: before traffic, or held at its first weight at the most. A
+        rollout that is being observed goes on, or a candidate each night would end every dwell."""
+        if self.phase is not Phase.HELD or self.proposal is None:
+            return self.phase in BEFORE_TRAFFIC
+        return self.weight_in_force <= self.proposal.policy.weights[0]
 
     @property
     def warm_until(self) -> float:
         """Until when the champion before the promoted one stays loaded; 0 unless the rollout ended in a promotion."""
         if self.phase is not Phase.PROMOTED or self.proposal is None:
             return 0.0
-        return self.champion_since + self.proposal.policy.keep_warm_s
+        return self.past.champion_since + self.proposal.policy.keep_warm_s
 
 
 def read_events(store: Store, model_name: str) -> list[RolloutEvent]:
@@ -293,7 +290,7 @@ def append(store: Store, model_name: str, state: RolloutState, event: RolloutEve
     assert event.epoch == state.epoch + 1, f"epoch {event.epoch} does not follow {state.epoch}"
     assert event.phase in LEGAL[state.phase], f"{state.phase} does not lead to {event.phase}"
     assert (event.proposal is not None) == (event.phase is Phase.PROPOSED), "a proposal opens a rollout"
-    assert event.phase is not Phase.SHIFTING or event.stage <= state.settled + 1, "a stage was skipped"
+    assert event.phase is not Phase.SHIFTING or event.stage <= state.confirmed_stage + 1, "a stage was skipped"
     assert event.phase is not Phase.SUPERSEDED or state.supersedable, "a canary with evidence is not superseded"
     assert (event.approval is None) or fits(state.proposal, event.approval), "an approval of something else"
     if event.phase in (Phase.APPROVED, Phase.SHIFTING) and state.proposal is not None:
@@ -318,8 +315,9 @@ def approval_of(proposal: Proposal, by: str) -> ApprovalRecord:
 
 def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEvent:
     """The event that follows `state` within its rollout."""
-    decided = step._replace(stage=state.stage if step.stage is None else step.stage)._asdict()
-    return RolloutEvent.model_validate({"epoch": state.epoch + 1, "at": now, "rollout": state.rollout, **decided})
+    stage = state.stage if step.stage < 0 else step.stage
+    own = {"epoch": state.epoch + 1, "at": now, "rollout": state.rollout, "stage": stage}
+    return RolloutEvent.model_validate({**dict(step), **own})
 
 
 def _name(model_name: str, epoch: int) -> str:

@@ -1,9 +1,5 @@
-"""A share (right answers of graded ones, errors of requests) of one arm, with what its variance between users needs.
-
-A user comes back and brings requests that resemble each other, so a share is a ratio estimator over users. Its variance
-is the jackknife's, which for users of equal size is the sum of squared residuals times C / (C - 1), and is not fooled
-by one user with half of the traffic. Refuses to know what is counted.
-"""
+"""A share of one arm (right answers of graded ones, errors of requests), its variance between users by the jackknife
+(who comes back brings requests that resemble each other), and a test of it that may be taken at every look."""
 
 from __future__ import annotations
 
@@ -50,11 +46,11 @@ def ratio(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> Ratio:
         hits=float(hits.sum()),
         trials=total,
         units=float((trials > 0).sum()),
-        squares=float(((total * pulls(hits, trials)) ** 2).sum()),
+        squares=float(((total * jackknife_influence(hits, trials)) ** 2).sum()),
     )
 
 
-def pulls(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> NDArray[np.float64]:
+def jackknife_influence(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> NDArray[np.float64]:
     """By how much the share would fall without each unit; needs trials. Shape (units,)."""
     total = trials.sum()
     residual = hits - hits.sum() / total * trials
@@ -86,3 +82,16 @@ def design_effect(ratio: Ratio, unit: Unit) -> float:
 def enough(ratio: Ratio, unit: Unit, trials: float) -> bool:
     """Whether there are that many trials, and the users that a variance between users takes."""
     return ratio.trials >= trials and (unit == "request" or ratio.units >= MIN_USERS)
+
+
+def proven(excess: float, variance: float, alpha: float, scale: float) -> bool:
+    """Whether a running estimate with this variance proves its mean to be above zero: a one-sided normal-mixture
+    confidence sequence (arXiv 2103.06476), asymptotic, so it wants counts in the tens.
+
+    Over all looks together it is wrong with probability at most `alpha`; sharpest for means of about `scale`. Without a
+    variance, or with an infinite one, nothing is proven.
+    """
+    if not 0 < variance < math.inf:
+        return False
+    ratio = scale**2 / variance
+    return excess > math.sqrt(variance * 2 * (1 + 1 / ratio) * math.log(1 + math.sqrt(1 + ratio) / (2 * alpha)))

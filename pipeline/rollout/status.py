@@ -12,8 +12,8 @@ from typing import assert_never
 from pipeline.core.estimate import Z95, Estimate
 from pipeline.core.storage import Record
 from pipeline.rollout.advance import wanted_graded
+from pipeline.rollout.comparability import blind_spots
 from pipeline.rollout.decision import decisions
-from pipeline.rollout.doubt import blind_spots
 from pipeline.rollout.evidence import ArmSums
 from pipeline.rollout.fold import fold
 from pipeline.rollout.policy import RolloutPolicy
@@ -116,31 +116,31 @@ def status(
     version, policy = state.proposal.version, state.proposal.policy
     looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
     by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
-    lasting = [e.by for e in by_people if e.epoch == state.turn or e.phase is Phase.ROLLING_BACK]
+    lasting = [e.by for e in by_people if e.epoch == state.requested_epoch or e.phase is Phase.ROLLING_BACK]
     return bare.model_copy(
         update={
             "rollout": state.rollout,
             "candidate": Candidate(version=version.version, digest=version.model.digest, iteration=version.iteration),
-            "since": events[state.turn - 1].at,
+            "since": events[state.requested_epoch - 1].at,
             "by": lasting[0] if lasting else "",
             "stage": state.stage,
             "weights": tuple(policy.weight_at(stage) for stage in range(len(policy.weights))),
             "weight": state.canary_weight,
             "router": split.canary_weight if isinstance(split, Split) and split.rollout == state.rollout else None,
             "reason": state.reason,
-            "looks": state.looks,
+            "looks": state.watch.looks,
             "last_look": looked[-1].reason if looked else "",
             "last_look_at": looked[-1].at if looked else None,
-            "dwell_s": state.dwell_s,
+            "dwell_s": state.watch.dwell_s,
             "wanted_dwell_s": policy.dwell_s[state.stage],
             "wanted_graded": _wanted(state),
-            "slow_over_s": state.evidence.slow_over_s,
-            "canary": _arm(state.evidence.canary, policy),
-            "champion": _arm(state.evidence.champion, policy),
+            "slow_over_s": state.watch.evidence.slow_over_s,
+            "canary": _arm(state.watch.evidence.canary, policy),
+            "champion": _arm(state.watch.evidence.champion, policy),
             "gate": state.proposal.reasons if state.phase is Phase.GATED and policy.needs_approval else (),
             "waits_for": _waits_for(state) if bare.routed else _without_router(state),
-            "cannot_see": blind_spots(state.evidence, policy) if state.active else (),
-            "readable": state.evidence.readable,
+            "cannot_see": blind_spots(state.watch.evidence, policy) if state.active else (),
+            "readable": state.watch.evidence.readable,
             "decisions": decisions(state, now),
         }
     )
@@ -174,7 +174,7 @@ def _share(ratio: Ratio) -> float | None:
 def _wanted(state: RolloutState) -> int:
     assert state.proposal is not None, "without a rollout there is nothing to wait for"
     policy = state.proposal.policy
-    return wanted_graded(state.evidence, policy, policy.weight_at(state.stage))
+    return wanted_graded(state.watch.evidence, policy, policy.weight_at(state.stage))
 
 
 def _without_router(state: RolloutState) -> str:
@@ -195,8 +195,8 @@ def _waits_for(state: RolloutState) -> str:
         case Phase.SHIFTING:
             return f"the router to read {state.canary_weight}%"
         case Phase.OBSERVING:
-            seconds = max(0.0, policy.dwell_s[state.stage] - state.dwell_s)
-            graded = max(0.0, _wanted(state) - state.evidence.canary.graded)
+            seconds = max(0.0, policy.dwell_s[state.stage] - state.watch.dwell_s)
+            graded = max(0.0, _wanted(state) - state.watch.evidence.canary.graded)
             return f"the next look, and {seconds:.0f} s with metrics and {graded:.0f} graded canary requests more"
         case Phase.HELD:
             return "a person: resume or abort it"

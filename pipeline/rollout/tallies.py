@@ -30,7 +30,7 @@ def read_tally(store: Store, model_name: str, name: str) -> StageTally | None:
 
 def drop_tallies(store: Store, model_name: str, state: RolloutState) -> None:
     """Remove what no later event can name: all of them once the rollout is over, else those before the one in use."""
-    kept = state.tally if state.active else ""
+    kept = state.watch.tally if state.active else ""
     for path in store.path(layout.rollout(model_name, "tallies")).glob("[0-9]*.json"):
         old = int(path.name.split("-")[0]) < int(kept.split("-")[0]) if kept else not state.active
         if old:

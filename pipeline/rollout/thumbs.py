@@ -1,7 +1,7 @@
 """Grades by what users say, where neither a reference nor a judge grades: liked, not liked, or nobody said.
 
 Few users say anything, and those who do differ from the others: an answer that nobody rated counts as one without a
-grade, so that the share of rated answers is compared between the arms as every share of grades is (doubt.py). An answer
+grade, so that the share of rated answers is compared between the arms as every share of grades is . An answer
 is waited for so long and no longer. Refuses to guess what the silent ones think.
 """
 

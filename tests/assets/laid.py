@@ -57,9 +57,9 @@ class Laid:
     def begin(self, data: str = "data") -> Iteration:
         """The next iteration over the champion of now, with what its first stage leaves."""
         state = self.world.state
-        champion = state.champion.model if state.champion else BASE
+        champion = state.past.champion.model if state.past.champion else BASE
         # The same inputs as of the world's proposals, so the same id.
-        iteration = identify(state.promotions, NAME, champion, DatasetRef(uri="d", rows=70, digest=data), "recipe")
+        iteration = identify(state.past.promotions, NAME, champion, DatasetRef(uri="d", rows=70, digest=data), "recipe")
         file = FileReport(name="f", sha256="f", bytes=1, seen=100, admitted=80, rejected={Reason.CONSENT: 20})
         day = DayReport(
             day=DAY, rules="r", digest="d", files=(file,), seen=100, admitted=80, rejected={Reason.CONSENT: 20}

@@ -86,7 +86,7 @@ class Place:
         assert append(store, NAME, read_state(store, NAME), first)
         for phase in (Phase.GATED, Phase.SHIFTING, Phase.OBSERVING, Phase.PROMOTED):
             state = read_state(store, NAME)
-            assert append(store, NAME, state, step_event(state, seconds, RolloutStep(phase, "")))
+            assert append(store, NAME, state, step_event(state, seconds, RolloutStep(phase=phase, reason="")))
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from assets.warm_up import warmed
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rollout
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.gateway.slots import ServedSlot
+from pipeline.rollout.gateway.tables import ServedSlot
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, RolloutEvent, RolloutStep, append, step_event
 from pipeline.serving.served_names import served_name
@@ -53,7 +53,9 @@ def test_a_canary_that_starts_again_is_warm_before_its_users(iterations: Iterati
 
     def step(phase: Phase) -> None:
         state = read_state(store, "arithmetic")
-        assert append(store, "arithmetic", state, step_event(state, 2.0, RolloutStep(phase, "a step", stage=0)))
+        assert append(
+            store, "arithmetic", state, step_event(state, 2.0, RolloutStep(phase=phase, reason="a step", stage=0))
+        )
 
     step(Phase.ROLLING_BACK)  # of the iteration's own candidate
     step(Phase.ABORTED)

@@ -62,7 +62,7 @@ class Place:
     def propose(self, digest: str, number: int) -> None:
         state = self.world.state
         self.world.propose(digest, number=number)
-        iteration = iteration_over(state.champion.model if state.champion else BASE, state.promotions)
+        iteration = iteration_over(state.past.champion.model if state.past.champion else BASE, state.past.promotions)
         self.store.write(iteration.path("model_version.json"), version_of(digest, number, iteration))
         conclude(self.store, iteration, "rollout", f"version {number}")
 

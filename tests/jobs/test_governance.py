@@ -226,7 +226,7 @@ def test_a_canary_that_is_blocked_loses_its_traffic_at_once(world: World, capsys
     place.propose(world.first)
     state = read_state(place.store, "demo")
     for phase in (Phase.GATED, Phase.SHIFTING, Phase.OBSERVING):
-        append(place.store, "demo", state, step_event(state, 1.0, RolloutStep(phase, "")))
+        append(place.store, "demo", state, step_event(state, 1.0, RolloutStep(phase=phase, reason="")))
         state = read_state(place.store, "demo")
     router = LocalRouter(place.store, "demo")
     router.apply(wanted_split(state, 0.0))

@@ -43,7 +43,9 @@ def rolled_out(store: Store, number: int, *phases: Phase) -> Iteration:
     assert append(store, "desk", state, event)
     for phase in (*WAY, *phases):
         state = read_state(store, "desk")
-        assert append(store, "desk", state, step_event(state, float(number), RolloutStep(phase, "a step", stage=0)))
+        assert append(
+            store, "desk", state, step_event(state, float(number), RolloutStep(phase=phase, reason="a step", stage=0))
+        )
     return iteration
 
 

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.rollout.gateway.counters import Counts
-from pipeline.rollout.gateway.exposition import PREFIX, families
-from pipeline.rollout.gateway.state import GatewayState
+from pipeline.rollout.gateway.counters import PREFIX, Counts, GatewayState, families
 from pipeline.rollout.prometheus import FINISHED, LATENCY
 
 from .manifests import MANIFESTS

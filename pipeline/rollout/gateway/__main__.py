@@ -21,8 +21,7 @@ from pipeline.core.redaction import guard_output
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.app import create
 from pipeline.rollout.gateway.counters import forget_counts
-from pipeline.rollout.gateway.lock import GatewayAddress, held_lock
-from pipeline.rollout.gateway.settings import GatewaySettings
+from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, held_lock
 
 GRACE_S = 30
 """That answers under way have at the end of a worker."""

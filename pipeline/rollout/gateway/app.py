@@ -24,16 +24,13 @@ from pipeline.core.processes import die_with_parent
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.asked import BadRequest
 from pipeline.rollout.gateway.caller import Caller
-from pipeline.rollout.gateway.counters import Counters, read_counts
+from pipeline.rollout.gateway.counters import CONTENT_TYPE, Counters, GatewayState, SlotReport, exposition, read_counts
 from pipeline.rollout.gateway.door import Door
-from pipeline.rollout.gateway.exposition import CONTENT_TYPE, exposition
 from pipeline.rollout.gateway.feedback import FeedbackRecorder
+from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.proxy import Proxy
-from pipeline.rollout.gateway.recorder import Recorder
-from pipeline.rollout.gateway.settings import GatewaySettings
-from pipeline.rollout.gateway.slots import ListedSlots, SlotTable, read_slots, slots_of_names
-from pipeline.rollout.gateway.split_file import SplitWatch
-from pipeline.rollout.gateway.state import GatewayState, SlotReport
+from pipeline.rollout.gateway.spans import Recorder
+from pipeline.rollout.gateway.tables import ListedSlots, SlotTable, SplitWatch, read_slots, slots_of_names
 
 REFRESH_S = 1.0
 """Between two looks at the slots."""

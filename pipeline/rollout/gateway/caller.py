@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from pipeline.rollout.gateway.asked import BadRequest
 from pipeline.rollout.gateway.door import LOOPBACK, host_name
-from pipeline.rollout.gateway.settings import MOST_BODY_BYTES
+from pipeline.rollout.gateway.process import MOST_BODY_BYTES
 from pipeline.rollout.gateway.spans import Served
 from pipeline.rollout.gateway.upstream import SlotFailed
 from pipeline.rollout.router import Arm

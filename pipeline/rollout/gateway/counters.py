@@ -1,17 +1,18 @@
-"""What each worker has served, recorded and has in flight: a few integers in a file that it maps into its memory.
-
-A worker that is killed leaves its counts behind, so what it served and never recorded shows.
-"""
+"""What each worker has served, recorded and has in flight, in a file that it maps into its memory (a worker that is
+killed leaves its counts behind), and the gateway's state for GET /-/split and, as Prometheus's text, GET /-/metrics."""
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.core import layout
 from pipeline.core.processes import process_start
 from pipeline.core.storage import Record, Store
+from pipeline.rollout.router import Split
 
 SERVED, RECORDED, BREAKER_OPEN, IN_FLIGHT = range(4)
 """Places of the counts; those from IN_FLIGHT on are of the slots, in the order of their table."""
@@ -27,7 +28,7 @@ class Counts(Record):
     recorded: int
     """Of those, the ones whose spans are in a file."""
     breakers_open: int
-    """Workers that spare the canary a try at the moment."""
+    """Workers whose circuit breaker of the canary is open."""
     in_flight: tuple[int, ...]
     """By slot."""
     workers: int
@@ -78,3 +79,76 @@ def forget_counts(store: Store, model_name: str) -> None:
 
 def _folder(store: Store, model_name: str) -> Path:
     return store.path(layout.gateway(model_name, "counts"))
+
+
+class SlotReport(Record):
+    """One slot and the requests that it is answering."""
+
+    digest: str
+    url: str
+    name: str
+    in_flight: int
+
+
+class GatewayState(Record):
+    """Of the worker that answered; its counts are of all workers."""
+
+    split: Split | None
+    """That requests are routed by: the champion alone once the lease has ended."""
+    expired: bool
+    """Whether the lease has ended: no tick renewed it."""
+    refused: str
+    """Why the split that was applied last is not in force; "" where it is."""
+    slots: tuple[SlotReport, ...]
+    slots_fault: str
+    """Why the slots cannot be read anew, or which servers are none; "" otherwise."""
+    counts: Counts
+    pid: int
+    """Of the supervisor: SIGHUP to it restarts the workers one by one."""
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PREFIX = "preference_tuning_gateway_"
+
+
+class MetricFamily(NamedTuple):
+    """One metric: its kind, what it says, and its values by slot; "" where it is of the whole gateway."""
+
+    name: str
+    kind: str
+    help: str
+    values: dict[str, float]
+
+
+def families(state: GatewayState) -> list[MetricFamily]:
+    """Every metric that the gateway has, in a fixed order."""
+    counts, weight = state.counts, state.split.canary_weight if state.split is not None else 0
+    rows = (
+        ("served_total", "counter", "Answers that callers got, errors included.", counts.served),
+        ("recorded_total", "counter", "Of the served answers, those whose spans are in a file.", counts.recorded),
+        ("canary_weight_percent", "gauge", "Share of the traffic that the split in force gives to the canary.", weight),
+        (
+            "lease_ended",
+            "gauge",
+            "1 where the split's lease was not renewed: the champion serves alone.",
+            state.expired,
+        ),
+        ("breakers_open", "gauge", "Workers whose circuit breaker of the canary is open.", counts.breakers_open),
+        ("workers", "gauge", "Workers that are alive.", counts.workers),
+    )
+    in_flight = {slot.name: float(slot.in_flight) for slot in state.slots}
+    return [
+        *(MetricFamily(f"{PREFIX}{name}", kind, help, {"": float(value)}) for name, kind, help, value in rows),
+        MetricFamily(f"{PREFIX}in_flight", "gauge", "Requests that a slot is answering.", in_flight),
+    ]
+
+
+def exposition(state: GatewayState, model: str) -> str:
+    """Prometheus's text format 0.0.4: the sums over all workers, each series with the label `model`."""
+    lines: list[str] = []
+    for family in families(state):
+        lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]
+        for slot, value in family.values.items():
+            labels = {"model": model, **({"slot": slot} if slot else {})}
+            lines.append(f"{family.name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels.items())}}} {value:.0f}")
+    return "\n".join(lines) + "\n"

@@ -23,9 +23,8 @@ from pipeline.core.storage import Store
 from pipeline.core.unfinished import append
 from pipeline.rollout.gateway.asked import BadRequest
 from pipeline.rollout.gateway.counters import read_counts
-from pipeline.rollout.gateway.recorder import FLUSH_S
 from pipeline.rollout.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end, written_at
-from pipeline.rollout.gateway.spans import RECORDED_AT, otlp_attributes
+from pipeline.rollout.gateway.spans import FLUSH_S, RECORDED_AT, otlp_attributes
 from pipeline.traces.rows import Score
 from pipeline.traces.scores import Meanings
 from pipeline.traces.sources import otlp

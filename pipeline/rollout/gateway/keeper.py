@@ -16,7 +16,7 @@ from typing import NamedTuple, Self
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
-from pipeline.rollout.gateway.slots import ServedSlot, write_slots
+from pipeline.rollout.gateway.tables import ServedSlot, write_slots
 from pipeline.serving.served_names import served_name
 from pipeline.serving.slots import ModelSlot, model_slot
 

@@ -1,7 +1,7 @@
 """The rollout's metrics from what the gateway recorded: requests, errors, latencies and grades, by unit and arm.
 
 A request counts for the arm that it was sent to, whoever answered. What the caller pinned is no evidence; what switched
-models within a conversation is not graded. Owns the counting; whoever grades is handed in.
+models within a conversation is not graded, nor what the gates of the traces stage would not admit.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import reduce
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
@@ -18,14 +22,16 @@ from pipeline.recipe.traces import Traces
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts
 from pipeline.rollout.gateway.counters import read_counts
 from pipeline.rollout.gateway.feedback import scores_since
-from pipeline.rollout.gateway.readable import readable
-from pipeline.rollout.gateway.recorder import FLUSH_S
 from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
+from pipeline.rollout.gateway.spans import FLUSH_S
 from pipeline.rollout.grading import GRADES, PENDING, Grading, ServedAnswer
 from pipeline.rollout.latency import Latencies
 from pipeline.rollout.router import Arm, Split
-from pipeline.traces.batch import REFERENCE_KEY
-from pipeline.traces.erased import forgotten
+from pipeline.traces.arrow import pc
+from pipeline.traces.batch import REFERENCE_KEY, BatchBuilder
+from pipeline.traces.erased import Forgotten, forgotten
+from pipeline.traces.gates import GateRules, confidential, consent, erased, region
+from pipeline.traces.rows import Trace
 from pipeline.traces.scores import Meanings
 
 WATERMARK_S = 2 * FLUSH_S
@@ -34,13 +40,6 @@ GRADED_SHARE = 0.95
 """Of what can be graded, by either arm: until when this much is, grades are complete."""
 EDGES_S = (*(round(1e-3 * 1.02**step, 9) for step in range(760)), math.inf)
 """Of the histogram of latencies: 1 ms to 56 minutes, each 2% above the one before."""
-
-
-class RecordingGap(NamedTuple):
-    """Answers that callers got, and those of them that are in the span files; a killed worker makes a difference."""
-
-    served: int
-    recorded: int
 
 
 class SpanMetrics:
@@ -80,7 +79,8 @@ class SpanMetrics:
             may_read = readable(answered, self._traces, forgotten(self._store), request.now)
             allowed = [row for row, is_readable in zip(answered, may_read, strict=True) if is_readable]
         graded_until = self._graded(allowed, arms, until, request.now)
-        if gap := self.gap().served - self.gap().recorded:
+        counts = read_counts(self._store, self._model_name)  # a killed worker makes a difference
+        if gap := counts.served - counts.recorded:
             self._log(f"gateway: {gap} answers were served and are not in the spans")
         return LiveMetrics(
             champion=arms["champion"].look(),
@@ -91,11 +91,6 @@ class SpanMetrics:
             label_digest=self._grading.digest,
             readable=(_share_of(allowed, answered, "champion"), _share_of(allowed, answered, "canary")),
         )
-
-    def gap(self) -> RecordingGap:
-        """Since the gateway's start; what is just being written counts too."""
-        counts = read_counts(self._store, self._model_name)
-        return RecordingGap(counts.served, counts.recorded)
 
     def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float, now: float) -> float:
         """Count the grades of answers; returns until when those of both arms are complete."""
@@ -185,3 +180,31 @@ def _complete(graded: Sequence[tuple[RecordedRequest, str]], until: float) -> fl
         if done[count - 1] >= GRADED_SHARE * count:
             return until if count == len(graded) else math.nextafter(graded[count][0].at, 0)
     return math.nextafter(graded[0][0].at, 0) if graded else until
+
+
+def readable(rows: Sequence[RecordedRequest], settings: Traces, forgotten: Forgotten, now: float) -> list[bool]:
+    """Of each request."""
+    if not rows:
+        return []
+    batch, _ = BatchBuilder(settings, "gateway").batch([_trace(n, row) for n, row in enumerate(rows)])
+    rules = GateRules(settings, datetime.fromtimestamp(now, UTC), forgotten)
+    objections = reduce(pc.or_, (gate(batch, rules) for gate in (erased, consent, region, confidential)))
+    positions = set(batch["line"].filter(pc.invert(pc.fill_null(objections, True))).to_pylist())
+    return [n in positions for n in range(len(rows))]
+
+
+def _trace(position: int, row: RecordedRequest) -> Trace:
+    """What the gates go by, without its texts."""
+    user = row.marks.get("user.id")
+    return Trace(
+        trace_id="",
+        observation_id="",
+        timestamp=datetime.fromtimestamp(row.at, UTC),
+        model="",
+        user_id=None if user is None else str(user),
+        session_id=None,
+        messages=[],
+        completion="",
+        line=position,
+        metadata=msgspec.json.encode(row.marks).decode(),
+    )

@@ -1,33 +1,105 @@
-"""A gateway that runs while a block does: started as processes of this machine, awaited, ended with all of them."""
+"""What one gateway is started with, the lock that a running one holds with its address (the kernel drops it with the
+process), and a gateway that runs while a block does."""
 
 from __future__ import annotations
 
+import fcntl
 import sys
+import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from pipeline.core import layout
-from pipeline.core.storage import Store, write_atomically
-from pipeline.rollout.gateway.lock import running_address
-from pipeline.rollout.gateway.settings import GatewaySettings
+from pipeline.core.storage import Record, Store, write_atomically
 from pipeline.serving.ports import held_port
 from pipeline.serving.server_process import server_process
+
+TAKE_S = 5.0
+"""That a gateway tries to get the lock: readers hold it for a moment."""
+_LOCK, _ADDRESS = "lock", "address.json"
+
+
+class GatewayAddress(Record):
+    """Where the gateway that holds the lock listens."""
+
+    url: str
+    """Root, without `/v1`."""
+    pid: int
+    """Of the supervisor: SIGHUP restarts the workers one by one."""
+
+
+@contextmanager
+def held_lock(folder: Path) -> Generator[Callable[[GatewayAddress], object]]:
+    """Hold the lock of a model's gateway, and publish its address. Raises ValueError where another one holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / _LOCK).open("a") as handle:
+        deadline = time.monotonic() + TAKE_S
+        while not _locked(handle.fileno(), fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise ValueError(f"Another gateway runs for {folder.parent.name}. End it, or use that one.")
+            time.sleep(0.05)
+        address = folder / _ADDRESS
+        address.unlink(missing_ok=True)
+        yield lambda listening: write_atomically(address, listening.model_dump_json())
+
+
+def running_address(folder: Path) -> GatewayAddress | None:
+    """Where the gateway listens that holds the lock; None where nobody does. Raises OSError while it is starting."""
+    try:
+        with (folder / _LOCK).open("rb") as handle:
+            if _locked(handle.fileno(), fcntl.LOCK_SH):
+                return None
+        return GatewayAddress.model_validate_json((folder / _ADDRESS).read_bytes())
+    except FileNotFoundError as error:
+        if error.filename is not None and str(error.filename).endswith(_LOCK):
+            return None
+        raise OSError(f"The gateway of {folder.parent.name} has only begun to start. Ask again.") from error
+
+
+def _locked(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+MOST_BODY_BYTES = 8 << 20
+"""Of a request: a conversation of a million tokens has some four."""
+
+
+class GatewaySettings(Record):
+    """One model's gateway. Its split and its slots are files below `root` (core/layout.py), read while it runs."""
+
+    root: str
+    """The data root."""
+    model_name: str
+    """Names the rollout; callers may ask for any model."""
+    port: int = Field(ge=0, le=65_535)
+    """On 127.0.0.1; 0: one that is free."""
+    workers: PositiveInt = 1
+    """Processes that share the port."""
+    record: Literal["text", "operations"] = "text"
+    """`operations`: spans hold no text, no user and no metadata."""
+    trust_user_header: bool = True
+    """Whether `x-user-id` and `x-rollout-arm` are believed."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names that callers may reach it by, besides this machine's own."""
+    slot_urls: tuple[str, ...] = ()
+    """Root URLs of servers that say themselves what they serve (`<model>@<digest12>`); (): the slot file says it."""
+    timeout_s: PositiveFloat = 600.0
+    """Longest silence of a slot."""
+
 
 START_TIMEOUT_S = 60.0
 
 
-class RunningGateway:
-    """A gateway that answers."""
-
-    def __init__(self, url: str, pid: int) -> None:
-        self.url = url
-        """Root, without `/v1`."""
-        self.pid = pid
-        """Of its supervisor: SIGHUP restarts the workers one by one."""
-
-
 @contextmanager
-def running_gateway(settings: GatewaySettings, log: Callable[[str], None]) -> Generator[RunningGateway]:
+def running_gateway(settings: GatewaySettings, log: Callable[[str], None]) -> Generator[GatewayAddress]:
     """Serve until the block ends. Raises RuntimeError, with what the gateway wrote, when it does not start: another one
     runs for this model, or somebody has the port."""
     store = Store(settings.root)
@@ -46,4 +118,4 @@ def running_gateway(settings: GatewaySettings, log: Callable[[str], None]) -> Ge
         if address is None or address.url != url:
             raise process.failure(f"does not listen at {url}: another server does")
         log(f"gateway: {url}/v1 answers for {settings.model_name}")
-        yield RunningGateway(url, address.pid)
+        yield address

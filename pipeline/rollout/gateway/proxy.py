@@ -8,23 +8,87 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
 from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, RoutedUnit
-from pipeline.rollout.gateway.breaker import Breaker
 from pipeline.rollout.gateway.caller import Caller
-from pipeline.rollout.gateway.conversations import Conversations
 from pipeline.rollout.gateway.counters import BREAKER_OPEN, IN_FLIGHT, SERVED, SLOTS, Counters
-from pipeline.rollout.gateway.recorder import Recorder
-from pipeline.rollout.gateway.settings import GatewaySettings
-from pipeline.rollout.gateway.slots import ServedSlot, SlotTable
-from pipeline.rollout.gateway.spans import Served, Try
-from pipeline.rollout.gateway.split_file import SplitWatch
+from pipeline.rollout.gateway.process import GatewaySettings
+from pipeline.rollout.gateway.spans import Recorder, Served, Try
+from pipeline.rollout.gateway.tables import ServedSlot, SlotTable, SplitWatch, model_of
 from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
 from pipeline.rollout.router import Arm, Split, route
+
+REMEMBERED = 65_536
+_SEVERAL = ""
+
+
+class Conversations:
+    """The models that answered the sessions which this process has seen."""
+
+    def __init__(self) -> None:
+        self._answered: dict[str, str] = {}
+
+    def switched(self, asked: CallerRequest, unit: str, digest: str, before: Split | None) -> bool:
+        """Whether another model than `digest` has answered in the conversation. One of another process, or without a
+        session, is taken to have begun under the split `before` the one in force."""
+        if asked.first_turn:
+            return False
+        answered = self._answered.get(asked.session) if asked.session else None
+        if answered is None:
+            answered = digest if before is None else model_of(before, unit)
+        return answered != digest
+
+    def answer(self, asked: CallerRequest, digest: str) -> None:
+        """Note who answered."""
+        if not asked.session:
+            return
+        first = digest if asked.first_turn else self._answered.get(asked.session, digest)
+        self._answered[asked.session] = digest if first == digest else _SEVERAL
+        if len(self._answered) > REMEMBERED:
+            del self._answered[next(iter(self._answered))]
+
+
+OPEN_S = 1.0
+FAILURES = 3
+"""In a row: one in a hundred that fails must not take its neighbours' answers, which would count as its errors."""
+
+
+class Breaker:
+    """Circuit breaker of one slot: opens for 1 s after three failures in a row, then lets one request try."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._failures = 0
+        self._open_until = 0.0
+        self._trying = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._failures >= FAILURES
+
+    def lets(self) -> bool:
+        """Whether this request may try. Whoever may has to say how it went."""
+        if not self.is_open:
+            return True
+        if self._trying or self._clock() < self._open_until:
+            return False
+        self._trying = True
+        return True
+
+    def answered(self) -> None:
+        self._failures, self._trying = 0, False
+
+    def failed(self) -> None:
+        self._failures, self._trying = self._failures + 1, False
+        self._open_until = self._clock() + OPEN_S
+
+    def ended(self) -> None:
+        """The request is over, however: where the caller hung up, its slot neither answered nor failed."""
+        self._trying = False
 
 
 class Placed(NamedTuple):

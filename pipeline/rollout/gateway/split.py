@@ -8,10 +8,9 @@ from contextlib import suppress
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.evidence import Unit
-from pipeline.rollout.gateway.lock import running_address
-from pipeline.rollout.gateway.slots import ServedSlot
-from pipeline.rollout.gateway.split_file import read_split, write_split
-from pipeline.rollout.gateway.state import GatewayState
+from pipeline.rollout.gateway.counters import GatewayState
+from pipeline.rollout.gateway.process import running_address
+from pipeline.rollout.gateway.tables import ServedSlot, read_split, write_split
 from pipeline.rollout.router import Readiness, Split, Unsettled
 
 TIMEOUT_S = 5.0

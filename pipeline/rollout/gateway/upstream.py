@@ -16,7 +16,7 @@ from yarl import URL
 
 from pipeline.rollout.gateway.asked import CallerRequest
 from pipeline.rollout.gateway.replies import DONE, decode_body, reply_of
-from pipeline.rollout.gateway.slots import ServedSlot
+from pipeline.rollout.gateway.tables import ServedSlot
 
 REFUSALS = (400, 413, 422)
 CONNECT_S = 2.0

@@ -112,7 +112,7 @@ def test_hostile_texts_of_records_stay_texts(laid: Laid) -> None:
     laid.end(iteration, "held", HOSTILE)
     laid.world.propose("a")
     state = laid.world.state
-    append(laid.store, NAME, state, step_event(state, 5.0, RolloutStep(Phase.GATED, HOSTILE, by=HOSTILE)))
+    append(laid.store, NAME, state, step_event(state, 5.0, RolloutStep(phase=Phase.GATED, reason=HOSTILE, by=HOSTILE)))
     recipe = recipe_of(laid.store.root, "name=<script>alert(1)</script>")
     place = PageFolder(laid.store, laid.store.root)
     for text, at_least in (

@@ -36,5 +36,5 @@ def hold_again(settings: Deployment) -> str:
     """The rollout is held again; returns its candidate's digest."""
     now = state(settings)
     assert now.proposal is not None
-    append(settings.store(), NAME, now, step_event(now, 2000.0, RolloutStep(Phase.HELD, "again")))
+    append(settings.store(), NAME, now, step_event(now, 2000.0, RolloutStep(phase=Phase.HELD, reason="again")))
     return now.proposal.version.model.digest

@@ -47,7 +47,7 @@ def test_each_audited_event_has_an_entry_of_its_own(settings: Deployment, held: 
 def test_a_decision_without_an_entry_is_named(settings: Deployment, held: str, capsys) -> None:
     """A process that died between the event and the log."""
     now = state(settings)
-    step = RolloutStep(Phase.ROLLING_BACK, "enough", by="ada", action="abort")
+    step = RolloutStep(phase=Phase.ROLLING_BACK, reason="enough", by="ada", action="abort")
     append(settings.store(), NAME, now, step_event(now, 2000.0, step))
     assert f"Not in the audit log: {held} epoch {now.epoch + 1}" in told(capsys)
     main(["abort", "--reason", "take it to its end"])

@@ -23,7 +23,7 @@ from tests.pipeline.rollout.webhook import webhook
 
 def quarantined(settings: Deployment) -> bool:
     now = state(settings)
-    return now.proposal is not None and now.proposal.version.model.digest in now.quarantined
+    return now.proposal is not None and now.proposal.version.model.digest in now.past.quarantined
 
 
 @pytest.mark.parametrize("how", [[], ["--now"]])

@@ -12,13 +12,11 @@ import pytest
 from pipeline.core import audit
 from pipeline.core.storage import Record, Store
 from pipeline.recipe.traces import LangfuseExportSource
-from pipeline.rollout.outbox import Notice, OutboxFolder, send
 from pipeline.rollout.record import Phase, read_events
 from pipeline.traces.lake import local_lake, open_lake
 from tests.contexts import KEYS
 from tests.failing_disk import failed_at_every_write
 from tests.pipeline.rollout.conftest import NAME, World
-from tests.pipeline.rollout.webhook import webhook
 from tests.pipeline.traces.conftest import govern, observation, write
 from tests.pipeline.training.checkpoints.conftest import Run, is_whole
 
@@ -103,30 +101,6 @@ def test_a_rollout_outlives_a_failing_disk(place: Callable[[], Path]) -> None:
     *failed, (none, whole) = failed_at_every_write(prepare, BROKEN)
     assert len(failed) > 10 and none == "" and whole[1:] == (5, "")
     assert all(again == whole for _, again in failed)
-
-
-def test_messages_outlive_a_failing_disk(place: Callable[[], Path]) -> None:
-    """What could not be marked is sent again, under the same key."""
-    with webhook() as hook:
-
-        def prepare() -> Callable[[], Any]:
-            store, box = Store(place()), OutboxFolder("told", "key", "pt rollout history")
-            hook.keys.clear()
-
-            def work() -> Any:
-                sent = send(store, box, lambda: [] if _sent(store, box) else [Notice(7, "held")], hook.url, 1000.0)
-                return sent, _sent(store, box), set(hook.keys)
-
-            return work
-
-        *failed, (_, whole) = failed_at_every_write(prepare, FULL)
-        assert len(failed) >= 3 and whole == ("", 7, {"key/7"})
-        assert all(again == whole for _, again in failed)
-
-
-def _sent(store: Store, box: OutboxFolder) -> int:
-    mark = box.read(store)
-    return mark.sent if mark else 0
 
 
 @pytest.mark.slow

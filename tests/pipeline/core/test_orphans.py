@@ -16,8 +16,7 @@ from pipeline.core import layout
 from pipeline.core.processes import process_start
 from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
-from pipeline.rollout.gateway.lock import running_address
-from pipeline.rollout.gateway.settings import GatewaySettings
+from pipeline.rollout.gateway.process import GatewaySettings, running_address
 from tests.processes import children
 from tests.servers import STARTS_WITHIN_S
 

@@ -145,8 +145,8 @@ class MemoryRegistry:
             raise ConnectionError("registry is down")
         assert state.proposal is not None
         wanted = {
-            "champion": state.champion,
-            "previous": state.previous,
+            "champion": state.past.champion,
+            "previous": state.past.previous,
             "challenger": state.proposal.version if state.active else None,
         }
         self.aliases = {alias: version.version for alias, version in wanted.items() if version}
@@ -176,7 +176,9 @@ class World:
         self, digest: str, *, number: int = 1, verdict: str = "PASS", data: str = "data", policy: RolloutPolicy = POLICY
     ) -> ProposalResult:
         state = self.state
-        iteration = iteration_over(state.champion.model if state.champion else BASE, state.promotions, data)
+        iteration = iteration_over(
+            state.past.champion.model if state.past.champion else BASE, state.past.promotions, data
+        )
         return propose(
             self.store,
             iteration,
@@ -192,8 +194,8 @@ class World:
             self.store, NAME, self.router, self.registry, self.metrics, intact=lambda _: True, notify=self.notify
         )
 
-    def notify(self, now: float) -> str:
-        self.told.append(now)
+    def notify(self) -> str:
+        self.told.append(self.now)
         return ""
 
     def tick(self, after_s: float = 0.0) -> Tick:

@@ -44,16 +44,16 @@ class RolloutMachine(FailingWorld):
         assert verdict == "PASS"
         if before.active:
             assert self.weight() == 0, "the new one has no traffic"
-            assert self.world.state.finished[before.rollout] is Phase.SUPERSEDED
+            assert self.world.state.past.finished[before.rollout] is Phase.SUPERSEDED
             assert before.canary_weight <= WEIGHTS[0]
         self.registered += 1
         self.bundles[digest] = "bundle"
         self.world.metrics.canary, self.world.metrics.users = KINDS[kind], UNITS[unit]
 
-    @precondition(lambda self: self.world.state.quarantined)
+    @precondition(lambda self: self.world.state.past.quarantined)
     @rule(data=st.data())
     def propose_quarantined(self, data):
-        digest = data.draw(st.sampled_from(sorted(self.world.state.quarantined)))
+        digest = data.draw(st.sampled_from(sorted(self.world.state.past.quarantined)))
         assert self.world.propose(digest, number=99, data=f"again-{self.proposals}").refused
 
     @rule(seconds=st.sampled_from([1.0, 500.0]))
@@ -273,7 +273,7 @@ class RolloutMachine(FailingWorld):
             assert self.weight() == 0
         elif action == "resume":
             assert self.world.state.phase in (Phase.SHIFTING, Phase.GATED, Phase.APPROVED)
-            assert self.world.state.misses == 0
+            assert self.world.state.watch.misses == 0
 
     @precondition(lambda self: self.world.state.phase is Phase.PROMOTED)
     @rule()
@@ -321,11 +321,11 @@ class RolloutMachine(FailingWorld):
         assert state == self.world.state
         if state.active and state.proposal is not None:
             assert state.proposal.version.model.digest in in_rollout(self.store, NAME)
-        assert state.quarantined.keys() <= in_rollout(self.store, NAME).keys()
+        assert state.past.quarantined.keys() <= in_rollout(self.store, NAME).keys()
         if result is not None:
             assert self.bundles[result.model.digest] == "bundle"
             assert 1 <= result.version <= self.registered
             assert result.promotions == sum(e.phase is Phase.PROMOTED for e in events)
-            assert result.model.digest not in state.quarantined
+            assert result.model.digest not in state.past.quarantined
         written = [(e.kind, e.subject) for e in audit.entries(self.store)]
         assert len(written) == len(set(written)), "audited twice"

@@ -50,19 +50,19 @@ class FailingWorld(WitnessedRollout):
         """What decides a grade is changed: evidence of before is not to be added to."""
         self.world.metrics.label_digest = digest
 
-    @precondition(lambda self: self.world.state.tally)
+    @precondition(lambda self: self.world.state.watch.tally)
     @rule()
     def the_tally_is_lost(self):
-        self.store.path("rollout", NAME, "tallies", f"{self.world.state.tally}.json").unlink(missing_ok=True)
+        self.store.path("rollout", NAME, "tallies", f"{self.world.state.watch.tally}.json").unlink(missing_ok=True)
 
     @precondition(lambda self: self.weight() > 0)
     @rule()
     def nobody_ticks_until_the_lease_is_over(self):
         """The champion serves alone then; the next tick finds that, and no such time is a dwell."""
         self.waits(4_000.0)
-        covered, real = self.world.state.covered_s, self.router.really
+        covered, real = self.world.state.watch.covered_s, self.router.really
         over = real is not None and real.expires_at is not None and real.expires_at <= self.world.now
         self.tick()  # a clock that ran ahead may have granted more: then it is one look at the most
         allowed = 0.0 if over else SHORT.max_look_s
         if self.world.state.phase in (Phase.SHIFTING, Phase.OBSERVING):
-            assert self.world.state.covered_s <= covered + allowed, "what nobody watched is no dwell"
+            assert self.world.state.watch.covered_s <= covered + allowed, "what nobody watched is no dwell"

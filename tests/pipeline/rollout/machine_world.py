@@ -11,9 +11,9 @@ from pathlib import Path
 
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 
-from pipeline.rollout.advance import awaited, shortfall
+from pipeline.rollout.advance import missing_sample, non_inferiority_failure
+from pipeline.rollout.comparability import comparability_problem
 from pipeline.rollout.controller import tick
-from pipeline.rollout.doubt import doubt
 from pipeline.rollout.harm import harm
 from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.record import Phase, read_events
@@ -95,7 +95,7 @@ class WitnessedRollout(RuleBasedStateMachine):
     def warm(self, model):
         if self.cold:
             return "no answer"
-        self.warmed.add((model.digest, self.world.state.settled))
+        self.warmed.add((model.digest, self.world.state.confirmed_stage))
         return ""
 
     def waits(self, seconds):
@@ -175,9 +175,9 @@ class WitnessedRollout(RuleBasedStateMachine):
         weight = policy.weight_at(last.stage)
         assert event.phase is Phase.ROLLING_BACK or harm(evidence, policy) is None, "harm was proven"
         if event.phase in (Phase.OBSERVING, Phase.SHIFTING, Phase.PROMOTED):
-            assert not doubt(evidence, weight, policy), "it went on in doubt"
+            assert not comparability_problem(evidence, weight, policy), "it went on in doubt"
         if event.phase in (Phase.SHIFTING, Phase.PROMOTED):
-            assert not awaited(evidence, policy, weight) and not shortfall(evidence, policy), (
+            assert not missing_sample(evidence, policy, weight) and not non_inferiority_failure(evidence, policy), (
                 "not proven to be no worse"
             )
 

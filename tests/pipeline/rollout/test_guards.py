@@ -2,24 +2,28 @@
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.rollout.decision import resume
-from pipeline.rollout.fold import adds_s
-from pipeline.rollout.reconcile import lowered_by_hand, reconcile, slot_of, wanted_split
+from pipeline.rollout.evidence import LiveEvidence
+from pipeline.rollout.fold import adds_s, fold
+from pipeline.rollout.reconcile import audited, lowered_by_hand, reconcile, wanted_split
 from pipeline.rollout.record import (
     ApprovalRecord,
-    Fingerprints,
-    JudgedCandidate,
     LookResult,
+    PastRollouts,
     Phase,
     RolloutEvent,
     RolloutState,
+    RolloutStep,
+    StageWatch,
     append,
     fits,
     read_events,
+    step_event,
 )
-from pipeline.rollout.router import Readiness, Split, Unsettled
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, iteration_over, model, version_of
-from tests.pipeline.rollout.looks import evidence
+from pipeline.rollout.router import Split, Unsettled
+from tests.pipeline.rollout.acts import decided, slot
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY
 from tests.pipeline.rollout.reports import proposal
 
 GIVEN = proposal(proposed_by="ada")
@@ -30,7 +34,7 @@ APPROVAL = ApprovalRecord(
 
 
 def state(phase: Phase, given=FREE, **fields) -> RolloutState:
-    return RolloutState(epoch=4, turn=4, phase=phase, proposal=given, **fields)
+    return RolloutState(epoch=4, requested_epoch=4, phase=phase, proposal=given, **fields)
 
 
 def event(phase: Phase, epoch: int = 5, **fields) -> RolloutEvent:
@@ -44,9 +48,9 @@ REFUSED = {
     "a rollback taken back": (state(Phase.ROLLING_BACK), event(Phase.HELD), "does not lead to"),
     "no proposal": (state(Phase.PROMOTED), event(Phase.PROPOSED), "opens a rollout"),
     "a proposal in between": (state(Phase.GATED), event(Phase.SHIFTING, proposal=FREE), "opens a rollout"),
-    "a stage skipped": (state(Phase.OBSERVING, settled=0), event(Phase.SHIFTING, stage=2), "skipped"),
+    "a stage skipped": (state(Phase.OBSERVING, confirmed_stage=0), event(Phase.SHIFTING, stage=2), "skipped"),
     "the first stage skipped": (state(Phase.GATED), event(Phase.SHIFTING, stage=1), "skipped"),
-    "a canary with evidence": (state(Phase.HELD, held_weight=25), event(Phase.SUPERSEDED), "not superseded"),
+    "a canary with evidence": (state(Phase.HELD, weight_in_force=25), event(Phase.SUPERSEDED), "not superseded"),
     "a foreign approval": (
         state(Phase.GATED, GIVEN),
         event(Phase.APPROVED, approval=APPROVAL.model_copy(update={"rollout": "other"})),
@@ -57,10 +61,10 @@ REFUSED = {
     "a hold without approval resumed": (state(Phase.HELD, GIVEN), event(Phase.SHIFTING), "nobody approved"),
 }
 TAKEN = {
-    "the next stage": (state(Phase.OBSERVING, settled=0), event(Phase.SHIFTING, stage=1)),
-    "a stage again": (state(Phase.HELD, settled=1), event(Phase.SHIFTING, stage=0)),
+    "the next stage": (state(Phase.OBSERVING, confirmed_stage=0), event(Phase.SHIFTING, stage=1)),
+    "a stage again": (state(Phase.HELD, confirmed_stage=1), event(Phase.SHIFTING, stage=0)),
     "a canary without traffic": (state(Phase.GATED), event(Phase.SUPERSEDED)),
-    "one held at its first weight": (state(Phase.HELD, held_weight=5), event(Phase.SUPERSEDED)),
+    "one held at its first weight": (state(Phase.HELD, weight_in_force=5), event(Phase.SUPERSEDED)),
     "an approval": (state(Phase.GATED, GIVEN), event(Phase.APPROVED, approval=APPROVAL)),
     "traffic after it": (state(Phase.APPROVED, GIVEN, approval=APPROVAL), event(Phase.SHIFTING)),
     "traffic that nobody approves": (state(Phase.GATED), event(Phase.SHIFTING)),
@@ -103,27 +107,11 @@ def test_an_approval_fits_in_each_of_its_parts(change):
     assert not fits(None, APPROVAL)
 
 
-@pytest.mark.parametrize(
-    ("phase", "fields", "yes"),
-    [
-        (Phase.PROPOSED, {}, True),
-        (Phase.HELD, {"held_weight": 5}, True),
-        (Phase.HELD, {"held_weight": 6}, False),
-        (Phase.SHIFTING, {}, False),
-        (Phase.OBSERVING, {}, False),
-        (Phase.ROLLING_BACK, {}, False),
-    ],
-)
-def test_only_what_is_not_observed_makes_way(phase, fields, yes):
-    assert state(phase, **fields).supersedable is yes
-    assert not RolloutState().supersedable
-
-
 def test_a_way_back_is_warm_after_a_promotion_alone():
     warm = FREE.model_copy(update={"policy": POLICY.model_copy(update={"keep_warm_s": 50.0})})
-    promoted = state(Phase.PROMOTED, warm, champion_since=100.0)
+    promoted = state(Phase.PROMOTED, warm, past=PastRollouts(champion_since=100.0))
     assert promoted.warm_until == 150.0
-    assert state(Phase.ABORTED, warm, champion_since=100.0).warm_until == 0.0
+    assert state(Phase.ABORTED, warm, past=PastRollouts(champion_since=100.0)).warm_until == 0.0
     assert wanted_split(promoted, 149.0).warm == FREE.champion
     assert wanted_split(promoted, 150.0).warm is None
     assert wanted_split(promoted, 149.0).champion == FREE.version.model
@@ -146,14 +134,6 @@ def test_a_way_back_is_warm_after_a_promotion_alone():
 )
 def test_a_candidate_is_loaded_while_it_may_get_requests(phase, given, offered, loaded):
     assert (wanted_split(state(phase, given, offered=offered), 0.0).canary is not None) is loaded
-
-
-def test_a_lease_is_of_a_weight():
-    leased = FREE.model_copy(update={"policy": POLICY.model_copy(update={"lease_s": 9.0})})
-    held = wanted_split(state(Phase.HELD, leased, offered=True), 1.0)
-    assert (held.expires_at, held.lease_s) == (None, None)
-    risen = wanted_split(state(Phase.OBSERVING, leased, offered=True), 1.0)
-    assert (risen.canary_weight, risen.expires_at, risen.lease_s) == (5, 10.0, 9.0)
 
 
 def in_force(weight: int, epoch: int = 4, rollout: str = GIVEN.rollout) -> Split:
@@ -179,28 +159,6 @@ def in_force(weight: int, epoch: int = 4, rollout: str = GIVEN.rollout) -> Split
 def test_a_weight_below_what_was_asked_for_is_a_wish(phase, read, by_hand):
     asked = state(phase, offered=True)
     assert lowered_by_hand(read, asked, wanted_split(asked, 0.0)) is by_hand
-
-
-def test_a_weight_below_the_one_that_it_rises_from_is_a_wish():
-    rises = state(Phase.SHIFTING, stage=1, settled=0, left_weight=5, offered=True)
-    assert lowered_by_hand(in_force(0, epoch=3), rises, wanted_split(rises, 0.0))
-    assert not lowered_by_hand(in_force(5, epoch=3), rises, wanted_split(rises, 0.0))
-
-
-@pytest.mark.parametrize(
-    ("slot", "down", "wrong", "words"),
-    [
-        (Readiness(served_digest="new", replicas=1), False, False, ""),
-        (Readiness(served_digest="new", replicas=0), True, False, "no server answers for new"),
-        (Readiness(served_digest="", replicas=1, reason="loading"), True, False, "no server answers for new: loading"),
-        (Readiness(served_digest="old", replicas=1), False, True, "the slot of new serves old. Load new there"),
-        (Readiness(served_digest="new", replicas=1, reason="cold"), False, False, "the slot of new is not ready: cold"),
-    ],
-)
-def test_a_slot_may_get_requests_for_certain_or_not(world, slot, down, wrong, words):
-    world.router.ready = lambda asked: slot
-    seen = slot_of(world.router, model("new"))
-    assert (seen.reason, seen.down, seen.wrong) == (words, down, wrong)
 
 
 UNREADY = {
@@ -239,12 +197,12 @@ def test_no_weight_rises_onto_a_slot_that_went_since(world, slot, stage):
 @pytest.mark.parametrize(
     ("phase", "fields", "asked"),
     [
-        (Phase.SHIFTING, {"stage": 0, "settled": -1}, []),
-        (Phase.SHIFTING, {"stage": 1, "settled": 0}, []),
-        (Phase.OBSERVING, {"stage": 1, "settled": 1}, []),
-        (Phase.HELD, {"stage": 1, "settled": 1, "held_weight": 25}, []),
-        (Phase.HELD, {"stage": 1, "settled": 0, "held_weight": 5}, [5]),
-        (Phase.ROLLING_BACK, {"stage": 1, "settled": 1}, [0]),
+        (Phase.SHIFTING, {"stage": 0, "confirmed_stage": -1}, []),
+        (Phase.SHIFTING, {"stage": 1, "confirmed_stage": 0}, []),
+        (Phase.OBSERVING, {"stage": 1, "confirmed_stage": 1}, []),
+        (Phase.HELD, {"stage": 1, "confirmed_stage": 1, "weight_in_force": 25}, []),
+        (Phase.HELD, {"stage": 1, "confirmed_stage": 0, "weight_in_force": 5}, [5]),
+        (Phase.ROLLING_BACK, {"stage": 1, "confirmed_stage": 1}, [0]),
     ],
 )
 def test_an_unread_router_is_asked_for_less_alone(world, monkeypatch, phase, fields, asked):
@@ -262,12 +220,6 @@ def test_an_unread_router_is_asked_for_less_alone(world, monkeypatch, phase, fie
     assert any("no route to host" in error for error in done.errors)
 
 
-@pytest.mark.parametrize(("judged_until", "dwell_s"), [(900.0, 50.0), (130.0, 30.0), (90.0, 0.0)])
-def test_a_dwell_is_of_what_metrics_and_grades_cover(judged_until, dwell_s):
-    seen = state(Phase.OBSERVING, covered_s=50.0, since=100.0, judged_until=judged_until)
-    assert seen.dwell_s == dwell_s
-
-
 @pytest.mark.parametrize(
     ("window", "seconds"),
     [
@@ -278,31 +230,9 @@ def test_a_dwell_is_of_what_metrics_and_grades_cover(judged_until, dwell_s):
     ],
 )
 def test_what_a_look_adds_to_the_dwell(window, seconds):
-    look = LookResult(window_start=window[0], window_end=window[1], judged_until=window[1], evidence=evidence_of())
-    seen = state(Phase.OBSERVING, watched_until=100.0)
+    look = LookResult(window_start=window[0], window_end=window[1], judged_until=window[1], evidence=LiveEvidence())
+    seen = state(Phase.OBSERVING, watch=StageWatch(watched_until=100.0))
     assert adds_s(seen, look) == seconds
-
-
-def evidence_of():
-    from tests.pipeline.rollout.looks import arm
-
-    return evidence(arm(), arm())
-
-
-@pytest.mark.parametrize(
-    ("champion", "candidate", "asks"),
-    [(("a",), ("a",), True), (("a",), ("b",), False), ((), (), False)],
-)
-def test_only_equal_fingerprints_are_asked_about(world, champion, candidate, asks):
-    from pipeline.rollout.propose import RolloutCandidate, propose
-
-    iteration, judged = iteration_over(BASE), JudgedCandidate("PASS", "new", "bundle")
-    prints = Fingerprints(champion=champion, candidate=candidate)
-    version = version_of("new", 1, iteration)
-    propose(world.store, iteration, RolloutCandidate(version, judged, fingerprints=prints), POLICY, world.now)
-    for _ in range(3):
-        world.tick(1.0)
-    assert (world.state.phase is Phase.HELD) is asks
 
 
 def held(world, weight: int) -> None:
@@ -316,18 +246,18 @@ def held(world, weight: int) -> None:
 
 def test_a_held_rollout_whose_router_is_away_counts_a_miss(world):
     held(world, 5)
-    read, misses = world.router.read, world.state.misses
+    read, misses = world.router.read, world.state.watch.misses
 
     def away():
         raise OSError("no route to host")
 
     world.router.read = away
     world.tick(10.0)
-    assert world.state.misses == misses + 1
+    assert world.state.watch.misses == misses + 1
     assert "cannot be read: no route to host" in read_events(world.store, NAME)[-1].reason
     world.router.read = read
     world.tick(10.0)
-    assert world.state.misses == 0
+    assert world.state.watch.misses == 0
     assert read_events(world.store, NAME)[-1].reason == "no harm is proven"
 
 
@@ -345,9 +275,62 @@ def test_a_weight_given_to_a_canary_held_at_0_is_watched(world):
     world.router.apply(world.router.read().model_copy(update={"canary_weight": 0, "champion_weight": 100}))
     world.tick(10.0)
     assert world.state.canary_weight == 0
-    looks = world.state.looks
+    looks = world.state.watch.looks
     world.router.apply(world.router.read().model_copy(update={"canary_weight": 50, "champion_weight": 50}))
     world.metrics.canary = {"error_rate": 1.0, "graded": 0.0}
     world.tick(10.0)
-    assert world.state.looks == looks + 1 and world.weight() == 0
+    assert world.state.watch.looks == looks + 1 and world.weight() == 0
     assert resume(world.store, NAME, "mended", world.now) or world.state.phase is Phase.ROLLING_BACK
+
+
+def test_a_resume_before_any_traffic_forgives_the_misses(world):
+    world.propose("new")
+    world.tick_until("gated")
+    slot(world, replicas=0)
+    for _ in range(3):
+        world.tick(1.0)
+    assert world.state.watch.misses == 3
+    decided(world, "pause")
+    assert decided(world, "resume").state.phase is Phase.GATED
+    assert (world.state.watch.misses, world.state.watch.unready) == (0, 0)
+
+
+def test_looks_without_a_server_count_in_a_row(world):
+    world.propose("new")
+    world.tick_until("observing")
+    events = read_events(world.store, NAME)
+    for unready, counted in ((True, 1), (True, 2), (False, 0), (True, 1)):
+        before = fold(events)
+        step = RolloutStep(phase=Phase.OBSERVING, reason="", missed=True, unready=unready)
+        events.append(step_event(before, before.watch.watched_until + 1.0, step))
+        assert fold(events).watch.unready == counted
+
+
+def test_the_state_is_a_fold_of_the_log(world):
+    world.propose("new")
+    world.tick_until("promoted")
+    assert fold(read_events(world.store, NAME)) == fold(read_events(Store(world.store.root), NAME)) == world.state
+    assert world.state.past.promotions == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "phase", "fields", "entry"),
+    [
+        (Phase.GATED, Phase.SHIFTING, {}, ("weight", "raise")),
+        (Phase.OBSERVING, Phase.SHIFTING, {"stage": 1}, ("weight", "raise")),
+        (Phase.HELD, Phase.SHIFTING, {}, None),
+        (Phase.HELD, Phase.SHIFTING, {"action": "resume"}, ("decision", "resume")),
+        (Phase.GATED, Phase.APPROVED, {"action": "approve"}, ("approval", "approve")),
+        (Phase.OBSERVING, Phase.OBSERVING, {}, None),
+        (Phase.OBSERVING, Phase.HELD, {}, ("hold", "hold")),
+        (Phase.OBSERVING, Phase.HELD, {"weight": 0}, ("weight", "hold")),
+        (Phase.HELD, Phase.HELD, {}, None),
+        (Phase.OBSERVING, Phase.ROLLING_BACK, {}, ("rollback", "abort")),
+        (Phase.OBSERVING, Phase.ROLLING_BACK, {"quarantine": True}, ("rollback", "quarantine")),
+        (Phase.GATED, Phase.SUPERSEDED, {}, ("decision", "supersede")),
+        (Phase.OBSERVING, Phase.PROMOTED, {}, ("promotion", "")),
+    ],
+)
+def test_what_is_decided_is_audited_and_no_look(before, phase, fields, entry):
+    event = RolloutEvent(epoch=5, at=1.0, rollout="r", phase=phase, **fields)
+    assert audited(before, event) == entry

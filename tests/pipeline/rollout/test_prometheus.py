@@ -1,12 +1,11 @@
 """Looks at a real Prometheus (skipped where it is not installed), and at replies that are none."""
 
 import json
-import time
 from collections.abc import Callable, Container, Generator, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -35,10 +34,8 @@ def split(champion: ModelRef = CHAMPION, canary: ModelRef | None = CANARY) -> Sp
     )
 
 
-def request(
-    since: float = START + 270.0, slow: float | None = None, now: float = NOW, graded_since: float | None = None
-) -> LookRequest:
-    return LookRequest(number=1, since=since, now=now, slow_over_s=slow, graded_since=graded_since)
+def request(since: float = START + 270.0, slow: float | None = None, now: float = NOW) -> LookRequest:
+    return LookRequest(number=1, since=since, now=now, slow_over_s=slow)
 
 
 def look(url: str, asked: LookRequest | None = None, **settings: Any) -> LiveMetrics | None:
@@ -134,13 +131,12 @@ def test_counts_are_those_between_two_moments(tmp_path: Path) -> None:
 
 
 def test_a_restarted_server_is_no_negative_count(tmp_path: Path) -> None:
-    """One of two starts again in the window. The increase of each series is taken before the sum: the other way round
-    its fall from a million would be a reset of the sum."""
+    """The increase of each series is taken before the sum: else its fall from a million would be a reset of the sum."""
     restarted = {**CHAMPIONS[1], "restart": 28}
     with serving(tmp_path, CHAMPIONS[0], restarted, *CANARIES) as url:
         seen = look(url)
         assert seen is not None
-        assert 1850 <= sums(seen.champion).requests <= 2000, "what came between the last scrape and the end is lost"
+        assert 1850 <= sums(seen.champion).requests <= 2010, "what came between the last scrape and the end is lost"
 
 
 @pytest.mark.slow
@@ -157,36 +153,20 @@ def test_errors_come_from_the_routers_metric(tmp_path: Path) -> None:
         assert sums(seen.champion) == UnitCounts(requests=2004, errors=4)
         counted = look(url, errors_query="router_errors_total")
         assert counted is not None and (counted.canary, counted.champion) == (seen.canary, seen.champion)
-        with pytest.raises(ValueError, match=f"errors of {A} is missing"):
+        with pytest.raises(ValueError, match=f"no errors of model_name {A}"):
             look(url, errors_query='router_errors_total{model_name="' + B + '"}')
-        with pytest.raises(ValueError, match=f"errors_query has no value with model_name {A}"):
+        with pytest.raises(ValueError, match=f"errors_query gives no errors of model_name {A}"):
             look(url, errors_query=query.replace("router", "absent"))
         with pytest.raises(ValueError, match="Mend the query"):
             look(url, errors_query="sum by (")
-
-
-def test_missed_scrapes_change_no_count(tmp_path: Path) -> None:
-    """Two of three scrapes are missed, and a window ends where the last one was: what it lacks the next one has."""
-    missed = [step for step in range(41) if step % 3]
-    starved = [{**server, "missed": missed} for server in (*CHAMPIONS, *CANARIES)]
-    with serving(tmp_path, *starved) as url:
-        first = look(url, request(since=START + 95.0, now=START + 494.0))
-        assert first is not None
-        assert (first.window_start, first.window_end) == (START + 135, START + 450)
-        assert sums(first.canary).requests == 5 * 21
-        rest = look(url, request(since=first.window_end, graded_since=START))
-        assert rest is not None and rest.window_start == first.window_end
-        assert sums(first.canary).requests + sums(rest.canary).requests == 5 * 30
-        assert sums(first.champion).requests + sums(rest.champion).requests == 100 * 30
 
 
 UNSEEN: dict[str, tuple[list[dict[str, Any]], str]] = {
     "no canary": ([*CHAMPIONS], f"0 of 1 servers of {B} are up"),
     "canary down": ([*CHAMPIONS, {**CANARIES[0], "up": 0.0}], f"0 of 1 servers of {B} are up"),
     "canary gone": ([*CHAMPIONS, {**CANARIES[0], "until": 10}], f"0 of 1 servers of {B} are up"),
-    "scraped late": ([*CHAMPIONS, {**CANARIES[0], "until": 35}], "45 s older than the window's end"),
     "no number": ([*CHAMPIONS, {**CANARIES[0], "rate": float("nan")}], "is nan for"),
-    "scraped once": ([*CHAMPIONS, {**CANARIES[0], "missed": range(18, 38)}], "Not every server was scraped twice"),
+    "scraped once": ([*CHAMPIONS, {**CANARIES[0], "missed": range(18, 38)}], f"{B} has no samples in the window"),
 }
 
 
@@ -203,84 +183,9 @@ def test_every_replica_has_to_be_up(tmp_path: Path) -> None:
         look(url, replicas=2)
 
 
-@pytest.mark.slow
-def test_a_scraped_text_endpoint_is_counted(tmp_path: Path) -> None:
-    """Prometheus scrapes two servers whose counters are moved between two looks."""
-    exported = {A: _Exporter(A), B: _Exporter(B)}
-    with exported[A] as a, exported[B] as b:
-        targets = json.dumps([a.address, b.address])
-        config = (
-            f"scrape_configs: [{{job_name: vllm, scrape_interval: 1s, static_configs: [{{targets: {targets}}}]}}]\n"
-        )
-        with prometheus(tmp_path, config=config) as url:
-            section = PrometheusMetrics(url=url, scrape_interval_s=1)
-            port = PrometheusLooks(section, "model")
-            since = time.time()
-            deadline = since + 60
-            counted = 0.0
-            while counted < 10 and time.time() < deadline:
-                for exporter in (a, b):
-                    exporter.answer(10)
-                time.sleep(1)
-                try:
-                    seen = port.look(split(), request(since=since, now=time.time()))
-                except ValueError:
-                    continue  # not two scrapes yet
-                counted = 0.0 if seen is None else sums(seen.canary).requests
-            assert 10 <= counted <= b.answered, "no more than were answered"
-
-
-class _Exporter:
-    """A metrics page of one server of vLLM, as text."""
-
-    def __init__(self, model: str) -> None:
-        self._model, self._lock, self.answered = model, Lock(), 0
-        exporter = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                body = exporter.page().encode()
-                self.send_response(200)
-                self.send_header("Content-Type", "text/plain; version=0.0.4")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"127.0.0.1:{self._server.server_port}"
-
-    def answer(self, number: int) -> None:
-        with self._lock:
-            self.answered += number
-
-    def page(self) -> str:
-        with self._lock:
-            rows = [f'vllm:request_success_total{{model_name="{self._model}",finished_reason="stop"}} {self.answered}']
-            name = "vllm:e2e_request_latency_seconds_bucket"
-            rows += [f'{name}{{model_name="{self._model}",le="{le}"}} {self.answered}' for le in ("1.0", "+Inf")]
-        return "\n".join(rows) + "\n"
-
-    def __enter__(self) -> "_Exporter":
-        Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-
 def vector(*rows: tuple[dict[str, str], str]) -> dict[str, Any]:
     result = [{"metric": labels, "value": [NOW, value]} for labels, value in rows]
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
-
-
-def matrix(*rows: tuple[dict[str, str], str]) -> dict[str, Any]:
-    """Counters that rise from 0 in the last 60 s."""
-    result = [{"metric": labels, "values": [[NOW - 60, "0"], [NOW - 20, value]]} for labels, value in rows]
-    return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
 
 class Reply:
@@ -299,8 +204,8 @@ class Reply:
         rows = {
             "count by": vector(*(({"model_name": name}, "1") for name in (A, B))),
             "errors": vector(*(({"model_name": name}, "0.6") for name in (A, B))),
-            "request_success": matrix(*(({"model_name": name, "finished_reason": "stop"}, "10") for name in (A, B))),
-            "latency": matrix(*(({"model_name": name, "le": le}, "10") for name in (A, B) for le in ("1", "+Inf"))),
+            "request_success": vector(*(({"model_name": name, "finished_reason": "stop"}, "10") for name in (A, B))),
+            "latency": vector(*(({"model_name": name, "le": le}, "10") for name in (A, B) for le in ("1", "+Inf"))),
         }
         return json.dumps({**rows[kind], **self.changes.get(kind, {})}).encode()
 
@@ -329,17 +234,10 @@ def stand_in() -> Iterator[tuple[str, Reply]]:
 
 
 def test_fractions_of_requests_are_rounded(stand_in: tuple[str, Reply]) -> None:
-    seen = look(stand_in[0], request(slow=0.5, graded_since=START), errors_query="errors[{window}]")
+    seen = look(stand_in[0], request(slow=0.5), errors_query="errors[{window}]")
     assert seen is not None
     assert sums(seen.canary) == UnitCounts(requests=11, errors=1, slow=10), "never more slow than answered"
     assert stand_in[1].queries[-1] == {"query": "errors[300000ms]", "time": f"{NOW - 30:.3f}"}, "of the same window"
-
-
-def test_long_windows_are_read_in_parts(stand_in: tuple[str, Reply]) -> None:
-    look(stand_in[0], request(since=NOW - 9000))
-    asked = [query for query in stand_in[1].queries if query["query"].startswith("vllm:request_success")]
-    assert [float(query["time"]) for query in asked] == [NOW - 5400, NOW - 1800, NOW]
-    assert [query["query"][-11:] for query in asked] == ["[3600001ms]", "[3600001ms]", "[1800001ms]"]
 
 
 def test_a_window_of_less_than_two_scrapes_waits(stand_in: tuple[str, Reply]) -> None:
@@ -351,10 +249,9 @@ def test_a_window_of_less_than_two_scrapes_waits(stand_in: tuple[str, Reply]) ->
 @pytest.mark.parametrize(
     ("kind", "change", "words"),
     [
-        ("request_success", matrix(({"model_name": A, "finished_reason": "stop"}, "1")), f"{B} has no samples"),
-        ("request_success", matrix(({"model_name": A, "finished_reason": "stop"}, "NaN")), "is nan for"),
-        ("request_success", vector(({"model_name": A, "finished_reason": "stop"}, "1")), "is no matrix"),
-        ("latency", matrix(({"model_name": A, "le": "1"}, "1"), ({"model_name": B, "le": "+Inf"}, "1")), f"{A} has no"),
+        ("request_success", vector(({"model_name": A, "finished_reason": "stop"}, "1")), f"{B} has no samples"),
+        ("request_success", vector(({"model_name": A, "finished_reason": "stop"}, "NaN")), "is nan for"),
+        ("latency", vector(({"model_name": A, "le": "1"}, "1"), ({"model_name": B, "le": "+Inf"}, "1")), f"{A} has no"),
         ("latency", {"warnings": ["store 2 is away"]}, "store 2 is away"),
         ("count by", vector(({"model_name": A}, "1"), ({"model_name": "model"}, "1")), f"0 of 1 servers of {B}"),
         ("count by", {"data": {"result": [{"metric": {}, "value": "1"}]}}, "is no vector"),

@@ -2,12 +2,17 @@ from datetime import UTC, datetime
 
 import pytest
 
+from pipeline.core import audit
 from pipeline.core.storage import ModelRef
-from pipeline.rollout.decision import abort, resume
+from pipeline.recipe import Rollout
+from pipeline.rollout.approval import approval_refusal, proposer
+from pipeline.rollout.blocks import ErasureBlock, block, blocked
+from pipeline.rollout.policy import policy_of
 from pipeline.rollout.propose import RolloutCandidate, champion, on_hold, propose
 from pipeline.rollout.record import JudgedCandidate, Phase, read_events
+from pipeline.rollout.router import Split, route
 from pipeline.training.result import Health
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, version_of
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over, split_at, version_of
 
 
 def test_only_a_pass_on_this_very_model_is_let_in(world):
@@ -84,13 +89,180 @@ def test_a_training_on_hold_waits_for_who_names_it(verdict, accepted, words):
     assert words in refused and bool(words) == bool(refused)
 
 
-def test_only_a_held_rollout_is_resumed(world):
+APPROVERS = ("ada@example.org", "bob")
+
+
+@pytest.mark.parametrize(
+    ("by", "proposed_by", "why"),
+    [
+        ("bob", "ada", ""),
+        ("ada@example.org", "schedule nightly", ""),
+        ("ada", "bob", "ada is not among rollout.approvers (ada@example.org, bob)"),
+        ("Bob", "ada", "is not among"),
+        ("", "ada", "nobody is not among"),
+        ("bob", "", "not on record"),
+        ("bob", "BOB", "bob proposed this candidate as BOB: somebody else"),
+        ("bob", "bob@example.org", "bob proposed"),
+        ("ada@example.org", "ada", "proposed this candidate as ada"),
+        ("ada@example.org", "ada@elsewhere.example.org", "proposed"),
+    ],
+)
+def test_one_of_the_approvers_who_did_not_propose_it_may(by: str, proposed_by: str, why: str) -> None:
+    refusal = approval_refusal(by, APPROVERS, proposed_by)
+    assert why in refusal if why else refusal == ""
+
+
+@pytest.mark.parametrize(
+    ("tags", "who"),
+    [
+        ({}, "ada"),
+        ({"launched_by": "bob"}, "bob"),
+        ({"launched_by": "daemon", "dagster/schedule_name": "nightly"}, "schedule nightly"),
+        ({"launched_by": "daemon", "dagster/sensor_name": "champion_changed"}, "sensor champion_changed"),
+    ],
+)
+def test_the_proposer_is_who_launched_the_run(tags: dict[str, str], who: str) -> None:
+    assert proposer(tags, "ada") == who
+
+
+NAN = float("nan")
+ROUTE = {
+    "export_to": "s3://models/served",
+    "traffic": {"kind": "http_route"},
+    "metrics": {"kind": "prometheus", "url": "http://prometheus:9090"},
+}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"weights": (5, 25)},
+        {"weights": (100,), "dwell_s": (1.0,)},
+        {"weights": (25, 5, 100)},
+        {"weights": (5, 5, 100)},
+        {"dwell_s": (1.0,)},
+        {"dwell_s": (1.0, NAN, 1.0)},
+        {"alpha": 0.0},
+        {"holdback": 0},
+        {"weights": (5, 95, 100)},
+        {"weights": (5, 60, 100), "holdback": 40},
+    ],
+)
+def test_a_policy_that_leads_nowhere_is_refused(change):
+    with pytest.raises(ValueError, match=r"Give|give a holdback|finite number"):
+        policy_of(Rollout(**change))
+
+
+def test_the_last_weight_leaves_the_holdback_with_the_champion():
+    policy = policy_of(Rollout(weights=(5, 89, 100), holdback=10))
+    assert [policy.weight_at(stage) for stage in range(3)] == [5, 89, 90]
+
+
+def test_a_gateway_that_records_no_text_cannot_be_graded():
+    silent = {"traffic": {"kind": "gateway", "record": "operations"}}
+    assert policy_of(Rollout()).gradable
+    assert not policy_of(Rollout(), gradable=False).gradable
+    assert not policy_of(Rollout.model_validate(silent)).gradable
+    rated = [policy_of(Rollout.model_validate(section), rated=True) for section in ({}, silent)]
+    assert [(each.gradable, each.by_feedback) for each in rated] == [(True, False), (True, True)]
+    assert policy_of(Rollout(), gradable=False, rated=True).by_feedback
+    with pytest.raises(ValueError, match="splits by user"):
+        Rollout.model_validate({**silent, "metrics": ROUTE["metrics"]})
+
+
+def test_approvers_are_names() -> None:
+    assert policy_of(Rollout.model_validate({"approvers": ["ada"]})).approvers == ("ada",)
+    assert not policy_of(Rollout()).needs_approval
+    with pytest.raises(ValueError, match="at least 1 character"):
+        Rollout.model_validate({"approvers": [""]})
+
+
+def by_digest(digest: str) -> ErasureBlock:
+    return ErasureBlock(proof="p1", digests=(digest,), iterations=())
+
+
+def test_a_blocked_model_or_iteration_is_not_let_in(world: World) -> None:
+    block(world.store, by_digest("bad"))
+    refused = world.propose("bad").refused
+    assert refused == "version 1 is blocked: it learned from data that erasure p1 removed"
+    assert world.state.phase is Phase.IDLE
+    iteration = iteration_over(BASE)
+    assert blocked(world.store, version_of("good", 1, iteration)) == ""
+    block(world.store, ErasureBlock(proof="p2", digests=(), iterations=(iteration.id,)))
+    assert "erasure p2" in blocked(world.store, version_of("made later", 2, iteration))
+
+
+@pytest.mark.parametrize("phase", ["proposed", "gated", "shifting", "observing", "held"])
+def test_a_block_takes_an_active_rollout_back_without_blame(world: World, phase: str) -> None:
+    if phase == "held":
+        world.metrics.spoil = lambda look: None
     world.propose("new")
-    world.tick_until("observing")
-    before = world.state
-    assert not resume(world.store, NAME, "impatience", world.now)
-    assert world.state == before
+    world.tick_until(phase)
+    block(world.store, by_digest("new"))
+    state = world.tick_until("aborted")
+    assert world.weight() == 0
+    assert "is blocked" in state.reason
+    assert "new" not in state.past.quarantined
+    assert world.propose("new").state == state
+    assert "is blocked" in world.propose("new", data="other").refused
+
+
+def test_a_blocked_champion_serves_on(world: World) -> None:
+    world.propose("new")
     world.tick_until("promoted")
-    assert not resume(world.store, NAME, "impatience", world.now)
-    assert not abort(world.store, NAME, "too late", world.now)
+    block(world.store, by_digest("new"))
+    world.tick(50)
     assert world.state.phase is Phase.PROMOTED
+    assert world.state.past.champion is not None
+    split = world.router.read()
+    assert split is not None
+    assert split.champion.digest == "new"
+
+
+def test_a_promotion_is_on_the_audit_log_once(world: World) -> None:
+    world.propose("one")
+    world.tick_until("promoted")
+    for _ in range(3):
+        world.tick(50)
+    world.propose("two", number=2)
+    world.tick_until("promoted")
+    matches = [(e.kind, e.subject, e.detail["digest"]) for e in audit.entries(world.store) if e.kind == "promotion"]
+    assert [(kind, digest) for kind, _, digest in matches] == [("promotion", "one"), ("promotion", "two")]
+    assert matches[1][1] == world.state.rollout
+
+
+def test_a_promotion_whose_tick_died_is_recorded_by_a_later_one(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dead(*args: object, **kwargs: object) -> None:
+        raise OSError("no space left")
+
+    world.propose("one")
+    with monkeypatch.context() as patch:
+        patch.setattr(audit, "record", dead)
+        world.tick_until("promoted")
+        assert world.tick(50).errors == ("audit: no space left",)
+    world.metrics.canary = {"quality": 0.3}
+    world.propose("two", number=2)
+    world.tick_until("rolled_back")
+    world.tick()
+    assert [(e.subject, e.detail["version"]) for e in audit.entries(world.store) if e.kind == "promotion"] == [
+        (next(r for r, p in world.state.past.finished.items() if p is Phase.PROMOTED), 1)
+    ]
+
+
+@pytest.mark.parametrize("weight", [0, 5, 25, 100])
+def test_shares_match_the_weights(weight):
+    got = sum(route(split_at(weight), f"request-{n}") == "canary" for n in range(20_000)) / 200
+    assert got == pytest.approx(weight, abs=1.0 if 0 < weight < 100 else 0)
+
+
+def test_router_keeps_canary_requests_within_a_rollout():
+    ids = [f"request-{n}" for n in range(2000)]
+    at_5, at_25 = ({i for i in ids if route(split_at(w), i) == "canary"} for w in (5, 25))
+    assert at_5 < at_25
+    assert at_5 != {i for i in ids if route(split_at(5, rollout="next"), i) == "canary"}
+
+
+@pytest.mark.parametrize("weights", [(50, 60), (110, -10)])
+def test_weights_sum_to_100(weights):
+    with pytest.raises(ValueError, match="sum to 100"):
+        Split.model_validate({**split_at(5).model_dump(), "champion_weight": weights[0], "canary_weight": weights[1]})

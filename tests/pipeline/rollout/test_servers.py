@@ -2,11 +2,14 @@
 
 import pytest
 
+from pipeline.rollout.advance import stage_timeout
 from pipeline.rollout.decision import resume
+from pipeline.rollout.reconcile import servers_for
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
-from pipeline.rollout.servers import percent_of, servers_for, too_few
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY
+from tests.pipeline.rollout.looks import POLICY as BY_USER
+from tests.pipeline.rollout.looks import arm, evidence
 
 MANY = POLICY.model_copy(update={"requests_per_server": 10.0})
 
@@ -42,24 +45,6 @@ def test_servers_are_in_proportion_and_by_load(percent, champion, busiest, each,
     assert servers_for(percent, champion, busiest, each) == servers
 
 
-def test_the_last_weight_is_sized_for_all_requests():
-    assert [percent_of(POLICY, weight) for weight in (5, 25, 95)] == [5, 25, 100]
-    assert too_few(POLICY, 95, 4, 4, 0.0) == ""
-    assert too_few(POLICY, 95, 3, 4, 0.0).startswith("3 of 4 servers that 100% takes: the champion has 4.")
-
-
-def test_a_slot_without_servers_for_the_first_weight_waits(world):
-    scaled(world, canary=1, champion=40)
-    world.propose("new")
-    for _ in range(5):
-        world.tick(1.0)
-    assert (world.state.phase, world.weight()) == (Phase.GATED, 0)
-    assert "the slot of new has 1 of 2 servers that 5% takes: the champion has 40" in world.state.reason
-    scaled(world, canary=2, champion=40)
-    world.tick_until("observing")
-    assert world.weight() == 5
-
-
 def test_a_weight_without_servers_is_not_asked_for(world):
     scaled(world, canary=1)
     world.propose("new")
@@ -69,7 +54,7 @@ def test_a_weight_without_servers_is_not_asked_for(world):
     assert (state.phase, state.stage, world.weight()) == (Phase.OBSERVING, 1, 25)
     assert "the slot of new has 1 of 4 servers that 100% takes: the champion has 4" in state.reason
     scaled(world, canary=4)
-    assert world.tick_until("promoted").promotions == 1
+    assert world.tick_until("promoted").past.promotions == 1
 
 
 def test_a_promotion_takes_servers_for_all_requests(world):
@@ -98,11 +83,11 @@ def test_servers_that_go_before_the_router_is_asked_hold_it(world):
 
     world.router.ready = ready
     world.tick_until("held")
-    assert (world.weight(), world.state.settled) == (5, 0)
+    assert (world.weight(), world.state.confirmed_stage) == (5, 0)
     assert "1 of 2 servers that 25% takes" in world.state.reason
     scaled(world, canary=8, champion=8)
     resume(world.store, NAME, "scaled up", world.now)
-    assert world.tick_until("promoted").promotions == 1
+    assert world.tick_until("promoted").past.promotions == 1
 
 
 def test_the_load_of_the_busiest_look_counts(world):
@@ -111,7 +96,7 @@ def test_the_load_of_the_busiest_look_counts(world):
     world.propose("new", policy=MANY)
     for _ in range(10):
         world.tick(50.0)
-    assert world.state.evidence.busiest_per_s == 800.0
+    assert world.state.watch.evidence.busiest_per_s == 800.0
     assert (world.state.phase, world.weight()) == (Phase.OBSERVING, 5)
     assert "4 of 20 servers that 25% takes: the champion has 4, and 800.0 requests a second came" in world.state.reason
     world.metrics.requests = 400
@@ -120,21 +105,96 @@ def test_the_load_of_the_busiest_look_counts(world):
     assert world.weight() == 5, "a quiet hour is not what it is sized for"
     world.metrics.requests = 40_000
     scaled(world, canary=80)
-    assert world.tick_until("promoted").promotions == 1
+    assert world.tick_until("promoted").past.promotions == 1
 
 
 @pytest.mark.parametrize("champion", [ConnectionError("away"), 0])
 def test_a_champion_that_cannot_be_asked_is_no_reason(world, champion):
     scaled(world, canary=1, champion=champion)
     world.propose("new")
-    assert world.tick_until("promoted").promotions == 1
+    assert world.tick_until("promoted").past.promotions == 1
 
 
-def test_a_weight_that_falls_needs_no_servers(world):
-    scaled(world, canary=4)
-    world.propose("new")
+SOON = POLICY.model_copy(update={"max_wait_s": 200.0})
+"""A dwell of 100 s, and 200 s for the sample."""
+DAY = BY_USER.model_copy(update={"max_wait_s": 86_400.0})
+
+
+def observed(world, policy=SOON, **canary):
+    world.propose("new", policy=policy)
     world.tick_until("observing")
-    scaled(world, canary=1, champion=100)
-    world.metrics.canary = {"quality": 0.2}
-    world.tick_until("rolled_back")
-    assert world.weight() == 0
+    world.metrics.canary = canary
+
+
+def ticks(world, count, every_s=100.0):
+    for _ in range(count):
+        world.tick(every_s)
+    return world.state
+
+
+def test_too_few_requests_are_held_after_dwell_and_wait(world):
+    observed(world)
+    world.metrics.requests = 200
+    assert ticks(world, 3).phase is Phase.OBSERVING
+    state = ticks(world, 1)
+    assert (state.phase, world.weight(), state.watch.covered_s) == (Phase.HELD, 5, 400.0)
+    assert state.reason.startswith("40 of 1524 graded canary answers after 400 s with metrics, over 300 s (dwell and")
+    assert "requests are few: give the stage a larger share of them (rollout.weights)" in state.reason
+
+
+def test_grades_that_are_never_complete_are_held(world):
+    """The sample is there, but the watermark of the grades stands still: the dwell never ends."""
+    observed(world)
+    began = world.now
+    world.metrics.spoil = lambda look: look.model_copy(update={"graded_until": began})
+    assert ticks(world, 3).phase is Phase.OBSERVING
+    state = ticks(world, 1)
+    assert state.phase is Phase.HELD and "0 of 100 s at 5%" in state.reason
+
+
+def test_a_slot_that_is_never_certain_is_held(world):
+    observed(world)
+
+    def ready(model):
+        return Readiness(served_digest=model.digest, replicas=1, reason="warming up")
+
+    world.router.ready = ready
+    assert ticks(world, 3).phase is Phase.OBSERVING
+    state = ticks(world, 1)
+    assert state.phase is Phase.HELD and "is not ready: warming up after 400 s" in state.reason
+
+
+def test_time_without_metrics_or_by_a_clock_is_no_waiting(world):
+    observed(world, SOON.model_copy(update={"lease_s": 1e6}))
+    world.metrics.requests = 200
+    world.tick(86_400.0)  # the controller was away, or the clock jumped
+    assert (world.state.phase, world.state.watch.covered_s) == (Phase.OBSERVING, 100.0)
+    world.metrics.spoil = lambda look: None
+    ticks(world, 2)
+    assert (world.state.phase, world.state.watch.covered_s) == (Phase.OBSERVING, 100.0)
+
+
+@pytest.mark.parametrize("limit", [None, 1e9])
+def test_without_a_limit_a_stage_waits_on(world, limit):
+    observed(world, POLICY.model_copy(update={"max_wait_s": limit}))
+    world.metrics.requests = 20
+    assert ticks(world, 40).phase is Phase.OBSERVING
+
+
+@pytest.mark.parametrize(
+    ("canary", "policy", "words"),
+    [
+        (arm(0, users=0), DAY, "The canary got no request"),
+        (arm(1000, graded=0), DAY, "None comes, and 0% of the canary's answers are graded"),
+        (arm(600, graded=300), DAY, "At this rate 1,508 more graded answers take 10.1 days, and requests are few"),
+        (arm(2000, graded=1518), DAY, "requests are few"),
+        (
+            arm(300, graded=0),
+            DAY.model_copy(update={"gradable": False}),
+            "At this rate 345 more requests take 2.3 days, and requests are few",
+        ),
+        (arm(1600), DAY.model_copy(update={"min_canary_requests": 50}), "Look at what holds it up"),
+    ],
+)
+def test_the_advice_follows_from_what_is_missing(canary, policy, words):
+    assert words in stage_timeout("it lacks", evidence(arm(19_000), canary), policy, 5, 172_801.0, 0.0)

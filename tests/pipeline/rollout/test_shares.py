@@ -6,7 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from pipeline.rollout.shares import Ratio, enough, ratio, variance
+from pipeline.rollout.latency import Latencies, frozen_threshold
+from pipeline.rollout.shares import Ratio, enough, proven, ratio, variance
 
 
 def jackknife(hits, trials):
@@ -32,29 +33,6 @@ def test_variance_is_the_jackknifes_where_it_is_larger(drawn):
     assert variance(seen, "user") == pytest.approx(leaving_out, rel=1e-6)
 
 
-def test_variance_of_equal_users_is_c_over_c_minus_1():
-    hits, trials = np.array([0.0, 10.0, 3.0, 1.0]), np.full(4, 10.0)
-    residuals = ((hits - 3.5) ** 2).sum()
-    assert variance(ratio(hits, trials), "user") == pytest.approx(4 / 3 * residuals / 40**2)
-
-
-def test_users_who_are_alike_leave_the_variance_of_requests():
-    alike = ratio(np.full(50, 7.0), np.full(50, 10.0))
-    assert variance(alike, "user") == variance(alike, "request") == pytest.approx(351 / 502 * 151 / 502 / 500)
-
-
-def test_users_who_differ_have_more_variance_than_requests():
-    apart = ratio(np.repeat([10.0, 0.0], 25), np.full(50, 10.0))
-    assert variance(apart, "user") / variance(apart, "request") == pytest.approx(10 * 50 / 49, rel=0.01)
-
-
-def test_one_user_with_half_of_the_requests_is_not_half_certain():
-    """A residual as it is hides half of what that user differs by: the share follows the user."""
-    rest = ratio(np.array([90.0, *np.full(30, 2.0)]), np.array([90.0, *np.full(30, 3.0)]))
-    hidden = (90 - 90 * 150 / 180) ** 2 * 31 / 30 / 180**2
-    assert variance(rest, "user") > 3.5 * hidden
-
-
 @pytest.mark.parametrize("unit", ["user", "request"])
 def test_a_share_of_nothing_has_no_variance(unit):
     assert variance(Ratio(), unit) == math.inf
@@ -65,10 +43,6 @@ def test_one_user_has_no_variance_between_users():
     alone = ratio(np.array([7.0]), np.array([10.0]))
     assert variance(alone, "user") == math.inf
     assert variance(alone, "request") < 1
-
-
-def test_a_share_of_one_is_not_certain():
-    assert variance(ratio(np.full(30, 1.0), np.full(30, 1.0)), "user") > 0
 
 
 def test_users_without_a_trial_are_no_units():
@@ -88,3 +62,95 @@ def test_what_came_after_keeps_the_spread_of_all():
     later = users.minus(Ratio(hits=100, trials=250, units=30, squares=1.0))
     assert (later.hits, later.trials, later.units) == (150, 250, 50)
     assert variance(later, "user") == pytest.approx(2 * variance(users, "user"))
+
+
+def test_a_fair_walk_is_rarely_proven_at_any_look():
+    rng = np.random.default_rng(3)
+    steps = np.arange(1, 301)
+    means = rng.standard_normal((1000, 300)).cumsum(axis=1) / steps
+    alarms = [any(proven(mean, 1 / n, 0.05, 0.1) for mean, n in zip(walk, steps, strict=True)) for walk in means]
+    assert np.mean(alarms) <= 0.05 + 1.65 * math.sqrt(0.05 * 0.95 / 1000)
+
+
+def test_a_walk_that_drifts_is_proven():
+    assert proven(0.1, 0.01**2, 0.05, 0.1)
+    assert not proven(0.1, 0.05**2, 0.05, 0.1)
+    assert not proven(-0.1, 0.01**2, 0.05, 0.1)
+
+
+def test_a_smaller_level_takes_more():
+    assert proven(0.035, 0.01**2, 0.05, 0.1)
+    assert not proven(0.035, 0.01**2, 0.001, 0.1)
+
+
+@pytest.mark.parametrize("variance", [0.0, math.inf, math.nan, -1.0])
+def test_nothing_is_proven_without_a_variance(variance):
+    assert not proven(1.0, variance, 0.05, 0.1)
+
+
+EDGES = tuple(float(edge) for edge in np.geomspace(0.01, 400, 220))
+
+
+def histogram(seconds):
+    counts = np.bincount(np.searchsorted(EDGES, seconds), minlength=len(EDGES))
+    return Latencies(edges_s=EDGES, counts=tuple(float(count) for count in counts))
+
+
+def test_threshold_takes_2000_requests():
+    assert frozen_threshold(histogram(np.full(1999, 0.5)), 1.1) is None
+    assert frozen_threshold(histogram(np.full(2000, 0.5)), 1.1) == pytest.approx(0.55, rel=0.1)
+
+
+def test_threshold_lies_over_the_limit_times_the_true_p99():
+    """19 times in 20: an equal canary has at most 1% over it."""
+    rng, true_p99 = np.random.default_rng(4), math.exp(2.3263)
+    over = [frozen_threshold(histogram(rng.lognormal(size=2000)), 1.1) >= 1.1 * true_p99 for _ in range(300)]
+    assert np.mean(over) >= 0.93
+    far = [frozen_threshold(histogram(rng.lognormal(size=2000)), 1.1) for _ in range(50)]
+    assert np.median(far) <= 1.1 * true_p99 * 1.4
+
+
+def test_threshold_is_an_edge_where_one_is_high_enough():
+    coarse = Latencies(edges_s=(1.0, 2.0, 5.0), counts=(1900.0, 100.0, 0.0))
+    assert frozen_threshold(coarse, 1.1) == 5.0
+    assert frozen_threshold(coarse, 1.0) == 2.0
+    assert frozen_threshold(coarse, 3.0) == 6.0
+
+
+def test_no_threshold_where_the_last_bucket_has_no_end():
+    assert frozen_threshold(Latencies(edges_s=(1.0, math.inf), counts=(1900.0, 100.0)), 1.1) is None
+    assert frozen_threshold(Latencies(edges_s=(1.0, math.inf), counts=(1995.0, 5.0)), 1.1) is None
+    assert frozen_threshold(Latencies(edges_s=(1.0, math.inf), counts=(1995.0, 5.0)), 1.0) == 1.0
+
+
+counts = st.dictionaries(st.sampled_from([0.1, 0.5, 1.0, 2.0]), st.integers(0, 9).map(float), max_size=4)
+
+
+def of(seen):
+    return Latencies(edges_s=tuple(sorted(seen)), counts=tuple(seen[edge] for edge in sorted(seen)))
+
+
+@given(counts, counts)
+def test_latencies_add_up_over_the_edges_of_both(one, other):
+    both = of(one).plus(of(other))
+    assert not both.malformed()
+    assert both == of(other).plus(of(one))
+    for edge in both.edges_s:
+        assert dict(zip(both.edges_s, both.counts, strict=True))[edge] == one.get(edge, 0) + other.get(edge, 0)
+
+
+@pytest.mark.parametrize(
+    ("edges", "seen"),
+    [
+        ((1.0,), ()),
+        ((2.0, 1.0), (1.0, 1.0)),
+        ((1.0, 1.0), (1.0, 1.0)),
+        ((1.0,), (math.nan,)),
+        ((1.0,), (-1.0,)),
+        ((1.0,), (math.inf,)),
+        ((math.nan,), (1.0,)),
+        ((-1.0,), (1.0,)),
+    ],
+)
+def test_what_is_no_histogram_is_seen(edges, seen):
+    assert "no histogram" in Latencies(edges_s=edges, counts=seen).malformed()

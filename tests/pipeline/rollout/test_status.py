@@ -112,11 +112,3 @@ def test_who_resumed_is_told_until_the_phase_changes(world):
     assert (shown(world).by, shown(world).reason) == ("operator", "mended")
     world.tick(1.0)
     assert shown(world).by == ""
-
-
-def test_a_split_of_another_rollout_is_not_taken_for_this_one(world):
-    world.propose("new")
-    world.tick_until("promoted")
-    world.propose("next", number=2)
-    assert shown(world).router is None
-    assert shown(world).serving_version == 1

@@ -16,10 +16,8 @@ class Webhook:
 
     url: str = ""
     status: int = 200
-    location: str = ""
     before: Callable[[], None] = lambda: None
     messages: list[str] = field(default_factory=list)
-    keys: list[str] = field(default_factory=list)
 
 
 @contextmanager
@@ -31,17 +29,10 @@ def webhook() -> Generator[Webhook]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             assert set(body) == {"text"}
             hook.messages.append(body["text"])
-            hook.keys.append(self.headers["Idempotency-Key"])
             hook.before()
             self.send_response(hook.status)
-            if hook.location:
-                self.send_header("Location", hook.location)
             self.send_header("Content-Length", "0")
             self.end_headers()
-
-        def do_GET(self) -> None:
-            hook.messages.append(f"GET {self.path}")
-            self.send_error(405)
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -20,7 +20,7 @@ def test_the_plot_has_a_point_for_each_look(world: World) -> None:
     world.propose("new")
     world.tick_until("promoted")
     points = look_points(read_events(world.store, "demo"))
-    assert len(points) == world.state.looks
+    assert len(points) == world.state.watch.looks
     assert {point.weight for point in points} == {5, 25, 95}
     assert all(point.canary.low < 0.7 < point.canary.high for point in points)
     assert rollout_over_time(points, "demo version 1").startswith(PNG)

@@ -168,7 +168,9 @@ def promote(place: Place) -> None:
     for stage in range(3):
         path += [(Phase.SHIFTING, stage), (Phase.OBSERVING, stage)]
     for phase, stage in [*path, (Phase.PROMOTED, 2)]:
-        assert append(place.store, NAME, state, step_event(state, 1.0, RolloutStep(phase, "", stage=stage)))
+        assert append(
+            place.store, NAME, state, step_event(state, 1.0, RolloutStep(phase=phase, reason="", stage=stage))
+        )
         state = read_state(place.store, NAME)
 
 

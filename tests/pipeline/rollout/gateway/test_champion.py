@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway.split_file import read_split, write_champion, write_split
+from pipeline.rollout.gateway.tables import read_split, write_champion, write_split
 from pipeline.rollout.router import NO_ROLLOUT
 from tests.pipeline.rollout.gateway.world import CANARY, CHAMPION, NAME, UNKNOWN, World, split_of, text_of, world
 

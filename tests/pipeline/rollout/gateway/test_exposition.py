@@ -6,8 +6,7 @@ import subprocess
 
 import pytest
 
-from pipeline.rollout.gateway.exposition import PREFIX, exposition
-from pipeline.rollout.gateway.state import SlotReport
+from pipeline.rollout.gateway.counters import PREFIX, SlotReport, exposition
 from tests.pipeline.rollout.gateway.world import NAME, awaited, user_of
 
 SERIES = re.compile(r'^(\w+)\{model="desk"(?:,slot="([^"]*)")?\} (\d+)$')

@@ -19,8 +19,7 @@ from pipeline.rollout.gateway.asked import BadRequest, CallerRequest
 from pipeline.rollout.gateway.counters import RECORDED, SERVED, Counters
 from pipeline.rollout.gateway.feedback import PAUSES, FeedbackRecorder
 from pipeline.rollout.gateway.metrics import SpanMetrics
-from pipeline.rollout.gateway.recorder import FLUSH_S
-from pipeline.rollout.gateway.spans import Served, Try, line
+from pipeline.rollout.gateway.spans import FLUSH_S, Served, Try, line
 from pipeline.rollout.router import route
 from pipeline.rollout.thumbs import by_thumbs
 from pipeline.traces.lake import local_lake

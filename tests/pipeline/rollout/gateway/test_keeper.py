@@ -20,10 +20,8 @@ from pipeline.demo.users import ask, requests_of
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.gateway import keeper as keeper_module
 from pipeline.rollout.gateway.keeper import SlotKeeper
-from pipeline.rollout.gateway.process import running_gateway
-from pipeline.rollout.gateway.settings import GatewaySettings
-from pipeline.rollout.gateway.slots import read_slots
-from pipeline.rollout.gateway.split_file import write_split
+from pipeline.rollout.gateway.process import GatewaySettings, running_gateway
+from pipeline.rollout.gateway.tables import read_slots, write_split
 from pipeline.rollout.router import Split
 
 NAME = "arithmetic"

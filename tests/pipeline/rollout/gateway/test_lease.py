@@ -3,8 +3,8 @@
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway import split_file
-from pipeline.rollout.gateway.split_file import SplitWatch, write_split
+from pipeline.rollout.gateway import tables
+from pipeline.rollout.gateway.tables import SplitWatch, write_split
 from tests.pipeline.rollout.conftest import NAME, split_at
 
 DAY_S = 86_400.0
@@ -24,8 +24,8 @@ class Clocks:
 @pytest.fixture
 def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
     clocks = Clocks()
-    monkeypatch.setattr(split_file.time, "time", lambda: clocks.wall)
-    monkeypatch.setattr(split_file.time, "monotonic", lambda: clocks.steady)
+    monkeypatch.setattr(tables.time, "time", lambda: clocks.wall)
+    monkeypatch.setattr(tables.time, "monotonic", lambda: clocks.steady)
     return clocks
 
 

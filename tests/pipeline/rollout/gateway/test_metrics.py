@@ -213,5 +213,4 @@ def test_a_gap_in_the_records_is_said(gateway, tmp_path):
     time.sleep(0.3)
     metrics = SpanMetrics(gateway.store, NAME, Grading(exact), TRACES, log=notes.append)
     metrics.look(gateway.state().split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
-    assert metrics.gap().served - metrics.gap().recorded == 1
     assert notes == ["gateway: 1 answers were served and are not in the spans"]

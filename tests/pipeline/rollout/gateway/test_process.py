@@ -12,12 +12,9 @@ import pytest
 from pipeline.core import layout
 from pipeline.core.processes import process_start
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway.lock import running_address
-from pipeline.rollout.gateway.process import running_gateway
-from pipeline.rollout.gateway.settings import GatewaySettings
-from pipeline.rollout.gateway.slots import ServedSlot
+from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
 from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.gateway.split_file import write_champion
+from pipeline.rollout.gateway.tables import ServedSlot, write_champion
 from pipeline.rollout.router import Unsettled
 from pipeline.serving.served_names import served_name
 from tests.pipeline.rollout.gateway.slot_server import slot_server
@@ -105,7 +102,7 @@ def test_processes_end_with_the_block(tmp_path):
 def test_processes_end_with_who_started_them(tmp_path):
     code = (
         "import sys, time\nfrom pipeline.rollout.gateway.process import running_gateway\n"
-        "from pipeline.rollout.gateway.settings import GatewaySettings\n"
+        "from pipeline.rollout.gateway.process import GatewaySettings\n"
         f"settings = GatewaySettings(root={str(tmp_path)!r}, model_name={NAME!r}, port=0)\n"
         "with running_gateway(settings, lambda line: None) as gateway:\n"
         "    print(gateway.url, gateway.pid, flush=True)\n    time.sleep(600)\n"

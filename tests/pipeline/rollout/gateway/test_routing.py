@@ -6,8 +6,7 @@ import time
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway.slots import ServedSlot, write_slots
-from pipeline.rollout.gateway.split_file import read_split
+from pipeline.rollout.gateway.tables import ServedSlot, read_split, write_slots
 from pipeline.rollout.router import Split, Unsettled, route
 from tests.pipeline.rollout.gateway.world import CANARY, CHAMPION, NAME, UNKNOWN, split_of, text_of, user_of
 

@@ -80,20 +80,20 @@ def test_an_equal_candidate_is_promoted(world: World, users: Users) -> None:
     world.tick_until("observing")
     world.tick(50.0)
     world.tick(50.0)
-    assert world.state.dwell_s < 100, "what users say is waited for"
+    assert world.state.watch.dwell_s < 100, "what users say is waited for"
     version = version_of("base", 0, iteration_over(BASE))
     seen = status(NAME, version, read_events(world.store, NAME), world.router.read(), world.now)
     assert any("quality: only users grade" in spot and "who say nothing" in spot for spot in seen.cannot_see)
     state = world.tick_until("promoted", "held", "rolled_back")
     assert state.phase is Phase.PROMOTED, state.reason
-    assert state.evidence.canary.graded > 30
+    assert state.watch.evidence.canary.graded > 30
 
 
 def test_a_candidate_that_users_like_less_is_taken_back(world: World, users: Users) -> None:
     users.likes["canary"] = 0.2
     state = world.tick_until("promoted", "held", "rolled_back")
     assert state.phase is Phase.ROLLED_BACK, state.reason
-    assert "quality fell" in state.reason and "new" in state.quarantined
+    assert "quality fell" in state.reason and "new" in state.past.quarantined
 
 
 def test_a_candidate_that_is_rated_less_often_is_held(world: World, users: Users) -> None:

@@ -13,12 +13,11 @@ import httpx2
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
-from pipeline.rollout.gateway.process import RunningGateway, running_gateway
-from pipeline.rollout.gateway.settings import GatewaySettings
-from pipeline.rollout.gateway.slots import ServedSlot, read_slots, write_slots
+from pipeline.rollout.gateway.counters import GatewayState
+from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, running_gateway
 from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
 from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.gateway.state import GatewayState
+from pipeline.rollout.gateway.tables import ServedSlot, read_slots, write_slots
 from pipeline.rollout.router import Split, route
 from pipeline.serving.served_names import served_name
 from tests.contexts import KEYS
@@ -51,7 +50,7 @@ def user_of(arm: str, weight: int = 50, number: int = 0) -> str:
 class World:
     """A gateway, its slots and a caller."""
 
-    def __init__(self, store: Store, gateway: RunningGateway, champion: SlotServer, canary: SlotServer) -> None:
+    def __init__(self, store: Store, gateway: GatewayAddress, champion: SlotServer, canary: SlotServer) -> None:
         self.store, self.gateway, self.champion, self.canary = store, gateway, champion, canary
         self.client = httpx2.Client(base_url=gateway.url, trust_env=False, timeout=30)
         self.port = GatewaySplit(store, NAME, self.slot_of, lambda url: "")

@@ -9,8 +9,7 @@ from __future__ import annotations
 from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence, LiveMetrics
 from pipeline.rollout.latency import MIN_TIMED
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.sequences import proven
-from pipeline.rollout.shares import MIN_USERS, Ratio, design_effect, enough, variance
+from pipeline.rollout.shares import MIN_USERS, Ratio, design_effect, enough, proven, variance
 
 SHARE_ALPHA = 0.001
 """Level at which an observed share contradicts the intended one, over all looks of a stage."""
@@ -61,14 +60,14 @@ def judged_until(look: LiveMetrics, policy: RolloutPolicy) -> float:
     return min(look.window_end, look.graded_until) if policy.gradable else look.window_end
 
 
-def doubt(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
+def comparability_problem(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
     """Why the arms can't be compared, or "". Valid at every look. `weight`: percent on the canary in force."""
     for name, arm in (("champion", evidence.champion), ("canary", evidence.canary)):
         most = GRADES_A_REQUEST * max(arm.requests, MIN_GRADED) if policy.unit == "request" else arm.requests
         if arm.graded > most:
             return f"{name} has {arm.graded:.0f} graded answers to {arm.requests:.0f} requests"
-    if evidence.both > evidence.settled_both:
-        return f"{evidence.both - evidence.settled_both:.0f} users were served by both arms: the router is not sticky"
+    if evidence.both > evidence.both_at_resume:
+        return f"{evidence.both - evidence.both_at_resume:.0f} users were served by both arms: the router is not sticky"
     return _share(evidence, weight, policy) or _coverage(evidence, policy)
 
 
@@ -76,7 +75,7 @@ def _share(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
     what = "users" if policy.unit == "user" else "requests"
     champion, canary = (
         getattr(arm, what) - getattr(before, what)
-        for arm, before in zip((evidence.champion, evidence.canary), evidence.settled, strict=True)
+        for arm, before in zip((evidence.champion, evidence.canary), evidence.at_resume, strict=True)
     )
     total, intended = champion + canary, weight / 100
     if total <= 0:
@@ -87,7 +86,7 @@ def _share(evidence: LiveEvidence, weight: int, policy: RolloutPolicy) -> str:
 
 
 def _coverage(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
-    arms = zip((evidence.champion, evidence.canary), evidence.settled, strict=True)
+    arms = zip((evidence.champion, evidence.canary), evidence.at_resume, strict=True)
     champion, canary = (arm.coverage.minus(before.coverage) for arm, before in arms)
     if not policy.gradable or not _differ(champion, canary, policy):
         return ""

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from pipeline.rollout.doubt import blind_spots, doubt, judged_until, unusable
+from pipeline.rollout.comparability import blind_spots, comparability_problem, judged_until, unusable
 from pipeline.rollout.evidence import ArmLook, LiveEvidence, UnitCounts, UnitTally
 from pipeline.rollout.latency import Latencies
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evidence, look, sums
@@ -92,25 +92,25 @@ def share(champion, canary, **more):
 
 
 def test_the_share_of_the_traffic_is_one_of_users():
-    assert "the canary got 1000 of 10000 users at 5%" in doubt(share(9000, 1000), 5, POLICY)
-    assert "users at 25%" in doubt(share(9500, 500), 25, POLICY)
-    assert not doubt(share(9510, 490), 5, POLICY)
-
-
-def test_two_points_off_are_seen_within_10000_users():
-    assert doubt(share(7300, 2700), 25, POLICY)
+    assert "the canary got 1000 of 10000 users at 5%" in comparability_problem(share(9000, 1000), 5, POLICY)
+    assert "users at 25%" in comparability_problem(share(9500, 500), 25, POLICY)
+    assert not comparability_problem(share(9510, 490), 5, POLICY)
 
 
 def test_one_user_with_half_of_the_traffic_is_no_wrong_split():
     heavy = sums([UnitTally(requests=10)] * 94 + [UnitTally(requests=1000)])
     light = sums([UnitTally(requests=10)] * 5)
-    assert not doubt(evidence(heavy, light), 5, POLICY)
-    assert not doubt(evidence(sums([UnitTally(requests=10)] * 95), sums([UnitTally(requests=1000)] * 5)), 5, POLICY)
+    assert not comparability_problem(evidence(heavy, light), 5, POLICY)
+    assert not comparability_problem(
+        evidence(sums([UnitTally(requests=10)] * 95), sums([UnitTally(requests=1000)] * 5)), 5, POLICY
+    )
 
 
 def test_share_is_of_requests_where_they_are_the_unit():
-    assert "1000 of 10000 requests" in doubt(evidence(arm(9000, users=1), arm(1000, users=1)), 5, BY_REQUEST)
-    assert not doubt(evidence(arm(9510, users=1), arm(490, users=1)), 5, BY_REQUEST)
+    assert "1000 of 10000 requests" in comparability_problem(
+        evidence(arm(9000, users=1), arm(1000, users=1)), 5, BY_REQUEST
+    )
+    assert not comparability_problem(evidence(arm(9510, users=1), arm(490, users=1)), 5, BY_REQUEST)
 
 
 @pytest.mark.slow
@@ -119,30 +119,34 @@ def test_a_hashed_split_is_rarely_doubted_at_any_look(weight):
     rng, holds = np.random.default_rng(8), 0
     for _ in range(300):
         canary = (rng.random(2000) < weight / 100).cumsum()
-        holds += any(doubt(share(n - canary[n - 1], canary[n - 1]), weight, POLICY) for n in range(20, 2001, 20))
+        holds += any(
+            comparability_problem(share(n - canary[n - 1], canary[n - 1]), weight, POLICY) for n in range(20, 2001, 20)
+        )
     assert holds <= 3
 
 
 def test_at_0_and_100_percent_one_user_elsewhere_is_wrong():
-    assert doubt(share(1, 1000), 100, POLICY)
-    assert not doubt(share(0, 1000), 100, POLICY)
-    assert doubt(share(1000, 1), 0, POLICY)
+    assert comparability_problem(share(1, 1000), 100, POLICY)
+    assert not comparability_problem(share(0, 1000), 100, POLICY)
+    assert comparability_problem(share(1000, 1), 0, POLICY)
 
 
 def test_a_user_in_both_arms_holds_at_once():
-    assert "1 users were served by both arms" in doubt(share(95, 5, both=1), 5, POLICY)
+    assert "1 users were served by both arms" in comparability_problem(share(95, 5, both=1), 5, POLICY)
 
 
 def test_what_a_person_settled_is_not_doubted_again():
     held = share(9000, 1000, both=2, slow_over_s=1.0)
-    assert doubt(held, 5, POLICY)
+    assert comparability_problem(held, 5, POLICY)
     resumed = held.resumed()
-    assert not doubt(resumed, 5, POLICY)
-    right = share(9000 + 950, 1000 + 50, both=2).model_copy(update={"settled": resumed.settled, "settled_both": 2})
-    assert not doubt(right, 5, POLICY)
-    assert "1 users were served" in doubt(right.model_copy(update={"both": 3}), 5, POLICY)
-    wrong = share(18_000, 2000).model_copy(update={"settled": resumed.settled})
-    assert "1000 of 10000 users" in doubt(wrong, 5, POLICY)
+    assert not comparability_problem(resumed, 5, POLICY)
+    right = share(9000 + 950, 1000 + 50, both=2).model_copy(
+        update={"at_resume": resumed.at_resume, "both_at_resume": 2}
+    )
+    assert not comparability_problem(right, 5, POLICY)
+    assert "1 users were served" in comparability_problem(right.model_copy(update={"both": 3}), 5, POLICY)
+    wrong = share(18_000, 2000).model_copy(update={"at_resume": resumed.at_resume})
+    assert "1000 of 10000 users" in comparability_problem(wrong, 5, POLICY)
 
 
 def covered(champion, canary):
@@ -153,14 +157,18 @@ def covered(champion, canary):
 
 def test_grades_that_the_canary_gets_less_often_hold():
     less = covered((1843, 57), (60, 40))
-    assert "60.0% of the canary's answers are graded and 97.0% of the champion's" in doubt(less, 5, POLICY)
-    assert doubt(covered((1500, 400), (100, 0)), 5, POLICY)
-    assert not doubt(less, 5, SILENT)
-    assert not doubt(covered((1843, 57), (95, 5)), 5, POLICY)
+    assert "60.0% of the canary's answers are graded and 97.0% of the champion's" in comparability_problem(
+        less, 5, POLICY
+    )
+    assert comparability_problem(covered((1500, 400), (100, 0)), 5, POLICY)
+    assert not comparability_problem(less, 5, SILENT)
+    assert not comparability_problem(covered((1843, 57), (95, 5)), 5, POLICY)
 
 
 def test_users_who_rate_the_canary_less_often_hold():
-    assert "60.0% of the canary's answers are rated by users and 97" in doubt(covered((1843, 57), (60, 40)), 5, RATED)
+    assert "60.0% of the canary's answers are rated by users and 97" in comparability_problem(
+        covered((1843, 57), (60, 40)), 5, RATED
+    )
 
 
 def test_who_says_nothing_is_not_seen():
@@ -172,55 +180,34 @@ def test_who_says_nothing_is_not_seen():
     assert blind_spots(LiveEvidence(), RATED)[0].startswith("quality: only users grade; what those think")
 
 
-def test_grades_that_no_answer_lacks_are_no_difference():
-    """Of 250 answers all are graded, where 3% are not: one time in 2,000, and a canary gets 48 looks."""
-    assert not doubt(covered((4850, 150), (250, 0)), 5, POLICY)
-
-
-def test_the_spread_of_few_grades_is_smoothed():
-    few = arm(103, graded=102, ungraded=1, users=50), arm(174, graded=133, ungraded=41, users=49)
-    assert not doubt(evidence(*few), 50, POLICY)
-
-
 def test_one_users_missing_grades_are_no_difference():
     rows = [UnitTally(requests=10, graded=10)] * 94 + [UnitTally(requests=60, ungraded=60)]
     by_request = sums([UnitTally(requests=10, graded=10)] * 94 + [UnitTally(requests=1, ungraded=1)] * 60)
     champion = arm(19_000, graded=19_000, users=1805)
-    assert doubt(evidence(champion, by_request), 5, BY_REQUEST)
-    assert not doubt(evidence(champion, sums(rows)), 5, POLICY)
+    assert comparability_problem(evidence(champion, by_request), 5, BY_REQUEST)
+    assert not comparability_problem(evidence(champion, sums(rows)), 5, POLICY)
 
 
 def test_coverage_takes_20_users_in_each_arm():
     few = evidence(arm(3600, graded=3600, users=361), arm(190, graded=90, ungraded=100, users=19))
-    assert not doubt(few, 5, POLICY)
-    assert doubt(evidence(arm(3600, graded=3600, users=361), arm(190, graded=90, ungraded=100, users=20)), 5, POLICY)
-
-
-def test_a_settled_coverage_is_seen_anew():
-    held = evidence(arm(1900, graded=1900), arm(100, graded=50, ungraded=50)).resumed()
-    mended = evidence(arm(3800, graded=3800), arm(200, graded=150, ungraded=50))
-    assert doubt(mended, 5, POLICY)
-    assert not doubt(mended.model_copy(update={"settled": held.settled}), 5, POLICY)
-    worse = evidence(arm(3800, graded=3800), arm(200, graded=100, ungraded=100))
-    assert doubt(worse.model_copy(update={"settled": held.settled}), 5, POLICY)
+    assert not comparability_problem(few, 5, POLICY)
+    assert comparability_problem(
+        evidence(arm(3600, graded=3600, users=361), arm(190, graded=90, ungraded=100, users=20)), 5, POLICY
+    )
 
 
 def test_more_grades_than_requests_hold():
-    assert "canary has 101 graded answers to 100 requests" in doubt(
+    assert "canary has 101 graded answers to 100 requests" in comparability_problem(
         evidence(arm(1900), arm(100, graded=101)), 5, POLICY
     )
-    assert "champion has" in doubt(evidence(arm(1900, graded=2000), arm(100)), 5, POLICY)
+    assert "champion has" in comparability_problem(evidence(arm(1900, graded=2000), arm(100)), 5, POLICY)
 
 
 @pytest.mark.parametrize(("requests", "graded", "holds"), [(15, 16, ""), (0, 45, ""), (0, 46, "46"), (100, 151, "151")])
 def test_two_systems_need_not_count_alike(requests, graded, holds):
     """By request, grades are of the traces and requests of a metrics server, whose windows do not end as one."""
-    told = doubt(evidence(arm(19 * requests), arm(requests, graded=graded)), 5, BY_REQUEST)
+    told = comparability_problem(evidence(arm(19 * requests), arm(requests, graded=graded)), 5, BY_REQUEST)
     assert told == (f"canary has {holds} graded answers to {requests} requests" if holds else "")
-
-
-def test_no_evidence_is_no_doubt():
-    assert doubt(LiveEvidence(), 5, POLICY) == ""
 
 
 def test_a_stage_says_what_it_cannot_see():
