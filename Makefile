@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: run test test-fast test-all test-ways test-benchmarks test-vllm pytest lint serve ui clean help
 
 help:
-	@echo "make run    one iteration on the embedded recipe, its rollout, and a summary"
+	@echo "make run    one iteration on the embedded recipe, its rollout, and what came out"
 	@echo "make serve  the embedded gateway, until Ctrl-C; chat with champion and canary on http://127.0.0.1:8400"
 	@echo "make ui     Dagster on http://127.0.0.1:3000 and MLflow on http://127.0.0.1:5000"
 	@echo "make test   the checks and the tests"
@@ -29,7 +29,7 @@ help:
 run: .venv/installed
 	@dagster job launch -j preference_tuning
 	@dagster job launch -j canary_rollout
-	@python -m jobs.summary
+	@python -m jobs.status || test $$? -eq 1
 	@echo; echo "Look at it with: make ui"
 
 # More workers than cores: many tests wait for processes to start and to end. A make that a test types is its own.

@@ -28,7 +28,7 @@ from pipeline.demo import is_demo_model
 from pipeline.demo.desk import is_desk_model
 from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.recipe import Recipe
-from pipeline.recipe.suites import ItemsSuite, JudgedSuite, LmEvalSuite, SuiteSection
+from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
 from pipeline.serving.engines import check_addresses
 from pipeline.serving.memory import this_machine, too_large
 from pipeline.training.packages import missing_packages
@@ -79,7 +79,7 @@ def train_on_cluster(
     settings = deployment.recipe().compute.kubernetes
     assert settings is not None, "only a recipe with compute.kubernetes comes here"
     context.instance.add_run_tags(context.run_id, {ITERATION_TAG: plan.iteration})  # whose gang: `jobs.sensors` asks
-    url = environment().judge[0]
+    url = environment().judge_url
     if plan.scorers is not None and plan.scorers.ask_judge and not (url or settings.env.get("JUDGE_URL")):
         raise ValueError("A judge scores the completions of this training, and no endpoint is set: set JUDGE_URL.")
     addresses = {"JUDGE_URL": url} if url else {}
@@ -114,7 +114,7 @@ def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deploymen
 
 def _evaluation(deployment: Deployment, plan: EvalPlan) -> Task[EvalReport]:
     store, asked = deployment.store(), environment()
-    addresses = {"JUDGE_URL": asked.judge[0], "SERVING_URL": asked.serving.url}
+    addresses = {"JUDGE_URL": asked.judge_url, "SERVING_URL": asked.serving.url}
     return evaluation_task(
         store,
         EvaluationJob(plan.iteration.id, plan.digest()),
@@ -200,8 +200,10 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
             f"{large}. Choose another evaluation.serving, such as kind: endpoint, or a larger machine "
             "(compute.evaluation runs it on a node of the cluster)."
         )
-    models = (recipe.base_model.uri, base)
-    away = [each for each in section.suites if each.role != "report" and _of_another_model(each, models)]
+    home = {"arithmetic": is_demo_model, "desk": is_desk_model}
+    gating = [each for each in section.suites if each.role != "report" and isinstance(each, ItemsSuite)]
+    embedded = [(each, home[each.preset]) for each in gating if each.preset in home]
+    away = [each for each, is_home in embedded if not any(map(is_home, (recipe.base_model.uri, base)))]
     if away and not recipe.accept_demo_suite:
         refusals.append(
             f"the gate's suite {away[0].name} asks what the embedded model was made for, and base_model.uri is another "
@@ -212,37 +214,25 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
     return refusals
 
 
-def _of_another_model(suite: SuiteSection | JudgedSuite, models: Sequence[str]) -> bool:
-    """Whether the suite was made for an embedded model that is none of these (directories)."""
-    preset = suite.preset if isinstance(suite, ItemsSuite) else None
-    home = {"arithmetic": is_demo_model, "desk": is_desk_model}.get(preset or "")
-    return home is not None and not any(home(model) for model in models)
-
-
 def judge_refusals(recipe: Recipe) -> list[str]:
     """Why the judged suites that gate could not be judged."""
     gating = [each.name for each in recipe.evaluation.judged if each.role != "report"]
     if not gating:
         return []
     targets = [each.name for each in recipe.evaluation.judged if each.role == "target"]
-    if targets and _judged_by_its_teacher(recipe):
+    teacher, judge, rewards = recipe.rewards.judge, recipe.gate_judge, recipe.rewards
+    is_taught = any(weights.judge > 0 for weights in (rewards.rated, rewards.judged, rewards.fresh))
+    same = teacher and judge and (teacher.model, teacher.digest) == (judge.model, judge.digest)
+    if targets and same and is_taught:
         return [
             f"the suite {targets[0]} is judged by the model whose scores are trained on: it would say how well its "
             "taste was learnt, not whether answers are better. Name another one in evaluation.judge."
         ]
-    if recipe.gate_judge is None:
+    if judge is None:
         return [f"the suite {gating[0]} is judged, and the recipe has no judge: name one in rewards.judge."]
-    if not environment().judge[0] and not is_desk_judge(recipe.gate_judge):
+    if not environment().judge_url and not is_desk_judge(judge):
         return [f"the suite {gating[0]} is judged, and no endpoint of the judge is set: set JUDGE_URL."]
     return []
-
-
-def _judged_by_its_teacher(recipe: Recipe) -> bool:
-    """Whether the gate asks the judge whose scores enter the rewards."""
-    teacher, judge, rewards = recipe.rewards.judge, recipe.gate_judge, recipe.rewards
-    if teacher is None or judge is None or (teacher.model, teacher.digest) != (judge.model, judge.digest):
-        return False
-    return any(weights.judge > 0 for weights in (rewards.rated, rewards.judged, rewards.fresh))
 
 
 def address_refusals(recipe: Recipe) -> list[str]:

@@ -42,59 +42,85 @@ class Choice(NamedTuple):
     overrides: list[str]
 
 
+def _variable(*names: str) -> str:
+    """The first of these that is set and not empty; else ""."""
+    return field(default_factory=lambda: next((os.environ[e] for e in names if os.environ.get(e)), ""), repr=False)
+
+
 @dataclass(frozen=True)
 class Environment:
-    """The variables as they are now; "" for one that is not set. Its repr shows no secret."""
+    """The variables as they are when it is made; "" for one that is not set. Its repr shows no secret."""
 
-    recipe: str
-    """PREFERENCE_TUNING_RECIPE: a recipe's file; see `chosen`."""
-    overrides: str
-    """PREFERENCE_TUNING_OVERRIDES: what overrides its fields, divided by white space."""
-    code_version: str
-    """PREFERENCE_TUNING_CODE_VERSION: the commit that an image was built from."""
-    traces_database: str = field(repr=False)
-    """TRACES_DATABASE_URL: the PostgreSQL database with the table of traces."""
-    langfuse: tuple[str, str, str] = field(repr=False)
-    """LANGFUSE_BASE_URL (or LANGFUSE_HOST, as older SDKs call it), LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY."""
-    lake_catalogue: str = field(repr=False)
-    """LAKE_CATALOGUE_URI: the Iceberg catalogue, on PostgreSQL or REST."""
-    lake_secrets: dict[str, str] = field(repr=False)
-    """LAKE_CATALOGUE_TOKEN and LAKE_CATALOGUE_CREDENTIAL of a REST catalogue, as PyIceberg names them."""
-    judge: tuple[str, str] = field(repr=False)
-    """JUDGE_URL and JUDGE_API_KEY."""
-    lm_eval: LmEvalEnvironment
+    recipe: str = _variable("PREFERENCE_TUNING_RECIPE")
+    """A recipe's file; see `chosen`."""
+    overrides: str = _variable("PREFERENCE_TUNING_OVERRIDES")
+    """What overrides its fields, divided by white space."""
+    code_version: str = _variable("PREFERENCE_TUNING_CODE_VERSION")
+    """The commit that an image was built from."""
+    traces_database: str = _variable("TRACES_DATABASE_URL")
+    """The PostgreSQL database with the table of traces."""
+    langfuse_url: str = _variable("LANGFUSE_BASE_URL", "LANGFUSE_HOST")
+    """The second name is that of older SDKs."""
+    langfuse_public_key: str = _variable("LANGFUSE_PUBLIC_KEY")
+    langfuse_secret_key: str = _variable("LANGFUSE_SECRET_KEY")
+    lake_catalogue: str = _variable("LAKE_CATALOGUE_URI")
+    """The Iceberg catalogue, on PostgreSQL or REST."""
+    lake_token: str = _variable("LAKE_CATALOGUE_TOKEN")
+    """Of a REST catalogue, or the next one."""
+    lake_credential: str = _variable("LAKE_CATALOGUE_CREDENTIAL")
+    judge_url: str = _variable("JUDGE_URL")
+    judge_key: str = _variable("JUDGE_API_KEY")
+    lm_eval: LmEvalEnvironment = field(default_factory=lambda: LmEvalEnvironment(os.environ.get("LM_EVAL_PYTHON", "")))
     """LM_EVAL_PYTHON: the Python of an environment with lm-evaluation-harness."""
-    serving: ServingAddresses
+    serving: ServingAddresses = field(default_factory=lambda: serving_addresses(os.environ))
     """SERVING_URL and SERVING_API_KEY, and VLLM_PYTHON: a server, and the Python of an environment that has vLLM."""
-    mlflow_traces: str = field(repr=False)
-    """MLFLOW_TRACES_URI: the tracking server that traces are read from, where it is not that of MLFLOW_TRACKING_URI."""
-    tracking: str = field(repr=False)
-    """MLFLOW_TRACKING_URI: runs, and versions where no other address has those."""
-    registry: str = field(repr=False)
-    """MLFLOW_REGISTRY_URI: registered versions."""
-    experiment: str
-    """MLFLOW_EXPERIMENT_NAME: the experiment of the runs; "" is that of the model's name."""
-    mark_keys: MarkKeys
-    """PREFERENCE_TUNING_MARK_KEYS, or the file that PREFERENCE_TUNING_MARK_KEY_FILE names; else a file of the account,
-    made at first use: $XDG_CONFIG_HOME/preference-tuning/mark-keys, ~/.config/... by default."""
-    dagster_home: str
-    """DAGSTER_HOME: where the instance's `dagster.yaml` is, if not in the working directory."""
-    notify: str = field(repr=False)
-    """NOTIFY_URL: a webhook that takes what people should know of a rollout."""
-    kubeconfig: str
-    """KUBECONFIG: the file that names the cluster."""
-    ray: str
-    """RAY_ADDRESS: the head of the cluster that works on data."""
-    s3: dict[str, str]
-    """AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, and AWS_REGION or AWS_DEFAULT_REGION, as PyIceberg names them: PyArrow
-    takes the keys from the environment by itself, but not these."""
-    ports: dict[str, str]
-    """DAGSTER_PORT and MLFLOW_PORT: where `make ui` listens."""
-    dagster_hosts: list[str]
-    """DAGSTER_ALLOWED_HOSTS, divided by commas: the names, without a port, that Dagster's web server is asked by."""
+    mlflow_traces: str = _variable("MLFLOW_TRACES_URI", "MLFLOW_TRACKING_URI")
+    """The tracking server that traces are read from."""
+    tracking: str = _variable("MLFLOW_TRACKING_URI")
+    """Runs, and versions where no other address has those."""
+    registry: str = _variable("MLFLOW_REGISTRY_URI")
+    """Registered versions."""
+    experiment: str = _variable("MLFLOW_EXPERIMENT_NAME")
+    """The experiment of the runs; "" is that of the model's name."""
+    dagster_home: str = _variable("DAGSTER_HOME")
+    """Where the instance's `dagster.yaml` is, if not in the working directory."""
+    notify: str = _variable("NOTIFY_URL")
+    """A webhook that takes what people should know of a rollout."""
+    kubeconfig: str = _variable("KUBECONFIG")
+    """The file that names the cluster."""
+    ray: str = _variable("RAY_ADDRESS")
+    """The head of the cluster that works on data."""
+    s3_endpoint: str = _variable("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    """PyArrow takes the keys from the environment by itself, but not this one and the region."""
+    s3_region: str = _variable("AWS_REGION", "AWS_DEFAULT_REGION")
+    dagster_port: str = _variable("DAGSTER_PORT")
+    """Where `make ui` listens, as the next one."""
+    mlflow_port: str = _variable("MLFLOW_PORT")
+    dagster_hosts: str = _variable("DAGSTER_ALLOWED_HOSTS")
+    """The names, without a port, that Dagster's web server is asked by, divided by commas."""
+
+    @property
+    def mark_keys(self) -> MarkKeys:
+        """PREFERENCE_TUNING_MARK_KEYS, or the file that PREFERENCE_TUNING_MARK_KEY_FILE names; else a file of the
+        account, made at first use: $XDG_CONFIG_HOME/preference-tuning/mark-keys, ~/.config/... by default."""
+        read = os.environ.get
+        given, file = read("PREFERENCE_TUNING_MARK_KEYS", ""), read("PREFERENCE_TUNING_MARK_KEY_FILE", "")
+        if given or file:
+            return MarkKeys(given, file)
+        config = read("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
+        # A file of a pod ends with it, and so would the key.
+        is_made = not read("KUBERNETES_SERVICE_HOST")
+        return MarkKeys(file=Path(config, "preference-tuning", "mark-keys"), is_made=is_made)
+
+    def lake_properties(self, is_rest: bool) -> dict[str, str]:
+        """As PyIceberg names them."""
+        rest = {"token": self.lake_token, "credential": self.lake_credential} if is_rest else {}
+        named = {"s3.endpoint": self.s3_endpoint, "s3.region": self.s3_region, **rest}
+        return {name: value for name, value in named.items() if value}
 
     def traces_address(self) -> str:
-        """Of the database with the table of traces. Raises ValueError where it is not set."""
+        """Of the database with the table of traces. This and the next ones raise ValueError where nothing is set that
+        has to be, or a secret is in an address."""
         if not self.traces_database:
             raise ValueError(
                 "The traces are in PostgreSQL: set TRACES_DATABASE_URL to postgresql://user@host/database."
@@ -102,36 +128,30 @@ class Environment:
         return without_secret("TRACES_DATABASE_URL", self.traces_database)
 
     def catalogue_address(self) -> str:
-        """Of the Iceberg catalogue; "" where none is set. Raises ValueError where a secret is in it."""
         return without_secret("LAKE_CATALOGUE_URI", self.lake_catalogue)
 
     def tracking_address(self) -> str:
-        """Of MLflow's tracking; "" where none is set. Raises ValueError where a secret is in it."""
         return without_secret("MLFLOW_TRACKING_URI", self.tracking)
 
     def registry_address(self) -> str:
-        """Of MLflow's registry; "" where it is that of the runs. Raises ValueError where a secret is in it."""
         return without_secret("MLFLOW_REGISTRY_URI", self.registry)
 
     def mlflow_address(self) -> str:
-        """Of the tracking server with the traces. Raises ValueError where none is set."""
-        if not (self.mlflow_traces or self.tracking):
+        """Of the tracking server with the traces."""
+        if not self.mlflow_traces:
             raise ValueError(
                 "The traces are in MLflow: set MLFLOW_TRACES_URI to its tracking server, http://host:5000."
             )
-        if self.mlflow_traces:
-            return without_secret("MLFLOW_TRACES_URI", self.mlflow_traces)
-        return self.tracking_address()
+        return without_secret("MLFLOW_TRACES_URI", self.mlflow_traces)
 
     def langfuse_address(self) -> str:
-        """Of Langfuse, with the keys in it. Raises ValueError where one of the three is not set, or no address."""
-        base_url, *keys = self.langfuse
+        """Of Langfuse, with the keys in it."""
+        keys = self.langfuse_public_key, self.langfuse_secret_key
         names = ("LANGFUSE_BASE_URL", "LANGFUSE_PUBLIC_KEY", "LANGFUSE_SECRET_KEY")
-        lacks = [name for name, value in zip(names, self.langfuse, strict=True) if not value]
-        if lacks:
+        if lacks := [name for name, value in zip(names, (self.langfuse_url, *keys), strict=True) if not value]:
             raise ValueError(f"The traces are in Langfuse: set {', '.join(lacks)} (Settings, API keys of the project).")
-        scheme, sign, host = base_url.rstrip("/").partition("://")
-        if scheme not in ("http", "https") or not sign or not host or "@" in host:
+        scheme, _, host = self.langfuse_url.rstrip("/").partition("://")
+        if scheme not in ("http", "https") or not host or "@" in host:
             raise ValueError(
                 "LANGFUSE_BASE_URL is no address of a server. Write https://cloud.langfuse.com or the like."
             )
@@ -139,41 +159,7 @@ class Environment:
 
 
 def environment() -> Environment:
-    read = os.environ.get
-    s3 = {
-        "s3.endpoint": read("AWS_ENDPOINT_URL_S3") or read("AWS_ENDPOINT_URL", ""),
-        "s3.region": read("AWS_REGION") or read("AWS_DEFAULT_REGION", ""),
-    }
-    return Environment(
-        recipe=read("PREFERENCE_TUNING_RECIPE", ""),
-        overrides=read("PREFERENCE_TUNING_OVERRIDES", ""),
-        code_version=read("PREFERENCE_TUNING_CODE_VERSION", ""),
-        traces_database=read("TRACES_DATABASE_URL", ""),
-        langfuse=(
-            read("LANGFUSE_BASE_URL") or read("LANGFUSE_HOST", ""),
-            read("LANGFUSE_PUBLIC_KEY", ""),
-            read("LANGFUSE_SECRET_KEY", ""),
-        ),
-        lake_catalogue=read("LAKE_CATALOGUE_URI", ""),
-        lake_secrets={
-            name: value for name in ("token", "credential") if (value := read(f"LAKE_CATALOGUE_{name.upper()}", ""))
-        },
-        judge=(read("JUDGE_URL", ""), read("JUDGE_API_KEY", "")),
-        lm_eval=LmEvalEnvironment(os.environ.get("LM_EVAL_PYTHON", "")),
-        serving=serving_addresses(os.environ),
-        mlflow_traces=read("MLFLOW_TRACES_URI", ""),
-        tracking=read("MLFLOW_TRACKING_URI", ""),
-        registry=read("MLFLOW_REGISTRY_URI", ""),
-        experiment=read("MLFLOW_EXPERIMENT_NAME", ""),
-        mark_keys=_mark_keys(),
-        dagster_home=read("DAGSTER_HOME", ""),
-        notify=read("NOTIFY_URL", ""),
-        kubeconfig=read("KUBECONFIG", ""),
-        ray=read("RAY_ADDRESS", ""),
-        s3={name: value for name, value in s3.items() if value},
-        ports={"DAGSTER": read("DAGSTER_PORT", "3000"), "MLFLOW": read("MLFLOW_PORT", "5000")},
-        dagster_hosts=(read("DAGSTER_ALLOWED_HOSTS") or "127.0.0.1,localhost").replace(",", " ").split(),
-    )
+    return Environment()
 
 
 def choice_tag(tags: Mapping[str, str]) -> Choice:
@@ -192,17 +178,6 @@ def worker_environment(tags: Mapping[str, str]) -> dict[str, str]:
 def address_faults() -> list[str]:
     """One line for each address of the environment that has a secret in it."""
     return secret_faults(os.environ)
-
-
-def _mark_keys() -> MarkKeys:
-    read = os.environ.get
-    given, file = read("PREFERENCE_TUNING_MARK_KEYS", ""), read("PREFERENCE_TUNING_MARK_KEY_FILE", "")
-    if given or file:
-        return MarkKeys(given, file)
-    config = read("XDG_CONFIG_HOME") or Path("~/.config").expanduser()
-    # A file of a pod ends with it, and so would the key.
-    is_made = not read("KUBERNETES_SERVICE_HOST")
-    return MarkKeys(file=Path(config, "preference-tuning", "mark-keys"), is_made=is_made)
 
 
 def chosen() -> Choice:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from pipeline.core.markdown import literal
 from pipeline.core.storage import digest_json
+from pipeline.views import Plot
 
 VERSION_TAG = "dagster/data_version"
 """On an event that is no output: what Dagster takes for the version of its data."""
@@ -33,8 +34,8 @@ def table_facts(rows: int, uri: str, schema: pa.Schema) -> dict[str, Any]:
     }
 
 
-def picture(png: bytes, alt: str) -> dg.MarkdownMetadataValue:
-    return dg.MetadataValue.md(f"![{alt}](data:image/png;base64,{base64.b64encode(png).decode()})")
+def picture(plot: Plot, alt: str) -> dg.MarkdownMetadataValue:
+    return dg.MetadataValue.md(f"![{alt}](data:image/png;base64,{base64.b64encode(plot.png()).decode()})")
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> dg.MarkdownMetadataValue:

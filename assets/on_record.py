@@ -6,21 +6,26 @@ from typing import Any
 
 import dagster as dg
 
-from assets.card import IterationRecords, card_sections
+from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, SAMPLES, TRACES
 from assets.resources import Deployment
 from evals import bundle, report
 from evals.answer_table import answer_table
 from evals.gate import GateVerdict
+from evals.measurements import EvalReport
+from k8s.ledger import Ledger
+from pipeline.core import layout
 from pipeline.core.iteration import Iteration
+from pipeline.recipe import Evaluation
 from pipeline.recipe.pinning import pinned
 from pipeline.registry import versions
 from pipeline.registry.pages import run_page
 from pipeline.registry.runs import RunIdentity
 from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.views import rewards as reward_plots
-from pipeline.views import traces as traces_plots
-from pipeline.views import training as training_plots
+from pipeline.selection.samples.records import FreshSamples
+from pipeline.training.result import TrainingResult
+from pipeline.training.throughput import typical
+from pipeline.views import data, rewards, training
 
 MLFLOW_RUN_TAG = "mlflow_run"
 """On a run of Dagster: the run of MLflow that its iteration is in."""
@@ -28,47 +33,127 @@ COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 def on_record(
-    deployment: Deployment,
-    iteration: Iteration,
-    records: IterationRecords,
-    verdict: GateVerdict | None = None,
-    run: dg.DagsterRun | None = None,
+    deployment: Deployment, iteration: Iteration, verdict: GateVerdict | None = None, run: dg.DagsterRun | None = None
 ) -> versions.RecordedVersion:
-    """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has none. `run`:
-    of Dagster, the one that puts it on record."""
-    trained = records.trained
-    images = {
-        "gates": traces_plots.funnel(records.traces.seen, records.rejected, records.traces.admitted),
-        "rewards": reward_plots.reward_distribution(records.labels.histogram, records.labels.mean_reward),
-        "training": training_plots.training_curve(trained.metrics),
-        "health": training_plots.health_panels(trained.metrics, trained.health.findings),
-        "step_time": training_plots.step_time(trained.metrics),
-        "goodput": training_plots.goodput_bar(trained.goodput),
+    """The iteration as a run of MLflow, with a version if its verdict is PASS; a training that stopped has no verdict.
+    `run`: of Dagster, the one that puts it on record. Raises ValueError with the record that is missing."""
+    store, id = deployment.store(), iteration.id
+    traces, labels, trained = TRACES.read(store, id), LABELS.read(store, id), CHECKPOINT.read(store, id)
+    measured = REPORT.read(store, id) if verdict is not None else None
+    plots = {
+        "gates": data.funnel(traces.seen, {str(why): n for why, n in traces.rejected.items()}, traces.admitted),
+        "rewards": rewards.reward_distribution(labels.histogram, labels.mean_reward),
+        "training": training.training_curve(trained.metrics),
+        "health": training.health_panels(trained.metrics, trained.health.findings),
+        "step_time": training.step_time(trained.metrics),
+        "goodput": training.goodput_bar(trained.goodput),
+        **({"evaluation": report.picture(measured)} if measured is not None else {}),
     }
+    tables: dict[str, dict[str, Any]] = {}
+    if measured is not None and Path(measured.bundle.uri).is_dir():  # else its evidence is gone
+        texts = deployment.recipe_of(iteration).answers_in_mlflow
+        tables = {"answers": answer_table(bundle.read(Path(measured.bundle.uri)), texts)}
     return versions.record(
         deployment.mlflow(),
-        deployment.store(),
+        store,
         iteration,
         trained.checkpoint,
         judged(verdict) if verdict else JudgedCandidate("STOP", trained.checkpoint.model.digest, ""),
         versions.RunContents(
-            params=pinned(deployment.store(), iteration).model_dump(mode="json"),
-            metrics=records.metrics,
-            plots={**images, "evaluation": report.picture(records.report)} if records.report else images,
-            card=card_sections(records, verdict),
+            params=pinned(store, iteration).model_dump(mode="json"),
+            metrics=[
+                *trained.metrics,
+                last_metrics(trained, store.read(iteration.path(layout.LEDGER), Ledger), measured),
+            ],
+            plots={name: plot.png() for name, plot in plots.items()},
+            card=_card(deployment, iteration, measured, verdict),
             code_version=deployment.code_version(),
-            tables=_tables(deployment, iteration, records),
-            tags={**records.tags, **(launch_tags(deployment, run) if run else {})},
+            tables=tables,
+            tags={
+                "health": trained.health.verdict,
+                **{f"health.{e.rule}": f"{e.verdict} at step {e.step}: {e.reason}" for e in trained.health.findings},
+                **scorer_tags(SAMPLES.find(store, id)),
+                **(launch_tags(deployment, run) if run else {}),
+            },
         ),
     )
 
 
-def _tables(deployment: Deployment, iteration: Iteration, records: IterationRecords) -> dict[str, dict[str, Any]]:
-    """What was answered, item by item; nothing where nothing was evaluated, or its evidence is gone."""
-    if records.report is None or not Path(records.report.bundle.uri).is_dir():
+def last_metrics(trained: TrainingResult, account: Ledger | None, measured: EvalReport | None) -> dict[str, float]:
+    """Where the time of a training and its money went, and the held-out figures: a point at its last step."""
+    goodput = trained.goodput
+    last = {
+        "step": max([float(trained.checkpoint.step), *(row["step"] for row in trained.metrics)]),
+        "goodput/share": goodput.share,
+        "goodput/total_s": goodput.total_s,
+        "goodput/productive_s": goodput.productive_s,
+        **{f"badput/{cause}_s": seconds for cause, seconds in goodput.badput_s.items()},
+        **{f"typical/{name}": value for name, value in typical(trained.metrics).items()},
+    }
+    if account is not None:
+        last |= {"cost/usd_low": account.usd.low, "cost/usd_high": account.usd.high}
+        last |= {"cost/device_hours": account.device_hours}
+        last |= {
+            f"launch/{n}": float(getattr(account, n)) for n in ("attempts", "restarts", "preemptions", "lost_steps")
+        }
+    for suite in measured.measurements if measured else ():
+        if compared := suite.comparison:
+            gain = compared.difference
+            figures = {"champion": compared.champion.value, "candidate": compared.candidate.value}
+            figures |= {"difference": gain.value, "difference_low": gain.low, "difference_high": gain.high}
+            last |= {f"held_out/{suite.suite}/{name}": value for name, value in figures.items()}
+    for suite in measured.judged if measured else ():
+        if rate := suite.win_rate:
+            even = rate.controlled
+            figures = {"": even.value, "_low": even.low, "_high": even.high, "_raw": rate.raw.value}
+            last |= {f"judged/{suite.suite}/win_rate{name}": 0.5 + value for name, value in figures.items()}
+    return last
+
+
+def scorer_tags(samples: FreshSamples | None) -> dict[str, str]:
+    """Digests of the fresh samples and of who scored them: a part of what the model was made from."""
+    if samples is None or samples.dataset is None:
         return {}
-    texts = deployment.recipe_of(iteration).answers_in_mlflow
-    return {"answers": answer_table(bundle.read(Path(records.report.bundle.uri)), texts)}
+    digests = {
+        "samples": samples.dataset.digest,
+        "samples.judge": samples.judge_id,
+        "reward_model": samples.reward_model,
+    }
+    return {name: digest for name, digest in digests.items() if digest}
+
+
+def _card(
+    deployment: Deployment, iteration: Iteration, measured: EvalReport | None, verdict: GateVerdict | None
+) -> dict[str, str]:
+    """The sections of the model card, in Markdown. Without a verdict nothing was evaluated."""
+    store, id = deployment.store(), iteration.id
+    traces, labels, plan = TRACES.read(store, id), LABELS.read(store, id), PLAN.read(store, id)
+    trained = CHECKPOINT.read(store, id)
+    evaluated = "Not evaluated: the training stopped itself, and these are the best weights that it had before."
+    if measured is not None and verdict is not None:
+        evaluated = f"{report.table(measured, verdict)}\n\nVerdict: **{verdict.verdict}**."
+    rejected = ", ".join(f"{count} {reason}" for reason, count in sorted(traces.rejected.items())) or "none"
+    why = f", {trained.health.why}" if trained.health.why else ""
+    return {
+        "Data": (
+            f"{traces.admitted} of {traces.seen} production traces of {traces.days[0].day} to {traces.days[-1].day}, "
+            f"with the users' consent and personal data masked. Kept out: {rejected}. {labels.labelled} are labelled "
+            f"({labels.coverage:.0%}). Trained with {plan.decision.method.upper()}, {trained.checkpoint.step} steps: "
+            f"{'; '.join(plan.decision.reasons)}. "
+            f"Health of the training: **{trained.health.verdict}**{why}."
+        ),
+        "Evaluation": evaluated,
+        "Intended use": "The same traffic as the champion's that the traces come from; nothing else was measured.",
+        "Limits": limits(measured.section) if measured else "Nothing was measured.",
+    }
+
+
+def limits(section: Evaluation) -> str:
+    """What a verdict over these suites cannot see."""
+    text = f"Asked: {', '.join(each.name for each in section.suites)}. "
+    if judged := [each.name for each in section.judged]:
+        return f"{text}A judge compares the answers of {', '.join(judged)}: what it does not see, the verdict does not."
+    return f"{text}Reward and evaluation share the verifier: what it cannot see, neither of them sees."
 
 
 def launch_tags(deployment: Deployment, run: dg.DagsterRun) -> dict[str, str]:

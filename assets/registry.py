@@ -5,9 +5,9 @@ import time
 import dagster as dg
 
 from assets.blocked import refuse_blocked
-from assets.ended import end
 from assets.loop_asset import loop_asset
 from assets.metadata import output
+from assets.observations import end
 from assets.on_record import MLFLOW_RUN_TAG, judged, on_record, run_links
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
@@ -40,7 +40,7 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
     """The candidate's version in MLflow's registry, with lineage and model card; absent when the gate refused it."""
     store, iteration = deployment.store(), deployment.iteration(gate_verdict.iteration)
     refuse_blocked(deployment, iteration)
-    recorded = on_record(deployment, iteration, deployment.records(iteration), gate_verdict, context.run)
+    recorded = on_record(deployment, iteration, gate_verdict, context.run)
     registered = recorded.version
     context.instance.add_run_tags(context.run_id, {MLFLOW_RUN_TAG: recorded.run.run_id})
     if registered is None:

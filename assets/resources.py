@@ -9,12 +9,10 @@ from typing import Any
 import dagster as dg
 from pydantic import PrivateAttr
 
-from assets.card import IterationRecords
 from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, PINNED_TAG, chosen, environment
 from assets.naming import DEPLOYMENT, LOOP, asset_key, launch_command
-from assets.records import CHECKPOINT, LABELS, PLAN, RECORDS, REPORT, SAMPLES, TRACES
+from assets.records import RECORDS, TRACES
 from evals.lm_eval import LmEvalEnvironment
-from k8s.ledger import Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store, model_ref
@@ -137,19 +135,6 @@ class Deployment(dg.ConfigurableResource):
             raise ValueError(f"There is no iteration yet. Launch the whole job: {self.launch()}")
         return latest_iteration
 
-    def records(self, iteration: Iteration) -> IterationRecords:
-        """What the stages up to the evaluation left. Raises ValueError naming the first that is missing."""
-        store, id = self.store(), iteration.id
-        return IterationRecords(
-            traces=TRACES.read(store, id),
-            labels=LABELS.read(store, id),
-            plan=PLAN.read(store, id),
-            trained=CHECKPOINT.read(store, id),
-            report=REPORT.read(store, id),
-            account=store.read(iteration.path(layout.LEDGER), Ledger),
-            samples=SAMPLES.find(store, id),
-        )
-
     def champion(self) -> ChampionState:
         """The model that serves: the promoted one, else the recipe's base model."""
         base = self.recipe().base_model
@@ -160,13 +145,12 @@ class Deployment(dg.ConfigurableResource):
         """The governed table's catalogue and warehouse. What is no one's business but the operator's is environment."""
         lake, store = self.recipe().traces.lake, self.store()
         local = local_lake(store)
-        read = environment()
         warehouse = lake.warehouse if "://" in lake.warehouse else f"file://{Path(lake.warehouse).absolute()}"
         return LakeConfig(
             catalogue=lake.catalogue,
-            uri=local.uri if lake.catalogue == "sqlite" else read.catalogue_address(),
+            uri=local.uri if lake.catalogue == "sqlite" else environment().catalogue_address(),
             warehouse=warehouse if lake.warehouse else local.warehouse,
-            properties={**read.s3, **(read.lake_secrets if lake.catalogue == "rest" else {})},
+            properties=environment().lake_properties(is_rest=lake.catalogue == "rest"),
         )
 
     def source_uri(self) -> str:
@@ -183,8 +167,8 @@ class Deployment(dg.ConfigurableResource):
 
     def judge_endpoint(self) -> Endpoint | None:
         """JUDGE_URL with JUDGE_API_KEY; None where no address is set."""
-        url, key = environment().judge
-        return Endpoint(url, key) if url else None
+        read = environment()
+        return Endpoint(read.judge_url, read.judge_key) if read.judge_url else None
 
     def serving(self) -> ServingAddresses:
         """Where the evaluation's questions are answered: SERVING_URL with SERVING_API_KEY, or by VLLM_PYTHON."""

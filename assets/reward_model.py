@@ -14,7 +14,7 @@ from pipeline.rewards.reward_model.card import card
 from pipeline.selection.consent import consented
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.rated import rated_rows
-from pipeline.views import reward_model as plots
+from pipeline.views import rewards as plots
 
 
 @loop_asset(

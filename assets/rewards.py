@@ -1,6 +1,6 @@
 """The reward stage."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
 from pipeline.rewards.trust import examples, page
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
-from pipeline.views import rewards as reward_plots
+from pipeline.views import rewards as plots
 
 
 @loop_asset(
@@ -54,80 +54,77 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
 
 def _metadata(labels: RewardLabels, shown: Sequence[LabelSample], page: Path) -> dict[str, Any]:
     """What a person looks for: how rewards are spread, what has none and why, who agrees with whom, what it cost."""
-    judge = labels.judge
-    cost = [("checked now", f"{labels.checked:,}"), ("known before", f"{labels.remembered:,}")]
+    cost: list[tuple[str, object]] = [
+        ("checked now", f"{labels.checked:,}"),
+        ("known before", f"{labels.remembered:,}"),
+    ]
     cost += [("tokens", f"{labels.tokens:,}"), ("USD", f"{labels.usd:.4f}")]
-    asked: list[tuple[str, object]] = []
-    if judge is not None:
-        asked = [("model", judge.model), ("attacks withstood", f"{judge.attacks_withstood} of {judge.attacks}")]
-        asked += [("asked", judge.asked), ("known before", judge.remembered), ("order", str(judge.order))]
-        asked += [(f"abstained: {reason}", rows) for reason, rows in sorted(judge.abstained.items())]
+    if (judge := labels.judge) is not None:
+        cost += [("judge", judge.model), ("attacks withstood", f"{judge.attacks_withstood} of {judge.attacks}")]
+        cost += [("asked", judge.asked), ("known before", judge.remembered), ("order", str(judge.order))]
+        cost += [(f"abstained: {reason}", rows) for reason, rows in sorted(judge.abstained.items())]
     return {
         "labelled": labels.labelled,
         "coverage": labels.coverage,
         "mean_reward": labels.mean_reward,
         "rewards": picture(
-            reward_plots.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
+            plots.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
         ),
-        "components": picture(reward_plots.component_histograms(labels.components), "Histogram of each component"),
-        "coverage and reasons": picture(
-            reward_plots.coverage(labels.labelled, labels.unlabelled), "Labelled traces, and why others are not"
-        ),
-        "agreement": picture(reward_plots.agreement_matrix(labels.agreement), "Agreement between components"),
+        "components": picture(plots.component_histograms(labels.components), "Histogram of each component"),
+        "coverage and reasons": picture(plots.coverage(labels.labelled, labels.unlabelled), "Labelled, and why not"),
+        "agreement": picture(plots.agreement_matrix(labels.agreement), "Agreement between components"),
         "outcomes": table(["outcome", "traces"], sorted(labels.outcomes.items())),
         "scored as": table(["profile", "traces"], sorted(labels.profiles.items())),
         "feedback set aside": table(["reason", "traces"], sorted(labels.set_aside.items())),
-        "people": table(
-            ["measure", "value"],
-            [("reviews", labels.humans.reviews), ("rank correlation", str(labels.humans.rank_correlation))],
-        ),
+        "people": f"{labels.humans.reviews} reviews, rank correlation {labels.humans.rank_correlation}",
         "cost": table(["what", "amount"], cost),
-        "judge": table(["judge", ""], asked or [("none", "the recipe names no judge")]),
         "labels, for example": table(
             ["reward", "why"], [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.why) for s in shown]
         ),
         "their texts": dg.MetadataValue.path(page),
         "digest": labels.dataset.digest,
         **table_facts(labels.dataset.rows, labels.dataset.uri, LABELS),
-    }  # fmt: skip
+    }
 
 
-def _checks(labels: RewardLabels, settings: Rewards):
+def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckResult]:
     """Warnings: none of them stops the run, each of them is a reason to look before trusting the labels."""
-    yield dg.AssetCheckResult(
-        check_name="coverage",
-        passed=labels.coverage >= settings.min_coverage,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"{labels.coverage:.0%} of the traces have a label; the floor is {settings.min_coverage:.0%}",
-        metadata={"coverage": labels.coverage, "floor": settings.min_coverage},
+
+    def warned(name: str, passed: bool, description: str) -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(
+            check_name=name, passed=passed, severity=dg.AssetCheckSeverity.WARN, description=description
+        )
+
+    rho, floor, drift, custom = (
+        labels.humans.rank_correlation, settings.review.min_rank_correlation, labels.drift, labels.custom
+    )  # fmt: skip
+    yield warned(
+        "coverage",
+        labels.coverage >= settings.min_coverage,
+        f"{labels.coverage:.0%} of the traces have a label; the floor is {settings.min_coverage:.0%}",
     )
-    rho, floor = labels.humans.rank_correlation, settings.review.min_rank_correlation
-    yield dg.AssetCheckResult(
-        check_name="agrees_with_people",
-        passed=rho.low is not None and rho.low >= floor,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"Spearman's rho between reward and {labels.humans.reviews} reviews: {rho}; its lower bound has to "
-        f"reach {floor:.2f}. Reviews are asked for by: pt reviews write",
+    yield warned(
+        "agrees_with_people",
+        rho.low is not None and rho.low >= floor,
+        f"Spearman's rho between reward and {labels.humans.reviews} reviews: {rho}; its lower bound has to reach "
+        f"{floor:.2f}. Reviews are asked for by: pt reviews write",
     )
-    drift = labels.drift
-    yield dg.AssetCheckResult(
-        check_name="distribution_is_stable",
-        passed=drift is None or drift.stability_index <= settings.max_drift,
-        severity=dg.AssetCheckSeverity.WARN,
-        description="The first iteration: there is nothing to compare with."
+    yield warned(
+        "distribution_is_stable",
+        drift is None or drift.stability_index <= settings.max_drift,
+        "The first iteration: there is nothing to compare with."
         if drift is None
         else f"Population stability index {drift.stability_index:.3f} against iteration {drift.against}, mean "
         f"{drift.mean_change:+.3f}; the recipe allows {settings.max_drift:.2f}",
     )
-    custom = labels.custom
-    failed = "" if custom is None else ", ".join(f"{rows:,} {reason}" for reason, rows in sorted(custom.failed.items()))
-    yield dg.AssetCheckResult(
-        check_name="custom_reward_varies",
-        passed=custom is None or custom.distinct > 1 or custom.scored + sum(custom.failed.values()) == 0,
-        severity=dg.AssetCheckSeverity.WARN,
-        description="The recipe names no function of its own."
+    failed = {} if custom is None else custom.failed
+    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in sorted(failed.items())) or "none"
+    yield warned(
+        "custom_reward_varies",
+        custom is None or custom.distinct > 1 or custom.scored + sum(failed.values()) == 0,
+        "The recipe names no function of its own."
         if custom is None
         else f"The recipe's own function gave {custom.scored:,} completions {custom.distinct:,} different values; one "
-        f"that scores everything alike teaches nothing. Without a value: {failed or 'none'}; the label table's column "
+        f"that scores everything alike teaches nothing. Without a value: {reasons}; the label table's column "
         "custom_detail says why",
     )

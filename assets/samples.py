@@ -17,7 +17,7 @@ from pipeline.selection.consent import consented
 from pipeline.selection.samples.records import SAMPLES, FreshSamples
 from pipeline.selection.samples.stage import Scorers, sample
 from pipeline.serving.engines import open_engine
-from pipeline.views import rewards as reward_plots
+from pipeline.views import rewards as plots
 
 
 @loop_asset(
@@ -67,23 +67,20 @@ def samples(
 def _metadata(fresh: FreshSamples) -> dict[str, Any]:
     """How the completions are scored, what has no score and why, what the best of each prompt is worth, the cost."""
     assert fresh.dataset is not None, "the recipe has the section"
-    drawn = [("prompts", fresh.prompts), ("prompts refused", fresh.refused), ("drawn now", fresh.drawn)]
-    drawn += [("in the journal", fresh.remembered), ("unended", fresh.unended), ("tokens", fresh.completion_tokens)]
+    drawn = {"prompts": fresh.prompts, "prompts refused": fresh.refused, "drawn now": fresh.drawn}
+    drawn |= {"in the journal": fresh.remembered, "unended": fresh.unended, "tokens": fresh.completion_tokens}
     return {
         "prompts": fresh.prompts,
         "labelled": fresh.labelled,
         "mean_reward": fresh.mean_reward,
         "best of each prompt": fresh.best_reward,
         "distinct share": fresh.distinct,
-        "rewards": picture(
-            reward_plots.reward_distribution(fresh.histogram, fresh.mean_reward), "Histogram of the samples' rewards"
-        ),
-        "coverage and reasons": picture(
-            reward_plots.coverage(fresh.labelled, fresh.unlabelled), "Scored samples, and why others are not"
-        ),
+        "rewards": picture(plots.reward_distribution(fresh.histogram, fresh.mean_reward), "Rewards of the samples"),
+        "coverage and reasons": picture(plots.coverage(fresh.labelled, fresh.unlabelled), "Scored, and why not"),
         "outcomes": table(["outcome", "completions"], sorted(fresh.outcomes.items())),
-        "draw": table(["what", "number"], [(name, f"{number:,}") for name, number in drawn]),
-        "cost": table(["what", "amount"], [("judge tokens", f"{fresh.judge_tokens:,}"), ("USD", f"{fresh.usd:.4f}")]),
+        "draw": table(["what", "number"], [(name, f"{number:,}") for name, number in drawn.items()]),
+        "judge tokens": fresh.judge_tokens,
+        "judge USD": fresh.usd,
         "digest": fresh.dataset.digest,
         **table_facts(fresh.dataset.rows, fresh.dataset.uri, SAMPLES),
     }

@@ -23,7 +23,7 @@ from pipeline.selection.samples.records import FreshSamples
 from pipeline.traces.tool_results import recorded_results
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.step_times import measured_step_s
-from pipeline.views import selection as selection_plots
+from pipeline.views.data import evidence_plot
 
 
 @loop_asset(
@@ -62,13 +62,11 @@ def preference_dataset(
             "groups": dataset.groups.rows,
             "thumbs": dataset.evidence.thumbs,
             "winners": dataset.evidence.winners,
-            "held out": table(
-                ["table", "rows"],
-                [("pairs", dataset.held_out_pairs.rows), ("prompts", dataset.held_out_prompts.rows)],
-            ),
+            "held-out pairs": dataset.held_out_pairs.rows,
+            "held-out prompts": dataset.held_out_prompts.rows,
             "curriculum": table(["prompts", "number"], sorted(dataset.curriculum.items())),
             "without consent": dataset.without_consent,
-            **({"with tools": dataset.with_tools} if dataset.with_tools else {}),
+            "with tools": dataset.with_tools,
             "kept for suites": dataset.frozen,
             "capped pairs": dataset.capped_pairs,
             "contaminated": report.hits,
@@ -121,7 +119,7 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
             "method": decision.method,
             "forced": decision.forced,
             "without consent": plan.without_consent,
-            "evidence": picture(selection_plots.evidence_plot(decision), "Evidence against its thresholds"),
+            "evidence": picture(evidence_plot(decision), "Evidence against its thresholds"),
             "memo": dg.MetadataValue.md(memo(decision)),
             "settings": dg.MetadataValue.json({} if plan.method is None else plan.method.model_dump(mode="json")),
         },

@@ -29,7 +29,7 @@ from pipeline.traces.scope import Producer, version_names
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.traces.unrendered import refuse_unrendered_rows
 from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line, weak
-from pipeline.views import traces as traces_plots
+from pipeline.views import data
 
 WEAK_SHOWN = 10
 """Parts that the check names, at most; the log has all of them."""
@@ -110,13 +110,7 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
     """What a person looks for: where the rows went, day by day, what was read, and samples of what stayed out."""
     rejected = {str(reason): count for reason, count in governed.rejected.items()}
     days = [
-        (
-            d.day,
-            d.seen,
-            d.admitted,
-            d.seen - d.admitted,
-            f"{sum(f.bytes for f in d.files) / 1e6:.1f}",
-        )
+        (d.day, d.seen, d.admitted, d.seen - d.admitted, f"{sum(f.bytes for f in d.files) / 1e6:.1f}")
         for d in governed.days
     ]
     samples = rejected_samples(store, [day.day for day in governed.days])
@@ -125,8 +119,8 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
         "seen": governed.seen,
         "admitted": governed.admitted,
         "in the dataset": governed.iteration.dataset.rows,
-        "gates": picture(traces_plots.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
-        "over time": picture(traces_plots.reasons_over_time(governed.days), "Rows by reason and day"),
+        "gates": picture(data.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
+        "over time": picture(data.reasons_over_time(governed.days), "Rows by reason and day"),
         "days": table(["day", "seen", "admitted", "rejected", "MB read"], days),
         "rejected": table(["reason", "rows"], sorted(rejected.items())),
         "rejected, for example": table(["reason", "what was seen", "where"], samples),

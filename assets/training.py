@@ -6,13 +6,11 @@ from typing import Any
 import dagster as dg
 
 from assets.blocked import refuse_blocked
-from assets.card import IterationRecords
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
-from assets.ended import end
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table
+from assets.observations import end
 from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
-from assets.records import LABELS, TRACES
 from assets.resources import Deployment
 from evals.suites import suites
 from k8s.launch import account_for
@@ -30,7 +28,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
 from pipeline.training.schedule import rows_without_consent
 from pipeline.training.throughput import typical
-from pipeline.views import training as training_plots
+from pipeline.views import training
 
 RATES = {
     "seconds/step": "seconds a step",
@@ -83,24 +81,22 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         return
     refuse_blocked(deployment, iteration)
     context.log.info(f"{result.checkpoint.step} steps in {result.goodput.total_s:.0f} s, {result.attempts} attempt(s)")
-    yield _healthy(result.health)
+    health = result.health
+    yield dg.AssetCheckResult(
+        check_name="healthy",
+        passed=health.verdict == "PASS",
+        severity=dg.AssetCheckSeverity.ERROR if health.verdict == "STOP" else dg.AssetCheckSeverity.WARN,
+        description="; ".join([str(health.verdict), *(finding.reason for finding in health.findings)]),
+        metadata={"findings": _findings(health)},
+    )
     account = account_for(store, training_plan, result, recipe.compute)
     metadata = _shown(result, recipe.compute.accelerator, account)
     if result.health.verdict == "STOP":
-        records = IterationRecords(
-            traces=TRACES.read(store, iteration.id),
-            labels=LABELS.read(store, iteration.id),
-            plan=training_plan,
-            trained=result,
-            account=account,
-        )
-        run = on_record(deployment, iteration, records, run=context.run).run
-        context.log.error(
-            f"The training stopped itself: {records.why}. Run {run.run_id} in MLflow; nothing downstream runs."
-        )
+        run, why = on_record(deployment, iteration, run=context.run).run, result.health.why
+        context.log.error(f"The training stopped itself: {why}. Run {run.run_id} in MLflow; nothing downstream runs.")
         metadata |= run_links(deployment, run)
-        end(context, deployment, iteration, "stopped", records.why)
-        yield dg.AssetObservation(asset_key=context.asset_key, description=records.why, metadata=metadata)
+        end(context, deployment, iteration, "stopped", why)
+        yield dg.AssetObservation(asset_key=context.asset_key, description=why, metadata=metadata)
         return
     if live is not None and live.identity is not None:
         metadata |= run_links(deployment, live.identity)
@@ -132,21 +128,9 @@ def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:
     withdrawn = rows_without_consent(dataset, method, agreed) - plan.without_consent
     if withdrawn > 0:
         raise ValueError(
-            f"Consent to {withdrawn} rows of the plan was withdrawn since it was made. Make it anew: python -m "
-            f"jobs.retry training_plan --iteration {iteration.id}"
+            f"Consent to {withdrawn} rows of the plan was withdrawn since it was made. Make it anew: pt retry "
+            f"training_plan --iteration {iteration.id}"
         )
-
-
-def _healthy(health: Health) -> dg.AssetCheckResult:
-    """STOP is an error, HOLD a warning."""
-    severity = dg.AssetCheckSeverity.ERROR if health.verdict == "STOP" else dg.AssetCheckSeverity.WARN
-    return dg.AssetCheckResult(
-        check_name="healthy",
-        passed=health.verdict == "PASS",
-        severity=severity,
-        description="; ".join([str(health.verdict), *(finding.reason for finding in health.findings)]),
-        metadata={"findings": _findings(health)},
-    )
 
 
 def _findings(health: Health) -> dg.MarkdownMetadataValue:
@@ -156,38 +140,35 @@ def _findings(health: Health) -> dg.MarkdownMetadataValue:
 
 def _shown(result: TrainingResult, accelerator: Accelerator, account: Ledger) -> dict[str, Any]:
     """What a person looks for: was it healthy, did it learn, where did time and money go, what is left."""
-    metrics, goodput = result.metrics, result.goodput
-    rates = typical(metrics)
+    metrics, goodput, rates = result.metrics, result.goodput, typical(result.metrics)
     interrupted = [(each.cause, each.step, each.lost_steps) for each in result.preemptions]
+    figures = {
+        "seconds": goodput.total_s,
+        "goodput": goodput.share,
+        **{label: rates[name] for name, label in RATES.items() if name in rates},
+        "device hours": account.device_hours,
+        "cost in USD": account.usd.high,
+        "cost in USD at least": account.usd.low,
+        "judge USD": result.judge_usd,
+    }
     return {
         "health": result.health.verdict,
         "findings": _findings(result.health),
-        "curve": picture(training_plots.training_curve(metrics), "Reward and accuracy by step"),
-        "health by step": picture(training_plots.health_panels(metrics, result.health.findings), "Health by step"),
-        "step time": picture(training_plots.step_time(metrics), "Seconds of each step by what they went to"),
-        "time": picture(training_plots.goodput_bar(goodput), "Seconds of the training by cause"),
+        "curve": picture(training.training_curve(metrics), "Reward and accuracy by step"),
+        "health by step": picture(training.health_panels(metrics, result.health.findings), "Health by step"),
+        "step time": picture(training.step_time(metrics), "Seconds of each step by what they went to"),
+        "time": picture(training.goodput_bar(goodput), "Seconds of the training by cause"),
         "steps": result.checkpoint.step,
         "steps left out": result.untrained_steps,
-        "seconds": _legible(goodput.total_s),
-        "goodput": _legible(goodput.share),
-        **{label: _legible(rates[name]) for name, label in RATES.items() if name in rates},
+        **{name: float(f"{value:.4g}") for name, value in figures.items()},
         "attempts": result.attempts,
         "interruptions": table(["cause", "step reached", "steps lost"], interrupted),
         "resumed from": str(list(result.resumed_from) or "nothing"),
         "devices": f"{account.devices} x {accelerator.name}",
-        "device hours": _legible(account.device_hours),
-        "cost in USD": _legible(account.usd.high),
-        "cost in USD at least": _legible(account.usd.low),
         "launches": account.attempts,
         "engine": result.engine,
         "judge tokens": result.judge_tokens,
-        "judge USD": _legible(result.judge_usd),
         "adapter digest": result.checkpoint.adapter.digest,
         "adapter": dg.MetadataValue.path(result.checkpoint.adapter.uri),
         "model": dg.MetadataValue.path(result.checkpoint.model.uri),
     }
-
-
-def _legible(value: float) -> float:
-    """Four significant digits."""
-    return float(f"{value:.4g}")

@@ -61,7 +61,7 @@ def changed(evidence: SuiteEvidence) -> tuple[list[ChangedAnswer], list[ChangedA
 def page(evidence: EvalEvidence, report: EvalReport, verdict: GateVerdict) -> str:
     """The whole file."""
     title = f"Evaluation of iteration {html.escape(report.iteration)}"
-    png = base64.b64encode(reports.picture(report)).decode()
+    png = base64.b64encode(reports.picture(report).png()).decode()
     parts = [
         f"<h1>{title}: <span class='{verdict.verdict}'>{verdict.verdict}</span></h1>",
         "<ul>", *(f"<li>{html.escape(reason)}</li>" for reason in verdict.reasons), "</ul>",

@@ -22,7 +22,7 @@ from evals.measurements import (
 from pipeline.core.markdown import literal
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import JudgedSuite, SuiteSection
-from pipeline.views import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png
+from pipeline.views import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot
 
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
     from matplotlib.axes import Axes
@@ -143,11 +143,11 @@ ROW_INCHES = 0.46
 JUDGED_ROWS = 2
 
 
-def picture(report: EvalReport) -> bytes:
-    """PNG: for each suite the score of both models, and the paired differences with the line that each had to clear."""
+def picture(report: EvalReport) -> Plot:
+    """For each suite the score of both models, and the paired differences with the line that each had to clear."""
     rows = sum(1 + len(each.comparison.guards) for each in report.measurements if each.comparison)
     rows += sum(JUDGED_ROWS for each in report.judged if each.win_rate)
-    return figure_png(lambda figure: _draw(figure, report), 9.2, max(3.4, 1.6 + ROW_INCHES * rows), dpi=90)
+    return Plot(lambda figure: _draw(figure, report), 9.2, max(3.4, 1.6 + ROW_INCHES * rows), dpi=90)
 
 
 def _draw(figure: Any, report: EvalReport) -> None:

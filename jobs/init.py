@@ -169,7 +169,7 @@ def after(folder: Path, start: str, compose: bool) -> list[str]:
         "  pt validate                               # recipe, model, disk, source and gate, before anything runs",
         "  dagster job launch -j preference_tuning   # one iteration",
         "  dagster job launch -j canary_rollout      # its rollout, if the gate let it pass",
-        "  pt summary                                # what came out",
+        "  pt status                                 # what came out",
         "  pt ui                                     # Dagster and MLflow on 127.0.0.1",
     ]
 
@@ -184,7 +184,7 @@ def after_models(folder: Path, models: Sequence[str]) -> list[str]:
         f"  export PREFERENCE_TUNING_RECIPE={first}.yaml         # the model that pt and dagster commands are about",
         "  pt validate",
         f"  dagster job launch -l {first} -j preference_tuning   # one iteration of it",
-        "  pt summary",
+        "  pt status",
         "  pt ui                                                # Dagster with all of them, and MLflow",
     ]
 

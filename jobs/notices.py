@@ -41,7 +41,7 @@ def waiting(instance: dg.DagsterInstance, deployment: Deployment) -> list[Notice
 def tell_what_is_due(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """One message of what was not told yet. A receiver that does not take it gets it later, and fails nobody."""
     due = waiting(context.instance, deployment)
-    if error := send(deployment.store(), MARK, due, deployment.notify_url(), "pt summary"):
+    if error := send(deployment.store(), MARK, due, deployment.notify_url(), "pt status"):
         context.log.warning(f"Not told yet: {error}")
     else:
         context.log.info("\n".join(notice.text for notice in due) or "There was nothing to tell.")
@@ -57,7 +57,7 @@ def _endings(deployment: Deployment) -> Iterator[Notice]:
     name = deployment.recipe().base_model.name
     for ended in ended_iterations(deployment.store()):
         if words := ENDINGS.get(ended.outcome.ending):
-            yield Notice(ended.at, f"{name}, iteration {ended.id}: {words}. To read more: pt summary")
+            yield Notice(ended.at, f"{name}, iteration {ended.id}: {words}. To read more: pt status")
 
 
 def _failures(instance: dg.DagsterInstance, deployment: Deployment) -> Iterator[Notice]:

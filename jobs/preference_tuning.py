@@ -12,21 +12,19 @@ from typing import get_args
 import dagster as dg
 
 from assets.champion import tell_of_champion
-from assets.ended import show_figures
 from assets.environment import CHOICE_TAG, DATA_ROOT_TAG, ONE_AT_A_TIME, Choice
 from assets.graph import LOOP_ASSETS
 from assets.naming import LABELLING, LOOP, ROLLOUT, asset_key
+from assets.observations import rollout_observation, show_figures
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
-from assets.rollout_observation import rollout_observation
 from jobs.dagster_internals import UnresolvedAssetJobDefinition
 from jobs.rollout.decide import exit_code, outcome_lines, take
 from jobs.rollout.launchpad import LaunchpadForm, launchpad_decision
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot
-from pipeline.rollout.picture import look_points
 from pipeline.rollout.record import Action, read_events
-from pipeline.views.rollout import rollout_over_time
+from pipeline.views.rollout import look_points, rollout_over_time
 
 # Steps are forked from a server that has loaded the definitions already: about a second less for each step.
 # `jobs.steps` makes each end with that server, which ends with the run's worker.
@@ -95,7 +93,7 @@ def advance_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> N
     if state.proposal is not None and state.watch.looks:
         points = look_points(read_events(deployment.store(), state.proposal.version.name))
         plot = rollout_over_time(points, f"Rollout {state.rollout}")
-        log_plot(deployment.tracking_uri(), state.proposal.version.run_id, "rollout", plot)
+        log_plot(deployment.tracking_uri(), state.proposal.version.run_id, "rollout", plot.png())
     if state.proposal is not None:
         show_figures(context, deployment, state.proposal.version.iteration)
     weight = f", canary at {state.canary_weight}%" if state.active else ""

@@ -29,9 +29,8 @@ class CommandWord(NamedTuple):
 
 WORDS = {
     "init": CommandWord("jobs.init", "make a project: recipe, dagster.yaml, .env and a model to begin with"),
-    "status": CommandWord("jobs.status", "where the deployment stands, on one screen: run, champion, rollout, figures"),
-    "report": CommandWord("jobs.report", "a page of an iteration, or of all of them, for people who run no command"),
-    "summary": CommandWord("jobs.summary", "how the newest iteration ended, what to type next, what its stages left"),
+    "status": CommandWord("jobs.status", "where the deployment stands, on one screen, and what to type next"),
+    "report": CommandWord("jobs.report", "a page of an iteration, and of all of them, for people who run no command"),
     "validate": CommandWord("jobs.validate", "check a deployment without a run: recipe, model, disk, source, gate"),
     "recipe": CommandWord("jobs.recipe", "the recipe's fields explained, its JSON schema, and the resolved one"),
     "retry": CommandWord("jobs.retry", "a finished stage anew, and all below it"),

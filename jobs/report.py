@@ -1,10 +1,10 @@
-"""`pt report [ITERATION] [--history] [--out FILE]`: a page for people who run no command.
+"""`pt report [ITERATION] [--out FILE]`: a page for people who run no command.
 
-One HTML file of an iteration (the newest, unless it is named), or of all of them: funnel, labels, decision, training,
-evaluation with its intervals, rollout, cost and lineage. It needs no server, opens from disk and prints; no text of a
-user is in it. Without --out it lies beside the records, where each iteration's end writes it too. Works on an iteration
-in any state. Exit codes: 0 done (it says where the page is), 2 there is no such iteration, or a file cannot be read or
-written (it says which).
+One HTML file of an iteration (the newest, unless it is named) and of what all of them add up to: funnel, labels,
+decision, training, evaluation with its intervals, rollout, cost and lineage. It needs no server, opens from disk and
+prints; no text of a user is in it. Without --out it lies beside the records, where each iteration's end writes it too.
+Exit codes: 0 done (it says where the page is), 2 there is no such iteration, or a file cannot be read or written (it
+says which).
 """
 
 import argparse
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from assets.environment import chosen
-from assets.report.pages import first_launch, write_history, write_iteration
+from assets.report import first_launch, write_report
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
@@ -25,7 +25,14 @@ from pipeline.recipe import load
 def main(arguments: Sequence[str]) -> int:
     asked = parser().parse_args(arguments)
     try:
-        path = _write(asked)
+        recipe = load(*chosen())
+        store, id = Store(recipe.data_root), asked.iteration
+        if not id:
+            newest = store.read(layout.LATEST, Iteration)
+            if newest is None:
+                raise ValueError(f"There is no iteration yet. Launch the whole job: {first_launch(recipe)}")
+            id = newest.id
+        path = write_report(store, recipe, id, time.time(), asked.out.absolute() if asked.out is not None else None)
     except (ValueError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
@@ -36,27 +43,9 @@ def main(arguments: Sequence[str]) -> int:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="pt report", description=__doc__)
     options.add_argument("iteration", nargs="?", default="", help="its id; the newest one, unless it is given")
-    options.add_argument("--history", action="store_true", help="all iterations on one page")
     options.add_argument("--out", type=Path, help="where to write the page; beside the records, unless it is given")
     options.add_argument("--json", action="store_true", help="where the page is, as one JSON object")
     return options
-
-
-def _write(asked: argparse.Namespace) -> Path:
-    choice = chosen()
-    recipe = load(choice.recipe_path, choice.overrides)
-    store, out = Store(recipe.data_root), asked.out.absolute() if asked.out is not None else None
-    if asked.history:
-        if asked.iteration:
-            raise ValueError("--history is about all iterations: leave the id out, or leave --history out.")
-        return write_history(store, recipe, time.time(), out)
-    id = asked.iteration
-    if not id:
-        newest = store.read(layout.LATEST, Iteration)
-        if newest is None:
-            raise ValueError(f"There is no iteration yet. Launch the whole job: {first_launch(recipe)}")
-        id = newest.id
-    return write_iteration(store, recipe, id, time.time(), out)
 
 
 if __name__ == "__main__":

@@ -1,22 +1,18 @@
-"""The screen of `pt status` as lines: names on the left, sentences folded to the terminal, and a table of iterations.
+"""The screen of `pt status` as lines: named sentences folded to the terminal, and a table of iterations."""
 
-Owns widths, colours and words for figures. Refuses to read: every figure is in the status that it is given.
-"""
-
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from assets.kpi.records import CostTotal, IterationKpi, Kpi
-from evals.measurements import ConfidenceInterval
-from pipeline.rollout.picture import spell
+from assets.kpi.records import IterationView, Kpi
+from assets.kpi.texts import HEAD, row
+from jobs.screen import BOLD, CYAN, GREEN, GREY, RED, YELLOW, named, paint
 from pipeline.rollout.record import TERMINAL, Phase
+from pipeline.rollout.status import RolloutStatus
+from pipeline.views.rollout import spell
 
 if TYPE_CHECKING:
     from jobs.status import DeploymentStatus
 
-NAME_WIDTH = 12
-RED, YELLOW, GREEN, CYAN, GREY, BOLD = "31;1", "33;1", "32", "36;1", "90", "1"
 COLOURS = {
     "promoted": GREEN,
     "in rollout": CYAN,
@@ -28,154 +24,96 @@ COLOURS = {
     "rolled back": RED,
     "unreadable": RED,
 }
-NONE = "-"
 
 
 def view(read: "DeploymentStatus", now: float, width: int, colour: bool = False) -> Iterator[str]:
     """The screen. Commands are not folded: they are there to be copied."""
     yield paint(f"{read.deployment}: {read.model}", BOLD, colour)
     yield from named("data root", read.data_root, width)
-    yield from named("iteration", _iteration(read, now), width)
+    yield from named("iteration", "none yet" if read.iteration is None else _iteration(read.iteration, now), width)
+    for name, text in read.iteration.stages if read.iteration is not None else ():
+        yield from named(f"  {name}", text, width)
     yield from named("run", _run(read), width)
-    yield from named("champion", _champion(read, now), width)
-    yield from named("rollout", _rollout(read), width)
+    yield from named("champion", _champion(read.kpi, now), width)
+    yield from named("rollout", _rollout(read.rollout), width)
     for number, each in enumerate(read.waits_for_person):
-        folded = list(named("a person" if number == 0 else "", each, width))
-        yield from (paint(line, YELLOW, colour) for line in folded)
+        yield from (paint(line, YELLOW, colour) for line in named("" if number else "a person", each, width))
     if read.run is not None:
         yield from named("next", "nothing: the run goes on by itself, and the same launch follows it", width)
     else:
-        yield f"{'next':<{NAME_WIDTH}}{read.next}"
-        yield from named("", read.purpose, width)
+        yield from named("next", read.next.command)
+        yield from named("", read.next.purpose, width)
     if read.kpi.iterations:
-        yield ""
-        yield from table(read.kpi.iterations, colour)
-        yield ""
-        yield from figures(read.kpi, width)
+        yield from ("", *_table(read.kpi.iterations, colour), "", *_figures(read.kpi, width))
     for problem in read.kpi.problems:
         yield from named("problem", problem, width)
 
 
-def table(iterations: Sequence[IterationKpi], colour: bool) -> Iterator[str]:
+def _table(iterations: Sequence[IterationView], colour: bool) -> Iterator[str]:
     """A row for each iteration, the newest first."""
-    head = ("iteration", "ended", "traces", "kept", "labels", "method", "quality", "gain", "gate", "USD", "device h")
-    rows = [head, *(_row(each) for each in reversed(iterations))]
-    widths = [max(len(row[n]) for row in rows) for n in range(len(head))]
-    left = {0, 1, 5, 8}
-    for number, row in enumerate(rows):
-        cells = [
-            f"{cell:<{size}}" if n in left else f"{cell:>{size}}"
-            for n, (cell, size) in enumerate(zip(row, widths, strict=True))
-        ]
-        code = GREY if number == 0 else COLOURS.get(row[1], "")
-        if code:
-            cells[1 if number else 0] = paint(cells[1 if number else 0], code, colour)
-        yield "  ".join(cells).rstrip()
+    rows = [HEAD, *(tuple(cell or "-" for cell in row(each)) for each in reversed(iterations))]
+    widths = [max(len(each[n]) for each in rows) for n in range(len(HEAD))]
+    for number, each in enumerate(rows):
+        line = "  ".join(cell.ljust(size) for cell, size in zip(each, widths, strict=True)).rstrip()
+        yield paint(line, COLOURS.get(each[1], "") if number else GREY, colour)
 
 
-def figures(kpi: Kpi, width: int) -> Iterator[str]:
+def _figures(kpi: Kpi, width: int) -> Iterator[str]:
     """What the iterations of the table add up to."""
-    shown = len(kpi.iterations)
     ended = ", ".join(f"{count} {state}" for state, count in sorted(kpi.ended.items()))
-    yield from named(f"last {shown}", ended, width)
+    yield from named(f"last {len(kpi.iterations)}", ended, width)
     if kpi.gain is not None:
-        yield from named("gain", f"{points(kpi.gain)} of right answers, by the promoted ones together", width)
-    yield from named("cost", cost_text(kpi.cost, kpi.gain), width)
+        gained = f"{100 * kpi.gain:+.1f} points of right answers, by the promoted ones together"
+        yield from named("gain", gained, width)
+    per, hours, cost = kpi.cost.usd_for(kpi.gain), kpi.cost.hours_for(kpi.gain), kpi.cost
+    each = ""
+    if per is not None and hours is not None:
+        least, least_hours = ("≥ " if missing else "" for missing in (cost.unknown, cost.unknown_hours))
+        each = f"; for each +0.01 {least}{per} USD, {least_hours}{hours:,.3f} device hours"
+    yield from named("cost", f"{cost}{each}", width)
     for reason in kpi.cost.unknown:
         yield from named("", f"not in it: {reason}", width)
-    time_text = f"interruptions: {kpi.preemptions}, steps computed again: {kpi.lost_steps}"
-    if kpi.goodput is not None:
-        time_text = f"goodput {kpi.goodput:.0%}, {time_text}"
-    yield from named("training", time_text, width)
+    goodput = "" if kpi.goodput is None else f"goodput {kpi.goodput:.0%}, "
+    lost = f"{goodput}interruptions: {kpi.preemptions}, steps computed again: {kpi.lost_steps}"
+    yield from named("training", lost, width)
     if kpi.trace_to_promotion_s is not None:
         waited = spell(kpi.trace_to_promotion_s) if kpi.trace_to_promotion_s else "under a day"
         yield from named("speed", f"{waited} from the newest trace to promotion", width)
 
 
-def cost_text(cost: CostTotal, gain: float | None) -> str:
-    """USD and device hours, and both for each +0.01; `at least` where something is not in them."""
-    least, least_hours = ("at least " if missing else "" for missing in (cost.unknown, cost.unknown_hours))
-    usd, hours = f"{least}{cost.usd} USD", f"{least_hours}{cost.device_hours:,.2f} device hours"
-    per, hours_per = cost.usd_for(gain), cost.hours_for(gain)
-    if per is None or hours_per is None:
-        return f"{usd}, {hours}"
-    return f"{usd}, {hours}; for each +0.01 {least}{per} USD, {least_hours}{hours_per:,.3f} device hours"
-
-
-def points(share: float) -> str:
-    return f"{100 * share:+.1f} points"
-
-
-def interval(value: ConfidenceInterval) -> str:
-    return f"{value.value:.1%} ({value.low:.1%} to {value.high:.1%})"
-
-
-def named(name: str, text: str, width: int) -> Iterator[str]:
-    """A named sentence, folded."""
-    folded = textwrap.wrap(text, max(20, width - NAME_WIDTH), break_on_hyphens=False, break_long_words=False) or [""]
-    for label, line in zip([name, *[""] * len(folded)], folded, strict=False):
-        yield f"{label:<{NAME_WIDTH}}{line}".rstrip()
-
-
-def paint(text: str, code: str, colour: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if colour and code else text
-
-
-def _row(each: IterationKpi) -> tuple[str, ...]:
-    data, cost = each.data, each.cost
-    return (
-        each.iteration,
-        each.state,
-        NONE if data.seen is None else f"{data.seen:,}",
-        NONE if data.kept is None else f"{data.kept:.0%}",
-        NONE if data.coverage is None else f"{data.coverage:.0%}",
-        each.method or NONE,
-        NONE if each.quality is None else f"{each.quality.champion.value:.1%} -> {each.quality.candidate.value:.1%}",
-        NONE if each.gain is None else f"{100 * each.gain:+.1f}",
-        each.verdict or NONE,
-        f"{'>=' if cost.unknown else ''}{cost.usd}" if each.costs else NONE,
-        f"{'>=' if cost.unknown_hours else ''}{cost.device_hours:.2f}" if each.costs else NONE,
-    )
-
-
-def _iteration(read: "DeploymentStatus", now: float) -> str:
-    newest = read.iteration
-    if newest is None:
-        return "none yet" if not read.ended else read.ended
+def _iteration(newest: IterationView, now: float) -> str:
     number = f"{newest.number + 1} ({newest.iteration})" if newest.number is not None else newest.iteration
+    stage = f" at stage {newest.stage}" if newest.stage else ""
     step = f", step {newest.step}" if newest.step is not None else ""
-    of_rollout = newest.state in ("in rollout", "promoted")  # which has a line of its own
-    text = newest.state if of_rollout else f"{read.ended}{step}"
-    return f"{number}, begun {spell(max(0.0, now - newest.begun_at))} ago: {text}"
+    version = f" as version {newest.version}" if newest.state == "promoted" else ""
+    why = f": {newest.detail}" if newest.detail and newest.state != "in rollout" else ""  # which has a line of its own
+    return f"{number}, begun {spell(max(0.0, now - newest.begun_at))} ago, {newest.state}{version}{stage}{step}{why}"
 
 
 def _run(read: "DeploymentStatus") -> str:
     if not read.runs_seen:
         return "not known here: this instance's runs are no processes of this machine; Dagster shows them"
-    if read.run is None:
-        return "none is at work"
-    return f"{read.run.run[:8]} of {read.run.job} is at work"
+    return "none is at work" if read.run is None else f"{read.run.run[:8]} of {read.run.job} is at work"
 
 
-def _champion(read: "DeploymentStatus", now: float) -> str:
-    kpi = read.kpi
+def _champion(kpi: Kpi, now: float) -> str:
     name = f"version {kpi.champion_version}" if kpi.champion_version else "the recipe's base model"
     since = f", promoted {spell(max(0.0, now - kpi.champion_since))} ago" if kpi.champion_since else ""
-    quality = f"; {interval(kpi.champion_quality)} on {kpi.suite}" if kpi.champion_quality else ""
+    right = kpi.champion_quality
+    quality = f"; {right.value:.1%} ({right.low:.1%} to {right.high:.1%}) on {kpi.suite}" if right else ""
     return f"{name}{since}{quality}"
 
 
-def _rollout(read: "DeploymentStatus") -> str:
-    rollout = read.rollout
+def _rollout(rollout: RolloutStatus) -> str:
     if not rollout.routed:
         before = "" if rollout.candidate is None else f"version {rollout.candidate.version}: {rollout.phase}; "
         return f"{before}{rollout.router_reason}; waits for {rollout.waits_for}"
     if rollout.candidate is None:
         return f"none; waits for {rollout.waits_for}"
     phase = str(rollout.phase).replace("_", " ")
-    weights = " -> ".join(f"{weight}%" for weight in rollout.weights)
     why = f" ({rollout.reason})" if rollout.reason and rollout.phase is not Phase.PROMOTED else ""
     if rollout.phase in TERMINAL:
         return f"version {rollout.candidate.version}: {phase}{why}; none is open"
+    weights = " → ".join(f"{weight}%" for weight in rollout.weights)
     at = f"{phase} at {rollout.weight}% of {weights}"
     return f"version {rollout.candidate.version}: {at}{why}; waits for {rollout.waits_for}"

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from assets.kpi.ledgers import iteration_ids
 from assets.naming import LOOP
-from assets.outcome import IterationOutcome, placed
+from assets.outcome import IterationOutcome
 from assets.records import LABELS, TRACES
 from assets.resources import Deployment
 from jobs.preference_tuning import UNFINISHED
@@ -197,6 +197,6 @@ def _ended(store: Store) -> Iterator[EndedIteration]:
     for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}"):
         id = path.parent.name
         name = layout.iteration(id, layout.OUTCOME)
-        ended, where = store.read(name, IterationOutcome), placed(store, name, IterationOutcome)
-        if ended is not None and where is not None:
-            yield EndedIteration(where.place, round(where.at * 1e9), id, ended)
+        ended = store.read(name, IterationOutcome)
+        if ended is not None:
+            yield EndedIteration(ended.place, round(ended.at * 1e9), id, ended)

@@ -27,7 +27,7 @@ from pipeline.core.processes import die_with_parent, end_sessions
 from pipeline.registry.tracking import SQLITE
 
 HOST = "127.0.0.1"
-PORTS = {name: int(port) for name, port in environment().ports.items()}
+PORTS = {"DAGSTER": int(environment().dagster_port or 3000), "MLFLOW": int(environment().mlflow_port or 5000)}
 GRACE_S = 20.0
 """What the servers get to end by themselves: Dagster's daemon says in it that it is no longer there to take runs."""
 POLL_S = 0.1

@@ -12,7 +12,8 @@ from jobs.same_origin import SameOriginMiddleware
 
 
 def main() -> None:
-    build_middleware, hosts = DagsterWebserver.build_middleware, environment().dagster_hosts
+    build_middleware = DagsterWebserver.build_middleware
+    hosts = (environment().dagster_hosts or "127.0.0.1,localhost").replace(",", " ").split()
 
     def guarded(self: DagsterWebserver) -> list[Middleware]:
         return [Middleware(SameOriginMiddleware, hosts=hosts), *build_middleware(self)]

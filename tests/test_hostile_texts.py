@@ -13,14 +13,11 @@ import httpx2
 import pytest
 from markdown_it import MarkdownIt
 
-from assets.kpi.fold import read_kpi
-from assets.kpi.ledgers import read_ledgers
-from assets.report.pages import PageFolder, history_page, iteration_page
+from assets.report import write_report
 from evals import page as evaluation_page
 from evals.page import tables
 from evals.results import EvalSample
 from evals.suites import Item
-from pipeline.core import layout
 from pipeline.core.markdown import literal
 from pipeline.core.storage import Store
 from pipeline.rewards import reviews
@@ -195,16 +192,11 @@ def test_reports_show_hostile_names_and_reasons_as_text(tmp_path: Path, browser:
         laid.world.state,
         step_event(laid.world.state, 5.0, RolloutStep(phase=Phase.GATED, reason=line, by=line)),
     )
-    recipe, place = recipe_of(laid.store.root), PageFolder(laid.store, laid.store.path(layout.iteration(iteration.id)))
-    pages = {
-        "iteration": iteration_page(recipe, read_ledgers(laid.store, iteration.id), place, 1_770_000_000.0),
-        "history": history_page(recipe, read_kpi(laid.store, recipe), place, 1_770_000_000.0),
-    }
-    for name, text in pages.items():
-        (tmp_path / f"{name}.html").write_text(text)
-        page = browser.page()
-        page.goto((tmp_path / f"{name}.html").as_uri())
-        page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
-        assert page.evaluate("window.ran === undefined") and page.dialogs == []
-        assert page.evaluate("document.querySelectorAll('script, iframe, img, [onerror], [onload]').length") == 0
-        assert HOSTILE[0] in page.evaluate("document.body.textContent")
+    write_report(laid.store, recipe_of(laid.store.root), iteration.id, 1_770_000_000.0, tmp_path / "report.html")
+    page = browser.page()
+    page.goto((tmp_path / "report.html").as_uri())
+    page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert page.evaluate("window.ran === undefined") and page.dialogs == []
+    live = "script, iframe, img:not([src^='data:image/svg+xml;base64,']), [onerror], [onload]"
+    assert page.evaluate(f"document.querySelectorAll({json.dumps(live)}).length") == 0
+    assert HOSTILE[0] in page.evaluate("document.body.textContent")

@@ -10,7 +10,6 @@ import dagster as dg
 import pytest
 from mlflow import pyfunc
 
-from assets.card import IterationRecords
 from assets.days import GOVERNED, LABELLED
 from assets.graph import ASSETS, LOOP_ASSETS
 from assets.loop_asset import code_version
@@ -21,7 +20,7 @@ from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, TRACES, VERDICT
 from assets.resources import Deployment, records
 from assets.rollout import follow_rollout
 from evals import __main__ as verify
-from jobs import summary
+from jobs import status
 from pipeline.registry.runs import metrics_file, mlflow_client
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
@@ -147,15 +146,25 @@ def test_each_day_is_on_dagsters_pages_once(loop: Loop) -> None:
         assert len(records) == len(admitted)
 
 
-def test_the_summary_tells_a_person_what_came_out(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    first, *rest = summary.lines(loop.settings)
-    assert first.startswith(f"iteration 1 ({loop.settings.latest().id}) in rollout, ")
-    assert rest[0].endswith("dagster job launch -j canary_rollout")
-    value = "\n".join(rest)
-    traces = TRACES.read(loop.settings.store(), loop.settings.latest().id)
+def told(
+    settings: Deployment, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> str:
+    """The screen of `pt status`, its folded sentences in one line."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", settings.recipe_path)
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join(f'"{each}"' for each in settings.overrides))
+    assert status.main([]) == status.DONE
+    return " ".join(capsys.readouterr().out.split())
+
+
+def test_the_status_tells_a_person_what_came_out(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    value, latest = told(loop.settings, tmp_path, monkeypatch, capsys), loop.settings.latest().id
+    traces = TRACES.read(loop.settings.store(), latest)
+    assert f"iteration 1 ({latest}), begun " in value and "dagster job launch -j canary_rollout takes it" in value
     assert f"{traces.admitted:,} of {traces.seen:,} rows admitted" in value
-    for words in ("rejected: consent", "coverage", "GRPO", "suite arithmetic", "before", "after", "PASS", "version 1"):
+    for words in ("ago, in rollout", " consent", "coverage", "GRPO", "suite arithmetic", " → ", "PASS", "version 1"):
         assert words in value
 
 
@@ -217,8 +226,7 @@ def test_mlflow_that_is_away_fails_no_training(
     assert result.success
     assert sum("MLflow does not take the metrics" in line for line in lines) == 1
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
-    left = (each.read(settings.store(), settings.latest().id) for each in (TRACES, LABELS, PLAN, CHECKPOINT))
-    run = on_record(settings, settings.latest(), IterationRecords(*left)).run
+    run = on_record(settings, settings.latest()).run
     history = mlflow_client(settings.tracking_uri()).get_metric_history(run.run_id, "seconds/step")
     logged = read_rows(metrics_file(settings.store(), settings.latest())).rows
     assert {(each.step, each.timestamp) for each in history} == {(row.step, int(row.at * 1000)) for row in logged[1:]}
@@ -259,7 +267,9 @@ def test_a_candidate_that_is_no_better_is_refused_by_a_green_run(root: Path, tmp
     assert settings.champion().promotions == 0
 
 
-def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_signal_is_not_trained_on(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = deployment(root, ["selection.min_prompts=100000", "selection.min_pairs=100000"])
     with instance(tmp_path / "home") as home:
         result = run_loop(settings, home)
@@ -271,10 +281,9 @@ def test_too_little_signal_is_not_trained_on(root: Path, tmp_path: Path, monkeyp
         assert "needs >= 100,000" in ended.detail
         assert materialized(run_loop(settings, home)) == []
     assert follow_rollout(settings, print, 0.0).phase is Phase.IDLE, "nobody was proposed, and that is no error"
-    monkeypatch.chdir(tmp_path)
-    first, second, *_ = summary.lines(settings)
-    assert first.startswith(f"iteration 1 ({settings.latest().id}) not now: ")
-    assert "selection.method=grpo" in second and second.endswith(" dagster job launch -j preference_tuning")
+    text = told(settings, tmp_path, monkeypatch, capsys)
+    assert f"iteration 1 ({settings.latest().id}), begun " in text and "ago, not trained: " in text
+    assert "selection.method=grpo' dagster job launch -j preference_tuning" in text
 
 
 @pytest.mark.variant

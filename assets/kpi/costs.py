@@ -1,10 +1,8 @@
 """The bill of one iteration, as far as anybody kept an account.
 
-The rule: money is what a record says was spent, or hours that a record has times a price that the recipe names. A
-price that is a default of ours is nobody's contract, so what rests on it is unknown, and a price of 0 that the recipe
-names is 0. What took no tokens and no time of ours cost nothing. Of serving, the canary's slot is counted, for the
-champion's is paid for anyway: at most from the proposal to the rollout's end, at least for the time that looks cover,
-for a gateway need not have run in between.
+Money is what a record says was spent, or hours of a record times a price that the recipe names. A price that is a
+default of ours is unknown, with the reason; a price of 0 that the recipe names is 0. Of serving, the canary's slot is
+counted: at most from the proposal to the rollout's end, at least for the time that looks cover.
 """
 
 from collections.abc import Iterator
@@ -19,23 +17,20 @@ from pipeline.recipe.serving import EndpointServing, VllmServing
 from pipeline.rewards.findings import JudgeSpending
 from pipeline.training.goodput import device_hours
 
-NOTHING = Range(low=0.0, high=0.0)
 DEVICE_PRICE = "compute.accelerator.usd_per_hour is not in the recipe"
 JUDGE_PRICE = "usd_per_million_prompt_tokens and usd_per_million_completion_tokens are not in the recipe"
 ANSWER_PRICE = "evaluation.price is not in the recipe"
 SLOT_PRICE = "rollout.slot_usd_per_hour is not in the recipe"
 OTHERS_DEVICES = "no record says how many devices the servers of others have"
-NO_GRADES = "no look has a judge's grade on its account; looks of before it was kept are not counted"
+NO_GRADES = "no look has a judge's grade on its account"
 NO_ACCOUNT = "the stage keeps no account of its devices' time"
 
 
 class PriceList(NamedTuple):
-    """What the recipe of now names; None is what it does not name."""
+    """What the recipe of now names; None is what it does not name. Of devices: USD an hour of one, lower and higher."""
 
     device: Range | None
-    """USD an hour of one device of a training, at the lower and the higher price."""
     evaluation_device: Range | None
-    """The same of the evaluation's pod, which may be of another kind."""
     evaluation_devices: int
     label_judges: bool
     """Whether all judges of labels have a price."""
@@ -51,7 +46,7 @@ class PriceList(NamedTuple):
 
 
 class RolloutCost(NamedTuple):
-    """What the log of a rollout, and the account of its grades, say of its cost. Hours of the canary's slot."""
+    """Hours of the canary's slot by the log of a rollout, and what its grades have cost."""
 
     held_h: float
     watched_h: float
@@ -59,60 +54,43 @@ class RolloutCost(NamedTuple):
 
 
 def price_list(recipe: Recipe) -> PriceList:
-    """Raises nothing: whatever the recipe leaves out is unknown."""
-    compute, pod = recipe.compute, recipe.compute.evaluation
+    compute, pod, traffic = recipe.compute, recipe.compute.evaluation, recipe.rollout.traffic
     named = "accelerator" in compute.model_fields_set and "usd_per_hour" in compute.accelerator.model_fields_set
-    device = prices(compute) if named else None
-    same = pod is None or pod.instance_type is None
-    gate_judge = recipe.gate_judge
+    device, slot = prices(compute) if named else None, recipe.rollout.slot_usd_per_hour
+    own_slots = traffic.kind == "gateway" and traffic.slots is None
+    sampling_devices: int | None = 1
+    match recipe.samples.serving if recipe.samples is not None else None:
+        case VllmServing() as serving:
+            sampling_devices = serving.tensor_parallel
+        case EndpointServing():
+            sampling_devices = None
+        case _:
+            pass
     return PriceList(
         device=device,
-        evaluation_device=device if same else None,
+        evaluation_device=device if pod is None or pod.instance_type is None else None,
         evaluation_devices=pod.devices if pod is not None else 1,
         label_judges=_is_priced(recipe.rewards.judge),
-        gate_judge=_is_priced(gate_judge),
-        grades_by_judge=gate_judge is not None,
-        slot=_slot_price(recipe, device),
-        own_slots=_has_own_slots(recipe),
-        sampling_devices=_sampling_devices(recipe),
+        gate_judge=_is_priced(recipe.gate_judge),
+        grades_by_judge=recipe.gate_judge is not None,
+        slot=Range(low=slot, high=slot) if slot is not None else device if own_slots else None,
+        own_slots=own_slots,
+        sampling_devices=sampling_devices,
     )
 
 
-def _slot_price(recipe: Recipe, device: Range | None) -> Range | None:
-    usd = recipe.rollout.slot_usd_per_hour
-    if usd is not None:
-        return Range(low=usd, high=usd)
-    return device if _has_own_slots(recipe) else None
-
-
-def _has_own_slots(recipe: Recipe) -> bool:
-    traffic = recipe.rollout.traffic
-    return traffic.kind == "gateway" and traffic.slots is None
-
-
-def _sampling_devices(recipe: Recipe) -> int | None:
-    serving = recipe.samples.serving if recipe.samples is not None else None
-    match serving:
-        case VllmServing():
-            return serving.tensor_parallel
-        case EndpointServing():
-            return None
-        case _:
-            return 1
-
-
-def cost_lines(ledgers: IterationLedgers, price: PriceList, rollout: RolloutCost | None) -> tuple[CostLine, ...]:
+def cost_lines(of: IterationLedgers, price: PriceList, rollout: RolloutCost | None) -> Iterator[CostLine]:
     """Every item that this iteration has cost so far, in the order of a run. `rollout`: None where there was none."""
-    return tuple(_lines(ledgers, price, rollout))
-
-
-def _lines(of: IterationLedgers, price: PriceList, rollout: RolloutCost | None) -> Iterator[CostLine]:
     if of.labels is not None:
         yield _judge("judges of labels", of.labels.tokens, of.labels.usd, price.label_judges)
     if of.reward_model is not None and of.reward_model.model is not None:
         yield _devices("training of the reward model", of.reward_model.seconds / 3600, price.device)
     if of.samples is not None and of.samples.dataset is not None:
-        yield _fresh(of.samples.seconds, price)
+        seconds, devices = of.samples.seconds, price.sampling_devices
+        if seconds is None or devices is None:
+            yield _unknown("fresh samples", NO_ACCOUNT if seconds is None else OTHERS_DEVICES)
+        else:
+            yield _devices("fresh samples", devices * seconds / 3600, price.device)
         yield _judge("judges of fresh samples", of.samples.judge_tokens, of.samples.usd, price.label_judges)
     yield from _training(of, price)
     yield from _evaluation(of, price)
@@ -122,14 +100,6 @@ def _lines(of: IterationLedgers, price: PriceList, rollout: RolloutCost | None) 
         elif price.grades_by_judge:
             yield CostLine(name="judge of live answers", usd=None, why=NO_GRADES)
         yield _serving(rollout, price)
-
-
-def _fresh(seconds: float | None, price: PriceList) -> CostLine:
-    name, devices = "fresh samples", price.sampling_devices
-    why = NO_ACCOUNT if seconds is None else OTHERS_DEVICES if devices is None else ""
-    if seconds is None or devices is None:
-        return CostLine(name=name, usd=None, why=why, device_hours=None, why_hours=why)
-    return _devices(name, devices * seconds / 3600, price.device)
 
 
 def _serving(rollout: RolloutCost, price: PriceList) -> CostLine:
@@ -147,8 +117,7 @@ def _serving(rollout: RolloutCost, price: PriceList) -> CostLine:
 def _training(of: IterationLedgers, price: PriceList) -> Iterator[CostLine]:
     if of.trained is None:
         if of.step is not None:  # begun, and its account is drawn at its end
-            why = "the training has not ended"
-            yield CostLine(name="training", usd=None, why=why, device_hours=None, why_hours=why)
+            yield _unknown("training", "the training has not ended")
         return
     if of.account is not None:
         usd = of.account.usd if price.device is not None else None
@@ -164,8 +133,7 @@ def _training(of: IterationLedgers, price: PriceList) -> Iterator[CostLine]:
 def _evaluation(of: IterationLedgers, price: PriceList) -> Iterator[CostLine]:
     if of.report is None and not of.evaluation_attempts:
         return
-    closed = [each for each in of.evaluation_attempts if each.closed_at is not None]
-    open_s = sum(max(0.0, (each.closed_at or 0.0) - each.opened_at) for each in closed)
+    open_s = sum(max(0.0, each.closed_at - each.opened_at) for each in of.evaluation_attempts if each.closed_at)
     hours = price.evaluation_devices * open_s / 3600 if of.evaluation_attempts else None
     usd, why = _answers(of.report) if of.report is not None else (None, "the evaluation has not ended")
     if usd is None and hours is not None and price.evaluation_device is not None:
@@ -180,16 +148,18 @@ def _answers(report: EvalReport) -> tuple[Range | None, str]:
     """The answers at their price. The champion's may be those of an earlier gate, which are paid for once."""
     if report.section.price is None:
         return None, ANSWER_PRICE
-    compared = [each.comparison for each in report.measurements if each.comparison is not None]
-    if len(compared) < len(report.measurements) or any(c.cost is None for c in compared):
-        return None, "the report does not say how many tokens were answered"
     low = high = 0.0
-    for each in compared:
-        assert each.cost is not None, "looked at above"
-        answers = each.items * each.samples_per_item
-        low += answers * each.cost.candidate
-        high += answers * (each.cost.candidate + each.cost.champion)
+    for each in report.measurements:
+        if each.comparison is None or each.comparison.cost is None:
+            return None, "the report does not say how many tokens were answered"
+        answers, cost = each.comparison.items * each.comparison.samples_per_item, each.comparison.cost
+        low += answers * cost.candidate
+        high += answers * (cost.candidate + cost.champion)
     return Range(low=low, high=high), "the champion's answers may be of an earlier gate" if low < high else ""
+
+
+def _unknown(name: str, why: str) -> CostLine:
+    return CostLine(name=name, usd=None, why=why, device_hours=None, why_hours=why)
 
 
 def _devices(name: str, hours: float, price: Range | None) -> CostLine:

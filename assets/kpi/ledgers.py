@@ -1,29 +1,16 @@
-"""One iteration's files, read for people: whatever is there, in whatever state a kill, a clean-up or a run left it.
+"""One iteration's records, read for people: what is there, in whatever state a kill, a clean-up or a run left it.
 
-A record that is missing is None, one that cannot be read is None with a line that says so. Refuses to write, to lock
-and to take part in the loop: a stage reads its own records, strictly (assets/records.py).
+A record that is missing is None; one that cannot be read is None with a line in `problems`. Stages read strictly, by
+assets/records.py.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
-from assets.outcome import IterationBeginning, IterationOutcome, placed
-from assets.records import (
-    CHECKPOINT,
-    LABELS,
-    PLAN,
-    PREFERENCES,
-    RECORDS,
-    REPORT,
-    REWARD_MODEL,
-    SAMPLES,
-    TRACES,
-    VERDICT,
-    VERSION,
-    StageRecord,
-)
+from assets import records
+from assets.outcome import IterationBeginning, IterationOutcome
+from assets.records import RECORDS, StageRecord
 from evals.gate import GateVerdict
 from evals.judgements import spent_on
 from evals.measurements import EvalReport
@@ -53,7 +40,6 @@ class IterationLedgers:
 
     id: str
     begun_at: float
-    """When its first stage published it; of a root without such a record, when the oldest of its files was written."""
     traces: GovernedTraces | None
     labels: RewardLabels | None
     reward_model: RewardModelReport | None
@@ -78,22 +64,14 @@ class IterationLedgers:
     """Whether a launch goes on with it: no other iteration was begun after it."""
     problems: tuple[str, ...]
 
-    @property
-    def trainable(self) -> int | None:
-        """Labelled rows that are left once consent and the suites' own items are taken out."""
-        if self.preferences is None:
-            return None
-        return self.preferences.evidence.labelled
-
 
 def iteration_ids(store: Store) -> list[str]:
     """Ids of the iterations under the root, the oldest first."""
-    folders = [path for path in store.path(layout.ITERATIONS).glob("[!.]*") if path.is_dir()]
-    return [path.name for path in sorted(folders, key=lambda path: (*_begun(store, path), path.name))]
+    folders = [path.name for path in store.path(layout.ITERATIONS).glob("[!.]*") if path.is_dir()]
+    return sorted(folders, key=lambda id: (*_begun(store, id), id))
 
 
 def read_ledgers(store: Store, id: str) -> IterationLedgers:
-    """Whatever there is of an iteration. Total: a damaged file is a line in `problems`."""
     problems: list[str] = []
 
     def tried(what: str, read: Callable[[], T], otherwise: T) -> T:
@@ -109,44 +87,44 @@ def read_ledgers(store: Store, id: str) -> IterationLedgers:
     def other(name: str, kind: type[R]) -> R | None:
         return tried(name, lambda: store.read(layout.iteration(id, name), kind), None)
 
+    def attempts() -> tuple[LaunchAttempt, ...]:
+        return tuple(GangAttempts(store, id, layout.EVAL_ATTEMPTS).all())
+
     journal = store.path(layout.iteration(id, layout.JOURNAL))
     events = tried(layout.JOURNAL, lambda: tuple(read_journal(journal)), ())
-    nothing: tuple[LaunchAttempt, ...] = ()
     latest = tried(layout.LATEST, lambda: store.read(layout.LATEST, Iteration), None)
     return IterationLedgers(
         id=id,
-        begun_at=_begun(store, store.path(layout.iteration(id)))[1],
-        traces=stage(TRACES),
-        labels=stage(LABELS),
-        reward_model=stage(REWARD_MODEL),
-        samples=stage(SAMPLES),
-        preferences=stage(PREFERENCES),
-        plan=stage(PLAN),
-        trained=stage(CHECKPOINT),
+        begun_at=tried(layout.BEGUN, lambda: _begun(store, id, damaged=False)[1], 0.0),
+        traces=stage(records.TRACES),
+        labels=stage(records.LABELS),
+        reward_model=stage(records.REWARD_MODEL),
+        samples=stage(records.SAMPLES),
+        preferences=stage(records.PREFERENCES),
+        plan=stage(records.PLAN),
+        trained=stage(records.CHECKPOINT),
         account=other(layout.LEDGER, Ledger),
-        report=stage(REPORT),
-        verdict=stage(VERDICT),
-        version=stage(VERSION),
+        report=stage(records.REPORT),
+        verdict=stage(records.VERDICT),
+        version=stage(records.VERSION),
         outcome=other(layout.OUTCOME, IterationOutcome),
-        evaluation_attempts=tried(
-            "attempts", lambda: tuple(GangAttempts(store, id, layout.EVAL_ATTEMPTS).all()), nothing
-        ),
+        evaluation_attempts=tried("attempts", attempts, tuple[LaunchAttempt, ...]()),
         judged=tried("judgements", lambda: spent_on(store, id), JudgeSpending()),
         step=events[-1].step if events else None,
         missing=tuple(
-            asset for asset, each in RECORDS.items() if not store.path(layout.iteration(id, each.name)).is_file()
+            name for name, each in RECORDS.items() if not store.path(layout.iteration(id, each.name)).is_file()
         ),
         is_latest=latest is None or latest.id == id,
         problems=tuple(problems),
     )
 
 
-def _begun(store: Store, folder: Path) -> tuple[int, float]:
-    """Its place and time. Without a record: an erasure writes some records anew, so the oldest file counts; 0 for a
-    folder that is gone or empty."""
+def _begun(store: Store, id: str, damaged: bool = True) -> tuple[int, float]:
+    """Place and time; -1 and 0 without a record, and with one that is damaged where that is allowed."""
     try:
-        if (begun := placed(store, layout.iteration(folder.name, layout.BEGUN), IterationBeginning)) is not None:
-            return begun.place, begun.at
-        return -1, min((path.stat().st_mtime for path in folder.glob("*.json")), default=folder.stat().st_mtime)
-    except (OSError, ValueError):  # removed meanwhile, or damaged
-        return -1, 0.0
+        begun = store.read(layout.iteration(id, layout.BEGUN), IterationBeginning)
+    except ValueError:
+        if not damaged:
+            raise
+        begun = None
+    return (-1, 0.0) if begun is None else (begun.place, begun.at)

@@ -1,21 +1,19 @@
 """The key figures as Dagster shows them: the asset `kpi`, observed at each iteration's end and materialised by nothing.
 
-It is no stage: a refused iteration has figures too, and a stage below `canary` would not run for it. Owns what is
-shown. Refuses to say when.
+It is no stage: a refused iteration has figures too, and a stage below `canary` would not run for it.
 """
 
 from collections.abc import Iterator
 
 import dagster as dg
 
-from assets.kpi.records import IterationKpi, Kpi
+from assets.kpi.records import Kpi
+from assets.kpi.texts import HEAD, bars, row
 from assets.metadata import picture, table
 from assets.naming import asset_key
-from evals.measurements import ConfidenceInterval
-from pipeline.views.kpi import IterationBar, quality_and_cost
+from pipeline.views.iterations import quality_and_cost
 
 KPI = "kpi"
-HEAD = ("iteration", "ended", "kept", "labels", "method", "champion", "candidate", "points", "gate", "USD", "device h")
 
 
 def kpi_asset(prefix: str | None) -> dg.AssetSpec:
@@ -27,15 +25,15 @@ def kpi_asset(prefix: str | None) -> dg.AssetSpec:
         kinds={"python"},
         owners=["team:ml-platform"],
         description="What the loop gives and what it costs, over all iterations: an observation at each one's end, and "
-        "at the end of each run of a rollout. The same as a page: pt report --history.",
+        "at the end of each run of a rollout. The same as a page: pt report.",
     )
 
 
 def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservation:
-    """`key`: of the model's asset; `page`: where the page of all iterations lies."""
+    """`key`: of the model's asset; `page`: where the newest page lies."""
     shown: dict[str, dg.MetadataValue] = {
-        "iterations": table(HEAD, [_row(each) for each in reversed(kpi.iterations)]),
-        "quality and cost": picture(quality_and_cost([_bar(each) for each in kpi.iterations]), "Quality and cost"),
+        "iterations": table(HEAD, [row(each) for each in reversed(kpi.iterations)]),
+        "quality and cost": picture(quality_and_cost(bars(kpi)), "Quality and cost"),
         "page": dg.MetadataValue.path(page),
         "not in the cost": dg.MetadataValue.text("; ".join(kpi.cost.unknown) or "nothing"),
     }
@@ -45,50 +43,21 @@ def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservatio
 
 def _figures(kpi: Kpi) -> Iterator[tuple[str, float | None]]:
     """What Dagster draws over time."""
-    newest = kpi.iterations[-1] if kpi.iterations else None
+    newest = kpi.iterations[-1].data if kpi.iterations else None
+    per, waited = kpi.cost.usd_for(kpi.gain), kpi.trace_to_promotion_s
     yield "champion right in percent", _percent(kpi.champion_quality.value if kpi.champion_quality else None)
     yield "gained points", _percent(kpi.gain)
     yield "USD at least", round(kpi.cost.usd.low, 4)
     yield "device hours at least", round(kpi.cost.device_hours, 4)
-    per = kpi.cost.usd_for(kpi.gain)
     yield "USD for each +0.01 at least", round(per.low, 4) if per else None
-    yield "traces kept in percent", _percent(newest.data.kept if newest else None)
-    yield "label coverage in percent", _percent(newest.data.coverage if newest else None)
+    yield "traces kept in percent", _percent(newest.kept if newest else None)
+    yield "label coverage in percent", _percent(newest.coverage if newest else None)
     yield "goodput in percent", _percent(kpi.goodput)
     yield "interruptions", float(kpi.preemptions)
     yield "steps computed again", float(kpi.lost_steps)
     yield "refused", float(kpi.ended.get("refused", 0))
     yield "rolled back", float(kpi.ended.get("rolled back", 0))
-    yield (
-        "hours from newest trace to promotion",
-        (None if kpi.trace_to_promotion_s is None else round(kpi.trace_to_promotion_s / 3600, 2)),
-    )
-
-
-def _row(each: IterationKpi) -> tuple[str, ...]:
-    quality, cost = each.quality, each.cost
-    return (
-        each.iteration,
-        each.state,
-        "" if each.data.kept is None else f"{each.data.kept:.0%}",
-        "" if each.data.coverage is None else f"{each.data.coverage:.0%}",
-        each.method,
-        "" if quality is None else f"{quality.champion.value:.1%}",
-        "" if quality is None else f"{quality.candidate.value:.1%}",
-        "" if quality is None else f"{100 * quality.difference.value:+.1f}",
-        each.verdict,
-        f"{'at least ' if cost.unknown else ''}{cost.usd}",
-        f"{'at least ' if cost.unknown_hours else ''}{cost.device_hours:.2f}",
-    )
-
-
-def _bar(each: IterationKpi) -> IterationBar:
-    champion, candidate = (each.quality.champion, each.quality.candidate) if each.quality else (None, None)
-    return IterationBar(each.iteration[:6], _ends(champion), _ends(candidate), each.cost.device_hours)
-
-
-def _ends(arm: ConfidenceInterval | None) -> tuple[float, float, float] | None:
-    return None if arm is None else (arm.value, arm.low, arm.high)
+    yield "hours from newest trace to promotion", None if waited is None else round(waited / 3600, 2)
 
 
 def _percent(share: float | None) -> float | None:

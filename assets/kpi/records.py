@@ -1,4 +1,4 @@
-"""What is said of one iteration and of all of them. Shares are in [0, 1], times in seconds since the epoch."""
+"""What people see of one iteration and of all. Shares are in [0, 1], times in seconds since the epoch."""
 
 from typing import Literal
 
@@ -21,13 +21,13 @@ State = Literal[
     "superseded",
     "unreadable",
 ]
-"""How an iteration ended, as far as its records say; `unfinished`: a newer one was begun instead; `rolled back` also
-where that was after a promotion. `unreadable`: its records are damaged or gone, and nothing can be said."""
+"""`unfinished`: a newer iteration was begun before it ended. `rolled back`: also after a promotion. `unreadable`: its
+records are damaged or gone."""
 HUNDREDTH = 0.01
 
 
 class CostLine(Record):
-    """One thing that was paid for. `usd` is None where nobody knows, and `why` says why."""
+    """One thing that was paid for. `usd` is None where it is unknown, and `why` says why."""
 
     name: str
     usd: Range | None
@@ -52,8 +52,14 @@ class CostTotal(Record):
         return Range(low=self.usd.low * HUNDREDTH / gain, high=self.usd.high * HUNDREDTH / gain)
 
     def hours_for(self, gain: float | None) -> float | None:
-        """Device hours for each +0.01 of `gain`."""
         return None if gain is None or gain <= 0 else self.device_hours * HUNDREDTH / gain
+
+    def __str__(self) -> str:
+        return f"{'≥ ' if self.unknown else ''}{self.usd} USD, {self.hours} device hours"
+
+    @property
+    def hours(self) -> str:
+        return f"{'≥ ' if self.unknown_hours else ''}{self.device_hours:,.2f}"
 
 
 def total(lines: tuple[CostLine, ...]) -> CostTotal:
@@ -79,17 +85,11 @@ class SuiteQuality(Record):
 
 
 class TrainingFigures(Record):
-    """What the training did."""
-
-    method: str
-    steps: int
-    attempts: int
     goodput: float | None
     """Share of the time that went into steps of the final weights; None where no time is on record."""
     total_s: float
     preemptions: int
     lost_steps: int
-    health: str
 
 
 class DataFigures(Record):
@@ -99,13 +99,10 @@ class DataFigures(Record):
     last_day: str = ""
     seen: int | None = None
     admitted: int | None = None
-    rejected: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
     counted: int | None = None
     """Admitted rows that count for the champion (`traces.attribution`): the dataset."""
     labelled: int | None = None
     coverage: float | None = None
-    abstained: dict[str, int] = {}  # noqa: RUF012
-    """Rows without a label, by reason."""
     trainable: int | None = None
     """Labelled rows that may be trained on: agreed to, and asked by no suite."""
 
@@ -115,14 +112,13 @@ class DataFigures(Record):
         return self.admitted / self.seen if self.seen and self.admitted is not None else None
 
 
-class IterationKpi(Record):
-    """One iteration."""
+class IterationView(Record):
+    """One iteration, in any state."""
 
     iteration: str
     number: int | None = None
     """Champions before it; None where its `traces` record is gone."""
     begun_at: float = 0.0
-    """When its first stage published it."""
     state: State
     stage: str = ""
     """The first stage without a record, of an iteration in progress."""
@@ -139,6 +135,8 @@ class IterationKpi(Record):
     trace_to_promotion_s: float | None = None
     """From the end of the newest day of its traces; 0 where it was promoted on that day."""
     costs: tuple[CostLine, ...] = ()
+    stages: tuple[tuple[str, str], ...] = ()
+    """Each stage that has ended, and what came out in a sentence."""
     problems: tuple[str, ...] = ()
     """Records that cannot be read."""
 
@@ -160,10 +158,9 @@ class Kpi(Record):
     champion_iteration: str = ""
     champion_since: float | None = None
     champion_quality: ConfidenceInterval | None = None
-    """On the target suite, as the evaluation that it passed measured it; of the base model as the newest evaluation
-    did."""
+    """On the target suite, as the evaluation that it passed measured it; of the base model as the newest one did."""
     suite: str = ""
-    iterations: tuple[IterationKpi, ...] = ()
+    iterations: tuple[IterationView, ...] = ()
     ended: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
     """Iterations by state."""
     gain: float | None = None

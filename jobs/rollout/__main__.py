@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import jobs.rollout
 from assets.resources import deployment
-from jobs.rollout import COMMAND, FAILED, decide, history, plan, rollback, status, watch
+from jobs.rollout import COMMAND, FAILED, decide, history, plan, rollback, status
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         prog=COMMAND, description=jobs.rollout.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = options.add_subparsers(dest="command", required=True)
-    for module in (status, watch, plan, history, decide, rollback):
+    for module in (status, plan, history, decide, rollback):
         module.add_to(commands.add_parser)
     return options
 

@@ -111,8 +111,6 @@ MODEL_VERSION = "model_version.json"
 BEGUN, OUTCOME = "begun.json", "outcome.json"
 PAGE = "report.html"
 """For people, made from the records beside it; anew at any time."""
-HISTORY_PAGE = f"{ITERATIONS}/{PAGE}"
-"""The same of all iterations."""
 
 
 def iteration(id: str, *parts: str) -> str:

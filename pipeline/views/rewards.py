@@ -1,7 +1,4 @@
-"""The plots of the reward stage: each component's values, how components agree, and what has no label.
-
-Where there is nothing to draw, the picture says so.
-"""
+"""Plots of labels and of the reward model. Where there is nothing to draw, the picture says so."""
 
 from __future__ import annotations
 
@@ -9,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.rewards.records import ABSENT, Agreement, ComponentSummary
-from pipeline.views import BLUE, GREEN, ORANGE, axes_png, figure_png, words_png
+from pipeline.rewards.reward_model.records import RewardModelReport
+from pipeline.views import BLUE, DARK_GREY, GREEN, GREY, ORANGE, Plot, axes_plot, words_plot
 
 ACROSS = 4
 SHOWN = 12
 """Reasons with a bar of their own; the others share one."""
 
 
-def reward_distribution(histogram: Sequence[int], mean: float) -> bytes:
+def reward_distribution(histogram: Sequence[int], mean: float) -> Plot:
     """Histogram of `final_reward` over equal bins of [0, 1]."""
 
     def draw(axes: Any) -> None:
@@ -26,14 +24,14 @@ def reward_distribution(histogram: Sequence[int], mean: float) -> bytes:
         axes.set(xlabel="final_reward", ylabel="traces", title="Rewards of the labelled traces")
         axes.legend(frameon=False)
 
-    return axes_png(draw)
+    return axes_plot(draw)
 
 
-def component_histograms(components: Mapping[str, ComponentSummary]) -> bytes:
+def component_histograms(components: Mapping[str, ComponentSummary]) -> Plot:
     """A small histogram for each component, with its mean, how many rows it speaks on, and how many it failed on."""
     drawn = {name: each for name, each in components.items() if each.count or _failed(each)}
     if not drawn:
-        return words_png("No component has spoken on any row.")
+        return words_plot("No component has spoken on any row.")
     across = min(ACROSS, len(drawn))
     down = -(-len(drawn) // across)
 
@@ -46,14 +44,14 @@ def component_histograms(components: Mapping[str, ComponentSummary]) -> bytes:
         figure.supxlabel("value", fontsize=9)
         figure.supylabel("rows", fontsize=9)
 
-    return figure_png(draw, max(4.2, 2.4 * across), 0.5 + 1.9 * down)
+    return Plot(draw, max(4.2, 2.4 * across), 0.5 + 1.9 * down)
 
 
-def agreement_matrix(agreement: Sequence[Agreement]) -> bytes:
+def agreement_matrix(agreement: Sequence[Agreement]) -> Plot:
     """Below the diagonal how often two components are on the same side of 0.5, above it their rank correlation."""
     names = list(dict.fromkeys(name for pair in agreement for name in (pair.first, pair.second)))
     if not names:
-        return words_png("No two components speak on enough rows to be compared.")
+        return words_plot("No two components speak on enough rows to be compared.")
     at = {name: place for place, name in enumerate(names)}
 
     def draw(figure: Any) -> None:
@@ -82,14 +80,14 @@ def agreement_matrix(agreement: Sequence[Agreement]) -> bytes:
             "below the diagonal: share on the same side of 0.5\nabove it: rank correlation (?: unknown)", fontsize=9
         )
 
-    return figure_png(draw, max(4.4, 1.8 + 0.62 * len(names)), max(2.4, 1.5 + 0.38 * len(names)))
+    return Plot(draw, max(4.4, 1.8 + 0.62 * len(names)), max(2.4, 1.5 + 0.38 * len(names)))
 
 
-def coverage(labelled: int, unlabelled: Mapping[str, int]) -> bytes:
+def coverage(labelled: int, unlabelled: Mapping[str, int]) -> Plot:
     """Bars of the labelled rows and, by reason, of those that have no label."""
     rows = labelled + sum(unlabelled.values())
     if not rows:
-        return words_png("There is no row to label.")
+        return words_plot("There is no row to label.")
     reasons = sorted(unlabelled.items(), key=lambda each: (-each[1], each[0]))
     bars = [("labelled", labelled), *reasons[:SHOWN]]
     if len(reasons) > SHOWN:
@@ -111,7 +109,45 @@ def coverage(labelled: int, unlabelled: Mapping[str, int]) -> bytes:
         axes.set_xlabel("rows", fontsize=9)
         axes.set_title("Labelled, and why not", fontsize=10)
 
-    return figure_png(draw, 7, 1.1 + 0.32 * len(bars))
+    return Plot(draw, 7, 1.1 + 0.32 * len(bars))
+
+
+def calibration(report: RewardModelReport) -> Plot:
+    """Mean score against the share of thumbs up of held-out users, for each tenth of [0, 1]; areas are counts."""
+    if not report.calibration:
+        return words_plot("No thumb of a held-out user was scored.")
+
+    def draw(axes: Any) -> None:
+        whole = sum(each.n for each in report.calibration)
+        axes.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
+        sizes = [20 + 400 * each.n / whole for each in report.calibration]
+        axes.scatter([b.mean_score for b in report.calibration], [b.up for b in report.calibration], sizes, color=BLUE)
+        for each in report.calibration:
+            axes.annotate(f"{each.n}", (each.mean_score, each.up), fontsize=7, color=DARK_GREY)
+        title = f"Calibration on {whole:,} thumbs of held-out users (error {report.calibration_error:.3f})"
+        axes.set(xlim=(0, 1), ylim=(0, 1), xlabel="score", ylabel="share of thumbs up", title=title)
+
+    return axes_plot(draw)
+
+
+def probes(report: RewardModelReport) -> Plot:
+    """The share of each probe's pairs that are ordered right, with its interval; one half is a coin."""
+    drawn = [each for each in report.probes if each.ordered_right.value is not None]
+    if not drawn:
+        return words_plot("No probe has made a pair.")
+
+    def draw(axes: Any) -> None:
+        for at, each in enumerate(reversed(drawn)):
+            e = each.ordered_right
+            assert e.value is not None and e.low is not None and e.high is not None
+            colour = GREEN if each.passes else ORANGE
+            axes.errorbar([e.value], [at], xerr=[[e.value - e.low], [e.high - e.value]], fmt="o", color=colour)
+        axes.axvline(0.5, color=GREY, linestyle="--", linewidth=1)
+        axes.set_yticks(range(len(drawn)), [f"{each.name} (n={each.ordered_right.n})" for each in reversed(drawn)])
+        axes.set(xlim=(0, 1.02), ylim=(-0.6, len(drawn) - 0.4), xlabel="answer scored over its violating twin")
+        axes.set_title("Probes: 95% intervals")
+
+    return axes_plot(draw)
 
 
 def _histogram(axes: Any, name: str, each: ComponentSummary) -> None:

@@ -1,23 +1,173 @@
-"""The plot of a rollout: what share of the traffic the canary had, and how both arms did, look by look."""
+"""A rollout for people: its status as rows and sentences, which terminal and Dagster show alike, and its plot."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pipeline.core.estimate import Estimate
-from pipeline.rollout.picture import LookPoint
-from pipeline.views import BLUE, DARK_GREY, LIGHT_GREY, ORANGE, figure_png, words_png
+from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent
+from pipeline.rollout.status import ArmStatus, RolloutStatus, share_estimate
+from pipeline.views import BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot, words_plot
 
-UNITS = ((86_400.0, "days"), (3600.0, "hours"), (60.0, "minutes"))
+Progress = Literal["done", "now", "held", "undone", "next"]
+UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 
 
-def rollout_over_time(points: Sequence[LookPoint], title: str) -> bytes:
+class StageMark(NamedTuple):
+    """One weight on the way to 100%."""
+
+    weight: int
+    done: float
+    """Share of its dwell that metrics covered, 0 to 1."""
+    progress: Progress
+
+
+class ArmRow(NamedTuple):
+    """One figure of both arms, and a note on it."""
+
+    name: str
+    champion: str
+    canary: str
+    note: str = ""
+
+
+class LookPoint(NamedTuple):
+    """What the stage added up to after one look."""
+
+    at: float
+    weight: int
+    champion: Estimate
+    canary: Estimate
+
+
+def stage_marks(report: RolloutStatus) -> list[StageMark]:
+    """The weights of the rollout, and how far each is."""
+    return [_mark(report, number, weight) for number, weight in enumerate(report.weights)]
+
+
+def arm_rows(report: RolloutStatus) -> list[ArmRow]:
+    """What both arms did in this stage; nothing before the first look."""
+    champion, canary = report.champion, report.canary
+    if champion is None or canary is None or not champion.requests + canary.requests:
+        return []
+    share = canary.requests / (canary.requests + champion.requests)
+    rows = [ArmRow("requests", _count(champion.requests), f"{_count(canary.requests)} ({share:.1%})")]
+    if champion.users is not None and canary.users is not None:
+        rows.append(ArmRow("users", _count(champion.users), _count(canary.users)))
+    rows.append(ArmRow("right", _quality(champion), _quality(canary), "of the graded, 95% interval"))
+    rows.append(ArmRow("errors", _share(champion.errors), _share(canary.errors), "requests without an answer"))
+    if report.slow_over_s is not None:
+        rows.append(ArmRow("slow", _share(champion.slow), _share(canary.slow), f"over {report.slow_over_s:.3g} s"))
+    rows.append(ArmRow("graded", _graded(champion), _graded(canary), "of what can be graded"))
+    if report.readable is not None:
+        of_champion, of_canary = (f"{share:.0%}" for share in report.readable)
+        rows.append(ArmRow("readable", of_champion, of_canary, "answers whose users agreed, at the last look"))
+    return rows
+
+
+def look_points(events: Sequence[RolloutEvent]) -> list[LookPoint]:
+    """The looks of the latest rollout, for a plot."""
+    points: list[LookPoint] = []
+    policy, stage = None, 0
+    for event in events:
+        if event.proposal is not None:
+            points, policy, stage = [], event.proposal.policy, 0
+        if event.look is not None and policy is not None:
+            evidence, weight = event.look.evidence, policy.weight_at(stage)  # the look that ends a stage is of it
+            arms = (share_estimate(arm.quality, policy) for arm in (evidence.champion, evidence.canary))
+            points.append(LookPoint(event.at, weight, *arms))
+        stage = event.stage
+    return points
+
+
+def sentences(report: RolloutStatus, now: float) -> list[tuple[str, str]]:
+    """Where it stands, why, and what it waits for and since when."""
+    serving = f"version {report.serving_version}" if report.serving_version else "the base model"
+    serving += f" ({report.serving_digest[:12]})"
+    if report.candidate is None:
+        none_yet = ("rollout", "none yet" if report.routed else f"none: {report.router_reason}")
+        champion = ("serves", f"{serving}, all requests") if report.routed else ("champion", serving)
+        return [none_yet, champion, ("waits for", report.waits_for)]
+    candidate = report.candidate
+    unread = report.router_reason or "no split of this rollout"
+    read = f"the router reads {unread if report.router is None else f'{report.router}%'}"
+    lines = [
+        ("rollout", f"{report.rollout}, of version {candidate.version} ({candidate.digest[:12]})"),
+        ("iteration", candidate.iteration),
+        ("champion", serving),
+        ("phase", f"{report.phase}{_since(report.since, now)}"),
+        ("weight", f"{report.weight}% on the canary; {read if report.routed else unread}"),
+        ("why", f"{report.reason}{f' (decided by {report.by})' if report.by else ''}"),
+    ]
+    if report.looks:
+        lines.append(("looks", f"{report.looks:,}, the last at {moment(report.last_look_at, now)}"))
+        if report.last_look and report.last_look != report.reason:
+            lines.append(("last look", report.last_look))
+    if report.phase not in TERMINAL and report.wanted_dwell_s:
+        lines.append(("dwell", f"{spell(report.dwell_s)} of {spell(report.wanted_dwell_s)} with metrics"))
+        graded = 0.0 if report.canary is None else report.canary.graded
+        lines.append(("answers", f"{graded:,.0f} of {report.wanted_graded:,} graded ones of the canary"))
+    lines += [("cannot see", spot) for spot in report.cannot_see]
+    lines += [("gate", reason) for reason in report.gate]
+    lines.append(("waits for", report.waits_for))
+    return lines
+
+
+def spell(seconds: float) -> str:
+    """A duration in the largest unit of which there are two or more."""
+    size, unit = next((each for each in UNITS if seconds >= 2 * each[0]), UNITS[-1])
+    number = seconds / size
+    return f"{number:.0f} {unit}" if number >= 10 or number == round(number) else f"{number:.1f} {unit}"
+
+
+def moment(at: float | None, now: float) -> str:
+    """A time of day, and how long ago that is."""
+    if at is None:
+        return "an unknown time"
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC ({spell(max(0.0, round(now - at)))} ago)"
+
+
+def _since(at: float | None, now: float) -> str:
+    return "" if at is None else f" since {moment(at, now)}"
+
+
+def _mark(report: RolloutStatus, number: int, weight: int) -> StageMark:
+    if number < report.stage or report.phase is Phase.PROMOTED:
+        return StageMark(weight, 1.0, "done")
+    begun = report.weight > 0 or report.phase in (Phase.SHIFTING, Phase.OBSERVING, Phase.ROLLING_BACK, *TERMINAL)
+    if number > report.stage or not begun:
+        return StageMark(weight, 0.0, "next")
+    done = min(1.0, report.dwell_s / report.wanted_dwell_s) if report.wanted_dwell_s else 0.0
+    if report.phase is Phase.HELD:
+        return StageMark(weight, done, "held")
+    return StageMark(weight, done, "now" if report.phase in (Phase.SHIFTING, Phase.OBSERVING) else "undone")
+
+
+def _count(number: float) -> str:
+    return f"{number:,.0f}"
+
+
+def _share(share: float | None) -> str:
+    return "-" if share is None else f"{share:.2%}"
+
+
+def _quality(arm: ArmStatus) -> str:
+    value, low, high = arm.quality.value, arm.quality.low, arm.quality.high
+    return "-" if value is None or low is None or high is None else f"{value:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _graded(arm: ArmStatus) -> str:
+    return _count(arm.graded) if arm.labelled is None else f"{_count(arm.graded)} ({arm.labelled:.0%})"
+
+
+def rollout_over_time(points: Sequence[LookPoint], title: str) -> Plot:
     """Above, the share of right answers of both arms with 95% intervals, as the stage had them by then; below, the
     canary's weight. Time is since the first look."""
     if not points:
-        return words_png("No look at this rollout yet.")
+        return words_plot("No look at this rollout yet.")
     elapsed = points[-1].at - points[0].at
     size, unit = next((each for each in UNITS if elapsed > 3 * each[0]), UNITS[-1])
     times = [(point.at - points[0].at) / size for point in points]
@@ -43,7 +193,7 @@ def rollout_over_time(points: Sequence[LookPoint], title: str) -> bytes:
         below.step(times, [point.weight for point in points], where="post", color=DARK_GREY)
         below.set(ylabel="canary, %", xlabel=f"{unit} since the first look", ylim=(-5, 105))
 
-    return figure_png(draw, 8, 4.5)
+    return Plot(draw, 8, 4.5)
 
 
 def _band(axes: Any, times: Sequence[float], arm: Sequence[Estimate], colour: str, name: str | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.training.result import CAUSES, Goodput, HealthFinding
-from pipeline.views import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PINK, SKY, figure_png, words_png
+from pipeline.views import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PINK, SKY, Plot, words_plot
 
 Rows = Sequence[Mapping[str, float]]
 Points = tuple[list[float], list[float]]
@@ -69,11 +69,11 @@ HEALTH = (
 MAX_PANELS = 6
 
 
-def training_curve(metrics: Rows) -> bytes:
+def training_curve(metrics: Rows) -> Plot:
     """Reward and accuracy (GRPO) or ranking accuracy (DPO) by step, and the held-out accuracy between the steps."""
     drawn = [line for line in PROGRESS if _points(metrics, line.key)[0]]
     if not drawn:
-        return words_png("No step has measured a reward or an accuracy.")
+        return words_plot("No step has measured a reward or an accuracy.")
 
     def draw(figure: Any) -> None:
         axes = _axes(figure.subplots())
@@ -83,14 +83,14 @@ def training_curve(metrics: Rows) -> bytes:
         axes.set_title("Progress: fresh completions of each step, and held-out prompts", fontsize=10)
         figure.legend(frameon=False, fontsize=8, ncols=len(drawn), loc="outside lower center")
 
-    return figure_png(draw)
+    return Plot(draw)
 
 
-def health_panels(metrics: Rows, findings: Sequence[HealthFinding] = ()) -> bytes:
+def health_panels(metrics: Rows, findings: Sequence[HealthFinding] = ()) -> Plot:
     """Small multiples of what the sentinel looks at; dashed lines where it spoke."""
     panels = [panel for panel in HEALTH if any(_points(metrics, line.key)[0] for line in panel.lines)][:MAX_PANELS]
     if not panels:
-        return words_png("No step has measured its health.")
+        return words_plot("No step has measured its health.")
     across = min(3, len(panels))
     down = -(-len(panels) // across)
 
@@ -111,14 +111,14 @@ def health_panels(metrics: Rows, findings: Sequence[HealthFinding] = ()) -> byte
         figure.supxlabel("optimiser step", fontsize=8)
         figure.legend(handles=_keys(findings), loc="outside upper right", ncols=4, frameon=False, fontsize=8)
 
-    return figure_png(draw, 7, 3.6)
+    return Plot(draw, 7, 3.6)
 
 
-def step_time(metrics: Rows) -> bytes:
+def step_time(metrics: Rows) -> Plot:
     """Seconds of each step by what they went to, stacked."""
     rows = [row for row in metrics if "seconds/step" in row]
     if not rows:
-        return words_png("No step has measured its time.")
+        return words_plot("No step has measured its time.")
     size = -(-len(rows) // MAX_BARS)
     bars = [rows[first : first + size] for first in range(0, len(rows), size)]
     parts = {name: [_mean([_part(row, name) for row in bar]) for bar in bars] for name, _ in SPENT}
@@ -140,13 +140,13 @@ def step_time(metrics: Rows) -> bytes:
             handles[::-1], labels[::-1], frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5)
         )
 
-    return figure_png(draw)
+    return Plot(draw)
 
 
-def goodput_bar(goodput: Goodput) -> bytes:
+def goodput_bar(goodput: Goodput) -> Plot:
     """The whole time of the training as one bar: productive steps, and by cause what trained nothing."""
     if goodput.total_s <= 0:
-        return words_png("The training has no time on record.")
+        return words_plot("The training has no time on record.")
     spent = {"productive": goodput.productive_s, **goodput.badput_s}
     colours = {"productive": GREEN, **CAUSE_COLOURS}
 
@@ -166,7 +166,7 @@ def goodput_bar(goodput: Goodput) -> bytes:
         axes.set_title(f"Goodput {goodput.share:.1%} of {_duration(goodput.total_s)}", fontsize=10)
         figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
-    return figure_png(draw, 7, 2)
+    return Plot(draw, 7, 2)
 
 
 def _points(metrics: Rows, key: str) -> Points:

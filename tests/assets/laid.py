@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from assets.outcome import Ending, conclude
+from assets.outcome import Ending, begin, conclude
 from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
 from pipeline.core import layout
@@ -69,6 +69,7 @@ class Laid:
         )
         self.store.write(iteration.path(layout.GOVERNED), governed)
         self.store.write(layout.LATEST, iteration)
+        begin(self.store, iteration)
         return iteration
 
     def label(self, iteration: Iteration, **changes: Any) -> None:

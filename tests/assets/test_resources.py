@@ -58,11 +58,12 @@ def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
     store, launch = Store(tmp_path), "dagster job launch -j preference_tuning"
     with pytest.raises(ValueError, match=f"the first stage that is missing: {launch}$"):
         REPORT.read(store, "abc")
+    ended = IterationOutcome(ending="not trained", detail="too few prompts", place=0, at=0.0)
     for record in list(RECORDS.values())[: list(RECORDS).index("policy_checkpoint")]:
-        store.write(f"iterations/abc/{record.name}", IterationOutcome(ending="refused", detail=""))
+        store.write(f"iterations/abc/{record.name}", ended)
     with pytest.raises(ValueError, match=rf"{launch} -o 'policy_checkpoint\*' --tags '{{\"iteration\": \"abc\"}}'$"):
         REPORT.read(store, "abc")
-    store.write(f"iterations/abc/{OUTCOME}", IterationOutcome(ending="not trained", detail="too few prompts"))
+    store.write(f"iterations/abc/{OUTCOME}", ended)
     with pytest.raises(ValueError, match=r"it ended before it .not trained: too few prompts.* pt retry"):
         REPORT.read(store, "abc")
     with pytest.raises(ValueError, match="no iteration yet"):

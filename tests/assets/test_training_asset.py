@@ -8,28 +8,27 @@ import dagster as dg
 import pytest
 
 from assets import registry
-from assets.card import IterationRecords
 from assets.graph import ASSETS
-from assets.on_record import on_record
+from assets.on_record import limits, on_record, scorer_tags
 from assets.outcome import outcome
-from assets.records import CHECKPOINT, LABELS, PLAN, TRACES
 from assets.resources import Deployment
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
-from jobs.summary import TELLERS
 from pipeline.core.estimate import UNKNOWN
 from pipeline.core.iteration import Iteration
 from pipeline.core.layout import LATEST
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
 from pipeline.demo import MODEL_DIR
-from pipeline.recipe import Rewards, Training, TrainingSettings
+from pipeline.recipe import Evaluation, Rewards, Training, TrainingSettings
 from pipeline.recipe.pinning import pin
+from pipeline.recipe.suites import JudgedSuite, preset_suite
 from pipeline.registry import versions
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import HumanAgreement
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Fingerprints, ModelVersion
+from pipeline.selection.samples.records import FreshSamples
 from pipeline.traces.records import DayReport, GovernedTraces
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding, Preemption, TrainingResult
@@ -203,9 +202,8 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
 def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
     settings, edited = lay(STOP), lay(STOP, "training.seed=9")
     assert run(edited, "policy_checkpoint").success, "it goes on with the pinned recipe"
-    store, iteration = settings.store(), settings.latest()
-    left = (each.read(store, iteration.id) for each in (TRACES, LABELS, PLAN, CHECKPOINT))
-    logged = on_record(edited, iteration, IterationRecords(*left))
+    iteration = settings.latest()
+    logged = on_record(edited, iteration)
     client = versions.mlflow_client(settings.tracking_uri())
     assert client.get_run(logged.run.run_id).data.params["training.seed"] == "1"
 
@@ -239,16 +237,6 @@ def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay, monkeypat
     assert ended.ending == "rollout"
 
 
-def test_the_summary_has_a_line_for_health_goodput_and_progress(lay: Lay) -> None:
-    store = lay(HOLD).store()
-    result = store.read(f"iterations/{ID}/training/result.json", TrainingResult)
-    assert result is not None
-    told = "\n".join(TELLERS["policy_checkpoint"](result))
-    for words in ("10 steps in 100 s, goodput 60%, 2 attempt(s)", "HOLD at step 7: KL of", "42% -> 60%"):
-        assert words in told
-    assert "training" in "\n".join(TELLERS["policy_checkpoint"](result.model_copy(update={"metrics": ()})))
-
-
 @pytest.mark.parametrize("asset", ["policy_checkpoint", "eval_report", "model_version"])
 def test_every_stage_after_the_plan_asks_for_blocks(lay: Lay, asset: str) -> None:
     settings = lay()
@@ -258,3 +246,17 @@ def test_every_stage_after_the_plan_asks_for_blocks(lay: Lay, asset: str) -> Non
         run(settings, asset)
     ended = outcome(store, settings.iteration(ID))
     assert ended is not None and ended.ending == "refused"
+
+
+def test_who_scored_the_samples_is_on_record() -> None:
+    drawn = FreshSamples(iteration="i", dataset=NOWHERE, judge_id="j", reward_model="r")
+    assert scorer_tags(None) == scorer_tags(FreshSamples(iteration="i")) == {}
+    assert scorer_tags(drawn) == {"samples": "d", "samples.judge": "j", "reward_model": "r"}
+    assert scorer_tags(drawn.model_copy(update={"reward_model": ""})) == {"samples": "d", "samples.judge": "j"}
+
+
+def test_the_card_says_what_the_verdict_cannot_see() -> None:
+    judged = JudgedSuite(name="preference", over="desk", role="target")
+    assert "share the verifier" in limits(Evaluation())
+    text = limits(Evaluation(suites=(preset_suite("desk", role="guard"), judged)))
+    assert "Asked: desk, preference." in text and "A judge compares the answers of preference" in text

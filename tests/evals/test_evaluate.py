@@ -316,11 +316,11 @@ def test_the_report_is_readable(published: tuple[Store, Any]) -> None:
     text = table(report, decide(context(store), report))
     assert text.startswith("**PASS**")
     assert all(word in text for word in ("| accuracy |", "| no answer |", "| truncated |", r"multiply\_add"))
-    assert picture(report).startswith(b"\x89PNG")
+    assert picture(report).png().startswith(b"\x89PNG")
     refused = report.measurements[0].model_copy(update={"problems": ("champion: empty",), "comparison": None})
     without = report.model_copy(update={"measurements": (refused,)})
     assert "champion: empty" in table(without)
-    assert picture(without).startswith(b"\x89PNG")
+    assert picture(without).png().startswith(b"\x89PNG")
 
 
 def test_the_page_shows_the_answers_that_changed(tmp_path: Path, published: tuple[Store, Any]) -> None:

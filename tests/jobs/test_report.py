@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from assets.report.pages import history_path, page_path
+from assets.report import page_path
 from jobs import report
 from tests.assets.laid import EMBEDDED, Laid
 from tests.pipeline.rollout.conftest import NAME
@@ -33,8 +33,6 @@ def test_a_page_goes_where_it_is_asked_for(laid: Laid, tmp_path: Path) -> None:
     iteration = laid.end(laid.begin(), "refused")
     assert report.main(["--out", "page.html"]) == 0
     assert f'href="data/iterations/{iteration.id}/traces.json"' in (tmp_path / "page.html").read_text()
-    assert report.main(["--history"]) == 0
-    assert iteration.id in history_path(laid.store).read_text()
 
 
 @pytest.mark.parametrize(
@@ -42,7 +40,6 @@ def test_a_page_goes_where_it_is_asked_for(laid: Laid, tmp_path: Path) -> None:
     [
         ([], "There is no iteration yet"),
         (["0123"], "There is no iteration 0123 under"),
-        (["0123", "--history"], "leave the id out"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(laid: Laid, arguments: list[str], words: str, capsys) -> None:

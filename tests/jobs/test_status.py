@@ -1,6 +1,7 @@
-"""`pt status`: one screen, before the first launch, during a run, after a kill, and where a person is waited for."""
+"""`pt status`: how the newest iteration ended and what to type next, and what waits for a person."""
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,11 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from assets.environment import chosen
+from assets.outcome import Ending
+from evals.gate import Verdict
 from jobs import status
 from jobs.workers import RunNote, WorkerFiles, worker_files
 from pipeline.core import layout
 from pipeline.core.storage import Store
+from pipeline.recipe import load
+from pipeline.recipe.overrides import split
 from pipeline.training.journal import TrainingJournal
+from pipeline.training.result import Health, HealthFinding
 from tests.assets.laid import EMBEDDED, Laid
 from tests.loop import ROOT
 from tests.pipeline.rollout.conftest import NAME
@@ -26,7 +33,9 @@ def laid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Laid:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "dagster.yaml").write_text((ROOT / "dagster.yaml").read_text())
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={tmp_path}/data base_model.name={NAME}")
+    monkeypatch.setenv(
+        "PREFERENCE_TUNING_OVERRIDES", f"data_root={tmp_path}/data base_model.name={NAME} 'name=with a space'"
+    )
     return Laid(tmp_path / "data")
 
 
@@ -63,7 +72,11 @@ def test_a_run_is_shown_with_its_stage_and_step_until_a_kill(laid: Laid, worker,
     TrainingJournal(laid.store.path(iteration.path(layout.JOURNAL))).add("step", 7)
     code, text = screen(capsys)
     assert code == 0 and "run 01234567 of preference_tuning is at work" in text
-    assert "in progress at stage reward_model, step 7" in text and "next nothing: the run goes on" in text
+    assert (
+        "in progress at stage reward_model, step 7" in text
+        and "traces 80 of 100 rows admitted" in text
+        and "next nothing: the run goes on" in text
+    )
     worker.kill()
     worker.wait()
     code, text = screen(capsys)
@@ -91,9 +104,13 @@ def test_a_promotion_is_shown_with_figures(laid: Laid, capsys) -> None:
     iteration = laid.roll_out()
     code, text = screen(capsys)
     assert code == 0 and f"1 ({iteration.id})" in text
-    for words in ("champion version 1, promoted", "on arithmetic", "rollout version 1: promoted; none is open",
-                  "gain +", "for each +0.01", "not in it: answers of the evaluation: evaluation.price is not in",
-                  "goodput 50%, interruptions: 1, steps computed again: 1"):  # fmt: skip
+    for words in (
+        "champion version 1, promoted", "on arithmetic", "rollout version 1: promoted; none is open", "gain +",
+        "for each +0.01", "starts the next iteration from it", "health PASS", "held-out prompts 43% → 65%",
+        "suite arithmetic 69.2% → 89.8%", "verdict PASS: improvement shown",
+        "not in it: answers of the evaluation: evaluation.price is not in",
+        "goodput 50%, interruptions: 1, steps computed again: 1",
+    ):  # fmt: skip
         assert words in text, words
 
 
@@ -134,6 +151,70 @@ def test_a_machine_reads_the_same_as_json(laid: Laid, capsys) -> None:
     assert fields["iteration"]["iteration"] == iteration.id and fields["iteration"]["state"] == "promoted"
     assert fields["kpi"]["champion_version"] == 1 and fields["rollout"]["phase"] == "promoted"
     assert fields["waits_for_person"] == [] and fields["run"] is None and fields["runs_seen"]
+
+
+def typed(laid: Laid) -> tuple[status.NextStep, list[str]]:
+    """What may be typed next, and the overrides that it sets."""
+    step = status.read_deployment(5, 1e9).next
+    first = shlex.split(step.command)[0]
+    assert first.startswith("PREFERENCE_TUNING_OVERRIDES=")
+    return step, split(first.partition("=")[2])
+
+
+@pytest.mark.parametrize(
+    ("ending", "override", "purpose"),
+    [
+        ("refused", "training.seed=2", "trains anew, with another seed"),
+        ("stopped", "training.seed=2", "trains anew, with another seed"),
+        ("not trained", "selection.method=grpo", "trains on these traces all the same"),
+        ("registered", "", "looks for newer traces"),
+    ],
+)
+def test_an_honest_end_says_why_and_what_to_type(
+    laid: Laid, ending: Ending, override: str, purpose: str, capsys
+) -> None:
+    iteration = laid.until_verdict(verdict=Verdict.FAIL)
+    laid.end(iteration, ending, "the reason")
+    step, overrides = typed(laid)
+    assert step.purpose.startswith(purpose) and step.command.endswith(" dagster job launch -j preference_tuning")
+    kept, given = chosen().overrides, load(str(EMBEDDED), overrides)
+    assert overrides == [*kept, *([override] if override else [])] and given.data_root == str(laid.store.root)
+    assert f"ago, {ending}: the reason" in screen(capsys)[1]
+
+
+def test_traces_that_hold_nothing_to_train_on_force_no_method(laid: Laid) -> None:
+    laid.end(laid.begin(), "not trained", "few prompts")
+    assert typed(laid)[0].purpose == "looks for newer traces: these hold nothing to train on"
+
+
+def test_a_hold_names_its_iteration_to_who_accepts_it(laid: Laid, capsys) -> None:
+    iteration = laid.until_verdict()
+    finding = HealthFinding(verdict="HOLD", rule="kl", step=7, reason="KL of 0.3")
+    laid.train(iteration, health=Health(verdict="HOLD", findings=(finding,)))
+    laid.end(iteration, "held", "a long text")
+    step, overrides = typed(laid)
+    assert load(str(EMBEDDED), overrides).rollout.accept_hold == iteration.id
+    assert shlex.split(step.command)[1:] == [
+        "dagster", "job", "launch", "-j", "preference_tuning", "-o", "canary", "--tags",
+        json.dumps({"iteration": iteration.id}),
+    ]  # fmt: skip
+    assert "health HOLD; HOLD at step 7: KL of 0.3" in screen(capsys)[1]
+
+
+def test_a_rollout_is_told_from_its_begin_to_its_end(laid: Laid, capsys) -> None:
+    laid.roll_out(until="observing")
+    assert typed(laid)[0].command.endswith(" dagster job launch -j canary_rollout")
+    assert "in rollout" in screen(capsys)[1]
+    laid.world.metrics.spoil = lambda look: None
+    laid.world.tick_until("held")
+    assert typed(laid)[0].command.endswith(" pt rollout status")
+
+
+def test_a_candidate_that_was_rolled_back_is_not_promoted(laid: Laid, capsys) -> None:
+    laid.roll_out(until="rolled_back")
+    assert typed(laid)[0].purpose == "looks for newer traces"
+    text = screen(capsys)[1]
+    assert "ago, rolled back: " in text and "champion the recipe's base model" in text
 
 
 def test_no_screen_is_wider_than_its_terminal_but_for_commands(laid: Laid) -> None:

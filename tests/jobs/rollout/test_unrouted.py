@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from assets.observations import rollout_metadata
 from assets.resources import Deployment, deployment
 from assets.rollout import follow_rollout, read_status
-from assets.rollout_observation import rollout_metadata
 from assets.traffic import is_routed
 from jobs import serve, status
 from jobs.rollout import DONE, FAILED, REFUSED

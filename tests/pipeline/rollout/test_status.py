@@ -1,10 +1,10 @@
 import pytest
 
 from pipeline.rollout.decision import abort, resume
-from pipeline.rollout.picture import arm_rows, sentences
 from pipeline.rollout.propose import ChampionState, champion
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.status import RolloutStatus, status
+from pipeline.views.rollout import arm_rows, sentences
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over
 
 
@@ -58,7 +58,7 @@ def test_what_a_rollout_cannot_see_is_told_while_it_runs(world):
     world.tick_until("gated")
     spots = shown(world).cannot_see
     assert [spot.split(":")[0] for spot in spots] == ["quality"], "no request was seen yet"
-    told = [line.text for line in sentences(shown(world), world.now) if line.name == "cannot see"]
+    told = [text for name, text in sentences(shown(world), world.now) if name == "cannot see"]
     assert told == list(spots) and "collect feedback" in told[0]
     world.tick_until("observing")
     world.metrics.spoil = lambda look: look.model_copy(update={"readable": (0.91, 0.5)})

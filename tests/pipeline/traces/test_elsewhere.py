@@ -32,9 +32,8 @@ def lake(bucket: str, postgres_url: str) -> LakeConfig:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         for table in ("iceberg_tables", "iceberg_namespace_properties"):
             connection.execute(f"drop table if exists {table}")
-    return LakeConfig(
-        catalogue="postgres", uri=postgres_url, warehouse=f"s3://{bucket}/lake", properties=environment().s3
-    )
+    properties = environment().lake_properties(is_rest=False)
+    return LakeConfig(catalogue="postgres", uri=postgres_url, warehouse=f"s3://{bucket}/lake", properties=properties)
 
 
 def ids(store: Store, lake: LakeConfig, governed: GovernedTraces) -> list[str]:

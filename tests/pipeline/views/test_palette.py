@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from pipeline.views import axes_png, figure_png, words_png
+from pipeline.views import Plot, axes_plot, words_plot
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [path for folder in ("pipeline", "assets", "evals", "jobs", "k8s") for path in (ROOT / folder).rglob("*.py")]
@@ -20,6 +20,8 @@ def test_the_same_drawing_is_the_same_file() -> None:
         assert png.startswith(b"\x89PNG")
         return int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
 
-    assert axes_png(lambda axes: axes.plot([1, 2])) == axes_png(lambda axes: axes.plot([1, 2]))
-    assert size(words_png("Nothing.")) == (550, 110)
-    assert size(figure_png(lambda figure: None, 8, 3, dpi=90)) == (720, 270)
+    plots = [axes_plot(lambda axes: axes.plot([1, 2])) for _ in range(2)]
+    assert plots[0].png() == plots[1].png() and plots[0].svg() == plots[1].svg()
+    assert size(words_plot("Nothing.").png()) == (550, 110)
+    assert size(Plot(lambda figure: None, 8, 3, dpi=90).png()) == (720, 270)
+    assert b">Nothing.</text>" in words_plot("Nothing.").svg(), "a text stays a text"

@@ -1,6 +1,6 @@
 """The plots of the reward stage: drawn for what there is, and nothing in them overlaps or is cut off."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
 from typing import Any
 
@@ -8,7 +8,9 @@ import pytest
 
 from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.rewards.records import COMPONENTS, Agreement, ComponentSummary
-from pipeline.views import rewards
+from pipeline.rewards.reward_model.measures import calibration
+from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport
+from pipeline.views import Plot, rewards
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +19,19 @@ LOUD = ComponentSummary(
     count=1_234_567, mean=0.62, histogram=tuple(range(60_000, 80_000, 1_000)), missing={"absent": 1, "timeout": 98_765}
 )
 FAILED = ComponentSummary(count=0, mean=None, histogram=(0,) * 20, missing={"timeout": 31_234})
+
+EMPTY = RewardModelReport(iteration="it", reason="not trained: 5 thumbs")
+ERROR, BINS = calibration([0.05, 0.31, 0.33, 0.72, 1.0], [False, True, False, True, True])
+REPORT = RewardModelReport(
+    iteration="it",
+    calibration_error=ERROR,
+    calibration=BINS,
+    probes=(
+        ProbeResult(name="voucher", kind="append", ordered_right=share(60, 60), passes=True),
+        ProbeResult(name="fact", kind="swap", ordered_right=share(24, 60), passes=False),
+        ProbeResult(name="none", kind="swap", ordered_right=UNKNOWN, passes=False),
+    ),
+)
 
 
 def agreement(names: tuple[str, ...]) -> list[Agreement]:
@@ -83,8 +98,8 @@ def cut_off(figure: Any) -> list[str]:
     ]
 
 
-def check(picture: bytes, figures: list[Any], *words: str) -> None:
-    assert picture.startswith(b"\x89PNG")
+def check(plot: Plot, figures: list[Any], *words: str) -> None:
+    assert plot.png().startswith(b"\x89PNG")
     (figure,) = figures
     assert overlapping(figure) == []
     assert cut_off(figure) == []
@@ -125,14 +140,23 @@ def test_coverage_has_a_bar_for_each_reason(
 
 
 def test_where_there_is_nothing_to_draw_the_picture_says_so(figures: list[Any]) -> None:
-    rewards.component_histograms({"latency": SILENT})
-    rewards.agreement_matrix([])
-    rewards.coverage(0, {})
-    lines = ["No component has spoken", "No two components", "There is no row"]
+    reports = (rewards.calibration(EMPTY), rewards.probes(EMPTY))
+    labels = (rewards.component_histograms({"latency": SILENT}), rewards.agreement_matrix([]), rewards.coverage(0, {}))
+    for plot in (*labels, *reports):
+        plot.png()
+    lines = [
+        "No component has spoken",
+        "No two components",
+        "There is no row",
+        "No thumb of a held-out",
+        "No probe has",
+    ]
     for figure, words in zip(figures, lines, strict=True):
         assert words in "".join(texts(figure))
         assert cut_off(figure) == []
 
 
-def test_a_picture_is_the_same_again() -> None:
-    assert rewards.component_histograms({"judge": LOUD}) == rewards.component_histograms({"judge": LOUD})
+@pytest.mark.parametrize("plot", [rewards.calibration, rewards.probes])
+def test_a_report_of_the_reward_model_is_drawn(figures: list[Any], plot: Callable[[RewardModelReport], Plot]) -> None:
+    assert plot(REPORT).png() == plot(REPORT).png()
+    assert len(figures[0].axes) == 1, "axes, not a sentence"

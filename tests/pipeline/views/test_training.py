@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.training.result import CAUSES, Goodput, HealthFinding
+from pipeline.views import Plot
 from pipeline.views import training as training_plots
 from tests.pipeline.views.test_rewards import cut_off, figures, overlapping, texts
 
@@ -47,7 +48,7 @@ def whole(figure: Any) -> None:
 def test_progress_shows_what_the_method_measures(
     figures: list[Any], rows: Callable[[int], list[dict[str, float]]], words: list[str], steps: int
 ) -> None:
-    assert training_plots.training_curve(rows(steps)).startswith(b"\x89PNG")
+    assert training_plots.training_curve(rows(steps)).png().startswith(b"\x89PNG")
     whole(figures[0])
     legend = {text.get_text() for each in figures[0].legends for text in each.get_texts()}
     assert set(words) <= legend
@@ -65,7 +66,7 @@ def test_health_has_a_panel_for_each_thing_that_was_measured(
     figures: list[Any], rows: Callable[[int], list[dict[str, float]]], panels: set[str]
 ) -> None:
     findings = [HealthFinding(verdict=v, rule="r", step=s, reason="") for v, s in (("HOLD", 3), ("STOP", 7))]
-    training_plots.health_panels(rows(100), findings)
+    training_plots.health_panels(rows(100), findings).png()
     (figure,) = figures
     whole(figure)
     shown = [axes for axes in figure.axes if axes.axison]
@@ -77,7 +78,7 @@ def test_health_has_a_panel_for_each_thing_that_was_measured(
 
 @pytest.mark.parametrize("steps", [1, 100, 1000])
 def test_the_bars_of_a_step_are_as_high_as_the_step_was_long(figures: list[Any], steps: int) -> None:
-    training_plots.step_time(grpo(steps))
+    training_plots.step_time(grpo(steps)).png()
     (axes,) = figures[0].axes
     whole(figures[0])
     labels = axes.get_legend_handles_labels()[1]
@@ -89,7 +90,7 @@ def test_the_bars_of_a_step_are_as_high_as_the_step_was_long(figures: list[Any],
 
 def test_goodput_is_one_bar_of_the_whole_time(figures: list[Any]) -> None:
     goodput = Goodput(total_s=160.0, productive_s=100.0, badput_s=dict.fromkeys(CAUSES, 10.0))
-    training_plots.goodput_bar(goodput)
+    training_plots.goodput_bar(goodput).png()
     (axes,) = figures[0].axes
     whole(figures[0])
     bars = [bar for container in axes.containers for bar in container]
@@ -114,17 +115,17 @@ def test_goodput_is_one_bar_of_the_whole_time(figures: list[Any]) -> None:
     ],
 )
 def test_where_there_is_nothing_to_draw_the_picture_says_so(
-    figures: list[Any], picture: Callable[[], bytes], words: str
+    figures: list[Any], picture: Callable[[], Plot], words: str
 ) -> None:
-    picture()
+    picture().png()
     assert words in "".join(texts(figures[0]))
     assert cut_off(figures[0]) == []
 
 
 def test_a_value_that_is_no_number_leaves_a_gap_and_no_more(figures: list[Any]) -> None:
     rows = [{**row, "grad_norm": float("inf"), "reward": NAN} if row["step"] == 5 else row for row in grpo(9)]
-    training_plots.health_panels(rows)
-    training_plots.training_curve(rows)
+    training_plots.health_panels(rows).png()
+    training_plots.training_curve(rows).png()
     for figure in figures:
         whole(figure)
         for axes in figure.axes:
@@ -132,4 +133,4 @@ def test_a_value_that_is_no_number_leaves_a_gap_and_no_more(figures: list[Any]) 
 
 
 def test_a_picture_is_the_same_again() -> None:
-    assert training_plots.health_panels(grpo(5)) == training_plots.health_panels(grpo(5))
+    assert training_plots.health_panels(grpo(5)).svg() == training_plots.health_panels(grpo(5)).svg()

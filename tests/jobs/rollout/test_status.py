@@ -1,11 +1,14 @@
-"""The picture at a terminal: it fits, it says the same with and without colours, and its commands can be copied."""
+"""The picture at a terminal: it fits, its commands can be copied, and the live one ends with the rollout."""
 
 import re
+from collections.abc import Sequence
 
 import pytest
 
-from jobs.rollout.view import view
+from jobs.rollout import DONE
+from jobs.rollout.status import FAULTS, follow, view
 from pipeline.rollout.record import Phase
+from pipeline.rollout.status import RolloutStatus
 from tests.pipeline.rollout.reports import NOW, arm, bare, report
 
 COMMAND = re.compile(r"(dagster job launch|pt rollout)")
@@ -21,9 +24,9 @@ def test_the_picture_shows_stages_arms_and_what_it_waits_for() -> None:
     assert re.search(r"right +70\.0% \(68\.0% to 72\.0%\) +69\.0% \(67\.0% to 71\.0%\)", text)
     assert re.search(r"slow +1\.20% +1\.20% +over 2\.3 s", text)
     assert re.search(r"graded +1,125 \(96%\) +375 \(96%\)", text)
-    assert "phase       observing since 2027-01-15 07:50:00 UTC (10 minutes ago)" in text
-    assert "dwell       6.7 minutes of 10 minutes with metrics" in text
-    assert "answers     375 of 1,518 graded ones of the canary" in text
+    assert "phase             observing since 2027-01-15 07:50:00 UTC (10 minutes ago)" in text
+    assert "dwell             6.7 minutes of 10 minutes with metrics" in text
+    assert "answers           375 of 1,518 graded ones of the canary" in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -81,3 +84,32 @@ def test_each_decision_has_a_command_of_one_line() -> None:
     lines = list(view(report(Phase.HELD, decisions=("resume", "abort")), NOW, 60))
     for action in ("resume", "abort"):
         assert [each for each in lines if each.endswith(f"{action} --rollout 3f9c1a2b4d5e --reason 'WHY'")]
+
+
+def watched(reads: Sequence[RolloutStatus | Exception]) -> int:
+    left = list(reads)
+
+    def read() -> RolloutStatus:
+        each = left.pop(0)
+        if isinstance(each, Exception):
+            raise each
+        return each
+
+    assert follow(read, 0.0) == DONE
+    return len(reads) - len(left)
+
+
+def test_a_watch_prints_changes_and_ends_with_the_rollout(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = OSError("the router is gone")
+    reads = [report(), report(dwell_s=500.0), gone, report(Phase.HELD), report(Phase.PROMOTED), report()]
+    assert watched(reads) == 5
+    lines = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
+    words = ("observing, 25%", "cannot be read now: the router is gone", "held, 25%", "promoted, 25%")
+    assert len(lines) == len(words) and all(word in line for word, line in zip(words, lines, strict=True))
+    assert watched([bare()]) == 1
+    assert "desk no rollout yet" in capsys.readouterr().out
+
+
+def test_a_watch_that_sees_nothing_any_more_ends() -> None:
+    with pytest.raises(ValueError, match="no store"):
+        watched([ValueError("no store")] * (FAULTS + 1))

@@ -47,7 +47,6 @@ def test_a_promoted_candidate_is_the_gain_and_the_champion(laid: Laid) -> None:
     assert (data.first_day, data.last_day) == (DAY, DAY)
     assert (data.seen, data.admitted, data.kept, data.coverage) == (100, 80, 0.8, 0.75)
     assert data.counted == 70, "what counts for the champion"
-    assert data.rejected == {"consent": 20} and data.abstained == {"no_signal": 20}
     assert (folded.preemptions, folded.lost_steps, folded.goodput) == (1, 1, 0.5)
 
 

@@ -1,20 +1,66 @@
-"""The picture of a decision on the method of training: the evidence against its thresholds."""
+"""Plots of the data of an iteration: where rows went, and the evidence on which the method was chosen."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pipeline.recipe.methods import METHODS, titles
 from pipeline.selection.checks import COUNTS, EvidenceCheck
 from pipeline.selection.choose import MethodDecision
-from pipeline.views import GREEN, GREY, ORANGE, figure_png
+from pipeline.traces.records import DayReport, total
+from pipeline.views import AMBER, BLACK, BLUE, GREEN, GREY, ORANGE, PINK, SKY, YELLOW, Plot, axes_plot
 
+REASONS = (ORANGE, BLUE, AMBER, PINK, SKY, YELLOW, BLACK, GREY)
 HOLDS, FAILS, UNKNOWN = ("o", GREEN, "holds"), ("X", ORANGE, "does not hold"), ("D", GREY, "unknown")
 
 
-def evidence_plot(decision: MethodDecision) -> bytes:
-    """Each piece of evidence as a dot with its interval against its threshold: shares above, counts below. PNG."""
-    return figure_png(lambda figure: draw(figure, decision), 8.4, 4.6)
+def funnel(seen: int, rejected: Mapping[str, int], admitted: int) -> Plot:
+    """Bars from all that was seen, through each gate's rejections, to what was admitted."""
+
+    def draw(axes: Any) -> None:
+        names, counts = ["seen", *rejected, "admitted"], [seen, *rejected.values(), admitted]
+        left, remaining = [0], seen
+        for count in rejected.values():
+            remaining -= count
+            left.append(remaining)
+        left.append(0)
+        colours = [GREY, *[ORANGE] * len(rejected), GREEN]
+        axes.barh(names, counts, left=left, color=colours)
+        for row, (count, start) in enumerate(zip(counts, left, strict=True)):
+            axes.text(start + count, row, f" {count:,}", va="center")
+        axes.invert_yaxis()
+        axes.set_xlim(0, seen * 1.12 or 1)
+        axes.set_xlabel("rows of the source")
+        axes.set_title("What the gates let through")
+
+    return axes_plot(draw)
+
+
+def reasons_over_time(days: Sequence[DayReport]) -> Plot:
+    """Stacked bars per day: the admitted rows below, above them the rejected ones by reason."""
+
+    def draw(axes: Any) -> None:
+        names = [day.day for day in days]
+        reasons = list(total(day.rejected for day in days))
+        stacks = {"admitted": [day.admitted for day in days]}
+        stacks |= {str(reason): [day.rejected.get(reason, 0) for day in days] for reason in reasons}
+        bottom = [0] * len(days)
+        for number, (name, counts) in enumerate(stacks.items()):
+            colour = GREEN if number == 0 else REASONS[(number - 1) % len(REASONS)]
+            hatch = "//" if number > len(REASONS) else None
+            axes.bar(names, counts, bottom=bottom, color=colour, label=name, hatch=hatch)
+            bottom = [below + count for below, count in zip(bottom, counts, strict=True)]
+        axes.tick_params(axis="x", rotation=30 if len(days) <= 10 else 90)
+        axes.set(ylabel="rows of the source", title="Rows by day: admitted, and why not")
+        axes.legend(frameon=False, fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+
+    return axes_plot(draw)
+
+
+def evidence_plot(decision: MethodDecision) -> Plot:
+    """Each piece of evidence as a dot with its interval against its threshold: shares above, counts below."""
+    return Plot(lambda figure: draw(figure, decision), 8.4, 4.6)
 
 
 def draw(figure: Any, decision: MethodDecision) -> None:

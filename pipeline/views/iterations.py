@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pipeline.views import BLUE, DARK_GREY, ORANGE, figure_png, words_png
+from pipeline.views import BLUE, DARK_GREY, ORANGE, Plot, words_plot
 
 
 class IterationBar(NamedTuple):
@@ -17,10 +17,10 @@ class IterationBar(NamedTuple):
     device_hours: float
 
 
-def quality_and_cost(bars: Sequence[IterationBar]) -> bytes:
-    """Above, both models on the target suite with 95% intervals; below, the device hours that are on record. PNG."""
+def quality_and_cost(bars: Sequence[IterationBar]) -> Plot:
+    """Above, both models on the target suite with 95% intervals; below, the device hours that are on record."""
     if not bars:
-        return words_png("No iteration yet.")
+        return words_plot("No iteration yet.")
 
     def draw(figure: Any) -> None:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
@@ -44,4 +44,4 @@ def quality_and_cost(bars: Sequence[IterationBar]) -> bytes:
         below.set(ylabel="device hours", xlabel="iteration, the oldest first")
         below.set_xticks(range(len(bars)), [bar.name for bar in bars], rotation=0 if len(bars) <= 8 else 90, fontsize=8)
 
-    return figure_png(draw, 8, 4.6)
+    return Plot(draw, 8, 4.6)

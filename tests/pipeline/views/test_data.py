@@ -12,7 +12,7 @@ from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt, pairs
 from pipeline.views import GREEN, GREY, ORANGE
-from pipeline.views.selection import draw, evidence_plot
+from pipeline.views.data import draw, evidence_plot
 from tests.pipeline.selection.labelled import row
 
 SETS = {"grpo": (400, 10), "dpo": (1200, 3), "none": (30, 3), "unknown": (300, 0)}
@@ -80,5 +80,5 @@ def test_nothing_is_drawn_outside_the_picture(decision: MethodDecision) -> None:
 @pytest.mark.slow
 def test_it_is_a_png_and_the_same_again() -> None:
     decision = decide(*SETS["grpo"])
-    assert evidence_plot(decision)[:8] == b"\x89PNG\r\n\x1a\n"
-    assert evidence_plot(decision) == evidence_plot(decision)
+    assert evidence_plot(decision).png()[:8] == b"\x89PNG\r\n\x1a\n"
+    assert evidence_plot(decision).svg() == evidence_plot(decision).svg()

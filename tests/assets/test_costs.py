@@ -7,7 +7,7 @@ import pytest
 from assets.kpi.costs import ANSWER_PRICE, DEVICE_PRICE, NO_ACCOUNT, NO_GRADES, SLOT_PRICE, price_list
 from assets.kpi.fold import RolloutLog, kpi, read_kpi
 from assets.kpi.ledgers import read_ledgers
-from assets.kpi.records import CostLine, CostTotal, IterationKpi
+from assets.kpi.records import CostLine, CostTotal, IterationView
 from evals.judgements import JudgementLine, open_judgements, spent_on
 from k8s.estimate import Range
 from k8s.ledger import LaunchAttempt, ledger
@@ -30,12 +30,12 @@ def laid(tmp_path: Path) -> Laid:
     return Laid(tmp_path / "data")
 
 
-def only(laid: Laid, *overrides: str) -> IterationKpi:
+def only(laid: Laid, *overrides: str) -> IterationView:
     (one,) = read_kpi(laid.store, recipe_of(laid.store.root, *overrides)).iterations
     return one
 
 
-def line(one: IterationKpi, name: str) -> CostLine:
+def line(one: IterationView, name: str) -> CostLine:
     (found,) = [each for each in one.costs if each.name == name]
     return found
 

@@ -1,23 +1,15 @@
-"""The pages: complete in every state, of nothing but themselves, and inert whatever a record says."""
+"""The page: complete in every state, of nothing but itself, and inert whatever a record says."""
 
+import base64
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
+from xml.etree import ElementTree
 
 import pytest
 
-from assets.kpi.fold import read_kpi
-from assets.kpi.ledgers import read_ledgers
-from assets.report.pages import (
-    PageFolder,
-    history_page,
-    history_path,
-    iteration_page,
-    page_path,
-    write_history,
-    write_iteration,
-)
+from assets.report import page_path, report_page, write_report
 from evals.gate import Verdict
 from pipeline.core import layout
 from pipeline.core.estimate import UNKNOWN
@@ -31,11 +23,10 @@ from tests.pipeline.rollout.conftest import NAME
 NOW = 1_770_000_000.0
 HOSTILE = "</script></style></title><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{7*7}}&lt;b&gt;"
 TAGS = {
-    "html", "head", "meta", "title", "style", "body", "p", "h1", "h2", "h3", "span", "a", "div", "b", "strong", "small",
-    "figure", "figcaption", "svg", "text", "line", "path", "circle", "rect", "polygon", "i", "table", "thead", "tbody",
-    "tr", "th", "td", "ul", "li", "dl", "dt", "dd", "details", "summary",
+    "html", "head", "meta", "title", "style", "body", "p", "h1", "h2", "span", "a", "div", "b", "strong", "small",
+    "figure", "img", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "dl", "dt", "dd", "details", "summary",
 }  # fmt: skip
-ADDRESSES = {"href", "src", "srcset", "data", "action", "xlink:href"}
+PLOT = "data:image/svg+xml;base64,"
 
 
 class Page(HTMLParser):
@@ -43,13 +34,15 @@ class Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tags, self.attributes, self.hrefs, self.words = set[str](), set[str](), list[str](), list[str]()
+        self.tags, self.attributes, self.words = set[str](), set[str](), list[str]()
+        self.hrefs, self.plots = list[str](), list[str]()
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.add(tag)
         self.attributes |= {name for name, _ in attrs}
-        self.hrefs += [value or "" for name, value in attrs if name in ADDRESSES]
+        self.hrefs += [value or "" for name, value in attrs if name == "href"]
+        self.plots += [value or "" for name, value in attrs if name == "src"]
 
     def handle_data(self, data: str) -> None:
         self.words.append(data)
@@ -64,33 +57,26 @@ def laid(tmp_path: Path) -> Laid:
     return Laid(tmp_path / "data")
 
 
-def of_iteration(laid: Laid, id: str) -> Page:
-    place = PageFolder(laid.store, laid.store.path(layout.iteration(id)))
-    return Page(iteration_page(recipe_of(laid.store.root), read_ledgers(laid.store, id), place, NOW))
+def page_of(laid: Laid, id: str, *overrides: str) -> Page:
+    folder = laid.store.path(layout.iteration(id))
+    return Page(report_page(laid.store, recipe_of(laid.store.root, *overrides), id, folder, NOW))
 
 
-def of_all(laid: Laid) -> Page:
-    recipe = recipe_of(laid.store.root)
-    return Page(history_page(recipe, read_kpi(laid.store, recipe), PageFolder(laid.store, laid.store.root), NOW))
-
-
-def test_a_page_has_every_chapter_of_an_iteration(laid: Laid) -> None:
-    iteration = laid.roll_out()
-    page = of_iteration(laid, iteration.id)
-    chapters = ("From traces to training data", "Labels", "Decision: GRPO", "Training", "Evaluation", "Rollout", "Cost")
-    assert all(chapter in page.text for chapter in (*chapters, "Lineage"))
-    for words in ("80 of 100", "60 of 100 traces of the dataset have a label", "enough prompts", "10 optimiser steps",
-                  "improvement shown", "The candidate was promoted as version 1", "the router reads"):  # fmt: skip
+def test_a_page_has_every_chapter_and_needs_nothing_but_itself(laid: Laid) -> None:
+    page = page_of(laid, laid.roll_out().id)
+    for words in (
+        "From traces to training data", "Labels", "Decision: GRPO", "Training: PASS", "Evaluation: PASS", "Rollout",
+        "Cost", "Lineage", "All iterations", "80 of 100", "60 of 100 traces of the dataset have a label",
+        "enough prompts", "10 steps in", "improvement shown", "The candidate was promoted as version 1",
+        "the router reads",
+    ):  # fmt: skip
         assert words in page.text, words
-    assert page.tags <= TAGS
-
-
-def test_a_page_needs_nothing_but_itself(laid: Laid) -> None:
-    iteration = laid.roll_out()
-    for page in (of_iteration(laid, iteration.id), of_all(laid)):
-        assert not {"script", "link", "iframe", "object", "img", "base"} & page.tags
-        assert not [name for name in page.attributes if name.startswith("on")]
-        assert all("://" not in href and not href.startswith("/") for href in page.hrefs), page.hrefs
+    assert page.tags <= TAGS and not [name for name in page.attributes if name.startswith("on")]
+    assert all("://" not in href and not href.startswith("/") for href in page.hrefs), page.hrefs
+    assert len(page.plots) > 8 and all(src.startswith(PLOT) for src in page.plots)
+    texts = [ElementTree.fromstring(base64.b64decode(src.removeprefix(PLOT))).itertext() for src in page.plots]
+    shown = " ".join(text for each in texts for text in each)
+    assert "What the gates let through" in shown and "held-out accuracy" in shown, "texts, also of plots"
 
 
 def test_hostile_texts_of_records_stay_texts(laid: Laid) -> None:
@@ -104,25 +90,21 @@ def test_hostile_texts_of_records_stay_texts(laid: Laid) -> None:
     laid.plan(iteration, reasons=(HOSTILE,), would_change=(HOSTILE,), lacks={"kto": (HOSTILE,)})
     laid.train(iteration, health=Health(verdict="HOLD", findings=(finding,)))
     laid.evaluate(iteration)
-    report = laid.store.path(iteration.path(layout.EVAL_REPORT))
-    verdict = laid.store.path(iteration.path(layout.GATE_VERDICT))
     escaped = HOSTILE.replace('"', '\\"')
-    verdict.write_text(verdict.read_text().replace("improvement shown", escaped))
-    report.write_text(report.read_text().replace('"even"', f'"{escaped}"'))  # the name of a slice
+    for file, before, after in ((layout.EVAL_REPORT, '"even"', f'"{escaped}"'),  # the name of a slice
+                                (layout.GATE_VERDICT, "improvement shown", escaped)):  # fmt: skip
+        path = laid.store.path(iteration.path(file))
+        path.write_text(path.read_text().replace(before, after))
     laid.end(iteration, "held", HOSTILE)
     laid.world.propose("a")
     state = laid.world.state
     append(laid.store, NAME, state, step_event(state, 5.0, RolloutStep(phase=Phase.GATED, reason=HOSTILE, by=HOSTILE)))
     recipe = recipe_of(laid.store.root, "name=<script>alert(1)</script>")
-    place = PageFolder(laid.store, laid.store.root)
-    for text, at_least in (
-        (iteration_page(recipe, read_ledgers(laid.store, iteration.id), place, NOW), 8),
-        (history_page(recipe, read_kpi(laid.store, recipe), place, NOW), 1),
-    ):
-        page = Page(text)
-        assert page.tags <= TAGS and not [name for name in page.attributes if name.startswith("on")]
-        assert page.text.count("<script>alert(1)</script>") >= at_least, "it is there, as a text"
-        assert "<script" not in text and "{{7*7}}" in page.text
+    text = report_page(laid.store, recipe, iteration.id, laid.store.root, NOW)
+    page = Page(text)
+    assert page.tags <= TAGS and not [name for name in page.attributes if name.startswith("on")]
+    assert page.text.count("<script>alert(1)</script>") >= 9, "it is there, as a text"
+    assert "<script" not in text and "{{7*7}}" in page.text and all(src.startswith(PLOT) for src in page.plots)
 
 
 @pytest.mark.parametrize("left", ["nothing", "traces", "labels", "plan", "training", "evaluation", "damage"])
@@ -136,11 +118,10 @@ def test_a_page_is_made_of_whatever_there_is(laid: Laid, left: str) -> None:
     for name, lay in steps.items():
         if left in steps and list(steps).index(name) <= list(steps).index(left):
             lay(iteration)
-    page = of_iteration(laid, iteration.id)
+    page = page_of(laid, iteration.id)
     assert ("traces of the dataset have a label" in page.text) == (left in steps)
     assert ("Every gated metric" in page.text) == (left == "evaluation")
     assert ("A record cannot be read" in page.text) == (left == "damage")
-    assert of_all(laid).text.count(iteration.id) >= 1
 
 
 def test_a_decision_not_to_train_is_a_page(laid: Laid) -> None:
@@ -148,38 +129,24 @@ def test_a_decision_not_to_train_is_a_page(laid: Laid) -> None:
     laid.label(iteration)
     laid.plan(iteration, method="none", reasons=("too few prompts",))
     laid.end(iteration, "not trained", "too few prompts")
-    page = of_iteration(laid, iteration.id)
+    page = page_of(laid, iteration.id)
     assert "Nothing was trained" in page.text and "Decision: do not train now" in page.text
 
 
 def test_links_lead_to_files_also_of_a_moved_root(laid: Laid, tmp_path: Path) -> None:
+    """And the page of the second says what both gave and cost."""
     first = laid.roll_out("a", 1)
     second = laid.end(laid.until_verdict("b", Verdict.FAIL, "newer"), "refused")
-    recipe = recipe_of(laid.store.root)
     for iteration in (first, second):
-        write_iteration(laid.store, recipe, iteration.id, NOW)
-    write_history(laid.store, recipe, NOW)
+        write_report(laid.store, recipe_of(laid.store.root), iteration.id, NOW)
     moved = Store(shutil.move(laid.store.root, tmp_path / "moved"))
-    pages = [page_path(moved, first.id), page_path(moved, second.id), history_path(moved)]
-    hrefs = {page: Page(page.read_text()).hrefs for page in pages}
-    assert all((page.parent / unquote(href)).is_file() for page, found in hrefs.items() for href in found)
-    assert f"../{first.id}/report.html" in hrefs[pages[1]], "to the iteration that made its champion"
-    assert {f"{first.id}/report.html", f"{second.id}/report.html"} == set(hrefs[pages[2]])
-
-
-def test_the_history_says_what_a_point_has_cost(laid: Laid) -> None:
-    assert "No iteration yet" in of_all(laid).text
-    laid.roll_out("a", 1)
-    laid.end(laid.until_verdict("b", Verdict.FAIL, "newer"), "refused")
-    page = of_all(laid)
-    for words in (
-        "for each +0.01",
-        "1 refused",
-        "promoted candidates: 1",
-        "Not in these sums",
-        "serving of the canary",
-    ):
-        assert words in page.text, words
+    paths = [page_path(moved, each.id) for each in (first, second)]
+    pages = [Page(path.read_text()) for path in paths]
+    files = [path.parent / unquote(href) for path, page in zip(paths, pages, strict=True) for href in page.hrefs]
+    assert len(files) > 10 and all(file.is_file() for file in files)
+    assert pages[1].hrefs.count(f"../{first.id}/report.html") == 2, "in the lineage, and in the table of all"
+    for words in ("for each +0.01", "1 promoted, 1 refused", "Not in the sum of USD", "serving of the canary"):
+        assert words in pages[1].text, words
 
 
 @pytest.mark.slow
@@ -190,7 +157,7 @@ def test_no_text_of_a_user_is_on_a_page(tmp_path: Path, iterations) -> None:
 
     settings = deployment(iterations.first(tmp_path) / "data")
     store, latest = settings.store(), settings.latest()
-    page = write_iteration(store, settings.recipe(), latest.id, NOW).read_text()
+    page = write_report(store, settings.recipe(), latest.id, NOW).read_text()
     rows = pq.read_table(store.path(latest.path(layout.LABEL_TABLE)), columns=["completion", "user_id", "trace_id"])
     texts = {text for row in rows.to_pylist() for text in row.values() if text and len(text) > 11}
     assert len(texts) > 100 and not [text for text in texts if text in page]

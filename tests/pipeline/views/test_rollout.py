@@ -3,9 +3,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.rollout.picture import look_points
 from pipeline.rollout.record import read_events
-from pipeline.views.rollout import rollout_over_time
+from pipeline.views.rollout import look_points, rollout_over_time
 from tests.pipeline.rollout.conftest import World
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -23,7 +22,7 @@ def test_the_plot_has_a_point_for_each_look(world: World) -> None:
     assert len(points) == world.state.watch.looks
     assert {point.weight for point in points} == {5, 25, 95}
     assert all(point.canary.low < 0.7 < point.canary.high for point in points)
-    assert rollout_over_time(points, "demo version 1").startswith(PNG)
+    assert rollout_over_time(points, "demo version 1").png().startswith(PNG)
 
 
 def test_the_plot_of_another_rollout_begins_anew(world: World) -> None:
@@ -44,8 +43,8 @@ def test_looks_that_graded_nothing_are_drawn_as_a_gap(world: World) -> None:
     world.tick(50.0)
     points = look_points(read_events(world.store, "demo"))
     assert points[0].canary.value is None
-    assert rollout_over_time(points, "demo").startswith(PNG)
+    assert rollout_over_time(points, "demo").png().startswith(PNG)
 
 
 def test_before_the_first_look_the_plot_says_so() -> None:
-    assert rollout_over_time([], "demo").startswith(PNG)
+    assert rollout_over_time([], "demo").png().startswith(PNG)

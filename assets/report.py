@@ -1,0 +1,336 @@
+"""`report.html`: an iteration, and what all of them add up to, on one page for people who run no command.
+
+One file without a script or anything from elsewhere: it opens from disk, in light and dark, and prints. It has figures,
+reasons and digests of records, no text of a user, and relative links, which a data root that is moved keeps.
+"""
+
+import base64
+import os
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from assets.kpi.fold import read_kpi
+from assets.kpi.ledgers import IterationLedgers, read_ledgers
+from assets.kpi.records import CostLine, IterationView, Kpi, total
+from assets.kpi.texts import HEAD, bars, row
+from assets.naming import launch_command
+from evals import report as reports
+from evals.page import tables
+from pipeline.core import layout
+from pipeline.core.storage import Store, write_atomically
+from pipeline.recipe import Recipe
+from pipeline.rewards.records import RewardLabels
+from pipeline.rollout.record import Phase, RolloutEvent, read_events
+from pipeline.views import Plot, data, rewards, training
+from pipeline.views.iterations import quality_and_cost
+from pipeline.views.rollout import look_points, rollout_over_time, spell
+
+HEADLINES = {
+    "in progress": "Still in progress",
+    "unfinished": "A newer iteration was begun before this one had ended",
+    "not trained": "Nothing was trained: the evidence did not suffice",
+    "stopped": "The training stopped itself, and nothing was evaluated",
+    "refused": "The candidate was refused, and the champion stays",
+    "held": "The candidate passed the gate and waits for a person",
+    "registered": "The candidate passed the gate and is registered; this deployment routes nothing to it",
+    "in rollout": "The candidate passed the gate and is being rolled out",
+    "promoted": "The candidate was promoted",
+    "rolled back": "The candidate was rolled back, and the champion before it serves",
+    "aborted": "A person ended the rollout of the candidate",
+    "superseded": "A newer candidate took the place of this one",
+    "unreadable": "Its records cannot be read",
+}
+
+
+class PageTable(NamedTuple):
+    """`numbers`: columns that are ranged right. `links`: addresses of the rows' first cells, "" for none."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[int] = ()
+    links: Sequence[str] = ()
+
+
+class KeyFigure(NamedTuple):
+    """A figure that stands large at the top, and a line on it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+class Chapter(NamedTuple):
+    title: str
+    lines: Sequence[str] = ()
+    plots: Sequence[tuple[str, Plot]] = ()
+    """Each with what it shows, in words."""
+    tables: Sequence[PageTable] = ()
+    details: Markup = Markup("")
+
+
+class PageLink(NamedTuple):
+    """`href` is "" where there is no file."""
+
+    name: str
+    text: str
+    href: str = ""
+
+
+def page_path(store: Store, iteration: str) -> Path:
+    """Of an iteration's page beside its records."""
+    return store.path(layout.iteration(iteration, layout.PAGE))
+
+
+def write_report(store: Store, recipe: Recipe, iteration: str, now: float, out: Path | None = None) -> Path:
+    """Write the page of an iteration, whatever state it is in; returns where. Raises OSError where it cannot be
+    written, and ValueError where there is no such iteration or the rollout's log is damaged."""
+    if not store.path(layout.iteration(iteration)).is_dir():
+        raise ValueError(f"There is no iteration {iteration} under {store.root}. pt status lists the newest ones.")
+    path = out or page_path(store, iteration)
+    write_atomically(path, report_page(store, recipe, iteration, path.absolute().parent, now))
+    return path
+
+
+def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float) -> str:
+    """The whole file. `folder`: where it will lie."""
+    of, kpi, events = read_ledgers(store, id), read_kpi(store, recipe), read_events(store, recipe.base_model.name)
+    one = next(
+        (each for each in kpi.iterations if each.iteration == id), IterationView(iteration=id, state="unreadable")
+    )
+
+    def link(name: str, text: str, file: str) -> PageLink:
+        path = store.path(file)
+        return PageLink(name, text, quote(os.path.relpath(path, folder)) if file and path.exists() else "")
+
+    lineage = [link(name, text, file and layout.iteration(id, file)) for name, text, file in _digests(of)]
+    if maker := _champions_iteration(of, events):
+        lineage.insert(0, link("iteration that made the champion", maker, layout.iteration(maker, layout.PAGE)))
+    pages = [link("", each.iteration, layout.iteration(each.iteration, layout.PAGE)).href for each in kpi.iterations]
+    return _template().render(
+        now=_when(now),
+        title=f"{recipe.base_model.name}: iteration {id}",
+        deployment=recipe.name,
+        one=one,
+        begun=_when(one.begun_at),
+        headline=HEADLINES[one.state],
+        figures=[*_figures(one), *_sums(kpi)],
+        chapters=[*_chapters(of, one, events), _all_iterations(kpi, pages)],
+        lineage=lineage,
+        problems=[
+            *(f"A record cannot be read, and this page is without it: {each}" for each in of.problems),
+            *kpi.problems,
+        ],
+    )
+
+
+def first_launch(recipe: Recipe) -> str:
+    """The command that makes the first iteration."""
+    return shlex.join(launch_command(recipe))
+
+
+def _figures(one: IterationView) -> Iterator[KeyFigure]:
+    if one.quality is not None:
+        gain, models = one.quality.difference, (one.quality.champion, one.quality.candidate)
+        yield KeyFigure(
+            f"right answers on {one.quality.suite}",
+            " → ".join(f"{each.value:.1%}" for each in models),
+            f"{100 * gain.value:+.1f} points, 95% {100 * gain.low:+.1f} to {100 * gain.high:+.1f}",
+        )
+    if one.data.kept is not None:
+        yield KeyFigure("traces kept", f"{one.data.kept:.0%}", f"{one.data.admitted:,} of {one.data.seen:,}")
+    if one.data.coverage is not None:
+        yield KeyFigure("label coverage", f"{one.data.coverage:.0%}", f"{one.data.labelled:,} labels")
+    if one.training is not None:
+        share = "unknown" if one.training.goodput is None else f"{one.training.goodput:.0%}"
+        lost = f"interruptions: {one.training.preemptions}, steps lost: {one.training.lost_steps}"
+        yield KeyFigure("training goodput", share, lost)
+    if one.costs:
+        yield KeyFigure(
+            "cost so far", f"{'≥ ' if one.cost.unknown else ''}{one.cost.usd} USD", f"{one.cost.hours} device hours"
+        )
+
+
+def _sums(kpi: Kpi) -> Iterator[KeyFigure]:
+    if len(kpi.iterations) > 1:
+        ended = ", ".join(f"{count} {state}" for state, count in sorted(kpi.ended.items()))
+        yield KeyFigure("all iterations", f"{'≥ ' if kpi.cost.unknown else ''}{kpi.cost.usd} USD", ended)
+    usd, hours = kpi.cost.usd_for(kpi.gain), kpi.cost.hours_for(kpi.gain)
+    if kpi.gain is not None and usd is not None and hours is not None:
+        least, least_hours = ("≥ " if missing else "" for missing in (kpi.cost.unknown, kpi.cost.unknown_hours))
+        note = f"{100 * kpi.gain:+.1f} points gained; {least_hours}{hours:,.3f} device hours"
+        yield KeyFigure("for each +0.01", f"{least}{usd} USD", note)
+    if kpi.trace_to_promotion_s is not None:
+        waited = spell(kpi.trace_to_promotion_s) if kpi.trace_to_promotion_s else "under a day"
+        yield KeyFigure("newest trace to promotion", waited, "median of the promoted")
+
+
+def _chapters(of: IterationLedgers, one: IterationView, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
+    if of.traces is not None:
+        rejected = {str(why).replace("_", " "): count for why, count in of.traces.rejected.items()}
+        plots = [("What the gates let through", data.funnel(of.traces.seen, rejected, of.traces.admitted))]
+        if len(of.traces.days) > 1:
+            plots.append(("Rows by day: admitted, and why not", data.reasons_over_time(of.traces.days)))
+        figures = one.data
+        left = [(figures.seen, "rows of the source"), (figures.admitted, "kept by the gates"),
+                (figures.counted, "of this champion, the dataset"), (figures.labelled, "labelled"),
+                (figures.trainable, "trainable: agreed to, and in no suite")]  # fmt: skip
+        text = " → ".join(f"{count:,} {what}" for count, what in left if count is not None)
+        yield Chapter("From traces to training data", [text], plots)
+    if (labels := of.labels) is not None:
+        plots = [("Rewards of the labels", rewards.reward_distribution(labels.histogram, labels.mean_reward))]
+        if labels.unlabelled:
+            plots.append(("Labelled, and why not", rewards.coverage(labels.labelled, labels.unlabelled)))
+        yield Chapter("Labels", list(_label_facts(labels)), plots)
+    if of.plan is not None:
+        decision = of.plan.decision
+        chosen = "do not train now" if decision.method == "none" else decision.method.upper()
+        lacks = [f"{method.upper()} lacks {'; '.join(why)}" for method, why in decision.lacks.items()]
+        change = [f"It would change with: {each}" for each in decision.would_change]
+        plots = [("Evidence and thresholds", data.evidence_plot(decision))]
+        forced = " (forced by the recipe)" if decision.forced else ""
+        yield Chapter(f"Decision: {chosen}{forced}", [*decision.reasons, *lacks, *change], plots)
+    if (trained := of.trained) is not None:
+        health = [f"{each.verdict} at step {each.step}: {each.reason}" for each in trained.health.findings]
+        lost = [f"interrupted by {e.cause} at step {e.step}, steps lost: {e.lost_steps}" for e in trained.preemptions]
+        plots = [
+            ("Progress by step", training.training_curve(trained.metrics)),
+            ("Health by step", training.health_panels(trained.metrics, trained.health.findings)),
+            ("Where the time went", training.goodput_bar(trained.goodput)),
+        ]
+        yield Chapter(f"Training: {trained.health.verdict}", [*health, *lost], plots)
+    if of.report is not None:
+        lines = [*of.report.problems, *(of.verdict.reasons if of.verdict else ())]
+        details = Markup("\n".join(tables(reports.table(of.report))))  # which escapes
+        plots = [("Scores and paired differences with intervals", reports.picture(of.report))]
+        yield Chapter(f"Evaluation{f': {of.verdict.verdict}' if of.verdict else ''}", lines, plots, details=details)
+    yield from _rollout(of.id, events)
+    if one.costs:
+        yield Chapter("Cost", tables=[_bill(one.costs, notes=True)])
+
+
+def _label_facts(labels: RewardLabels) -> Iterator[str]:
+    yield f"{labels.labelled:,} of {labels.dataset.rows:,} traces of the dataset have a label ({labels.coverage:.1%})"
+    if (judge := labels.judge) is not None:
+        yield f"judge {judge.model}, withstood {judge.attacks_withstood} of {judge.attacks} attacks"
+    if labels.humans.reviews:
+        yield f"rank correlation with people's reviews {labels.humans.rank_correlation}"
+    if (drift := labels.drift) is not None:
+        yield f"population stability index {drift.stability_index:.3f} against iteration {drift.against}"
+    yield from (f"{count:,} rows by the profile {name}" for name, count in sorted(labels.profiles.items()))
+
+
+def _rollout(id: str, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
+    """The last rollout of that iteration's candidate."""
+    proposals = [event.proposal for event in events if event.proposal is not None]
+    proposal = next((each for each in reversed(proposals) if each.version.iteration == id), None)
+    if proposal is None:
+        return
+    own = [event for event in events if event.rollout == proposal.rollout]
+    steps: list[tuple[str, ...]] = []
+    before: tuple[Phase, int] | None = None
+    for event in own:
+        if (event.phase, event.stage) != before or event.action is not None:
+            why = f"{event.reason}{f' (by {event.by})' if event.by else ''}"
+            steps.append((_when(event.at), str(event.phase).replace("_", " "), str(event.stage + 1), why))
+        before = (event.phase, event.stage)
+    policy, looks = proposal.policy, look_points(own)
+    weights = " → ".join(f"{policy.weight_at(stage)}%" for stage in range(len(policy.weights)))
+    plots = [("Both arms and the canary's weight", rollout_over_time(looks, f"Version {proposal.version.version}"))]
+    table = PageTable(("when (UTC)", "phase", "stage", "why"), steps, (2,))
+    yield Chapter("Rollout", [f"Weights of the canary: {weights}; {len(looks)} looks"], plots if looks else (), [table])
+
+
+def _all_iterations(kpi: Kpi, pages: Sequence[str]) -> Chapter:
+    rows = [row(each) for each in reversed(kpi.iterations)]
+    missing = [f"Not in the sum of USD: {each}" for each in kpi.cost.unknown]
+    missing += [f"Not in the sum of device hours: {each}" for each in kpi.cost.unknown_hours]
+    return Chapter(
+        "All iterations",
+        missing,
+        [("Both models on the target suite, and device hours", quality_and_cost(bars(kpi)))],
+        [
+            PageTable(HEAD, rows, (2, 3, 5, 6, 7, 9, 10), pages[::-1]),
+            _bill([line for each in kpi.iterations for line in each.costs]),
+        ],
+    )
+
+
+def _bill(lines: Sequence[CostLine], notes: bool = False) -> PageTable:
+    """By what was paid for."""
+    by_name: defaultdict[str, list[CostLine]] = defaultdict(list)
+    for line in lines:
+        by_name[line.name].append(line)
+    rows: list[tuple[str, ...]] = []
+    for name, of_one in [*by_name.items(), ("together", list(lines))]:
+        cost = total(tuple(of_one))
+        usd = "unknown" if all(line.usd is None for line in of_one) else f"{'≥ ' if cost.unknown else ''}{cost.usd}"
+        hours = "unknown" if all(line.device_hours is None for line in of_one) else cost.hours
+        why = dict.fromkeys(why for line in of_one for why in (line.why, line.why_hours) if why and notes)
+        rows.append((name, usd, hours, "" if name == "together" else "; ".join(why)))
+    return PageTable(("what", "USD", "device hours", ""), rows, (1, 2))
+
+
+def _digests(of: IterationLedgers) -> Iterator[tuple[str, str, str]]:
+    """What the candidate was made from: name, digest or id, and the file of the iteration that holds it."""
+    if of.traces is not None:
+        iteration = of.traces.iteration
+        yield "champion that it is compared with", iteration.champion.digest[:12], ""
+        yield "dataset", f"{iteration.dataset.digest[:12]}, snapshot {iteration.dataset.snapshot}", layout.GOVERNED
+        yield "recipe", iteration.recipe_digest[:12], layout.RECIPE
+    if of.labels is not None:
+        yield "labels", of.labels.dataset.digest[:12], layout.LABELS
+    if of.preferences is not None:
+        yield "preference data", of.preferences.pairs.digest[:12], layout.PREFERENCES
+    if of.plan is not None:
+        yield "plan", of.plan.data.digest[:12] if of.plan.data else "not to train", layout.PLAN
+    if of.trained is not None:
+        yield "adapter", of.trained.checkpoint.adapter.digest[:12], layout.RESULT
+        yield "model", of.trained.checkpoint.model.digest[:12], ""
+    if of.report is not None:
+        yield "evidence", of.report.bundle.digest[:12], layout.EVAL_REPORT
+    if of.verdict is not None:
+        yield "verdict", f"on report {of.verdict.report_digest[:12]}", layout.GATE_VERDICT
+    if of.version is not None:
+        yield "registered", f"{of.version.name} version {of.version.version}", layout.MODEL_VERSION
+        yield "MLflow run", of.version.run_id, ""
+    if of.outcome is not None:
+        yield "outcome", of.outcome.ending, layout.OUTCOME
+
+
+def _champions_iteration(of: IterationLedgers, events: Sequence[RolloutEvent]) -> str:
+    """The iteration whose candidate this one's champion was; "" for the base model."""
+    champion = of.traces.iteration.champion.digest if of.traces is not None else ""
+    versions = [event.proposal.version for event in events if event.proposal is not None]
+    return next((each.iteration for each in versions if each.model.digest == champion), "")
+
+
+def _source(plot: Plot) -> str:
+    """A plot inside the page."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(plot.svg()).decode()}"
+
+
+def _when(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M}"
+
+
+@cache
+def _template():
+    """Every value is escaped, but for what is marked as markup where it is made."""
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["source"] = _source
+    return environment.get_template("report.jinja")

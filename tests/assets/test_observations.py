@@ -1,0 +1,120 @@
+"""What Dagster shows of an iteration's end and of a look at the rollout, and that neither fails a stage."""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from assets.graph import ASSETS
+from assets.kpi.fold import read_kpi
+from assets.observations import rollout_metadata, rollout_observation
+from assets.outcome import conclude, outcome
+from assets.report import page_path
+from assets.resources import Deployment
+from assets.resources import records as io_manager
+from pipeline.core import layout
+from pipeline.core.iteration import Iteration
+from pipeline.recipe.pinning import pin
+from pipeline.rollout.record import Phase
+from tests.assets.laid import EMBEDDED, Laid
+from tests.pipeline.rollout.conftest import NAME, version_of
+from tests.pipeline.rollout.reports import NOW, bare, report
+
+
+@pytest.fixture
+def laid(tmp_path: Path) -> Laid:
+    return Laid(tmp_path / "data")
+
+
+def run(laid: Laid, iteration: Iteration, asset: str, *overrides: str) -> dg.ExecuteInProcessResult:
+    overrides = (f"data_root={laid.store.root}", f"base_model.name={NAME}", *overrides)
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=list(overrides))
+    pin(laid.store, iteration, settings.recipe())
+    return dg.materialize(ASSETS, selection=[asset], resources={"deployment": settings, "io_manager": io_manager})
+
+
+def observations(result: dg.ExecuteInProcessResult) -> list[dg.AssetObservation]:
+    events = [event for event in result.all_events if event.event_type_value == "ASSET_OBSERVATION"]
+    return [event.asset_observation_data.asset_observation for event in events]
+
+
+def not_to_be_trained(laid: Laid) -> Iteration:
+    iteration = laid.begin()
+    laid.label(iteration)
+    laid.plan(iteration, method="none", reasons=("too few prompts",))
+    return iteration
+
+
+def test_an_end_is_observed_with_a_table_and_a_plot(laid: Laid) -> None:
+    iteration = not_to_be_trained(laid)
+    result = run(laid, iteration, "policy_checkpoint")
+    (seen,) = observations(result)
+    shown = {name: value.value for name, value in seen.metadata.items()}
+    assert seen.asset_key == dg.AssetKey("kpi")
+    assert f"| {iteration.id} | not trained | 80% | 75% | none |" in shown["iterations"]
+    assert base64.b64decode(shown["quality and cost"].partition("base64,")[2].rstrip(")")).startswith(b"\x89PNG")
+    assert shown["traces kept in percent"] == 80.0 and shown["label coverage in percent"] == 75.0
+    assert shown["page"] == str(page_path(laid.store, iteration.id))
+    assert result.get_asset_materialization_events() == [], "a stage that refuses materialises nothing"
+    assert "too few prompts" in page_path(laid.store, iteration.id).read_text()
+
+
+def test_a_page_that_cannot_be_written_fails_no_stage(laid: Laid) -> None:
+    iteration = not_to_be_trained(laid)
+    page_path(laid.store, iteration.id).mkdir()
+    result = run(laid, iteration, "policy_checkpoint")
+    assert result.success and observations(result) == []
+    ended = outcome(laid.store, iteration)
+    assert ended is not None and ended.ending == "not trained"
+
+
+def test_without_a_router_a_candidate_is_registered_alone(laid: Laid) -> None:
+    iteration = laid.until_verdict()
+    laid.store.write(iteration.path(layout.MODEL_VERSION), version_of("a", 1, iteration))
+    result = run(laid, iteration, "canary", "rollout.traffic={kind: none}")
+    assert result.success and not result.get_asset_materialization_events(), "there is no canary"
+    ended = outcome(laid.store, iteration)
+    assert ended is not None and ended.ending == "registered" and "nothing is routed here" in ended.detail
+    assert laid.world.state.phase is Phase.IDLE
+    recipe = Deployment(recipe_path=str(EMBEDDED), overrides=[f"base_model.name={NAME}"]).recipe()
+    (figures,) = read_kpi(laid.store, recipe).iterations
+    assert (figures.state, figures.version) == ("registered", 1)
+    assert all(line.name != "serving of the canary" for line in figures.costs)
+    assert "routes nothing to it" in page_path(laid.store, iteration.id).read_text()
+    conclude(laid.store, iteration, "rollout", "a router came")
+    ended = outcome(laid.store, iteration)
+    assert ended is not None and ended.ending == "rollout", "named later, the router gets it"
+
+
+def test_a_look_has_figures_and_the_picture_of_the_terminal() -> None:
+    shown = rollout_metadata(report(Phase.HELD), NOW)
+    figures = {"canary weight in percent": 25.0, "canary right in percent": 69.0, "champion users": 112.5}
+    assert {name: shown[name] for name in figures} == {n: dg.MetadataValue.float(v) for n, v in figures.items()}
+    assert shown["why"] == dg.MetadataValue.text("no harm is proven")
+    text = str(shown["rollout"].value)
+    assert "✔ 5% (100% of its dwell) → ‖ 25% (67% of its dwell) → · 100% (0% of its dwell)" in text
+    assert "| requests | 1,125 | 375 (25.0%) |  |" in text and "- **waits for**: the next look" in text
+    blind = rollout_metadata(report(champion=None, canary=None), NOW)
+    assert not [name for name in blind if name.startswith("champion")]
+    assert "phase" in rollout_metadata(bare(), NOW)
+
+
+def test_a_reason_cannot_break_the_markdown() -> None:
+    shown = rollout_metadata(report(reason="<img src=x> | **now** [go](http://x)", last_look=""), NOW)
+    assert r"&lt;img src=x&gt; \| \*\*now\*\* \[go\]\(http" in str(shown["rollout"].value)
+
+
+@pytest.mark.slow
+def test_dagster_keeps_an_observation_of_each_look(tmp_path: Path) -> None:
+    @dg.asset
+    def canary(context: dg.AssetExecutionContext) -> None:
+        for weight in (5, 25):
+            context.log_event(rollout_observation(context.asset_key, report(weight=weight), NOW))
+
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as home:
+        assert dg.materialize([canary], instance=home).success
+        kept: list[Any] = [r.asset_observation for r in home.fetch_observations(dg.AssetKey("canary"), limit=5).records]
+    assert [each.metadata["canary weight in percent"].value for each in kept] == [25.0, 5.0]
+    assert (kept[0].tags["rollout"], kept[0].tags["phase"]) == ("3f9c1a2b4d5e", "observing")
