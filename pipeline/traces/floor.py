@@ -1,27 +1,52 @@
-"""The floor under the admitted share: a source of which next to nothing is admitted is a wrong one, or one read wrong.
-
-The share is of the rows that could have been admitted. Spans, tool events (`not_generation`), rows that another one
-stands for (`superseded`, `intermediate`, `helper`, `duplicate`), those of forgotten users and late
-ones are no evidence against a source, and neither are files of scores or attributes. But a source with rows of which
-none is admitted is always below the floor, unless it was emptied by forgetting or retention. Owns what counts as too
-little, of the whole and of a part. Refuses to look into a source: `wrong_source` says what is the matter.
-"""
+"""The floor under the admitted share: a source of which next to nothing is admitted is a wrong one, or one read wrong;
+and what is the matter with it, from a look at its newest rows. Keys of metadata are named, values never."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import NamedTuple
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
+from pipeline.recipe.traces import Traces
+from pipeline.traces.pii import Unmaskable, mask
+from pipeline.traces.prompt_sets import LAYOUTS
 from pipeline.traces.records import DayReport, FileReport, Reason, total
+from pipeline.traces.sources.files import Files
+from pipeline.traces.sources.protocol import Address, SourcePart
+from pipeline.traces.sources.shapes import list_of, object_of
+
+if TYPE_CHECKING:
+    from pipeline.traces.sample import SourceSample
 
 GONE = frozenset({Reason.ERASED, Reason.LATE})
 STOOD_FOR = frozenset({Reason.SUPERSEDED, Reason.INTERMEDIATE, Reason.HELPER, Reason.DUPLICATE})
 NO_EVIDENCE = GONE | STOOD_FOR | {Reason.NOT_GENERATION}
+"""Rows that could not have been admitted, and speak against no source."""
 UNREADABLE = frozenset({Reason.MALFORMED, Reason.TOO_LONG, Reason.TRUNCATED_FILE, Reason.TOO_LARGE})
 MOST_UNREADABLE = 0.1
 """Share of a part's rows that may be unreadable without a warning."""
 ENOUGH = 20
 """Rows from which a share of a part means something: a trace downloaded by itself is one or two."""
+KEYS, REASONS, LINES, LONGEST_KEY = 20, 4, 5, 40
+"""Keys and reasons that are shown, lines of a file that are looked at for its kind, characters of a key."""
+NO_FILES = ("postgres_table", "langfuse_api", "mlflow", "custom")
+"""Kinds of sources whose parts are no files that could be looked into."""
+# Keys of a row, or of a file that is one value, by which a kind is known; the first that fits.
+KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("otel", ("resourceSpans",)),
+    ("langfuse_ui", ("trace", "observations")),
+    ("langfuse_export", ("trace_id", "start_time", "type")),
+    ("openai_logs", ("request", "response")),
+    ("openai_logs", ("custom_id", "response")),
+    ("openai_logs", ("choices",)),
+    ("openai_logs", ("messages", "model")),
+    *(("prompts", layout) for layout in LAYOUTS),
+)
 
 
 class RowCounts(NamedTuple):
@@ -89,3 +114,70 @@ def _weakness(part: RowCounts, calls: bool, floor: float) -> str:
 
 def _sum(name: str, files: Collection[FileReport]) -> RowCounts:
     return RowCounts(name, sum(f.seen for f in files), sum(f.admitted for f in files), total(f.rejected for f in files))
+
+
+def explain(tally: RowCounts, address: Address, parts: Sequence[SourcePart], settings: Traces, now: datetime) -> str:
+    """What was admitted and what was not, why by the looks of it, and what to do."""
+    from pipeline.traces.sample import sample_source  # which imports the stage, and that this module
+
+    sample: SourceSample | None = None
+    with suppress(Exception):  # the boundary of a source that is wrong already, whatever it holds
+        sample = sample_source(address, settings, now)
+    details = sample.details if sample else {}
+    most = sorted(tally.rejected.items(), key=lambda item: -item[1])
+    blamed = next((reason for reason, _ in most if reason not in NO_EVIDENCE), None)
+    reasons = [f"{r} {n:,}" + (f" ({details[r]})" if details.get(r) else "") for r, n in most[:REASONS]]
+    kind = likely_kind(address, parts)
+    floor = f"traces.min_admitted_share (now {settings.min_admitted_share:g})"
+    advice = f"Mend the source or the recipe's gates, or lower {floor} if all is right."
+    if blamed is Reason.CONSENT and sample:  # then the rows could be read
+        advice = _about_consent(sample, settings.consent_key)
+    elif blamed is Reason.REGION:
+        advice = f"Name the regions whose traces may be read in traces.regions_allowed (now {list(settings.regions)})."
+    elif kind and kind != settings.reader:
+        advice = f"These look like a {kind}: set traces.source.kind to {kind}."
+    share = f"{tally.admitted:,} of {tally.eligible or tally.seen:,} rows admitted"
+    under = f"under the floor of {100 * settings.min_admitted_share:g}%"
+    return f"{tally.name}: {share}, {under}. Rejected: {'; '.join(reasons)}. Nothing was published. {advice}"
+
+
+def likely_kind(address: Address, parts: Sequence[SourcePart]) -> str:
+    """The `traces.source.kind` that reads the first of these files, by its keys; empty where none is known to."""
+    calls = [part for part in parts if part.holds == "calls"]
+    keys: frozenset[str] = frozenset()
+    if calls and address.section.kind not in NO_FILES:
+        with suppress(Exception):  # boundary: as above
+            keys = _keys(next(Files(address.uri).chunks(calls[0], hashlib.sha256()), b""))
+    return next((kind for kind, wanted in KINDS if keys.issuperset(wanted)), "")
+
+
+def _about_consent(sample: SourceSample, key: str) -> str:
+    keys, rows = sample.metadata_keys, sum(sample.models.values())
+    shown = ", ".join(f"{_shown(name)} ({count:,})" for name, count in list(keys.items())[:KEYS]) or "none"
+    if key in keys:
+        return (
+            f"Of {rows:,} rows looked at {keys[key]:,} have the metadata key {key!r}, and next to none says "
+            f"yes. Ask for consent, or set traces.consent_key to another key; keys seen: {shown}."
+        )
+    return (
+        f"Of {rows:,} rows looked at no row has the metadata key {key!r}; keys seen: {shown}. "
+        "Set traces.consent_key to the one that says whether a user agreed to training."
+    )
+
+
+def _keys(head: bytes) -> frozenset[str]:
+    """Keys of the first rows of a file, or of the one value that it is; of half a value, all that look like keys."""
+    for text in [*head.split(b"\n")[:LINES], head]:
+        with suppress(msgspec.DecodeError, RecursionError):
+            value = msgspec.json.decode(text)
+            if row := object_of(next(iter(list_of(value)), value)):
+                return frozenset(row)
+    return frozenset(key.decode() for key in re.findall(rb'"(\w+)"\s*:', head))
+
+
+def _shown(key: str) -> str:
+    """A key as it may be printed: people have put names and addresses into keys."""
+    try:
+        return mask(key) if len(key) <= LONGEST_KEY else f"{mask(key[:LONGEST_KEY])}..."
+    except Unmaskable:
+        return "[BINARY]"

@@ -1,9 +1,5 @@
-"""What can be known to go wrong before a run is made: model, chat template, data root, disk
-and source, in a second or two.
-
-Each fault is one line that begins with the recipe's field and ends in an instruction. Reads sizes and headers, lists
-one object, writes one probe. Refuses to read rows (`pipeline.traces.sample`), and to import what trains.
-"""
+"""What can be known to go wrong before a run is made (model, chat template, data root, disk, source), in a second or
+two: a line each, which begins with the recipe's field and ends in an instruction. Rows are read by `sample`."""
 
 from __future__ import annotations
 
@@ -24,6 +20,10 @@ from pipeline.traces.sources.protocol import Address, Probed
 
 FOLDERS = {"langfuse_export": ("observations_v2", "observations")}
 """Below the address of a source of that kind, one of them."""
+INSTEAD = {
+    "langfuse_export": " in it. Point it to the folder above observations_v2/ of a Langfuse blob-storage export."
+}
+ELSE = " below it. Point it to the folder of the traces."
 REST_BYTES = 200 << 20
 """For what is not the model's: tables, labels, logs."""
 ADAPTER_SHARE = 0.1
@@ -38,24 +38,23 @@ def preflight(recipe: Recipe, address: Address | None, warehouse: str) -> list[s
     `address`: of the source, None where it is not known. `warehouse`: of the governed table.
     """
     return [
-        *model_faults(recipe.base_model.uri),
-        *template_faults(recipe),
+        *_model_faults(recipe.base_model.uri),
+        *_template_faults(recipe),
         *data_root_faults(recipe.data_root),
-        *disk_faults(recipe),
+        *_disk_faults(recipe),
         *(source_faults(address) if address else []),
-        *place_faults("traces.lake.warehouse", warehouse),
-        *place_faults("training.checkpoints.mirror", recipe.training.checkpoints.mirror or ""),
+        *_place_faults("traces.lake.warehouse", warehouse),
+        *_place_faults("training.checkpoints.mirror", recipe.training.checkpoints.mirror or ""),
     ]
 
 
-def model_faults(uri: str) -> list[str]:
-    """Of the base model's directory."""
+def _model_faults(uri: str) -> list[str]:
     relative = f" ({uri} is relative to {Path.cwd()})" if not Path(uri).is_absolute() else ""
     return [f"base_model.uri{relative}: {fault}" for fault in faults(Path(uri).absolute())]
 
 
-def template_faults(recipe: Recipe) -> list[str]:
-    """Of the base model's chat template: that it renders a question, and tools where the recipe replays them."""
+def _template_faults(recipe: Recipe) -> list[str]:
+    """Whether it renders a question, and tools where the recipe replays them."""
     folder = Path(recipe.base_model.uri).absolute()
     if faults(folder):
         return []
@@ -80,8 +79,7 @@ def data_root_faults(root: str, field: str = "data_root") -> list[str]:
     """Of a directory that is to be written; it need not be there yet."""
     if "://" in root:
         return [f"{field}: {root} is no directory of this machine. Give a local or mounted path."]
-    place = Path(root).absolute()
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
+    there = _existing(root)
     try:
         with tempfile.NamedTemporaryFile(dir=there, prefix=".writable-") as probe:
             probe.write(b"\0" * 4096)
@@ -92,13 +90,16 @@ def data_root_faults(root: str, field: str = "data_root") -> list[str]:
     return []
 
 
-def disk_faults(recipe: Recipe) -> list[str]:
+def _existing(root: str) -> Path:
+    place = Path(root).absolute()
+    return next(folder for folder in (place, *place.parents) if folder.exists())
+
+
+def _disk_faults(recipe: Recipe) -> list[str]:
     """Of the room on the data root's disk, against what one iteration of this model writes."""
     if "://" in recipe.data_root or faults(Path(recipe.base_model.uri)):
         return []
-    place = Path(recipe.data_root).absolute()
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
-    free, model = shutil.disk_usage(there).free, model_bytes(Path(recipe.base_model.uri))
+    free, model = shutil.disk_usage(_existing(recipe.data_root)).free, model_bytes(Path(recipe.base_model.uri))
     needed = iteration_bytes(model, recipe.training)
     if free >= needed:
         return []
@@ -132,20 +133,19 @@ def source_faults(address: Address) -> list[str]:
         elif not is_bucket(uri):
             source.parts()
         elif fault := bucket_fault(uri, FOLDERS.get(kind, ("",))):
-            return [f"traces.source.uri: {fault}{'' if fault.endswith('.') else _instead(kind)}"]
+            return [f"traces.source.uri: {fault}{'' if fault.endswith('.') else INSTEAD.get(kind, ELSE)}"]
     except ValueError as error:
         return [f"traces.source: {error}"]
     return []
 
 
-def place_faults(field: str, uri: str) -> list[str]:
+def _place_faults(field: str, uri: str) -> list[str]:
     """Of a path or bucket that is to be written."""
-    if not uri:
-        return []
     if is_bucket(uri):
         fault = bucket_fault(uri, may_be_empty=True)
         return [f"{field}: {fault}"] if fault else []
-    return [] if "://" in uri.removeprefix("file://") else data_root_faults(uri.removeprefix("file://"), field)
+    path = uri.removeprefix("file://")
+    return data_root_faults(path, field) if path and "://" not in path else []
 
 
 def gigabytes(size: float) -> str:
@@ -155,9 +155,3 @@ def gigabytes(size: float) -> str:
 def _kept(training: Training) -> int:
     """Checkpoints on the disk at once: the kept ones, and the one that is being written."""
     return training.checkpoints.keep_last + training.checkpoints.keep_best + 1
-
-
-def _instead(kind: str) -> str:
-    if kind == "langfuse_export":
-        return " in it. Point it to the folder above observations_v2/ of a Langfuse blob-storage export."
-    return " below it. Point it to the folder of the traces."

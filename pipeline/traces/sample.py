@@ -1,8 +1,5 @@
-"""A look at a source without a run: the newest rows, through the real reader and the real gates; nothing is written.
-
-Owns which rows are looked at and what is counted of them. Refuses to show text: metadata by its keys alone. Gates that
-compare rows (duplicates, older exports) and forgotten users are the stage's, so a run admits as many rows or fewer.
-"""
+"""A look at a source without a run: the newest rows, through the real reader and the gates of a row; it writes nothing.
+Metadata is counted by its keys. Gates that compare rows are the stage's, so a run admits as many rows or fewer."""
 
 from __future__ import annotations
 
@@ -46,6 +43,8 @@ class SourceSample(Record):
     admitted: int
     rejected: dict[str, int]
     """By reason, the most frequent first."""
+    details: dict[str, str]
+    """What a person is told of the first row of a reason."""
     consented: int
     """Rows whose consent key says yes."""
     metadata_keys: dict[str, int]
@@ -72,7 +71,7 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
     newest = sorted(parts, key=lambda part: (named_day(part.name) or "", part.name), reverse=True)
     rejected, keys, models = Counter[str](), Counter[str](), Counter[str]()
     rows = admitted = consented = references = 0
-    takes = Counter[str]()
+    takes, details = Counter[str](), dict[str, str]()
     longest: list[dict[str, str]] = []
     read: list[str] = []
     meanings, scores, scored, looked_at = Meanings(settings.scores), ScoreCounts(), set[str](), list[str]()
@@ -102,7 +101,9 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
                 batch, unfit = batcher.batch(traces)
                 checked, reasons = check(batch, GateRules(settings, now))
                 rejected.update(str(reason) for reason in reasons if reason is not None)
-                rejected.update(str(each.reason) for each in chain(refused, unfit))
+                for each in chain(refused, unfit):
+                    rejected[str(each.reason)] += 1
+                    details.setdefault(str(each.reason), each.detail)
                 rows += len(reasons) + len(refused) + len(unfit)
                 admitted += reasons.count(None)
                 consented += sum(checked["consent"].to_pylist())
@@ -124,6 +125,7 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
         rows=rows,
         admitted=admitted,
         rejected=dict(rejected.most_common()),
+        details=details,
         consented=consented,
         metadata_keys=dict(keys.most_common()),
         references=references,

@@ -1,24 +1,18 @@
-"""Calls of tools, their results and the definitions of the tools, out of every provider's words into OpenAI's.
-
-Owns the one form in which the governed table has them (`rows.Message`): a call is `{"id", "type": "function",
-"function": {"name", "arguments"}}`, arguments a JSON string exactly as the model wrote them where it wrote a string; a
-definition is `{"type": "function", "function": {...}}`. What the provider executes itself (a web search) keeps its kind
-as type. Refuses a call without a name: it is unreadable.
-"""
+"""Calls of tools, their results and the definitions of the tools, out of every provider's words into OpenAI's, the one
+form in which the governed table has them (`rows.Message`). A call without a name is Unreadable."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
-from pipeline.traces.sources.parts import Json, dumped, kind_of
-from pipeline.traces.sources.shapes import Unreadable, decoded, literal, unreadable
+from pipeline.traces.sources.parts import SCHEMAS, dumped, kind_of
+from pipeline.traces.sources.shapes import Json, Unreadable, decoded, list_of, literal, object_of, unreadable
 
 _IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "tool_id", "callId", "id")
 _NAMES = ("name", "toolName", "tool_name")
 _ARGUMENTS = ("arguments", "args", "input", "tool_kwargs", "kwargs", "parameters")
 _NESTED = ("function", "functionCall", "function_call", "toolUse", "custom", "tool_call", "toolCall")
 _DECLARATIONS = ("function_declarations", "functionDeclarations")
-_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
 _RESULTS = ("functionResponse", "function_response", "toolResult")
 _EXECUTED_KEYS = ("executable_code", "executableCode")
 _CLIENT_KINDS = frozenset(
@@ -28,7 +22,11 @@ _CLIENT_KINDS = frozenset(
 
 
 def normal_calls(calls: list[Any]) -> list[Json]:
-    """Calls in the table's form. Raises Unreadable."""
+    """Calls as `{"id", "type": "function", "function": {"name", "arguments"}}`. Raises Unreadable.
+
+    Arguments are a JSON string, exactly as the model wrote them where it wrote a string. What the provider executes
+    itself (a web search) keeps its kind as type.
+    """
     return [each for call in calls for each in _normal(call)]
 
 
@@ -37,7 +35,7 @@ def result_of(text: str, value: Json, is_message: bool = False) -> dict[str, str
 
     The `id` of a part is its call's in OpenTelemetry's conventions; that of a message is its own.
     """
-    inner = next((cast(Json, value[key]) for key in _RESULTS if isinstance(value.get(key), dict)), value)
+    inner = next((object_of(value[key]) for key in _RESULTS if isinstance(value.get(key), dict)), value)
     keys = _IDS[:-1] if is_message else _IDS
     called = next((str(inner[key]) for key in keys if inner.get(key) not in (None, "")), None)
     name = _first_text(inner, _NAMES)
@@ -47,62 +45,53 @@ def result_of(text: str, value: Json, is_message: bool = False) -> dict[str, str
 
 def normal_tools(definitions: Any) -> list[Json]:
     """Definitions in OpenAI's form; what is none of a function (a provider's own tool) stays as it is."""
-    parsed = decoded(definitions) if isinstance(definitions, str) else definitions
+    parsed = decoded(definitions)
     if isinstance(parsed, dict):
-        held = cast(Json, parsed)
+        held = object_of(parsed)
         inner = next((held[key] for key in ("tools", *_DECLARATIONS) if key in held), None)
         if inner is not None:
             return normal_tools(inner)
-        by_name = [{"name": name, **cast(Json, each)} for name, each in held.items() if isinstance(each, dict)]
-        if not _is_tool(held) and len(by_name) == len(held) and all(map(_schema_of, by_name)):
+        by_name = [{"name": name, **object_of(each)} for name, each in held.items() if isinstance(each, dict)]
+        nested = held.get("function", held.get("toolSpec"))
+        is_tool = isinstance(held.get("name"), str) or isinstance(nested, dict) or "type" in held
+        if not is_tool and len(by_name) == len(held) and all(map(_schema_of, by_name)):
             return normal_tools(by_name)  # AI SDK: {"weather": {"description": ..., "inputSchema": ...}}
         parsed = [held]
-    if not isinstance(parsed, list):
-        return []
     tools: list[Json] = []
-    for item in cast(list[Any], parsed):
-        item = decoded(item) if isinstance(item, str) else item
-        if not isinstance(item, dict):
-            continue
-        tool = cast(Json, item)
-        nested = next((tool[key] for key in _DECLARATIONS if tool.get(key)), None)
-        tools += normal_tools(nested) if nested is not None else [_normal_tool(tool)]
+    for item in list_of(parsed):
+        if isinstance(item := decoded(item), dict):
+            tool = object_of(item)
+            declared = next((tool[key] for key in _DECLARATIONS if tool.get(key)), None)
+            tools += normal_tools(declared) if declared is not None else [_normal_tool(tool)]
     return tools
 
 
-def _is_tool(value: Json) -> bool:
-    nested = value.get("function", value.get("toolSpec"))
-    return isinstance(value.get("name"), str) or isinstance(nested, dict) or "type" in value
-
-
 def _schema_of(value: Json) -> Any:
-    return next((value[key] for key in _SCHEMAS if value.get(key) is not None), None)
+    return next((value[key] for key in SCHEMAS if value.get(key) is not None), None)
 
 
 def _normal_tool(tool: Json) -> Json:
     inner = tool.get("function", tool.get("toolSpec"))
-    named = cast(Json, inner) if isinstance(inner, dict) else tool
+    named = object_of(inner) if isinstance(inner, dict) else tool
     schema = _schema_of(named)
     if not isinstance(named.get("name"), str) or (schema is None and kind_of(tool) not in ("", "function")):
         return tool
-    schema = decoded(schema) if isinstance(schema, str) else schema
-    if isinstance(schema, dict) and set(cast(Json, schema)) == {"json"}:  # Bedrock
-        schema = cast(Json, schema)["json"]
+    schema = decoded(schema)
+    if object_of(schema).keys() == {"json"}:  # Bedrock
+        schema = schema["json"]
     kept = {key: named[key] for key in ("name", "description", "strict") if named.get(key) is not None}
     return {"type": "function", "function": kept if schema is None else {**kept, "parameters": schema}}
 
 
 def _normal(call: Any) -> list[Json]:
-    value = decoded(call) if isinstance(call, str) else call
-    if not isinstance(value, dict):
+    outer = decoded(call)
+    if not isinstance(outer, dict):
         raise unreadable(call)
-    outer = cast(Json, value)
-    several = outer.get("tool_calls")
-    if isinstance(several, list):
-        return normal_calls(cast(list[Any], several))
-    inner = next((cast(Json, outer[key]) for key in _NESTED if isinstance(outer.get(key), dict)), outer)
+    outer = object_of(outer)
+    if isinstance(outer.get("tool_calls"), list):
+        return normal_calls(list_of(outer["tool_calls"]))
+    inner = next((object_of(outer[key]) for key in _NESTED if isinstance(outer.get(key), dict)), outer)
     called = next((str(v[key]) for v in (outer, inner) for key in _IDS if v.get(key) not in (None, "")), None)
-    identity: Json = {"id": called} if called else {}
     kind, name = kind_of(outer), _first_text(inner, _NAMES)
     arguments = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), None)
     if kind in _CLIENT_KINDS and name:
@@ -116,7 +105,7 @@ def _normal(call: Any) -> list[Json]:
         beside = {"id", "type", "status", "name", *_IDS}
         arguments = {key: each for key, each in outer.items() if key not in beside and each is not None}
     function = {"name": name or kind.removesuffix("_call"), "arguments": _text_of(arguments)}
-    return [{**identity, "type": kind, "function": function}]
+    return [{**({"id": called} if called else {}), "type": kind, "function": function}]
 
 
 def _first_text(value: Json, keys: tuple[str, ...]) -> str | None:

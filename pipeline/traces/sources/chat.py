@@ -11,14 +11,11 @@
 | LangChain, LangGraph | `type: human`, `kwargs`, `data`, `additional_kwargs`, `generations`; roles named as tools |
 | LlamaIndex, Vercel, LiveKit | `args`, `blocks`; `text` and `toolCalls`; `items` |
 | any of them as text | JSON, or a Python literal, in a string |
-
-Owns what a message is; `envelopes` knows where a request or a response keeps them, and `parts` what is in one. A
-definition of a tool is no message.
 """
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
@@ -27,7 +24,6 @@ from pipeline.traces.sources.calls import normal_calls, normal_tools, result_of
 from pipeline.traces.sources.envelopes import CONTENTS, MESSAGE, is_data, opened
 from pipeline.traces.sources.parts import (
     REASONING,
-    Json,
     dumped,
     is_call,
     is_call_kind,
@@ -39,19 +35,14 @@ from pipeline.traces.sources.parts import (
     parts_of,
     result_text,
 )
-from pipeline.traces.sources.shapes import NOTHING, Unreadable, decoded, unreadable, value_of
+from pipeline.traces.sources.shapes import NOTHING, Json, Unreadable, decoded, list_of, object_of, unreadable, value_of
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "human": "user", "tool": "tool"} | {
     "assistant": "assistant", "ai": "assistant", "model": "assistant", "function": "tool"}  # fmt: skip
+_CLASSES = {"Human": "user", "User": "user", "AI": "assistant", "Assistant": "assistant", "System": "system"} | {
+    "Tool": "tool", "Function": "tool"}  # fmt: skip
 KINDS = {"human": "user", "ai": "assistant", "system": "system", "tool": "tool", "function": "tool"} | {
-    f"{name}Message{chunk}": role
-    for name, role in {
-        **dict.fromkeys(("Human", "User"), "user"),
-        **dict.fromkeys(("AI", "Assistant"), "assistant"),
-        **dict.fromkeys(("Tool", "Function"), "tool"),
-        "System": "system",
-    }.items()
-    for chunk in ("", "Chunk")
+    f"{name}Message{chunk}": role for name, role in _CLASSES.items() for chunk in ("", "Chunk")
 }
 """LangChain and AutoGen name a message's role in `type`, or in the name of its class."""
 
@@ -166,16 +157,12 @@ class _Reader:
             # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
             is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
             return _turns_of(role, value) if is_text else self.messages(inner, role)
-        if (
-            value is None
-            or value == {}
-            or (isinstance(value, list) and value and set(map(type, value)) == {type(None)})
-        ):
+        if value is None or value == {} or (list_of(value) and all(each is None for each in value)):
             return []
         if isinstance(value, list):
-            return self._of_list(cast(list[Any], value), role)
+            return self._of_list(list_of(value), role)
         if isinstance(value, dict):
-            return self._of_dict(cast(Json, value), role)
+            return self._of_dict(object_of(value), role)
         raise unreadable(value)
 
     def _of_list(self, items: list[Any], role: str) -> list[Turn]:
@@ -188,8 +175,8 @@ class _Reader:
         for item in items:
             if not isinstance(item, dict):
                 raise unreadable(items)
-            item_turns = self._of_dict(cast(Json, item), role)
-            piece = _is_item(item) or ("role" not in item and is_call(cast(Json, item)))
+            item_turns = self._of_dict(object_of(item), role)
+            piece = _is_item(item) or ("role" not in item and is_call(object_of(item)))
             if joins and piece and len(item_turns) == 1 and item_turns[0]["role"] == turns[-1]["role"] == "assistant":
                 turns[-1] = _merged(turns[-1], item_turns[0])
             elif item_turns:
@@ -208,7 +195,7 @@ class _Reader:
             return self._of_langchain(value, role)
         if str(value.get("type")) in KINDS and ("content" in value or isinstance(value.get("data"), dict)):
             message_role = KINDS[str(value["type"])]
-            return self._message(message_role, value if "content" in value else cast(Json, value["data"]))
+            return self._message(message_role, value if "content" in value else object_of(value["data"]))
         if kind in REASONING or kind == "mcp_list_tools":
             return []
         if is_definition(value) and "role" not in value:
@@ -232,7 +219,9 @@ class _Reader:
         role = ROLES.get(role_name.rpartition(".")[2].lower()) or KINDS.get(role_name)  # MessageRole.USER
         if role is None and (role_name in self._called or "tool_call_id" in value or "toolCallId" in value):
             role = "tool"
-        if role_name == "unknown" and (side == "assistant" or _holds_calls(value)):
+        content = next((value[key] for key in CONTENTS if value.get(key)), None)
+        holds_calls = any(is_call_kind(kind_of(object_of(part))) for part in list_of(content))
+        if role_name == "unknown" and (side == "assistant" or holds_calls):
             role = "assistant"
         if role is None:
             raise unreadable(value)
@@ -261,32 +250,30 @@ class _Reader:
         return [*results, self._calling(text, calls) if calls else {"role": role, "content": text}]
 
     def _returned(self, content: Any, value: Json) -> list[Turn]:
-        if isinstance(content, dict) and is_definition(cast(Json, content)):
+        if isinstance(content, dict) and is_definition(object_of(content)):
             self.chat.tools += normal_tools(content)
             return []
-        items = cast(list[Any], content) if isinstance(content, list) else []
-        if any(isinstance(item, dict) and is_result(cast(Json, item)) for item in items):
-            return [{**result_of(*result)} for result in parts_of(items).results]
+        if any(is_result(object_of(item)) for item in list_of(content)):
+            return [{**result_of(*result)} for result in parts_of(content).results]
         named = value if value.get("name") or value.get("role") in ROLES else {**value, "name": value.get("role")}
         return [{**result_of(result_text(content), named, is_message=True)}]
 
     def _calling(self, text: str, calls: list[Any]) -> Turn:
         for call in calls:
-            inner = cast(Json, call).get("function") if isinstance(call, dict) else None
+            inner = object_of(call).get("function")
             named = inner if isinstance(inner, dict) else call
             if isinstance(named, dict):
-                self._called.add(str(cast(Json, named).get("name", named.get("toolName"))))
+                self._called.add(str(object_of(named).get("name", object_of(named).get("toolName"))))
         return {"role": "assistant", "content": text, "tool_calls": calls}
 
     def _of_langchain(self, value: Json, role: str) -> list[Turn]:
-        names, inner = value.get("id"), value.get("kwargs")
-        name = str(cast(list[Any], names)[-1]) if isinstance(names, list) and names else ""
+        name, inner = str(next(reversed(list_of(value.get("id"))), "")), value.get("kwargs")
         if not isinstance(inner, dict):
             raise unreadable(value)
         if name in KINDS:
-            return self._message(KINDS[name], cast(Json, inner))
+            return self._message(KINDS[name], object_of(inner))
         if name in ("ChatPromptValue", "ChatGeneration", "StringPromptValue"):
-            kept = next((cast(Json, inner)[key] for key in ("messages", "message", "text") if key in inner), None)
+            kept = next((inner[key] for key in ("messages", "message", "text") if key in inner), None)
             return self.messages(kept, role)
         raise unreadable(value)
 
@@ -307,8 +294,7 @@ class _Reader:
 
     def _note_finish(self, value: Json) -> None:
         keys = ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
-        beside = [value.get(key) for key in ("response_metadata", "generation_info")]
-        places = [value, *(cast(Json, place) for place in beside if isinstance(place, dict))]
+        places = (value, *(object_of(value.get(key)) for key in ("response_metadata", "generation_info")))
         reason = next((place[key] for place in places for key in keys if isinstance(place.get(key), str)), None)
         if not reason and value.get("type") == "message" and value.get("status") != "completed":
             reason = value.get("status")  # of an item of OpenAI's responses
@@ -320,49 +306,36 @@ def _turns_of(role: str, text: str) -> list[Turn]:
     return [{"role": role, "content": text}] if text else []
 
 
-def _holds_calls(value: Json) -> bool:
-    content: Any = next((value[key] for key in CONTENTS if value.get(key)), None)
-    parts = cast(list[Any], content) if isinstance(content, list) else []
-    return any(isinstance(part, dict) and is_call_kind(kind_of(cast(Json, part))) for part in parts)
-
-
 def _refusal(value: Json) -> str:
-    extra = value.get("additional_kwargs")
-    places = (value, cast(Json, extra) if isinstance(extra, dict) else {})
+    places = (value, object_of(value.get("additional_kwargs")))
     return next((place["refusal"] for place in places if isinstance(place.get("refusal"), str)), "")
 
 
 def _calls_of(value: Json) -> list[Any]:
     """The calls beside a message's content, wherever the framework has them."""
-    extra = value.get("additional_kwargs")
-    places = (value, cast(Json, extra) if isinstance(extra, dict) else {})
-    for place in places:
+    for place in (value, object_of(value.get("additional_kwargs"))):
         for key in ("tool_calls", "toolCalls", "function_call"):
-            call_data = place.get(key)
-            call_data = decoded(call_data) if isinstance(call_data, str) else call_data
-            if call_data:
-                return cast(list[Any], call_data) if isinstance(call_data, list) else [call_data]
+            if call_data := decoded(place.get(key)):
+                return list_of(call_data) or [call_data]
     return []
 
 
 def _offered(value: Json) -> list[Json]:
     """The tools of a request, wherever the provider has them."""
-    configs = [value.get(key) for key in ("config", "toolConfig", "tool_config", "kwargs")]
-    places = [value, *(cast(Json, config) for config in configs if isinstance(config, dict))]
+    places = [value, *(object_of(value.get(key)) for key in ("config", "toolConfig", "tool_config", "kwargs"))]
     given = [place[key] for place in places for key in ("tools", "functions") if place.get(key)]
     return [tool for definitions in given for tool in normal_tools(definitions)]
 
 
 def _texts_of(rules: Any) -> Any:
     """Instructions are a text, parts, or a content that has parts."""
-    if isinstance(rules, dict) and "content" in rules and not kind_of(cast(Json, rules)):
-        return cast(Json, rules)["content"]
-    return rules
+    held = object_of(rules)
+    return held["content"] if "content" in held and not kind_of(held) else rules
 
 
 def _is_item(value: Any) -> bool:
     """An item of OpenAI's responses: a piece of a turn."""
-    kind = kind_of(cast(Json, value)) if isinstance(value, dict) else ""
+    kind = kind_of(object_of(value))
     return kind in ("message", *REASONING) or is_call_kind(kind) or is_result_kind(kind)
 
 

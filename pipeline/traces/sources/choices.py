@@ -1,26 +1,21 @@
-"""The one answer of an output that holds several messages: choices of a model, or pieces of one turn.
-
-Owns telling them apart. Refuses to choose where nobody can tell which answer was served.
-"""
+"""The one answer of an output that holds several messages: choices of a model, or pieces of one turn."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.shapes import decoded
+from pipeline.traces.sources.shapes import decoded, list_of, object_of
 
 
 def of_output(value: Any) -> chat.Chat:
     """An output whose several messages, if it has them, are choices or pieces."""
-    inner = decoded(value) if isinstance(value, str) else value
-    items = cast(list[Any], inner) if isinstance(inner, list) else []
-    answers = [
-        item for item in items if isinstance(item, dict) and cast(dict[str, Any], item).get("role") == "assistant"
-    ]
-    return served(items) if len(items) > 1 and len(answers) == len(items) else chat.parse(value, "assistant")
+    items = list_of(decoded(value))
+    if len(items) > 1 and all(object_of(item).get("role") == "assistant" for item in items):
+        return served(items)
+    return chat.parse(value, "assistant")
 
 
 def served(messages: list[Any]) -> chat.Chat:
@@ -44,9 +39,7 @@ def served(messages: list[Any]) -> chat.Chat:
     texts = [message["content"] for message in whole.messages if message["content"]]
     if len(texts) > 1:
         return chat.Chat([], unreadable="output: several answers")
-    calls = [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
-    merged: chat.Turn = {"role": "assistant", "content": "".join(texts), "tool_calls": calls}
-    return msgspec.structs.replace(whole, messages=[chat.settled(merged)])
+    return _merged(whole, "".join(texts), _calls(whole))
 
 
 def _streamed(chunks: list[Any]) -> chat.Chat:
@@ -59,8 +52,14 @@ def _streamed(chunks: list[Any]) -> chat.Chat:
     if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
         return whole
     *before, last = [message["content"] for message in whole.messages]
-    called = [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
-    calls = {call.get("id", n): call for n, call in enumerate(called)}
-    content = last if last == "".join(before) else "".join((*before, last))
-    merged: chat.Turn = {"role": "assistant", "content": content, "tool_calls": list(calls.values())}
-    return msgspec.structs.replace(whole, messages=[chat.settled(merged)])
+    calls = {call.get("id", n): call for n, call in enumerate(_calls(whole))}
+    return _merged(whole, last if last == "".join(before) else "".join((*before, last)), list(calls.values()))
+
+
+def _calls(whole: chat.Chat) -> list[Any]:
+    return [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
+
+
+def _merged(whole: chat.Chat, content: str, calls: list[Any]) -> chat.Chat:
+    turn = chat.settled({"role": "assistant", "content": content, "tool_calls": calls})
+    return msgspec.structs.replace(whole, messages=[turn])

@@ -1,24 +1,12 @@
-"""What spans say of a call beside its text: whether it is one of a model, who asked, how long it was, who answered.
-
-| convention | its attributes |
-|---|---|
-| OpenTelemetry GenAI | `gen_ai.*`, `error.type`, `user.id`, `session.id` |
-| OpenInference | `openinference.span.kind`, `llm.*`, `metadata`, `tag.tags` |
-| Langfuse's SDKs | `langfuse.observation.*`, `langfuse.trace.*`, `langfuse.environment` |
-| Vercel's AI SDK, traceloop | `ai.telemetry.metadata.*`, `traceloop.association.properties.*` |
-
-Owns these names. Refuses the text: `genai`, `openinference` and, for Langfuse's, `asked` and `answered` here find it.
-"""
+"""What spans say of a call beside its text (whether a model was called, who asked, who answered), in the attributes of
+OpenTelemetry GenAI, OpenInference, Langfuse's SDKs, Vercel's AI SDK and traceloop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
-from pipeline.traces.sources import chat, choices
-from pipeline.traces.sources.shapes import decoded
-
-Json = dict[str, Any]
+from pipeline.traces.sources.shapes import Json, decoded, object_of
 
 MODEL_CALLS = frozenset({"chat", "text_completion", "generate_content"})
 """`gen_ai.operation.name` of a call; other operations (embeddings, execute_tool, invoke_agent) hold no answer."""
@@ -64,17 +52,6 @@ def is_call(span_attributes: Mapping[str, Any]) -> bool:
     return "gen_ai.request.model" in span_attributes or "gen_ai.response.model" in span_attributes
 
 
-def asked(span_attributes: Mapping[str, Any]) -> chat.Chat | None:
-    """The input of a call that Langfuse's SDK wrote; None for any other."""
-    value = span_attributes.get("langfuse.observation.input")
-    return chat.parse(value, "user") if value is not None else None
-
-
-def answered(span_attributes: Mapping[str, Any]) -> chat.Chat | None:
-    value = span_attributes.get("langfuse.observation.output")
-    return choices.of_output(value) if value is not None else None
-
-
 def text_of(places: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
     """The first that is there, as text."""
     return next((str(places[key]) for key in keys if places.get(key) not in (None, "")), None)
@@ -82,15 +59,16 @@ def text_of(places: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
 
 def finish_reason(span_attributes: Mapping[str, Any]) -> str | None:
     """Why the first choice ended."""
-    value = span_attributes.get("gen_ai.response.finish_reasons", span_attributes.get("ai.response.finishReason"))
-    value = decoded(value) if isinstance(value, str) else value
-    reasons = cast(list[Any], value) if isinstance(value, list) else [value]
-    return reasons[0] if reasons and isinstance(reasons[0], str) else None
+    value = decoded(
+        span_attributes.get("gen_ai.response.finish_reasons", span_attributes.get("ai.response.finishReason"))
+    )
+    reason = next(iter(value), None) if isinstance(value, list) else value
+    return reason if isinstance(reason, str) else None
 
 
 def tokens(span_attributes: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Tokens of input and output, as they are written."""
-    usage = _object(span_attributes.get("langfuse.observation.usage_details"))
+    usage = object_of(decoded(span_attributes.get("langfuse.observation.usage_details")))
     return (
         text_of(span_attributes, INPUT_TOKENS) or text_of(usage, ("input", "prompt_tokens", "input_tokens")),
         text_of(span_attributes, OUTPUT_TOKENS) or text_of(usage, ("output", "completion_tokens", "output_tokens")),
@@ -100,13 +78,8 @@ def tokens(span_attributes: Mapping[str, Any]) -> tuple[str | None, str | None]:
 def metadata(everything: Mapping[str, Any]) -> Json:
     """What is said of a call. `everything`: attributes of the resource and of the span."""
     result = {key: value for key, value in everything.items() if not key.startswith(_PLACED) and key not in _TEXTS}
-    result |= _object(everything.get("metadata"))
+    result |= object_of(decoded(everything.get("metadata")))
     for prefix in _LIFTED:
         result |= {key.removeprefix(prefix): value for key, value in everything.items() if key.startswith(prefix)}
     marks = {mark: next((everything[key] for key in keys if everything.get(key)), None) for mark, keys in MARKS.items()}
     return {**{mark: value for mark, value in marks.items() if isinstance(value, str | list)}, **result}
-
-
-def _object(value: Any) -> Json:
-    parsed = decoded(value) if isinstance(value, str) else value
-    return cast(Json, parsed) if isinstance(parsed, dict) else {}

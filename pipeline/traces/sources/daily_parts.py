@@ -1,59 +1,43 @@
-"""The parts of a server that is asked by time: one a UTC day, read until it is settled.
-
-A server says nothing of what changed since. So a day counts as changed on each run while it is young, once more when it
-is settled, and never after that.
-"""
+"""The parts of a server that is asked by time: one a UTC day, read until it is settled; and the rows of its pages."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import TypeVar
 
 from pipeline.recipe.traces import LangfuseApiSource, MlflowSource
-from pipeline.traces.sources.protocol import Digest, SourcePart
+from pipeline.traces.records import Reason
+from pipeline.traces.rows import Rejection, Rows
+from pipeline.traces.sources.protocol import BLOCK, Digest, Holds, SourcePart, named_day
+
+Row = TypeVar("Row")
 
 
-class DayRange(NamedTuple):
+class ServerAway(ConnectionError):
+    """The server did not answer a request, however often it was asked."""
+
+
+def day_range(part: SourcePart) -> tuple[datetime, datetime]:
     """A day's first moment and the next day's, in UTC."""
-
-    first: datetime
-    end: datetime
-
-    @classmethod
-    def of(cls, part: SourcePart) -> DayRange:
-        first = datetime.combine(date.fromisoformat(part.name.rpartition("/")[2]), datetime.min.time(), UTC)
-        return cls(first, first + timedelta(days=1))
-
-
-class PagedRows:
-    """The rows that a server's pages gave of a part: once each, for pages shift while rows come in."""
-
-    def __init__(self) -> None:
-        self._marks: set[bytes] = set()
-
-    def is_new(self, content: bytes) -> bool:
-        """Whether no page gave this row before."""
-        before = len(self._marks)
-        self._marks.add(hashlib.sha256(content).digest())
-        return len(self._marks) > before
-
-    def identify(self, digest: Digest) -> None:
-        """By the rows alone, whatever the pages and the order that they came in."""
-        for mark in sorted(self._marks):
-            digest.update(mark)
+    first = datetime.combine(date.fromisoformat(part.name.rpartition("/")[2]), datetime.min.time(), UTC)
+    return first, first + timedelta(days=1)
 
 
 def daily_parts(
     section: LangfuseApiSource | MlflowSource,
     folder: str,
     identity: str,
-    holds: Literal["calls", "scores", "attributes"] = "calls",
+    holds: Holds = "calls",
     days_before: int = 0,
 ) -> Iterator[SourcePart]:
     """A part for each day from `since` (and `days_before` it) to `until`, or today. `identity`: of what is asked for;
-    another one is another version of every day."""
+    another one is another version of every day.
+
+    A server says nothing of what changed since. So a day counts as changed on each run while it is young, once more
+    when it is settled, and never after that.
+    """
     now = datetime.now(UTC)
     day = section.since - timedelta(days=days_before)
     while day <= min(section.until or now.date(), now.date()):
@@ -61,3 +45,37 @@ def daily_parts(
         state = "settled" if settled else now.isoformat()
         yield SourcePart(f"{folder}/{day.isoformat()}", f"{identity} {state}", 0, holds)
         day += timedelta(days=1)
+
+
+def read_pages(
+    part: SourcePart,
+    digest: Digest,
+    pages: Iterator[Iterable[tuple[bytes, Row]]],
+    add: Callable[[Rows, Row, int], int],
+) -> Iterator[Rows]:
+    """The rows of pages of (content, row), once each, for pages shift while rows come in.
+
+    `add` puts a row into a block after a line, and gives its last line. `digest` hashes the rows alone, whatever the
+    pages and the order that they came in. Raises ServerAway when the server is away from the first page on; where it
+    goes away later, the part breaks off there, and is read again by the next run.
+    """
+    marks = set[bytes]()
+    block, held, line = Rows(), 0, 0
+    try:
+        for page in pages:
+            for content, row in page:
+                mark = hashlib.sha256(content).digest()
+                if mark not in marks:
+                    marks.add(mark)
+                    line = add(block, row, line)
+                    held += len(content)
+            if held >= BLOCK:
+                yield block
+                block, held = Rows(), 0
+    except ServerAway as error:
+        if not line:
+            raise
+        block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, day=named_day(part.name), detail=str(error)))
+    for mark in sorted(marks):
+        digest.update(mark)
+    yield block

@@ -1,15 +1,12 @@
-"""Where requests, responses and the wrappings of frameworks keep their messages.
-
-Owns opening one envelope, by its keys. One that holds keys which may be text, and that nobody knows, raises Unreadable:
-a prompt without its context is a wrong prompt.
-"""
+"""Where requests, responses and the wrappings of frameworks keep their messages. Unknown keys that may hold text raise
+Unreadable: a prompt without its context is a wrong prompt."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from pipeline.traces.sources.parts import Json, is_part, kind_of
-from pipeline.traces.sources.shapes import unreadable
+from pipeline.traces.sources.parts import is_part, kind_of
+from pipeline.traces.sources.shapes import Json, list_of, object_of, unreadable
 
 CONTENTS = ("parts", "blocks", "contents", "content")
 """Where a message keeps its content: an application's message has the text alone beside its parts."""
@@ -75,7 +72,7 @@ def opened(value: Json, role: str) -> EnvelopeContent:
         return EnvelopeContent(None, role, failed=True)
     for key in ("choices", "candidates", "generations"):
         if isinstance(value.get(key), list):
-            return _sample(cast(list[Any], value[key]))
+            return _sample(list_of(value[key]))
     unwrapped = _conversation(value, keys, role) or (_request if role == "user" else _response)(value, keys)
     unwrapped = unwrapped or _bare(value, keys, role) or _arguments(value, keys, role)
     if unwrapped is None:
@@ -86,16 +83,16 @@ def opened(value: Json, role: str) -> EnvelopeContent:
 def is_data(value: Any) -> bool:
     """Whether JSON that stood in a text may be an answer in JSON: objects or numbers, and no key of a chat's."""
     if isinstance(value, dict):
-        inner = cast(Json, value)
+        inner = object_of(value)
         known = is_part(inner) or not inner.keys().isdisjoint(_CHAT)
         return bool(inner) and not known and all(map(_is_plain_or_data, inner.values()))
-    items = cast(list[Any], value) if isinstance(value, list) else []
+    items = list_of(value)
     return bool(items) and not any(isinstance(item, str) for item in items) and all(map(_is_plain_or_data, items))
 
 
 def _is_plain_or_data(value: Any) -> bool:
     if isinstance(value, list):
-        return all(map(_is_plain_or_data, cast(list[Any], value)))
+        return all(map(_is_plain_or_data, list_of(value)))
     return is_data(value) or value == {} if isinstance(value, dict) else True
 
 
@@ -103,10 +100,10 @@ def _sample(samples: list[Any]) -> EnvelopeContent:
     """The first sample is the one that was served."""
     first = samples[0] if samples else {}
     if isinstance(first, list):
-        return _sample(cast(list[Any], first))
+        return _sample(list_of(first))
     if not isinstance(first, dict):
         raise unreadable(samples)
-    sample = cast(Json, first)
+    sample = object_of(first)
     value = next((sample[key] for key in ("message", "content", "text") if sample.get(key) is not None), None)
     if value is None and "delta" in sample:
         raise unreadable(samples)  # a piece of a stream
@@ -118,16 +115,14 @@ def _conversation(value: Json, keys: set[str], role: str) -> EnvelopeContent | N
     if isinstance(value.get("messages"), (list, str)) and "prompt" not in keys:
         return EnvelopeContent(value["messages"], role, value.get("system"))
     if "contents" in keys:
-        config = value.get("config")
-        places = (value, cast(Json, config) if isinstance(config, dict) else {})
-        rules = [
-            place[key] for place in places for key in ("system_instruction", "systemInstruction") if place.get(key)
-        ]
-        return EnvelopeContent(value["contents"], role, rules[0] if rules else None)
+        places = (value, object_of(value.get("config")))
+        keys_of_rules = ("system_instruction", "systemInstruction")
+        rules = next((place[key] for place in places for key in keys_of_rules if place.get(key)), None)
+        return EnvelopeContent(value["contents"], role, rules)
     if "message" in keys and (isinstance(value["message"], dict) or keys <= {"message", *_SETTINGS}):
         return EnvelopeContent(value["message"], role)
     items = value.get("items")
-    if isinstance(items, list) and all(isinstance(item, dict) and kind_of(cast(Json, item)) for item in items):
+    if isinstance(items, list) and all(kind_of(object_of(item)) for item in list_of(items)):
         return EnvelopeContent(items, role)
     return None
 
@@ -147,7 +142,7 @@ def _response(value: Json, keys: set[str]) -> EnvelopeContent | None:
         known = keys <= {"output", "input", "chat_history", "intermediate_steps", *_ANSWERED}
         if known or value.get("object") == "response" or isinstance(inner, (list, dict)):
             details = value.get("incomplete_details")
-            beside = {"finish_reason": cast(Json, details).get("reason")} if isinstance(details, dict) else {}
+            beside = {"finish_reason": object_of(details).get("reason")} if isinstance(details, dict) else {}
             if value.get("object") == "response" and not beside:
                 beside = {"finish_reason": value.get("status")}
             return EnvelopeContent(inner, "assistant", beside=beside, failed=value.get("status") == "failed")
@@ -160,9 +155,9 @@ def _response(value: Json, keys: set[str]) -> EnvelopeContent | None:
 
 def _bare(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
     """A message that doesn't say its role, or whose content says it."""
-    inner = value.get("content")
-    if isinstance(inner, dict) and isinstance(cast(Json, inner).get("parts"), list):
-        return EnvelopeContent({"role": role, **cast(Json, inner)}, role, beside=value)
+    inner = object_of(value.get("content"))
+    if isinstance(inner.get("parts"), list):
+        return EnvelopeContent({"role": role, **inner}, role, beside=value)
     if keys <= MESSAGE and not keys.isdisjoint((*CONTENTS, "tool_calls", "toolCalls", "refusal")):
         return EnvelopeContent({**value, "role": role}, role)
     if isinstance(value.get("text"), str) and keys <= {"text", *_ANSWERED}:

@@ -1,8 +1,5 @@
-"""Evaluation results of OpenTelemetry's GenAI conventions (`gen_ai.evaluation.result`) as scores of a trace.
-
-Written from the published conventions. They do not say whether a person or a program scored: `feedback.source` does,
-and without it a score is a program's. They are records of a log, or events of the span that they are about.
-"""
+"""Evaluation results of OpenTelemetry's GenAI conventions (`gen_ai.evaluation.result`), records or events of a span, as
+scores of a trace. Written from the published conventions."""
 
 from __future__ import annotations
 

@@ -1,27 +1,29 @@
-"""Source files: listed and read as a stream of bytes through fsspec, so a local folder and s3:// are one.
-
-Owns listing, versions and retries. Refuses to know what the bytes mean. A file that breaks off, changes or vanishes
-gives what came before, then raises `Broken`; a source that as a whole cannot be read is a ValueError.
-"""
+"""Source files, listed and read as decompressed bytes through fsspec: a local folder and s3:// are one. A file that
+breaks off, changes or vanishes gives what came before, then raises `Broken`."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Literal
+from itertools import chain
+from typing import Any
 
 from fsspec.core import url_to_fs
 
 from pipeline.core.buckets import bucket_fault, is_bucket
 from pipeline.core.storage import shown_path
-from pipeline.traces.sources.compression import CHUNK, ENDINGS, Broken, PartLimits, decompressed
-from pipeline.traces.sources.protocol import Digest, SourcePart
+from pipeline.traces.sources.protocol import Broken, Digest, Holds, PartLimits, SourcePart
 
+ENDINGS = (".gz", ".zst")
 JSON = (".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet",)
 CSV = (".csv",)
 NAMES = {"JSONL": ".jsonl", "Parquet": ".parquet", "CSV": ".csv", "protobuf": ".pb"}
 """Formats as people call them, with an ending of each."""
+CHUNK = 1 << 20
+PIECE = 1 << 16
+"""Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
 WHOLE = 64 << 20
 """A file that can only be read as one value may have so many bytes."""
 SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
@@ -41,31 +43,26 @@ class Files:
             )
         self.label, self.limits = uri, limits or PartLimits()
         options: dict[str, Any] = {}
-        if uri.startswith(("s3://", "s3a://")):
+        if is_bucket(uri):
             # Standard mode retries 500s, throttling and timeouts; a range that failed is asked for again, whole.
             retries = {"mode": "standard", "max_attempts": S3_ATTEMPTS}
             timeouts = {"connect_timeout": S3_TIMEOUT_S, "read_timeout": S3_TIMEOUT_S}
             options = {"config_kwargs": {"retries": retries, **timeouts}, "default_block_size": 4 << 20}
-        with reading(uri):
+        with _reading(uri):
             # A cached listing would hide the files that arrived since, so no day could be called complete.
             fs, root = url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True, **options)
         self._fs: Any = fs
         self._root: str = root.rstrip("/")
 
     def parts(
-        self,
-        folder: str = "",
-        *,
-        holds: Literal["calls", "scores", "attributes"] = "calls",
-        suffixes: tuple[str, ...] = JSON,
-        strays: bool = False,
+        self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = JSON, strays: bool = False
     ) -> list[SourcePart]:
         """Files of these formats below `folder`, in name order, hidden ones left out; [] when there is no such folder.
 
         `strays`: other files may lie among them and are not part of the source.
         Raises ValueError when the source is not there, cannot be listed or holds a format that is not read.
         """
-        with reading(self.label):
+        with _reading(self.label):
             below = f"{self._root}/{folder}" if folder else self._root
             if not folder and self._fs.isfile(self._root):
                 listing = {self._root: self._fs.info(self._root)}
@@ -73,7 +70,7 @@ class Files:
                 listing = self._fs.find(below, detail=True) if self._fs.exists(below) else {}
         if not listing:
             self._be_there()
-        named = {self._name(path): info for path, info in listing.items()}
+        named = {path[len(self._root) + 1 :] or path.rpartition("/")[2]: info for path, info in listing.items()}
         named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
         readable = [name for name in sorted(named) if bare_name(name).endswith(suffixes)]
         if not strays and (unread := sorted(named.keys() - set(readable))):
@@ -109,19 +106,11 @@ class Files:
 
     def content(self, part: SourcePart, digest: Digest) -> bytes | None:
         """A whole file; None when it is larger than WHOLE."""
-        read: list[bytes] = []
-        size = 0
-        for chunk in self.chunks(part, digest):
-            size += len(chunk)
-            if size <= WHOLE:
-                read.append(chunk)
-            else:
-                read.clear()
-        return b"".join(read) if size <= WHOLE else None
+        return whole(self.chunks(part, digest), WHOLE)
 
     def stored(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
         """The bytes as they are stored. Raises Broken when they are not those that were listed."""
-        path = self._path(part)
+        path = self._root if self._root.rpartition("/")[2] == part.name else f"{self._root}/{part.name}"
         try:
             with self._fs.open(path, "rb") as stream:
                 while chunk := stream.read(CHUNK):
@@ -135,28 +124,31 @@ class Files:
     def _be_there(self) -> None:
         """Raises ValueError when there is no such place at all: a bucket, a directory or a file."""
         if is_bucket(self.label):
-            fault = bucket_fault(self.label, may_be_empty=True)
-            if fault:
+            if fault := bucket_fault(self.label, may_be_empty=True):
                 raise ValueError(fault)
         elif not self._fs.exists(self._root):
             raise ValueError(f"{shown_path(self.label)} is not there. Point traces.source.uri to the traces.")
 
     def _check(self, part: SourcePart, path: str) -> None:
         now = None
-        with reading(self.label), suppress(FileNotFoundError):
+        with _reading(self.label), suppress(FileNotFoundError):
             now = _version(self._fs.info(path))
         if now != part.version:
             raise Broken(f"the file {'changed' if now else 'is gone'} since it was listed")
 
-    def _path(self, part: SourcePart) -> str:
-        return self._root if self._root.rpartition("/")[2] == part.name else f"{self._root}/{part.name}"
 
-    def _name(self, path: str) -> str:
-        return path[len(self._root) + 1 :] or path.rpartition("/")[2]
+def whole(chunks: Iterator[bytes], most: int) -> bytes | None:
+    """All of the content; None for over `most` bytes, of which no more than these are held."""
+    read: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        read = [*read, chunk] if size <= most else []
+    return b"".join(read) if size <= most else None
 
 
 @contextmanager
-def reading(uri: str) -> Generator[None]:
+def _reading(uri: str) -> Generator[None]:
     """Turns whatever a storage driver raises into a ValueError that says what to do."""
     try:
         yield
@@ -176,8 +168,72 @@ def bare_name(name: str) -> str:
 
 
 def _version(info: dict[str, Any]) -> str:
-    etag = info.get("ETag") or info.get("etag")
-    if etag:
+    if etag := info.get("ETag") or info.get("etag"):
         return str(etag).strip('"')
     moment = next((info[key] for key in ("mtime", "LastModified", "last_modified", "updated") if key in info), "")
     return f"{info.get('size')}-{moment}"
+
+
+def decompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
+    """The content of a stored file, at most CHUNK bytes at a time, by what its bytes say, whatever the name says.
+
+    Raises Broken after the last bytes that could be read. gzip proves its content only at its end: rows shortly before
+    a damaged place may be damaged too.
+    """
+    head = next(chunks, b"")
+    stored = chain([head], chunks)
+    if head.startswith(b"\x1f\x8b"):
+        yield from _gunzipped(stored)
+    elif head.startswith(b"\x28\xb5\x2f\xfd"):
+        yield from _unzstd(stored)
+    elif not head and name.endswith(ENDINGS):
+        raise Broken("the file is empty: an upload that never began")
+    else:
+        yield from stored
+
+
+def _gunzipped(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor, IsalError
+
+    member, begun = IgzipDecompressor(DECOMP_GZIP), False
+    for piece in (chunk[at : at + PIECE] for chunk in chunks for at in range(0, len(chunk), PIECE)):
+        data = piece
+        while data or not member.needs_input:
+            try:
+                plain = member.decompress(data, CHUNK)
+            except IsalError as error:  # pyright: ignore[reportGeneralTypeIssues]  (its stub has it as a value)
+                raise Broken("the gzip is damaged") from error
+            yield plain
+            data, begun = b"", True
+            if member.eof:
+                data = member.unused_data.lstrip(b"\0")  # members may be padded with zeros
+                member, begun = IgzipDecompressor(DECOMP_GZIP), False
+    if begun:
+        raise Broken("the gzip breaks off")
+
+
+def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    import pyarrow as pa
+
+    stream = pa.CompressedInputStream(pa.PythonFile(_Pipe(chunks), "r"), "zstd")
+    try:
+        while plain := stream.read(CHUNK):
+            yield plain
+    except OSError as error:
+        raise Broken("the zstd stream is damaged or breaks off") from error
+
+
+class _Pipe(io.RawIOBase):
+    """Chunks as a file to read from."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._left = chunks, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._left = self._left or memoryview(next(self._chunks, b""))
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size

@@ -1,61 +1,28 @@
-"""Langfuse's words: how an observation becomes a trace, a score feedback, and a trace's own row its attributes.
-
-Owns the meaning of the fields, in the snake_case of the blob-storage export. Refuses to open files: `langfuse_export`
-and `langfuse_ui` do, and bring their rows to this one shape.
-
-`trace_of` reads every row; `langfuse_plain` reads the usual ones of an export faster, to the same values.
-"""
+"""Langfuse's words: how an observation becomes a trace, a score feedback, and a trace's own row its attributes, in the
+snake_case of the blob-storage export. `langfuse_fast` reads the usual rows of an export to the same values."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, cast
 
 import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
-from pipeline.traces.sources import chat, choices, openinference
+from pipeline.traces.sources import chat
 from pipeline.traces.sources.calls import normal_tools
+from pipeline.traces.sources.choices import of_output
+from pipeline.traces.sources.fields import count, latency_s, marked, marks_of, metadata_text, put, said
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
-from pipeline.traces.sources.shapes import decoded
+from pipeline.traces.sources.shapes import decoded, object_of
+from pipeline.traces.sources.span_messages import answered_in_metadata
 
 MODEL_CALL = "GENERATION"
-MOST = 2**53
-"""A larger count is none: it would not survive a JSON reader."""
-
-
-class Observation(msgspec.Struct):
-    """A row of `observations_v2/` or `observations/`. Numbers may come as text: ClickHouse writes its integers so."""
-
-    id: str
-    trace_id: str
-    type: str
-    start_time: Any
-    end_time: Any = None
-    updated_at: Any = None
-    user_id: str | None = None
-    session_id: str | None = None
-    name: Any = None
-    provided_model_name: str | None = None
-    level: str | None = None
-    status_message: str | None = None
-    input: Any = None
-    output: Any = None
-    tool_definitions: Any = None
-    """Tools that the request offered, where the input holds messages alone: by name, or in a list."""
-    tool_calls: Any = None
-    """Calls of tools that the answer holds, where the output does not."""
-    metadata: Any = None
-    usage_details: Any = None
-    version: Any = None
-    release: Any = None
-    environment: Any = None
-    tags: Any = None
-    latency: Any = None
-    """Seconds in some exports and milliseconds in others: what counts is `end_time` less `start_time`."""
 
 
 class TraceRow(msgspec.Struct):
@@ -72,6 +39,28 @@ class TraceRow(msgspec.Struct):
     updated_at: Any = None
 
 
+class Observation(TraceRow, kw_only=True):
+    """A row of `observations_v2/` or `observations/`. Numbers may come as text: ClickHouse writes its integers so."""
+
+    trace_id: str
+    type: str
+    start_time: Any
+    end_time: Any = None
+    name: Any = None
+    provided_model_name: str | None = None
+    level: str | None = None
+    status_message: str | None = None
+    input: Any = None
+    output: Any = None
+    tool_definitions: Any = None
+    """Tools that the request offered, where the input holds messages alone: by name, or in a list."""
+    tool_calls: Any = None
+    """Calls of tools that the answer holds, where the output does not."""
+    usage_details: Any = None
+    latency: Any = None
+    """Seconds in some exports and milliseconds in others: what counts is `end_time` less `start_time`."""
+
+
 class ScoreRow(msgspec.Struct):
     """A row of `scores/`."""
 
@@ -86,6 +75,20 @@ class ScoreRow(msgspec.Struct):
     updated_at: Any = None
 
 
+KINDS = {"calls": Observation, "scores": ScoreRow, "attributes": TraceRow}
+
+
+@cache
+def _api_names(kind: type[msgspec.Struct]) -> dict[str, str]:
+    names = {name: re.sub("_(.)", lambda match: match[1].upper(), name) for name in kind.__struct_fields__}
+    return {**names, "provided_model_name": "model"} if kind is Observation else names
+
+
+def row_of(given: Mapping[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The fields of `kind` in a row of Langfuse's API or user interface: camelCase, and `model`."""
+    return {name: given[key] for name, key in _api_names(kind).items() if key in given}
+
+
 def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | TraceRow]) -> None:
     """Put one row of the source where it belongs in `rows`. It ends in exactly one place, whatever it holds."""
     row: Observation | ScoreRow | TraceRow | None = None
@@ -94,21 +97,13 @@ def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | Tra
         if isinstance(row, Observation):
             put(rows, trace_of(row, line))
         elif isinstance(row, TraceRow):
-            rows.attributes.append(attributes_of(row))
-        elif (score := score_of(row)) is not None:
+            rows.attributes.append(_attributes(row))
+        elif (score := _score(row)) is not None:
             rows.scores.append(score)
     except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
-        trace_id = None if row is None else row.id if isinstance(row, TraceRow) else row.trace_id
+        trace_id = None if row is None else row.trace_id if isinstance(row, Observation | ScoreRow) else row.id
         day = day_of(row.start_time) if isinstance(row, Observation) else None
         rows.rejected.append(refusal(line, error, trace_id, day))
-
-
-def put(rows: Rows, row: Trace | Rejection) -> None:
-    assert isinstance(rows.traces, list), "rows that are being read"
-    if isinstance(row, Trace):
-        rows.traces.append(row)
-    else:
-        rows.rejected.append(row)
 
 
 def trace_of(row: Observation, line: int) -> Trace | Rejection:
@@ -119,56 +114,43 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
     moment = utc(row.start_time)
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
-    asked, answered = chat.parse(row.input, "user"), choices.of_output(row.output)
+    asked, answered = chat.parse(row.input, "user"), of_output(row.output)
     asked.tools = asked.tools or normal_tools(_values(row.tool_definitions))
     if not (answered.messages or answered.unreadable or answered.failed or row.tool_calls):
-        answered = openinference.answered(openinference.in_metadata(row.metadata))
+        answered = answered_in_metadata(row.metadata)
     if row.tool_calls and not (chat.tool_calls(answered) or answered.unreadable):
-        said = {"role": "assistant", "content": chat.completion(answered), "tool_calls": _values(row.tool_calls)}
-        answered.messages = [*answered.messages[:-1], *chat.parse(said, "assistant").messages]
-    failed = answered.failed or row.level == "ERROR"
-    strange = None if failed else asked.unreadable or answered.unreadable
-    if not (asked.messages or answered.messages or failed or strange):
-        return Rejection(line, Reason.NO_CONTENT, row.trace_id, moment.date().isoformat())
-    usage = _object(row.usage_details)
-    return Trace(
+        turn = {"role": "assistant", "content": chat.completion(answered), "tool_calls": _values(row.tool_calls)}
+        answered.messages = [*answered.messages[:-1], *chat.parse(turn, "assistant").messages]
+    usage = object_of(decoded(row.usage_details))
+    trace = Trace(
         trace_id=row.trace_id,
         observation_id=row.id,
         timestamp=moment,
         model=row.provided_model_name or "",
         user_id=row.user_id or None,
         session_id=row.session_id or None,
-        messages=chat.prompt(asked, answered),
-        completion=chat.completion(answered),
-        tool_calls=chat.tool_calls(answered),
-        tools=chat.tools(asked),
+        messages=[],
+        completion="",
         line=line,
         updated_at=utc_or_none(row.updated_at),
         input_tokens=count(usage.get("input")),
         output_tokens=count(usage.get("output")),
         latency_s=latency_s(row.start_time, row.end_time, row.latency),
-        level="ERROR" if failed else row.level or "DEFAULT",
+        level=row.level or "DEFAULT",
         error=row.status_message or None,
-        finish_reason=answered.finish_reason,
         metadata=marked(metadata_text(row.metadata), **marks_of(row)),
-        unreadable=strange,
         name=row.name if isinstance(row.name, str) else None,
-        has_payload=asked.has_payload or answered.has_payload,
     )
+    return said(trace, asked, answered, failed=row.level == "ERROR")
 
 
-def marks_of(row: Any) -> dict[str, Any]:
-    """What a row says beside its metadata of who answered."""
-    return {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
-
-
-def attributes_of(row: TraceRow) -> Attributes:
+def _attributes(row: TraceRow) -> Attributes:
     marks = {"trace_version": row.version, "release": row.release, "tags": row.tags}
     metadata = marked(metadata_text(row.metadata), environment=row.environment, **marks)
     return Attributes(row.id, row.user_id or None, row.session_id or None, metadata, utc_or_none(row.updated_at))
 
 
-def score_of(row: ScoreRow) -> Score | None:
+def _score(row: ScoreRow) -> Score | None:
     """None for a score of a session or a dataset run: it is not about a trace."""
     if not row.trace_id:
         return None
@@ -197,75 +179,8 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def metadata_of(value: Any) -> dict[str, Any]:
-    """Metadata as an object. The export turns each value into text, so JSON in it is read back."""
-    parsed = decoded(value) if isinstance(value, str) else value
-    if not isinstance(parsed, Mapping):
-        return {} if parsed in (None, "") else {"metadata": parsed}
-    pairs = cast(Mapping[str, Any], parsed).items()
-    return {str(key): decoded(v) if isinstance(v, str) else v for key, v in pairs}
-
-
-def metadata_text(value: Any) -> str:
-    """Metadata as the JSON text of an object; an object stays as it was."""
-    if isinstance(value, str) and value.startswith("{") and isinstance(decoded(value), dict):
-        return value
-    return msgspec.json.encode(value if isinstance(value, Mapping) else metadata_of(value)).decode()
-
-
-def marked(metadata: str, **marks: Any) -> str:
-    """Metadata with what the source says beside it of who answered; an own key of that name stays as it is.
-
-    Only texts and lists are taken: an empty or odd value says nothing.
-    """
-    given = {key: decoded(value) if key == "tags" and isinstance(value, str) else value for key, value in marks.items()}
-    given = {key: value for key, value in given.items() if value and isinstance(value, str | list)}
-    if not given:
-        return metadata
-    if metadata[1:].lstrip() == "}" or any(f'"{key}"' in metadata for key in given):
-        return msgspec.json.encode({**given, **msgspec.json.decode(metadata)}).decode()
-    return f"{msgspec.json.encode(given).decode()[:-1]},{metadata[1:]}"
-
-
-def count(value: Any) -> int | None:
-    """Tokens; some instrumentations write them as 7.0. Raises msgspec.ValidationError for what is no count."""
-    if value is None or value == "":
-        return None
-    try:
-        number = int(value.removesuffix(".0") if isinstance(value, str) else value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise msgspec.ValidationError("a token count is no number") from error
-    if not 0 <= number < MOST:
-        raise msgspec.ValidationError("a token count is out of range")
-    return number
-
-
-def seconds(value: Any) -> float | None:
-    """A latency. Raises msgspec.ValidationError for what is none."""
-    if value is None or value == "":
-        return None
-    try:
-        number = float(value)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise msgspec.ValidationError("a latency is no number") from error
-    if not math.isfinite(number):
-        raise msgspec.ValidationError("a latency is not finite")
-    return number
-
-
-def latency_s(start: Any, end: Any, latency: Any = None) -> float | None:
-    """End less start where both are there, else what the source says, in seconds."""
-    stated, ended = seconds(latency), utc_or_none(end)
-    return stated if ended is None or not start else (ended - utc(start)).total_seconds()
-
-
 def _values(column: Any) -> list[Any]:
     """A column of JSON texts, in a list or by name."""
-    held = decoded(column) if isinstance(column, str) else column
+    held = decoded(column)
     values = list(cast(Mapping[str, Any], held).values()) if isinstance(held, Mapping) else held or []
-    return [decoded(value) if isinstance(value, str) else value for value in values]
-
-
-def _object(value: Any) -> Mapping[str, Any]:
-    parsed = decoded(value) if isinstance(value, str) else value
-    return cast(Mapping[str, Any], parsed) if isinstance(parsed, Mapping) else {}
+    return [decoded(value) for value in values]

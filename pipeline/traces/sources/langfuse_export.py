@@ -1,9 +1,5 @@
-"""Reader of a Langfuse blob-storage export: `observations_v2/` and `scores/`, or the older `traces/`, `observations/`
-and `scores/`; JSON lines, CSV or Parquet. Written from the published field lists.
-
-Owns the export's layout. Refuses to join: of the older layout, user, session and metadata are rows of their own
-(`Attributes`); a call of the newer one that lacks them counts as without consent.
-"""
+"""Readers of Langfuse's files: the blob-storage export (JSON, CSV or Parquet; written from the published field lists),
+and traces downloaded from the user interface (made on real ones)."""
 
 from __future__ import annotations
 
@@ -12,23 +8,29 @@ from typing import Any
 
 import msgspec
 
+from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources import csv_rows
-from pipeline.traces.sources.compression import PartLimits
-from pipeline.traces.sources.elements import may_be_array
-from pipeline.traces.sources.files import CSV, JSON, PARQUET, Files, bare_name
-from pipeline.traces.sources.langfuse import Observation, ScoreRow, TraceRow, add
-from pipeline.traces.sources.langfuse_plain import plain_calls
-from pipeline.traces.sources.lines import blocks
-from pipeline.traces.sources.parquet import RecordBatch, records
-from pipeline.traces.sources.protocol import Digest, SourcePart
+from pipeline.traces.sources.fields import metadata_of
+from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, Files, bare_name
+from pipeline.traces.sources.langfuse import KINDS, Observation, ScoreRow, TraceRow, add, row_of
+from pipeline.traces.sources.langfuse_fast import plain_calls
+from pipeline.traces.sources.lines import RecordBatch, blocks, csv_records, may_be_array, refusal
+from pipeline.traces.sources.moments import day_of
+from pipeline.traces.sources.parquet import records
+from pipeline.traces.sources.protocol import Broken, Digest, PartLimits, SourcePart
 
 FORMATS = (*JSON, *PARQUET, *CSV)
-KINDS = {"calls": Observation, "scores": ScoreRow, "attributes": TraceRow}
+Kind = type[Observation] | type[ScoreRow] | type[TraceRow]
 _observation = msgspec.json.Decoder(Observation)
 
 
 class LangfuseExport:
+    """`observations_v2/` and `scores/`, or the older `traces/`, `observations/` and `scores/`.
+
+    Of the older layout, user, session and metadata are rows of their own (`Attributes`); a call of the newer one that
+    lacks them counts as without consent.
+    """
+
     def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
         self.label = uri
         self._files = Files(uri, limits)
@@ -46,29 +48,32 @@ class LangfuseExport:
         return sorted(source_parts + self._files.parts("scores", holds="scores", suffixes=FORMATS))
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        if part.name.endswith(PARQUET):
-            kind = KINDS[part.holds]
-            yield from self._records(part, records(self._files, part, digest, kind.__struct_fields__))
-        elif bare_name(part.name).endswith(CSV):
-            yield from self._records(part, csv_rows.records(self._files.chunks(part, digest)))
-        elif part.holds == "calls":
-            for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
-                usual, others = plain_calls(block, _trace)
-                if len(usual):
-                    yield Rows(traces=usual)
-                yield _rows(others, _observation.decode, block.rejected)
-        else:
-            decoder = msgspec.json.Decoder(KINDS[part.holds])
-            for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
-                yield _rows(block.lines(), decoder.decode, block.rejected)
-
-    def _records(self, part: SourcePart, batches: Iterator[RecordBatch]) -> Iterator[Rows]:
         kind = KINDS[part.holds]
-        for batch in batches:
-            rows = Rows(rejected=batch.rejected)
-            for line, record in batch.records:
-                add(rows, line, lambda record=record: msgspec.convert(record, kind))
-            yield rows
+        if part.name.endswith(PARQUET):
+            return _of_records(kind, records(self._files, part, digest, kind.__struct_fields__))
+        chunks = self._files.chunks(part, digest)
+        if bare_name(part.name).endswith(CSV):
+            return _of_records(kind, csv_records(chunks))
+        return _of_lines(kind, chunks, may_be_array(part.name))
+
+
+def _of_records(kind: Kind, batches: Iterator[RecordBatch]) -> Iterator[Rows]:
+    for batch in batches:
+        rows = Rows(rejected=batch.rejected)
+        for line, record in batch.records:
+            add(rows, line, lambda record=record: msgspec.convert(record, kind))
+        yield rows
+
+
+def _of_lines(kind: Kind, chunks: Iterator[bytes], array: bool) -> Iterator[Rows]:
+    decode = msgspec.json.Decoder(kind).decode
+    for block in blocks(chunks, array=array):
+        lines: Iterable[tuple[int, bytes]] = block.lines()
+        if kind is Observation:
+            usual, lines = plain_calls(block, _trace)
+            if len(usual):
+                yield Rows(traces=usual)
+        yield _rows(lines, decode, block.rejected)
 
 
 def _rows(lines: Iterable[tuple[int, bytes]], decode: Callable[[bytes], Any], rejected: list[Rejection]) -> Rows:
@@ -83,3 +88,73 @@ def _trace(line: int, text: bytes) -> Trace:
     """Of a usual row, which is never rejected."""
     (trace,) = _rows([(line, text)], _observation.decode, []).traces
     return trace
+
+
+class UiFile(msgspec.Struct):
+    trace: dict[str, Any]
+    observations: list[Any]
+
+
+class LangfuseUi:
+    """One JSON file a trace, `{trace, observations}`. User, session and scores are the trace's; what an observation's
+    metadata says wins over the trace's.
+
+    A row's line is its place in `observations`, from 1. A file that is no such trace counts as one rejected row. Its
+    `latency` is in seconds or in milliseconds, by version, and is not read: the two times are.
+    """
+
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
+        self.label = uri
+        self._files = Files(uri, limits)
+
+    def parts(self) -> list[SourcePart]:
+        source_parts = self._files.parts(strays=True)
+        if not source_parts:
+            raise ValueError(
+                f"{self.label} has no JSON files. Point traces.source.uri to the traces downloaded from Langfuse."
+            )
+        return source_parts
+
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
+        try:
+            content = self._files.content(part, digest)
+        except Broken as error:
+            yield Rows(rejected=[Rejection(1, error.reason, detail=str(error))])
+            return
+        if content is None:
+            yield Rows(rejected=[Rejection(1, Reason.TOO_LONG, detail=f"a file of over {WHOLE} bytes")])
+        else:
+            yield _of_ui(content)
+
+
+def _of_ui(content: bytes) -> Rows:
+    rows = Rows()
+    try:
+        ui_file = msgspec.json.decode(content, type=UiFile)
+        given = {"timestamp": None, "scores": [], **ui_file.trace}
+        trace, scores = msgspec.convert(row_of(given, TraceRow), TraceRow), msgspec.convert(given["scores"], list[Any])
+        metadata = metadata_of(trace.metadata)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        rows.rejected.append(refusal(1, error))
+        return rows
+    if not ui_file.observations:
+        rows.rejected.append(Rejection(1, Reason.NOT_GENERATION, trace.id, day_of(given["timestamp"])))
+    for number, value in enumerate(ui_file.observations, 1):
+        add(rows, number, lambda value=value: _ui_observation(value, trace, metadata))
+    for number, value in enumerate(scores, 1):
+        add(rows, number, lambda value=value: _ui_score(value, trace.id))
+    return rows
+
+
+def _ui_observation(value: Any, trace: TraceRow, metadata: dict[str, Any]) -> Observation:
+    own = row_of(msgspec.convert(value, dict[str, Any]), Observation)
+    row = {"trace_id": trace.id, "start_time": None, **own, "latency": None}
+    whole = {name: getattr(trace, name) for name in ("user_id", "session_id", "release", "tags")}
+    marks = {name: row.get(name) or getattr(trace, name) for name in ("version", "environment")}
+    said = {**metadata, **metadata_of(row.get("metadata"))}
+    return msgspec.convert({**row, **whole, **marks, "metadata": said}, Observation)
+
+
+def _ui_score(value: Any, trace_id: str) -> ScoreRow:
+    row = row_of(msgspec.convert(value, dict[str, Any]), ScoreRow)
+    return msgspec.convert({**row, "trace_id": trace_id}, ScoreRow)

@@ -1,22 +1,28 @@
-"""Whole rows, in blocks of about BLOCK bytes, whatever the length of a row; and why one of them is refused.
-
-A row is a line, or an element of the JSON array that the file is. Owns their numbers and the limit of one. Refuses to
-decode it. A row over the limit is never held in memory.
-"""
+"""Whole rows, in blocks of about BLOCK bytes, whatever the length of a row: lines, elements of the JSON array that a
+file is, records of CSV. A row over the limit is never held in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+import re
+from collections.abc import Callable, Iterator
+from csv import Error, field_size_limit, reader
+from itertools import chain
+from typing import Any, NamedTuple
 
 import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
-from pipeline.traces.sources.compression import CHUNK, Broken
-from pipeline.traces.sources.elements import elements, is_array
-from pipeline.traces.sources.protocol import BLOCK, MAX_LINE
+from pipeline.traces.sources.files import CHUNK, bare_name
+from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken
 from pipeline.traces.sources.shapes import Unreadable
+
+MARK = b"\xef\xbb\xbf"
+"""Some programs begin a file of UTF-8 with it."""
+# A whole text, the beginning of one that goes on in the next chunk, or a bracket.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|"|[\[\]{}]', re.DOTALL)
+Pieces = Iterator[list[bytes] | int | None]
+"""Whole rows; a number of blank ones; None for a row that is too long."""
 
 
 class LineBatch(NamedTuple):
@@ -34,6 +40,12 @@ class LineBatch(NamedTuple):
                 yield number, text
 
 
+class RecordBatch(NamedTuple):
+    records: list[tuple[int, dict[str, Any]]]
+    """With their place in the file, from 1."""
+    rejected: list[Rejection]
+
+
 def blocks(
     chunks: Iterator[bytes], size: int = BLOCK, max_line: int = MAX_LINE, array: bool = False
 ) -> Iterator[LineBatch]:
@@ -43,85 +55,207 @@ def blocks(
     """
     assert max_line >= CHUNK, "a line inside one chunk is never measured"
     if array:
-        array, chunks = is_array(chunks)
-    if array:
-        yield from _of_array(chunks, size, max_line)
-        return
-    texts: list[bytes] = []
-    begun: list[bytes] = []  # the line that goes on in the next chunk
-    held = length = 0
-    first = 1
-    broken: Broken | None = None
-    try:
-        for chunk in chunks:
-            # A megabyte of empty lines is not a million of them to look at.
-            if not length and chunk.endswith(b"\n") and chunk.isspace():
-                if texts:
-                    yield _block(first, texts)
-                first, texts, held = first + len(texts) + chunk.count(b"\n"), [], 0
-                continue
-            lines = chunk.split(b"\n")
-            length += len(lines[0])
-            begun = [*begun, lines[0]] if length <= max_line else []
-            if len(lines) == 1:
-                continue
-            if length > max_line:
-                yield _block(first, texts, Reason.TOO_LONG, f"a line of over {max_line} bytes")
-                first, texts, held = first + len(texts) + 1, [], 0
-            else:
-                texts.append(b"".join(begun))
-            begun, length = [lines[-1]], len(lines[-1])
-            texts += lines[1:-1]
-            held += len(chunk)
-            if held >= size:
-                yield _block(first, texts)
-                first, texts, held = first + len(texts), [], 0
-    except Broken as error:
-        broken = error
-    if broken:  # the line that had begun belongs to the unread rest
-        yield _block(first, texts, broken.reason, str(broken))
-    elif length > max_line:
-        yield _block(first, texts, Reason.TOO_LONG, f"a line of over {max_line} bytes")
-    elif texts or length:
-        yield _block(first, [*texts, b"".join(begun)])
+        # Blanks beyond a chunk are no array's.
+        head, rest = begun(chunks, lambda head: len(head.removeprefix(MARK).lstrip()) >= len(MARK) or len(head) > CHUNK)
+        head = head.removeprefix(MARK)
+        chunks = chain([head], rest)
+        if head.lstrip().startswith(b"["):
+            rows = (None if text is None else [text] for text in elements(chunks, max_line))
+            return batched(rows, f"an element of over {max_line} bytes", size)
+    return batched(_lines(chunks, max_line), f"a line of over {max_line} bytes", size)
 
 
-def _of_array(chunks: Iterator[bytes], size: int, max_size: int) -> Iterator[LineBatch]:
+def batched(pieces: Pieces, too_long: str, size: int = BLOCK) -> Iterator[LineBatch]:
+    """Blocks of about `size` bytes; Broken becomes one last rejection."""
     texts: list[bytes] = []
     held, first = 0, 1
-    broken: Broken | None = None
     try:
-        for text in elements(chunks, max_size):
-            if text is None:
-                yield _block(first, texts, Reason.TOO_LONG, f"an element of over {max_size} bytes")
-                first, texts, held = first + len(texts) + 1, [], 0
-                continue
-            texts.append(text)
-            held += len(text)
-            if held >= size:
-                yield _block(first, texts)
-                first, texts, held = first + len(texts), [], 0
-    except Broken as error:
-        broken = error
-    if broken:
-        yield _block(first, texts, broken.reason, str(broken))
-    elif texts:
+        for piece in pieces:
+            if isinstance(piece, list):
+                texts += piece
+                held += sum(map(len, piece)) + len(piece)
+                if held < size:
+                    continue
+            if texts or piece is None:
+                yield _block(first, texts, Reason.TOO_LONG if piece is None else None, too_long)
+            first += len(texts) + (piece if isinstance(piece, int) else piece is None)
+            texts, held = [], 0
+    except Broken as error:  # a row that had begun belongs to the unread rest
+        yield _block(first, texts, error.reason, str(error))
+        return
+    if texts:
         yield _block(first, texts)
-
-
-def refusal(line: int, error: Exception, trace_id: str | None = None, day: str | None = None) -> Rejection:
-    """Why a row cannot be read, never with a word of it: msgspec's messages name types and places alone."""
-    if isinstance(error, msgspec.ValidationError):
-        return Rejection(line, Reason.SCHEMA, trace_id, day, str(error))
-    if isinstance(error, Unreadable):
-        return Rejection(line, Reason.UNREADABLE, trace_id, day, str(error))
-    if isinstance(error, RecursionError):
-        return Rejection(line, Reason.MALFORMED, trace_id, day, "nested too deep")
-    if isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)):
-        return Rejection(line, Reason.MALFORMED, trace_id, day, str(error))
-    return Rejection(line, Reason.SCHEMA, trace_id, day, type(error).__name__)
 
 
 def _block(first: int, texts: list[bytes], reason: Reason | None = None, detail: str = "") -> LineBatch:
     rejected = [] if reason is None else [Rejection(first + len(texts), reason, detail=detail)]
     return LineBatch(first, texts, rejected)
+
+
+def _lines(chunks: Iterator[bytes], max_line: int) -> Pieces:
+    pieces: list[bytes] = []  # of the line that goes on in the next chunk
+    length = 0
+    for chunk in chunks:
+        # A megabyte of empty lines is not a million of them to look at.
+        if not length and chunk.endswith(b"\n") and chunk.isspace():
+            yield chunk.count(b"\n")
+            continue
+        end, *lines = chunk.split(b"\n")
+        length += len(end)
+        pieces = [*pieces, end] if length <= max_line else []
+        if lines:
+            yield None if length > max_line else [b"".join(pieces)]
+            yield lines[:-1]
+            pieces, length = lines[-1:], len(lines[-1])
+    if length:
+        yield None if length > max_line else [b"".join(pieces)]
+
+
+def begun(chunks: Iterator[bytes], enough: Callable[[bytes], bool] = bool) -> tuple[bytes, Iterator[bytes]]:
+    """The beginning of some content, as long as `enough` wants it, and the rest, which raises what reading raised."""
+    head, rest = b"", chunks
+    try:
+        while not enough(head):
+            head += next(chunks)
+    except StopIteration:
+        pass
+    except Broken as error:
+        rest = _broken(error)
+    return head, rest
+
+
+def _broken(error: Broken) -> Iterator[bytes]:
+    yield from ()
+    raise error
+
+
+def may_be_array(name: str) -> bool:
+    """Whether a file of this name may be one array: JSON lines are what their name says."""
+    return not bare_name(name).endswith((".jsonl", ".ndjson"))
+
+
+def elements(chunks: Iterator[bytes], max_size: int) -> Iterator[bytes | None]:
+    """The elements of the array that `chunks` are, as they stand; None for one of over `max_size` bytes.
+
+    What stands between two elements and is neither blank nor a comma is an element too: its reader refuses it. Raises
+    Broken when the array or the file breaks off.
+    """
+    held = b""
+    depth = at = begin = 0  # `at`: how far `held` was looked at; `begin`: where the element or the gap before it begins
+    over = ended = False
+    for chunk in chunks:
+        held += chunk
+        while not ended and (token := _TOKEN.search(held, at)):
+            start, at = token.span()
+            mark = held[start]
+            if mark == ord('"'):
+                if token.end() == start + 1:  # it goes on
+                    at = start
+                    break
+                continue
+            depth += 1 if mark in b"[{" else -1
+            if mark in b"[{" and depth <= 2:
+                if depth == 2 and (gap := held[begin:start].strip(b" \t\r\n,")):
+                    yield gap
+                begin = start if depth == 2 else at
+            elif depth == 1:
+                yield None if over or at - begin > max_size else held[begin:at]
+                begin, over = at, False
+            elif depth == 0:
+                if gap := held[begin:start].strip(b" \t\r\n,"):
+                    yield gap
+                begin, ended = at, True
+        else:
+            at = len(held)
+        if depth > 1 and (over or len(held) - begin > max_size):
+            # Of an element that is too long only the text that it stands in is held, and of that only how it goes on.
+            tail = held[at:]
+            escaped = (len(tail) - len(tail.rstrip(b"\\"))) % 2
+            held, over = b'"' + b"\\" * escaped if tail else b"", True
+            at = begin = 0
+        else:
+            held, at, begin = held[begin:], at - begin, 0
+        if (depth == 1 or ended) and len(held) > max_size:
+            yield None
+            held, at = b"", 0
+    if not ended:
+        raise Broken("the JSON array breaks off")
+    if rest := held[begin:].strip():
+        yield rest
+
+
+def csv_records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[RecordBatch]:
+    """The rows of a CSV file (RFC 4180) by the names of its header, a row's line its place, from 1. Fields are text.
+
+    An empty field is null. A row of more or fewer fields than the header has is rejected; a file that breaks off gives
+    one last rejection, and so does one without a readable header.
+    """
+    header: list[str] | None = None
+    line = 0
+    for block in batched(_csv_rows(chunks, max_row), f"a row of over {max_row} bytes"):
+        rows: list[tuple[int, dict[str, Any]]] = []
+        rejected: list[Rejection] = []
+        for number, text in enumerate(filter(bytes.strip, block.texts), line + (header is not None)):
+            fields = _fields(text)
+            if header is None and fields is None:
+                detail = "the CSV's first row is no header in UTF-8: save the file as UTF-8"
+                yield RecordBatch([], [Rejection(1, Reason.MALFORMED, detail=detail)])
+                return
+            if header is None:
+                header = fields
+            elif fields is None or len(fields) != len(header):
+                rejected.append(Rejection(number, Reason.MALFORMED))
+            else:
+                rows.append((number, {name: field or None for name, field in zip(header, fields, strict=True)}))
+            line = number
+        rejected += [Rejection(line + 1, rest.reason, detail=rest.detail) for rest in block.rejected]
+        line += len(block.rejected)
+        yield RecordBatch(rows, rejected)
+        if header is None:
+            return
+
+
+def _csv_rows(chunks: Iterator[bytes], max_row: int) -> Pieces:
+    """A line ends a row only where the quotes before it are balanced."""
+    pieces: list[bytes] = []
+    length, quoted = 0, False
+    for chunk in chunks:
+        *ended, rest = chunk.split(b"\n")
+        for piece, end in [*((piece, b"\n") for piece in ended), (rest, b"")]:
+            quoted ^= piece.count(b'"') % 2 == 1
+            length += len(piece) + len(end)
+            if length > max_row:
+                pieces.clear()
+            else:
+                pieces.append(piece + end)
+            if end and not quoted:
+                yield None if length > max_row else [b"".join(pieces)[:-1]]
+                pieces, length = [], 0
+    if quoted:
+        raise Broken("the CSV breaks off in a text")
+    if length:
+        yield None if length > max_row else [b"".join(pieces)]
+
+
+def _fields(text: bytes) -> list[str] | None:
+    """The fields of one row, which is whole; None for one that is no UTF-8 or has text after a quote."""
+    before = field_size_limit(MAX_LINE)  # of the whole process, and 128 KB: others' readers keep theirs
+    try:
+        return next(reader([text.removeprefix(MARK).decode().removesuffix("\r")]), [])
+    except (ValueError, Error):
+        return None
+    finally:
+        field_size_limit(before)
+
+
+def refusal(line: int, error: Exception, trace_id: str | None = None, day: str | None = None) -> Rejection:
+    """Why a row cannot be read, never with a word of it: msgspec's messages name types and places alone."""
+    if isinstance(error, RecursionError):
+        return Rejection(line, Reason.MALFORMED, trace_id, day, "nested too deep")
+    if isinstance(error, msgspec.ValidationError):
+        return Rejection(line, Reason.SCHEMA, trace_id, day, str(error))
+    if isinstance(error, Unreadable):
+        return Rejection(line, Reason.UNREADABLE, trace_id, day, str(error))
+    if isinstance(error, (msgspec.DecodeError, UnicodeDecodeError)):
+        return Rejection(line, Reason.MALFORMED, trace_id, day, str(error))
+    return Rejection(line, Reason.SCHEMA, trace_id, day, type(error).__name__)

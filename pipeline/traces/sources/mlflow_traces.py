@@ -1,15 +1,13 @@
-"""Reader of the traces of an MLflow tracking server, with their assessments: one part a UTC day.
-
-Written on MLflow 3.17 through its own client. A model call is a span of type CHAT_MODEL or LLM; user, session, tags and
-assessments are its trace's. Owns what of a trace means what. Refuses to guess which other span may be the model's.
-"""
+"""Reader of the traces of an MLflow tracking server, with their assessments: one part a UTC day. Written on MLflow 3.17
+through its own client. A model call is a span of type CHAT_MODEL or LLM."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.traces import MlflowSource
@@ -17,10 +15,11 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.calls import normal_tools
-from pipeline.traces.sources.daily_parts import DayRange, PagedRows, daily_parts
-from pipeline.traces.sources.langfuse import count, metadata_text, put
+from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range, read_pages
+from pipeline.traces.sources.fields import count, metadata_text, put, said
 from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.protocol import BLOCK, Digest, SourcePart, named_day
+from pipeline.traces.sources.protocol import Digest, SourcePart
+from pipeline.traces.sources.shapes import object_of
 
 MODEL_CALLS = ("CHAT_MODEL", "LLM")
 EXPECTED = ("expected_answer", "expected_response")
@@ -43,11 +42,13 @@ class MlflowTraces:
 
     def parts(self) -> list[SourcePart]:
         """Each day, with traces or not: a day without any is proved empty."""
-        identity = digest_json(self._experiments(self._client()))[:16]
+        with self._reached():
+            identity = digest_json(self._experiments(self._client()))[:16]
         return sorted(daily_parts(self._section, "traces", identity))
 
     def probe(self) -> None:
-        self._experiments(self._client())
+        with self._reached():
+            self._experiments(self._client())
 
     def remains(self) -> str:
         return (
@@ -56,67 +57,39 @@ class MlflowTraces:
         )
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        """As the protocol says. Raises ValueError when the server is away from the first page on; where it goes away
-        later, the part breaks off there, and is read again by the next run."""
-        client = self._client()
-        experiments = self._experiments(client)
-        read = PagedRows()
-        block, held, line = Rows(), 0, 0
-        pages = self._pages(client, experiments, DayRange.of(part))
-        while True:
-            try:
-                page = next(pages, None)
-            except Exception as error:  # the boundary of MLflow's client and of requests below it
-                if not line:
-                    raise self._unreadable(error) from error
-                why = f"the server went away ({type(error).__name__})"
-                block.rejected.append(Rejection(line + 1, Reason.TRUNCATED_FILE, day=named_day(part.name), detail=why))
-                break
-            if page is None:
-                break
-            for trace in page:
-                text = json.dumps(trace.to_dict(), sort_keys=True, default=str).encode()
-                if not read.is_new(text):
-                    continue
-                line = _add(block, trace, line)
-                held += len(text)
-            if held >= BLOCK:
-                yield block
-                block, held = Rows(), 0
-        read.identify(digest)
-        yield block
+        """As the protocol says. Raises ValueError when the server is away from the first page on."""
+        with self._reached():
+            client = self._client()
+            yield from read_pages(part, digest, self._pages(client, self._experiments(client), part), _add)
 
-    def _pages(self, client: Any, experiments: list[str], day: DayRange) -> Iterator[list[Any]]:
-        first, end = (int(moment.timestamp() * 1000) for moment in day)
+    def _pages(self, client: Any, experiments: list[str], part: SourcePart) -> Iterator[Iterable[tuple[bytes, Any]]]:
+        first, end = (int(moment.timestamp() * 1000) for moment in day_range(part))
         token: str | None = None
         while True:
-            page = client.search_traces(
-                locations=experiments,
-                filter_string=f"timestamp_ms >= {first} AND timestamp_ms < {end}",
-                max_results=PAGE,
-                order_by=["timestamp_ms ASC"],
-                page_token=token,
-            )
-            yield list(page)
-            if not page.token:
-                return
+            with self._answering():
+                page = client.search_traces(
+                    locations=experiments,
+                    filter_string=f"timestamp_ms >= {first} AND timestamp_ms < {end}",
+                    max_results=PAGE,
+                    order_by=["timestamp_ms ASC"],
+                    page_token=token,
+                )
+            yield [(json.dumps(trace.to_dict(), sort_keys=True, default=str).encode(), trace) for trace in page]
             token = page.token
+            if not token:
+                return
 
     def _client(self) -> Any:
         from mlflow import MlflowClient  # takes a second
 
-        try:
+        with self._answering():
             return MlflowClient(self._uri)
-        except Exception as error:  # as above
-            raise self._unreadable(error) from error
 
     def _experiments(self, client: Any) -> list[str]:
         ids: list[str] = []
         for name in self._section.experiments:
-            try:
+            with self._answering():
                 experiment = client.get_experiment_by_name(name)
-            except Exception as error:  # as above
-                raise self._unreadable(error) from error
             if experiment is None:
                 raise ValueError(
                     f"{self.label} has no experiment {name!r}. Give names of experiments in traces.source.experiments."
@@ -124,11 +97,21 @@ class MlflowTraces:
             ids.append(str(experiment.experiment_id))
         return ids
 
-    def _unreadable(self, error: Exception) -> ValueError:
-        code = getattr(error, "error_code", None)
-        return ValueError(
-            f"{self.label} cannot be read ({type(error).__name__}{f': {code}' if code else ''}). {ADVICE}"
-        )
+    @contextmanager
+    def _reached(self) -> Generator[None]:
+        try:
+            yield
+        except ServerAway as error:
+            raise ValueError(f"{error}. {ADVICE}") from error
+
+    @contextmanager
+    def _answering(self) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:  # the boundary of MLflow's client and of requests below it
+            code = getattr(error, "error_code", None)
+            why = f"{type(error).__name__}{f': {code}' if code else ''}"
+            raise ServerAway(f"{self.label} cannot be read ({why})") from error
 
 
 def _add(block: Rows, trace: Any, line: int) -> int:
@@ -148,41 +131,32 @@ def _add(block: Rows, trace: Any, line: int) -> int:
 
 
 def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
-    id, day = str(info.trace_id), _day(span.start_time_ns)
+    id = str(info.trace_id)
     if span.span_type not in MODEL_CALLS:
-        return Rejection(line, Reason.NOT_GENERATION, id, day)
-    given = span.inputs
-    asked, answered = chat.parse(given, "user"), chat.parse(span.outputs, "assistant")
-    failed = answered.failed or _word(span.status.status_code) == "ERROR"
-    strange = None if failed else asked.unreadable or answered.unreadable
-    if not (asked.messages or answered.messages or failed or strange):
-        return Rejection(line, Reason.NO_CONTENT, id, day)
-    usage = cast(dict[str, Any], span.get_attribute(USAGE) or {})
-    named = cast(dict[str, Any], given).get("model") if isinstance(given, dict) else None
+        return Rejection(line, Reason.NOT_GENERATION, id, _day(span.start_time_ns))
+    usage = object_of(span.get_attribute(USAGE))
     attributes = {**info.trace_metadata, **info.tags}
-    return Trace(
+    offered = chat.tools(chat.Chat([], tools=normal_tools(span.get_attribute(TOOLS))))
+    asked = chat.parse(span.inputs, "user")
+    trace = Trace(
         trace_id=id,
         observation_id=str(span.span_id),
         timestamp=_moment(span.start_time_ns),
-        model=str(span.model_name or named or ""),
+        model=str(span.model_name or object_of(span.inputs).get("model") or ""),
         user_id=attributes.get(USER) or None,
         session_id=attributes.get(SESSION) or None,
-        messages=chat.prompt(asked, answered),
-        completion=chat.completion(answered),
-        tool_calls=chat.tool_calls(answered),
-        tools=chat.tools(asked) or chat.tools(chat.Chat([], tools=normal_tools(span.get_attribute(TOOLS)))),
+        messages=[],
+        completion="",
+        tools=chat.tools(asked) or offered,
         line=line,
         input_tokens=count(usage.get("input_tokens")),
         output_tokens=count(usage.get("output_tokens")),
         latency_s=None if span.end_time_ns is None else (span.end_time_ns - span.start_time_ns) / 1e9,
-        level="ERROR" if failed else "DEFAULT",
         error=span.status.description or None,
-        finish_reason=answered.finish_reason,
         metadata=_metadata(attributes, info.assessments),
-        unreadable=strange,
         name=span.name or None,
-        has_payload=asked.has_payload or answered.has_payload,
     )
+    return said(trace, asked, chat.parse(span.outputs, "assistant"), failed=_word(span.status.status_code) == "ERROR")
 
 
 def _metadata(attributes: dict[str, str], assessments: list[Any]) -> str:

@@ -1,7 +1,5 @@
-"""Timestamps as they are logged: ISO with T or space, any zone, any precision; epochs in s, ms, us or ns; e-mail dates.
-
-Owns turning one into a time. Refuses to guess a day before a month, and to judge a time: the core knows the future.
-"""
+"""Timestamps as they are logged: ISO with T or space, any zone and precision; epochs in s, ms, us or ns; e-mail dates.
+A day is never guessed before a month."""
 
 from __future__ import annotations
 

@@ -1,40 +1,68 @@
-"""Which reader a recipe's source has. Owns that choice alone."""
+"""Which reader a recipe's source has."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 from pipeline.recipe.custom import create
-from pipeline.traces.sources.embedded import EmbeddedProduction
+from pipeline.traces.rows import Rows
 from pipeline.traces.sources.langfuse_api import LangfuseApi
-from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.langfuse_ui import LangfuseUi
+from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.postgres_table import PostgresTable
 from pipeline.traces.sources.prompts import Prompts
-from pipeline.traces.sources.protocol import Address, Source
+from pipeline.traces.sources.protocol import Address, Digest, PartLimits, Source, SourcePart
+
+SERVED = "served"
+"""Folder of the gateway's spans, below the root of the embedded production's export."""
+
+
+class EmbeddedProduction:
+    """The Langfuse export of what champions served, under its own names, and the spans of what the gateway served while
+    rollouts ran, under `served/`."""
+
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
+        self.label = uri
+        self._export = LangfuseExport(uri, limits)
+        self._has_served = any(Path(uri, SERVED).rglob("*.jsonl"))
+        self._served = Otel(f"{uri}/{SERVED}", limits)
+
+    def parts(self) -> list[SourcePart]:
+        served = self._served.parts() if self._has_served else []
+        return [*self._export.parts(), *(part._replace(name=f"{SERVED}/{part.name}") for part in served)]
+
+    def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
+        prefix, _, name = part.name.partition("/")
+        if prefix == SERVED:
+            return self._served.rows(part._replace(name=name), digest)
+        return self._export.rows(part, digest)
+
+
+FILES = {
+    "demo": EmbeddedProduction,
+    "langfuse_export": LangfuseExport,
+    "langfuse_ui": LangfuseUi,
+    "openai_logs": OpenAiLogs,
+    "otel": Otel,
+}
 
 
 def open_source(address: Address) -> Source:
     """The source at an address; nothing is connected or read yet. Raises ValueError for an address of no known kind."""
-    kind, uri, limits = address.section.kind, address.uri, address.limits
-    if kind == "postgres_table":
-        return PostgresTable(uri, address.section.table)
-    if kind == "langfuse_api":
-        return LangfuseApi(uri, address.section)
-    if kind == "mlflow":
-        return MlflowTraces(uri, address.section)
-    if kind == "langfuse_ui":
-        return LangfuseUi(uri, limits)
-    if kind == "otel":
-        return Otel(uri, limits)
-    if kind == "openai_logs":
-        return OpenAiLogs(uri, limits)
-    if kind == "prompts":
-        return Prompts(uri, address.section)
-    if kind == "custom":
-        return create(address.section, uri)
-    if kind == "demo":
-        return EmbeddedProduction(uri, limits)
-    assert kind == "langfuse_export", kind
-    return LangfuseExport(uri, limits)
+    section, uri = address.section, address.uri
+    match section.kind:
+        case "postgres_table":
+            return PostgresTable(uri, section.table)
+        case "langfuse_api":
+            return LangfuseApi(uri, section)
+        case "mlflow":
+            return MlflowTraces(uri, section)
+        case "prompts":
+            return Prompts(uri, section)
+        case "custom":
+            return create(section, uri)
+        case kind:
+            return FILES[kind](uri, address.limits)

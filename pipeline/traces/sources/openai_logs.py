@@ -1,28 +1,23 @@
-"""Reader of OpenAI chat-completion logs: one call a line. Written from the published API reference, not from real logs.
-
-Owns where people put the request and the response: `{request, response, ...}`, a batch's `{custom_id, body, response:
-{body}}`, a stored completion with its `messages` and `choices` side by side. What a line says beside them is metadata.
-"""
+"""Reader of OpenAI chat-completion logs, one call a line: `{request, response, ...}`, a batch's `{custom_id, body,
+response: {body}}`, a stored completion. Written from the published API reference, not from real logs."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.compression import PartLimits
-from pipeline.traces.sources.elements import may_be_array
+from pipeline.traces.sources.fields import count, latency_s, metadata_of, metadata_text, put, said, seconds
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.langfuse import count, latency_s, metadata_of, metadata_text, put, seconds
-from pipeline.traces.sources.lines import blocks, refusal
+from pipeline.traces.sources.lines import blocks, may_be_array, refusal
 from pipeline.traces.sources.moments import day_of, utc
-from pipeline.traces.sources.protocol import Digest, SourcePart
-from pipeline.traces.sources.shapes import decoded
+from pipeline.traces.sources.protocol import Digest, PartLimits, SourcePart
+from pipeline.traces.sources.shapes import decoded, object_of
 
 TIMES = ("created", "created_at", "timestamp", "time", "start_time")
 IDS = ("request_id", "id")
@@ -83,37 +78,33 @@ def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -
     content = next(({key: response[key]} for key in ("choices", "output") if key in response), None)
     answered = chat.parse(content, "assistant")
     failure = response.get("error") or row.get("error")
-    failed = bool(failure) or (count(_status(row)) or 0) >= 400 or answered.failed
-    strange = None if failed else asked.unreadable or answered.unreadable
-    if not failed and not strange and (not asked.messages or content is None):
+    status = row.get("status_code", object_of(row.get("response")).get("status_code"))
+    failed = bool(failure) or (count(status) or 0) >= 400 or answered.failed
+    unread = asked.unreadable or answered.unreadable
+    if not (failed or unread) and (not asked.messages or content is None):
         missing = "response" if content is None else "request"
         return Rejection(line, Reason.NO_CONTENT, trace_id, moment.date().isoformat(), f"no messages of the {missing}")
     usage = _object(response.get("usage"))
     user, session = _first((request, row), USERS), _first((row, request), SESSIONS)
-    return Trace(
+    trace = Trace(
         trace_id=trace_id,
         observation_id=trace_id,
         timestamp=moment,
         model=str(response.get("model") or request.get("model") or ""),
         user_id=None if user is None else str(user),
         session_id=None if session is None else str(session),
-        messages=chat.prompt(asked, answered),
-        completion=chat.completion(answered),
-        tool_calls=chat.tool_calls(answered),
-        tools=chat.tools(asked),
+        messages=[],
+        completion="",
         line=line,
         input_tokens=count(usage.get("prompt_tokens", usage.get("input_tokens"))),
         output_tokens=count(usage.get("completion_tokens", usage.get("output_tokens"))),
         latency_s=latency_s(_first((row,), STARTS), _first((row,), ENDS), _latency_s(row)),
-        level="ERROR" if failed else "DEFAULT",
         error=_error(failure),
-        finish_reason=answered.finish_reason
-        or _object(response.get("incomplete_details")).get("reason")
+        finish_reason=_object(response.get("incomplete_details")).get("reason")
         or (response.get("status") if response.get("object") == "response" else None),
         metadata=_metadata(row, request, response),
-        unreadable=strange,
-        has_payload=asked.has_payload or answered.has_payload,
     )
+    return said(trace, asked, answered, failed)
 
 
 def _identity(row: Json, response: Json, text: bytes) -> str:
@@ -137,7 +128,7 @@ def _response(row: Json) -> Json:
 
 def _object(value: Any) -> Json:
     """An object, or one in a string; {} for null. Raises msgspec.ValidationError for anything else."""
-    parsed = decoded(value) if isinstance(value, str) else value
+    parsed = decoded(value)
     return msgspec.convert({} if parsed is None else parsed, Json)
 
 
@@ -145,11 +136,6 @@ def _first(places: tuple[Json, ...], keys: tuple[str, ...]) -> Any:
     """The first value that is there, place by place."""
     values = (place[key] for place in places for key in keys if place.get(key) not in (None, ""))
     return next(values, None)
-
-
-def _status(row: Json) -> Any:
-    inner = row.get("response")
-    return row.get("status_code", cast(Json, inner).get("status_code") if isinstance(inner, dict) else None)
 
 
 def _asked(request: Json) -> tuple[chat.Chat, chat.Chat]:
@@ -168,8 +154,7 @@ def _latency_s(row: Json) -> float | None:
 
 
 def _error(failure: Any) -> str | None:
-    if isinstance(failure, dict) and "message" in failure:
-        failure = cast(Json, failure)["message"]
+    failure = object_of(failure).get("message", failure)
     return None if not failure else failure if isinstance(failure, str) else msgspec.json.encode(failure).decode()
 
 

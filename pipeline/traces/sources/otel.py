@@ -1,36 +1,40 @@
-"""Reader of OpenTelemetry GenAI spans and log records as OTLP, JSON or protobuf. After the published conventions, and
-held against what instrumentations were captured to write.
-
-Owns the meaning of a call (its messages are `genai`'s, its names `conventions`'). Attributes that are no text of it,
-the span's and its resource's, are metadata. Recording text is opt-in: a call without any is counted `no_content`.
-"""
+"""Reader of OpenTelemetry GenAI spans and log records as OTLP, after the published conventions, and held against what
+instrumentations were captured to write. Recording text is opt-in: a call without any is counted `no_content`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources import chat, conventions, evaluations, genai, otlp, otlp_binary
-from pipeline.traces.sources.compression import PartLimits
-from pipeline.traces.sources.elements import may_be_array
-from pipeline.traces.sources.files import JSON, WHOLE, Files
-from pipeline.traces.sources.langfuse import count, metadata_text, put
-from pipeline.traces.sources.lines import LineBatch, blocks, refusal
+from pipeline.traces.sources import chat, conventions, evaluations, otlp, span_messages
+from pipeline.traces.sources.fields import count, metadata_text, put, said
+from pipeline.traces.sources.files import JSON, Files
+from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import EPOCH
-from pipeline.traces.sources.otel_calls import DETAILS, RESPONSE_ID, CallJoiner, CallRecord
-from pipeline.traces.sources.protocol import Digest, SourcePart
+from pipeline.traces.sources.otlp_requests import FORMATS, decode_binary, is_binary, requests, text_requests
+from pipeline.traces.sources.protocol import Digest, PartLimits, SourcePart
 
 TOOLS = "gen_ai.tool.definitions"
 ENDED_IN_CALL = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
 """Why an answer ended that holds a call: without one, an instrumentation has lost it."""
 LOST_CALL = "output: a text that ended in a call, which is not there"
 DROPPED = "input: the SDK dropped attributes of the span"
+
+_WHOLE = "gen_ai.client.inference.operation.details"
+DETAILS = frozenset({_WHOLE, "gen_ai.content.prompt", "gen_ai.content.completion"})
+"""Events that hold what the conventions otherwise put on the span."""
+RESPONSE_ID = "gen_ai.response.id"
+_OF_AGENT = (TOOLS, "gen_ai.conversation.id")
+"""What the span of an agent says of the calls below it."""
+HELD = 1 << 16
+"""Records and spans that wait for each other, at most: then they are read as they are."""
+_TEXT_WEIGHS = 16
+"""A span that waits with its text counts for so many."""
 
 
 class Otel:
@@ -42,7 +46,7 @@ class Otel:
         self._files = Files(uri, limits)
 
     def parts(self) -> list[SourcePart]:
-        source_parts = self._files.parts(suffixes=(*JSON, *otlp_binary.FORMATS))
+        source_parts = self._files.parts(suffixes=(*JSON, *FORMATS))
         if not source_parts:
             raise ValueError(
                 f"{self.label} has no files of JSON or protobuf. Point traces.source.uri to the folder of the spans."
@@ -50,11 +54,9 @@ class Otel:
         return [part._replace(holds="scores") if evaluations.holds_scores(part.name) else part for part in source_parts]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        binary, chunks = otlp_binary.is_binary(part.name, self._files.chunks(part, digest))
-        if binary:
-            batches, decode = otlp_binary.requests(chunks), otlp_binary.decode
-        else:
-            batches, decode = _requests(blocks(chunks, array=may_be_array(part.name))), otlp.decode
+        binary, chunks = is_binary(part.name, self._files.chunks(part, digest))
+        batches = requests(chunks) if binary else text_requests(part.name, chunks)
+        decode = decode_binary if binary else otlp.decode
         place, calls = 1, CallJoiner()
         for batch in batches:
             rows = Rows()
@@ -77,31 +79,8 @@ class Otel:
         yield rows
 
 
-def _requests(lines: Iterator[LineBatch]) -> Iterator[LineBatch]:
-    """A file that holds one request over many lines as one line."""
-    head = next(lines, None)
-    if head is None:
-        return
-    if next((text.strip() for _, text in head.lines()), b"") != b"{":
-        yield from chain([head], lines)
-        return
-    size = 0
-    texts: list[bytes] = []
-    rejected: list[Rejection] = []
-    for block in chain([head], lines):
-        size += sum(map(len, block.texts))
-        rejected += block.rejected
-        texts = [*texts, b" ".join(block.texts)] if size <= WHOLE else []
-    if size > WHOLE:
-        yield LineBatch(1, [], [Rejection(1, Reason.TOO_LONG, detail=f"a request of over {WHOLE} bytes")])
-    elif rejected:  # half a request is none
-        yield LineBatch(1, [], rejected[:1])
-    else:
-        yield LineBatch(1, [b" ".join(texts)], [])
-
-
 def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> None:
-    """Put one span or record where it belongs. `of_scores`: whether the file may hold scores."""
+    """Put one span or record where it belongs."""
     trace_id = day = None
     try:
         if received.is_log:
@@ -120,7 +99,7 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> 
             return
         response_id = str(span_attributes.get(RESPONSE_ID) or span.span_id)
         has_text = _has_text(span, span_attributes)
-        lacks = not has_text or response_id.startswith("resp_") or genai.lacks_tools(span_attributes)
+        lacks = not has_text or response_id.startswith("resp_") or span_messages.lacks_tools(span_attributes)
         _put(rows, calls.add_span(row, span.failed or not lacks, has_text, response_id))
     except Exception as error:  # the boundary of one span: whatever it holds, it must not stop the spans beside it
         rows.rejected.append(refusal(place, error, trace_id, day))
@@ -132,7 +111,7 @@ def _put(rows: Rows, complete: Iterable[CallRecord]) -> None:
 
 
 def _has_text(span: otlp.Span, span_attributes: dict[str, Any]) -> bool:
-    answered = genai.answered(span_attributes, span.events)
+    answered = span_messages.answered(span_attributes, span.events)
     return span.failed or bool(answered.messages or answered.unreadable or answered.failed)
 
 
@@ -169,45 +148,136 @@ def _row(call: CallRecord) -> Trace | Rejection:
 def _trace(
     span: otlp.Span, moment: datetime, span_attributes: dict[str, Any], resource: dict[str, Any], line: int
 ) -> Trace | Rejection:
-    asked, answered = genai.asked(span_attributes, span.events), genai.answered(span_attributes, span.events)
-    failed = span.failed or answered.failed
+    asked = span_messages.asked(span_attributes, span.events)
+    answered = span_messages.answered(span_attributes, span.events)
     reason = answered.finish_reason or conventions.finish_reason(span_attributes)
-    lost = reason in ENDED_IN_CALL and chat.completion(answered) and not chat.tool_calls(answered)
-    unread = asked.unreadable or answered.unreadable or (LOST_CALL if lost else None)
-    has_text = bool(asked.messages or answered.messages)
-    strange = None if failed else (DROPPED if has_text and span.dropped else unread)
-    if not (asked.messages or answered.messages or failed or strange):
-        return Rejection(line, Reason.NO_CONTENT, span.trace_id, moment.date().isoformat())
+    if reason in ENDED_IN_CALL and chat.completion(answered) and not chat.tool_calls(answered):
+        answered.unreadable = answered.unreadable or LOST_CALL
     start, end = otlp.nanoseconds(span.start_time_unix_nano), otlp.nanoseconds(span.end_time_unix_nano)
     input_tokens, output_tokens = conventions.tokens(span_attributes)
     everything = {**resource, **span_attributes}
-    return Trace(
+    trace = Trace(
         trace_id=span.trace_id,
         observation_id=span.span_id,
         timestamp=moment,
         model=conventions.text_of(span_attributes, conventions.MODELS) or "",
         user_id=conventions.text_of(everything, conventions.USERS),
         session_id=conventions.text_of(everything, conventions.SESSIONS),
-        messages=chat.prompt(asked, answered),
-        completion=chat.completion(answered),
-        tool_calls=chat.tool_calls(answered),
-        tools=chat.tools(asked),
+        messages=[],
+        completion="",
         line=line,
         updated_at=_moment(end) if end else None,
         input_tokens=count(input_tokens),
         output_tokens=count(output_tokens),
         latency_s=(end - start) / 1e9 if end and span_attributes.get("logfire.span_type") != "log" else None,
-        level="ERROR" if failed else "DEFAULT",
         error=(span.status.message if span.status else "") or conventions.text_of(span_attributes, ("error.type",)),
         finish_reason=reason,
         metadata=metadata_text(conventions.metadata(everything)),
-        unreadable=strange,
+        unreadable=DROPPED if span.dropped and (asked.messages or answered.messages) else None,
         name=span.name or None,
-        has_payload=asked.has_payload or answered.has_payload,
     )
+    return said(trace, asked, answered, span.failed)
 
 
 def _moment(nanoseconds: int) -> datetime:
     if not 0 < nanoseconds < 2**63:
         raise msgspec.ValidationError("a span has no time")
     return EPOCH + timedelta(microseconds=nanoseconds // 1000)
+
+
+class CallRecord(NamedTuple):
+    """One row of the file. `span`: None where a record of a log is no part of a call. `of_log`: it never came."""
+
+    place: int
+    span: otlp.Span | None
+    resource: dict[str, Any]
+    record: otlp.LogRecord | None = None
+    of_log: bool = False
+
+
+class CallJoiner:
+    """Takes the records of one file in their order."""
+
+    def __init__(self) -> None:
+        self._events: dict[str, list[tuple[int, otlp.LogRecord, dict[str, Any]]]] = {}
+        self._waiting: dict[str, CallRecord] = {}
+        self._below: dict[str, list[str]] = {}
+        self._span_of: dict[str, str] = {}
+        self._read: set[str] = set()
+        self._held = 0
+
+    def add_span(self, row: CallRecord, complete: bool, has_text: bool, response_id: str) -> Iterator[CallRecord]:
+        """The rows that are complete now. `complete`: the span needs nothing else, or has no use for it. `response_id`:
+        the span's own id where it names none."""
+        span = row.span
+        assert span is not None, "a record of a log is added otherwise"
+        if response_id != span.span_id and response_id in self._events:  # some records name the response, and no span
+            self._events.setdefault(span.span_id, []).extend(self._events.pop(response_id))
+        if complete:
+            self._read.add(span.span_id)
+            self._read.add(response_id)
+            yield _joined(row, self._events.pop(span.span_id, []))
+            return
+        if span.span_id in self._waiting:  # exported twice
+            yield self._waiting[span.span_id]
+        self._waiting[span.span_id] = row
+        self._below.setdefault(span.parent_span_id, []).append(span.span_id)
+        self._span_of[response_id] = span.span_id
+        yield from self._hold(_TEXT_WEIGHS if has_text else 1)
+
+    def add_agent(self, place: int, span: otlp.Span) -> None:
+        """What the span of an agent says of the calls below it that wait."""
+        own = [pair for pair in span.attributes if isinstance(pair, dict) and pair.get("key") in _OF_AGENT]
+        for below in self._below.pop(span.span_id, []) if own else []:
+            record = otlp.LogRecord(span.trace_id, below, event_name=_WHOLE, attributes=own)
+            self._events.setdefault(below, []).append((place, record, {}))
+
+    def add_log(self, place: int, value: Any, resource: dict[str, Any]) -> Iterator[CallRecord]:
+        """The rows that are complete now. Raises msgspec.ValidationError for what is no record."""
+        record = msgspec.convert(value, otlp.LogRecord)
+        name = record.event_name or str(otlp.attributes(record.attributes).get("event.name", ""))
+        record = msgspec.structs.replace(record, event_name=name)
+        if name not in DETAILS and not span_messages.is_message_event(name):
+            yield CallRecord(place, None, resource, record)
+            return
+        response_id = str(otlp.attributes(record.attributes).get(RESPONSE_ID) or f"{record.trace_id}-{place}")
+        key = record.span_id or self._span_of.get(response_id, response_id)
+        if key not in self._read:
+            _time(record)
+            self._events.setdefault(key, []).append((place, record, resource))
+            yield from self._hold()
+
+    def rest(self) -> Iterator[CallRecord]:
+        """What still waits when the file ends."""
+        for span_id, row in self._waiting.items():
+            yield _joined(row, self._events.pop(span_id, []))
+        for events in self._events.values():
+            place, record, resource = events[0]
+            start = min(_time(each) for _, each, _ in events)
+            whole = [each for _, each, _ in events if each.event_name in DETAILS]
+            own = whole[0].attributes + otlp.pairs_of(whole[0].body) if whole else []
+            id = record.span_id or f"{record.trace_id}-{place}"
+            span = otlp.Span(record.trace_id, id, start_time_unix_nano=start, attributes=own)
+            yield _joined(CallRecord(place, span, resource, of_log=True), events)
+        self._waiting, self._events, self._below, self._span_of, self._held = {}, {}, {}, {}, 0
+
+    def _hold(self, weight: int = 1) -> Iterator[CallRecord]:
+        self._held += weight
+        if self._held > HELD:
+            yield from self.rest()
+
+
+def _joined(row: CallRecord, events: list[tuple[int, otlp.LogRecord, dict[str, Any]]]) -> CallRecord:
+    if not events or row.span is None:
+        return row
+    in_time = sorted((record for _, record, _ in events), key=_time)
+    added = [
+        otlp.SpanEvent(each.event_name, [*each.attributes, *otlp.pairs_of(each.body)], each.dropped_attributes_count)
+        for each in in_time
+    ]
+    return row._replace(span=msgspec.structs.replace(row.span, events=[*row.span.events, *added]))
+
+
+def _time(record: otlp.LogRecord) -> int:
+    """When it happened, else when it was seen. Raises msgspec.ValidationError."""
+    return otlp.nanoseconds(record.time_unix_nano) or otlp.nanoseconds(record.observed_time_unix_nano)

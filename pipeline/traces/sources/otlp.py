@@ -1,15 +1,14 @@
-"""OTLP: an export request's spans and log records, with their attributes as plain values. After the published protocol.
-
-Owns the envelope: resources, scopes, typed values, 64-bit integers as text. Refuses to know what an attribute means.
-Requests in protobuf have the same shape once `otlp_binary` has decoded them.
-"""
+"""OTLP after the published protocol: an export request's spans and log records, their attributes as plain values, from
+JSON or from what `otlp_requests` made of protobuf."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import msgspec
+
+from pipeline.traces.sources.shapes import list_of, object_of
 
 CONTENT = "gen_ai.event.content"
 ERROR = (2, "2", "STATUS_CODE_ERROR")
@@ -19,29 +18,22 @@ class Resource(msgspec.Struct):
     attributes: list[Any] = []
 
 
-class ScopeSpans(msgspec.Struct):
+class ScopeGroup(msgspec.Struct, rename="camel"):
     spans: list[Any] = []
-
-
-class ResourceSpans(msgspec.Struct, rename="camel"):
-    resource: Resource | None = None
-    scope_spans: list[ScopeSpans] = []
-
-
-class ScopeLogs(msgspec.Struct, rename="camel"):
     log_records: list[Any] = []
 
 
-class ResourceLogs(msgspec.Struct, rename="camel"):
+class ResourceGroup(msgspec.Struct, rename="camel"):
     resource: Resource | None = None
-    scope_logs: list[ScopeLogs] = []
+    scope_spans: list[ScopeGroup] = []
+    scope_logs: list[ScopeGroup] = []
 
 
 class ExportRequest(msgspec.Struct, rename="camel"):
     """An ExportTraceServiceRequest or an ExportLogsServiceRequest."""
 
-    resource_spans: list[ResourceSpans] | None = None
-    resource_logs: list[ResourceLogs] | None = None
+    resource_spans: list[ResourceGroup] | None = None
+    resource_logs: list[ResourceGroup] | None = None
 
 
 class SpanStatus(msgspec.Struct):
@@ -112,16 +104,12 @@ def decode(text: bytes) -> ExportRequest:
 
 
 def records(request: ExportRequest) -> Iterator[Received]:
-    for group in request.resource_spans or []:
-        resource = attributes(group.resource.attributes) if group.resource else {}
-        for scope in group.scope_spans:
-            for span in scope.spans:
-                yield Received(span, resource)
-    for logs in request.resource_logs or []:
-        resource = attributes(logs.resource.attributes) if logs.resource else {}
-        for scope in logs.scope_logs:
-            for record in scope.log_records:
-                yield Received(record, resource, is_log=True)
+    for groups, is_log in ((request.resource_spans, False), (request.resource_logs, True)):
+        for group in groups or []:
+            resource = attributes(group.resource.attributes) if group.resource else {}
+            for scope in group.scope_logs if is_log else group.scope_spans:
+                for record in scope.log_records if is_log else scope.spans:
+                    yield Received(record, resource, is_log)
 
 
 def nanoseconds(value: int | str) -> int:
@@ -140,17 +128,14 @@ def attributes(pairs: list[Any]) -> dict[str, Any]:
 
 def pairs_of(body: Any) -> list[Any]:
     """The body of a log record as attributes: its own fields, or its text as the content of an event."""
-    value = cast(dict[str, Any], body) if isinstance(body, dict) else {}
-    fields = value.get("kvlistValue")
-    if isinstance(fields, dict):
-        return _values(fields)
+    value = object_of(body)
+    if isinstance(value.get("kvlistValue"), dict):
+        return _values(value["kvlistValue"])
     return [{"key": CONTENT, "value": value}] if value.get("stringValue") or value.get("arrayValue") else []
 
 
 def _plain(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return None
-    for kind, inner in cast(dict[str, Any], value).items():
+    for kind, inner in object_of(value).items():
         if kind == "intValue":
             return int(inner)
         if kind == "arrayValue":
@@ -162,5 +147,4 @@ def _plain(value: Any) -> Any:
 
 
 def _values(value: Any) -> list[Any]:
-    items = cast(dict[str, Any], value).get("values") if isinstance(value, dict) else None
-    return cast(list[Any], items) if isinstance(items, list) else []
+    return list_of(object_of(value).get("values"))

@@ -1,20 +1,17 @@
-"""Rows of a Parquet file as plain records, a bounded number at a time.
-
-Owns reading only the columns that are asked for, maps as objects, binary strings as the UTF-8 that they are. Refuses to
-know what a column means: a file with other columns gives records that lack them, which their reader counts.
-"""
+"""Rows of a Parquet file as plain records, a bounded number at a time: only the columns that are asked for, maps as
+objects, binary strings as the UTF-8 that they are. A file without a column gives records that lack it."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
-from pipeline.traces.sources.compression import Broken, PartLimits
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
+from pipeline.traces.sources.lines import RecordBatch
+from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken, Digest, SourcePart
 
 MAX_ROWS = 65_536
 """Read at once."""
@@ -22,21 +19,20 @@ MAX_DICTIONARY = 256 << 20
 """Bytes of a column in a row group up to which its texts are read as a dictionary."""
 
 
-class RecordBatch(NamedTuple):
-    records: list[tuple[int, dict[str, Any]]]
-    """With their place in the file, from 1."""
-    rejected: list[Rejection]
-
-
 def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[str]) -> Iterator[RecordBatch]:
     """The file's rows in batches of about BLOCK bytes. One that cannot be read to its end gives one last rejection."""
-    line = 0
+    line = size = 0
     # Parquet is read from its end: the file is copied to disk on its way into the digest.
     with tempfile.TemporaryFile() as copy:
         try:
             for chunk in files.stored(part, digest):
                 copy.write(chunk)
-            for batch, length in _batches(copy, columns, files.limits, part.size):
+            metadata = _opened(copy).metadata
+            groups = range(metadata.num_row_groups)
+            files.limits.check(sum(metadata.row_group(n).total_byte_size for n in groups), part.size)
+            for batch, length in bounded(copy, columns):
+                size += length
+                files.limits.check(size, part.size)
                 if length > MAX_LINE and batch.num_rows == 1:
                     detail = f"a row of over {MAX_LINE} bytes"
                     yield RecordBatch([], [Rejection(line + 1, Reason.TOO_LONG, detail=detail)])
@@ -47,18 +43,7 @@ def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[st
             yield RecordBatch([], [Rejection(line + 1, error.reason, detail=str(error))])
 
 
-def _batches(stream: Any, columns: Sequence[str], limits: PartLimits, stored: int) -> Iterator[tuple[Any, int]]:
-    """Pieces as `bounded` gives them, within the limits of a part."""
-    metadata = opened(stream).metadata
-    limits.check(sum(metadata.row_group(n).total_byte_size for n in range(metadata.num_row_groups)), stored)
-    size = 0
-    for piece, length in bounded(stream, columns=columns):
-        size += length
-        limits.check(size, stored)
-        yield piece, length
-
-
-def opened(stream: Any, dictionaries: Collection[str] = ()) -> Any:
+def _opened(stream: Any, dictionaries: Collection[str] = ()) -> Any:
     """A Parquet file, without holding what it has stored. Raises Broken."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -69,9 +54,7 @@ def opened(stream: Any, dictionaries: Collection[str] = ()) -> Any:
         raise Broken("the Parquet file is damaged") from error
 
 
-def bounded(
-    stream: Any, groups: Sequence[int] | None = None, columns: Sequence[str] | None = None
-) -> Iterator[tuple[Any, int]]:
+def bounded(stream: Any, columns: Sequence[str] | None = None) -> Iterator[tuple[Any, int]]:
     """Batches of at most BLOCK bytes, or one row, each with its bytes, however large a row group is.
 
     A text that many rows share is stored once, in a dictionary: 100 MB of it in a million rows would be 100 TB of
@@ -81,12 +64,12 @@ def bounded(
     import pyarrow as pa
 
     try:
-        metadata, names = (file := opened(stream)).metadata, file.schema_arrow.names
+        metadata, names = (file := _opened(stream)).metadata, file.schema_arrow.names
         wanted = names if columns is None else [name for name in names if name in columns]
         stored = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
-        file = opened(stream, [name for name in wanted if _is_shared(stored, name)])
+        file = _opened(stream, [name for name in wanted if _is_shared(stored, name)])
         width = max((_bytes_per_row(group, wanted) for group in stored), default=1)
-        for batch in file.iter_batches(max(1, min(MAX_ROWS, BLOCK // width)), row_groups=groups, columns=wanted):
+        for batch in file.iter_batches(max(1, min(MAX_ROWS, BLOCK // width)), columns=wanted):
             yield from _cut(batch)
     except (pa.ArrowException, OSError) as error:
         raise Broken("the Parquet file is damaged") from error

@@ -1,19 +1,24 @@
-"""The parts of a message: text, calls of tools, their results, payloads, reasoning, in every provider's words.
-
-Owns the vocabulary of parts. A part of another shape raises Unreadable. Reasoning is no part of what was said and is
-left out.
-"""
+"""The parts of a message (text, calls of tools, results, payloads, reasoning) in every provider's words. A part of
+another shape raises Unreadable; reasoning is no part of what was said and is left out."""
 
 from __future__ import annotations
 
 import re
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 
-from pipeline.traces.sources.shapes import ODD, decoded, is_followed_by_words, literal, refuse_repr, unreadable
-
-Json = dict[str, Any]
+from pipeline.traces.sources.shapes import (
+    ODD,
+    Json,
+    decoded,
+    is_followed_by_words,
+    list_of,
+    literal,
+    object_of,
+    refuse_repr,
+    unreadable,
+)
 
 # Kinds as they stand in `type` (Google and Bedrock: as a key), with `-` written as `_`.
 TEXTS = frozenset({"text", "input_text", "output_text"})
@@ -37,6 +42,7 @@ _SILENT = frozenset({"reasoningContent", "cachePoint"})
 _PAYLOAD_KEYS = PAYLOADS | {"inlineData", "fileData"}
 _OUTPUTS = ("text", "json", "content", "error-text", "error-json")
 """Kinds of what a tool returned, as Vercel's SDK writes them around it."""
+SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
 _BESIDE = frozenset(
     {"type", "block_type", "content_type", "id", "index", "name", "annotations", "citations", "cache_control"}
     | {"thought_signature", "thoughtSignature", "signature", "logprobs", "extras", "providerOptions", "meta"}
@@ -77,9 +83,8 @@ def is_part(value: Any) -> bool:
         return True
     if not isinstance(value, dict) or "role" in value:
         return False
-    part = cast(Json, value)
-    kind = kind_of(part)
-    if kind:
+    part = object_of(value)
+    if kind := kind_of(part):
         return kind in TEXTS | REASONING | PAYLOADS | {"refusal"} or is_call_kind(kind) or is_result_kind(kind)
     return _is_text(part) or not {*_CALL_KEYS, *_RESULT_KEYS, *_PAYLOAD_KEYS}.isdisjoint(_given(part))
 
@@ -98,8 +103,7 @@ def is_result(value: Json) -> bool:
 
 def is_call(value: Json) -> bool:
     """A call that names itself: a tool's name beside its arguments."""
-    inner = value.get("function")
-    named: Json = cast(Json, inner) if isinstance(inner, dict) else value
+    named = object_of(value["function"]) if isinstance(value.get("function"), dict) else value
     name = named.get("name", named.get("toolName", named.get("tool_name")))
     return isinstance(name, str) and not {"arguments", "args", "input"}.isdisjoint(named)
 
@@ -107,9 +111,8 @@ def is_call(value: Json) -> bool:
 def is_definition(value: Json) -> bool:
     """A tool that was offered: a name beside the schema of its arguments."""
     inner = value.get("function", value.get("toolSpec"))
-    named: Json = cast(Json, inner) if isinstance(inner, dict) else value
-    schemas = {"parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema"}
-    return isinstance(named.get("name"), str) and not is_call(value) and not schemas.isdisjoint(named)
+    named = object_of(inner) if isinstance(inner, dict) else value
+    return isinstance(named.get("name"), str) and not is_call(value) and not named.keys().isdisjoint(SCHEMAS)
 
 
 def kind_of(value: Json) -> str:
@@ -122,11 +125,12 @@ def result_text(value: Any) -> str:
     if value is None or isinstance(value, str):
         blocks = decoded(value) if value and value.startswith('[{"json":') else None
         return _json_blocks(blocks) or value or ""
-    if isinstance(value, dict) and value.get("type") in _OUTPUTS and "value" in value:
-        return result_text(cast(Json, value)["value"])
+    if object_of(value).get("type") in _OUTPUTS and "value" in value:
+        return result_text(value["value"])
     if (inner := _json_blocks(value)) is not None:
         return inner
-    if isinstance(value, list) and value and all(map(_is_plain_part, cast(list[Any], value))):
+    items = [object_of(item) for item in list_of(value) if isinstance(item, dict)]
+    if items and len(items) == len(value) and all(kind_of(i) in TEXTS or i.keys() <= {"text"} for i in items):
         return parts_of(value).text
     return dumped(value)
 
@@ -138,8 +142,8 @@ def dumped(value: Any) -> str:
 
 def _json_blocks(value: Any) -> str | None:
     """The values that Bedrock's blocks `{"json": ...}` hold, as text; None for anything else."""
-    blocks = cast(list[Any], value) if isinstance(value, list) else []
-    values = [cast(Json, block)["json"] for block in blocks if isinstance(block, dict) and block.keys() == {"json"}]
+    blocks = list_of(value)
+    values = [object_of(block)["json"] for block in blocks if object_of(block).keys() == {"json"}]
     return "".join(map(dumped, values)) if values and len(values) == len(blocks) else None
 
 
@@ -147,15 +151,15 @@ def _add(content: Any, message_parts: Parts) -> None:
     if isinstance(content, str):
         _add_text(content, message_parts)
     elif isinstance(content, list):
-        for part in cast(list[Any], content):
+        for part in list_of(content):
             if isinstance(part, str):
                 message_parts.texts.append(part)
             elif isinstance(part, dict):
-                _add_part(cast(Json, part), message_parts)
+                _add_part(object_of(part), message_parts)
             else:
                 raise unreadable(content)
     elif isinstance(content, dict):
-        part = cast(Json, content)
+        part = object_of(content)
         if not kind_of(part) and isinstance(part.get("parts"), list):
             _add(part["parts"], message_parts)
         else:
@@ -175,8 +179,8 @@ def _add_text(text: str, message_parts: Parts) -> None:
     if isinstance(inner, str):
         refuse_repr(bare)
         inner = literal(bare) if python else inner
-    items = cast(list[Any], inner) if isinstance(inner, list) else [inner]
-    typed = isinstance(inner, list) or (isinstance(inner, dict) and kind_of(cast(Json, inner)))
+    items = list_of(inner) or [inner]
+    typed = isinstance(inner, list) or kind_of(object_of(inner))
     if items and typed and all(isinstance(item, dict) and is_part(item) for item in items):
         _add(inner, message_parts)
     elif python or _is_message(inner) or (isinstance(inner, str) and _CUT(bare) and not is_followed_by_words(bare)):
@@ -187,29 +191,25 @@ def _add_text(text: str, message_parts: Parts) -> None:
 
 def _add_text_part(text: str, message_parts: Parts) -> None:
     """An instrumentation writes a block that it does not know as JSON into a part of text; a call so is there twice."""
-    inner = decoded(text.strip()) if ODD(text) else text
-    if isinstance(inner, dict) and inner and inner.keys() <= _SILENT:
+    inner = object_of(decoded(text.strip()) if ODD(text) else text)
+    if inner and inner.keys() <= _SILENT:
         return
-    if isinstance(inner, dict) and kind_of(cast(Json, inner)) and is_part(cast(Json, inner)):
-        if not is_call_kind(kind_of(cast(Json, inner))):
-            _add_part(cast(Json, inner), message_parts)
-        else:
-            message_parts.repeated.append(inner)
-    else:
+    if not (kind_of(inner) and is_part(inner)):
         message_parts.texts.append(text)
+    elif is_call_kind(kind_of(inner)):
+        message_parts.repeated.append(inner)
+    else:
+        _add_part(inner, message_parts)
 
 
 def _is_message(value: Any) -> bool:
     """Whether JSON in a text is an envelope of a message, and not what a message says."""
-    items = cast(list[Any], value) if isinstance(value, list) else [value]
-    return bool(items) and all(
-        isinstance(item, dict)
-        and (
-            not item.keys().isdisjoint(_ENVELOPES)
-            or ("role" in item and not item.keys().isdisjoint(("content", "parts")))
-        )
-        for item in items
-    )
+
+    def is_envelope(item: Json) -> bool:
+        said = "role" in item and not item.keys().isdisjoint(("content", "parts"))
+        return said or not item.keys().isdisjoint(_ENVELOPES)
+
+    return all(is_envelope(object_of(item)) for item in list_of(value) or [value])
 
 
 def _add_part(part: Json, message_parts: Parts) -> None:
@@ -240,8 +240,7 @@ def _add_keyed(part: Json, message_parts: Parts) -> None:
     if not given.isdisjoint(_CALL_KEYS) or is_call(part):
         message_parts.calls.append(part)
     elif key := next((key for key in _RESULT_KEYS if key in given), None):
-        inner = part[key]
-        answer = cast(Json, inner) if isinstance(inner, dict) else {"response": inner}
+        answer = object_of(part[key]) if isinstance(part[key], dict) else {"response": part[key]}
         value = answer.get("response", answer.get("content", answer.get("output")))
         message_parts.results.append((result_text(value), part))
     elif not given.isdisjoint(_PAYLOAD_KEYS):
@@ -258,7 +257,7 @@ def _add_keyed(part: Json, message_parts: Parts) -> None:
 def _text_of(part: Json) -> str:
     value = part.get("text", part.get("content"))
     if isinstance(value, dict):  # OpenAI's assistants: {"value": ..., "annotations": ...}
-        value = cast(Json, value).get("value")
+        value = object_of(value).get("value")
     if value is None:
         return ""
     if not isinstance(value, str):
@@ -271,10 +270,6 @@ def _is_text(part: Json) -> bool:
     if given == {"refusal"}:
         return isinstance(part["refusal"], str)
     return isinstance(part.get("text"), str) and given <= {"text", "thought"}
-
-
-def _is_plain_part(value: Any) -> bool:
-    return isinstance(value, dict) and (kind_of(cast(Json, value)) in TEXTS or (cast(Json, value).keys() <= {"text"}))
 
 
 def _given(part: Json) -> set[str]:

@@ -1,9 +1,5 @@
-"""Reader of a PostgreSQL table of traces: one part a UTC day, through a server-side cursor. Written from the field list
-`traces(id, timestamp, user_id, session_id, input, output, model, latency_ms, token_count, metadata, user_consent)`.
-
-Owns the columns' meaning, the version of a day (count and hash of its rows, made by the server) and going on after a
-restart where it stopped. Refuses to write, and to show a password.
-"""
+"""Reader of a PostgreSQL table of traces: one part a UTC day, through a server-side cursor. After a restart of the
+server a read goes on where it stopped. Written from the field list of `TableRow`."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.langfuse import latency_s, marked, metadata_of, metadata_text, put, seconds
+from pipeline.traces.sources.fields import latency_s, marked, marks_of, metadata_of, metadata_text, put, said, seconds
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
@@ -229,31 +225,22 @@ _decode = msgspec.json.Decoder(TableRow).decode
 
 
 def _trace(row: TableRow, line: int) -> Trace | Rejection:
-    asked, answered = chat.parse(row.input, "user"), chat.parse(row.output, "assistant")
-    moment, latency_ms = utc(row.timestamp), seconds(row.latency_ms)
-    strange = None if answered.failed else asked.unreadable or answered.unreadable
-    if not (asked.messages or answered.messages or answered.failed or strange):
-        return Rejection(line, Reason.NO_CONTENT, str(row.id), moment.date().isoformat())
-    return Trace(
+    latency_ms = seconds(row.latency_ms)
+    trace = Trace(
         trace_id=str(row.id),
         observation_id=str(row.id),
-        timestamp=moment,
+        timestamp=utc(row.timestamp),
         model=row.model or "",
         user_id=None if row.user_id in (None, "") else str(row.user_id),
         session_id=None if row.session_id in (None, "") else str(row.session_id),
-        messages=chat.prompt(asked, answered),
-        completion=chat.completion(answered),
-        tool_calls=chat.tool_calls(answered),
-        tools=chat.tools(asked),
+        messages=[],
+        completion="",
         line=line,
         updated_at=utc_or_none(row.updated_at),
         latency_s=latency_s(row.timestamp, row.end_time, None if latency_ms is None else latency_ms / 1000),
-        level="ERROR" if answered.failed else "DEFAULT",
-        finish_reason=answered.finish_reason,
         metadata=_metadata(row),
-        unreadable=strange,
-        has_payload=asked.has_payload or answered.has_payload,
     )
+    return said(trace, chat.parse(row.input, "user"), chat.parse(row.output, "assistant"))
 
 
 def _metadata(row: TableRow) -> str:
@@ -265,5 +252,4 @@ def _metadata(row: TableRow) -> str:
         fields["user_consent"] = False
     elif row.user_consent is not None:
         fields.setdefault("user_consent", row.user_consent)
-    marks = {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
-    return marked(metadata_text(fields), **marks)
+    return marked(metadata_text(fields), **marks_of(row))

@@ -1,9 +1,5 @@
-"""Reader of a prompt set: every problem is a row that nobody has answered yet.
-
-Owns what stands in such a row where a trace has its call: an id by content, the recipe's day, no model and no user. The
-whole set is one part, for a problem counts once wherever in the set it stands. Refuses to know the set's fields:
-`pipeline.traces.prompt_sets` does.
-"""
+"""Reader of a prompt set: every problem is a row that nobody has answered yet. The whole set is one part, for a problem
+counts once wherever in the set it stands."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What a source is: it lists its parts, and yields the rows of one.
-
-Owns the protocol that every format keeps, and that alone. A source is made anew in each worker from its section of the
-recipe and its address, so it holds no connection between calls.
-"""
+"""What a source is: it lists its parts, and yields the rows of one. A source is made anew in each worker from its
+section of the recipe and its address, so it holds no connection between calls."""
 
 from __future__ import annotations
 
@@ -12,14 +9,29 @@ from datetime import date
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from pipeline.recipe.traces import Traces
+from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
-from pipeline.traces.sources.compression import PartLimits
 
 BLOCK = 16 << 20
 """Decoded bytes of the source after which a block of rows is handed on: what bounds the memory of a worker."""
 MAX_LINE = 16 << 20
 """A longer line is skipped unread and counted as `too_long`."""
+FREE = 64 << 20
+"""Inflated bytes of a part before its ratio counts: a small file of blanks does no harm."""
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
+Holds = Literal["calls", "scores", "attributes"]
+
+
+class Broken(Exception):
+    """A part of the source ends before its end. The text says how, for people."""
+
+    reason = Reason.TRUNCATED_FILE
+
+
+class TooLarge(Broken):
+    """A part of the source inflates beyond its limits: a file to fill a disk or a day with, or no source of traces."""
+
+    reason = Reason.TOO_LARGE
 
 
 class SourcePart(NamedTuple):
@@ -31,8 +43,22 @@ class SourcePart(NamedTuple):
     """Changes whenever the content may have: what the watermark compares. An etag, or size and modification time."""
     size: int
     """Bytes as stored (0 where unknown)."""
-    holds: Literal["calls", "scores", "attributes"] = "calls"
+    holds: Holds = "calls"
     """Scores and attributes of traces are read first, and joined to the calls."""
+
+
+class PartLimits(NamedTuple):
+    """What one part may inflate to: bytes, and bytes for each stored one. `traces.max_part_bytes` and the like."""
+
+    max_bytes: int = 64 << 30
+    max_ratio: int = 200
+
+    def check(self, inflated: int, stored: int) -> None:
+        """Raises TooLarge."""
+        if inflated > self.max_bytes:
+            raise TooLarge(f"the file inflates to over {self.max_bytes} bytes (traces.max_part_bytes)")
+        if inflated > FREE and inflated > self.max_ratio * stored:
+            raise TooLarge(f"the file inflates to over {self.max_ratio} times its size (traces.max_part_ratio)")
 
 
 def limits_of(settings: Traces) -> PartLimits:

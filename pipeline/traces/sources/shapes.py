@@ -1,8 +1,5 @@
-"""The structure behind a text, and the fingerprint of one that nobody knows.
-
-Owns telling plain text from JSON, from the repr of a Python object, and from no text at all. Python is read as literals
-only, up to LITERAL characters. A fingerprint names types and keys, never a value.
-"""
+"""The structure behind a text: JSON, the repr of a Python object (literals only, up to LITERAL characters), plain text;
+and the fingerprint of a structure that nobody knows: its types and keys, never a value."""
 
 from __future__ import annotations
 
@@ -16,6 +13,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 Value = TypeVar("Value")
+Json = dict[str, Any]
 
 LITERAL = 1 << 16
 NOTHING = frozenset({"None", "null", "undefined"})
@@ -51,22 +49,28 @@ def in_order(numbered: Mapping[int, Value], first: int = 0) -> list[Value]:
 
 
 def unreadable(value: Any) -> Unreadable:
-    return Unreadable(fingerprint(value))
+    """With the shape of a value, its types and the names of its keys, in at most _LENGTH characters."""
+    return Unreadable(_shape(value, _DEPTH)[:_LENGTH])
 
 
-def fingerprint(value: Any) -> str:
-    """The shape of a value: its types and the names of its keys, in at most _LENGTH characters."""
-    return _shape(value, _DEPTH)[:_LENGTH]
-
-
-def decoded(text: str) -> Any:
-    """The value of JSON in a string; the string itself when it is plain text."""
-    if text[:1] not in ('"', "{", "["):
-        return text
+def decoded(value: Any) -> Any:
+    """The value of JSON in a string; anything else, and plain text, as it is."""
+    if not isinstance(value, str) or value[:1] not in ('"', "{", "["):
+        return value
     try:
-        return msgspec.json.decode(text)
+        return msgspec.json.decode(value)
     except (msgspec.DecodeError, RecursionError):
-        return text
+        return value
+
+
+def object_of(value: Any) -> Json:
+    """The value, where it is an object; else {}."""
+    return cast(Json, value) if isinstance(value, dict) else {}
+
+
+def list_of(value: Any) -> list[Any]:
+    """The value, where it is a list; else []."""
+    return cast(list[Any], value) if isinstance(value, list) else []
 
 
 def value_of(text: str) -> Any:
@@ -81,13 +85,12 @@ def value_of(text: str) -> Any:
             return msgspec.json.decode(bare)
         except ValueError:  # RecursionError is the caller's: it refuses the row
             pass
-        if bare[0] != '"' and (_BEGINS.match(bare) or _is_literal(bare)) and not is_followed_by_words(bare):
+        if bare[0] != '"' and not is_followed_by_words(bare):
             try:
                 return literal(bare)
             except Unreadable:
-                if bare.startswith('{"') and not _CHAT_KEY.search(bare):
-                    return text  # an answer that should have been JSON
-                raise
+                if _BEGINS.match(bare) and (not bare.startswith('{"') or _CHAT_KEY.search(bare)):
+                    raise
     refuse_repr(bare)
     return text
 
@@ -110,15 +113,6 @@ def literal(text: str) -> Any:
         raise Unreadable("text: a structure that is neither JSON nor a Python literal") from None
 
 
-def _is_literal(text: str) -> bool:
-    """Whether a text is a list of Python's that holds no text, such as [None]."""
-    try:
-        literal(text)
-    except Unreadable:
-        return False
-    return True
-
-
 def is_followed_by_words(text: str) -> bool:
     """Whether a text begins with JSON and goes on in words: a person wrote it."""
     try:
@@ -133,14 +127,11 @@ def _shape(value: Any, depth: int) -> str:
         pairs = list(cast(Mapping[Any, Any], value).items())
         if depth == 0:
             return "{...}"
-        inner = ",".join(f"{_name(key)}:{_shape(each, depth - 1)}" for key, each in pairs[:_KEYS])
+        names = (key if isinstance(key, str) and _KEY.fullmatch(key) else "?" for key, _ in pairs[:_KEYS])
+        inner = ",".join(f"{name}:{_shape(each, depth - 1)}" for name, (_, each) in zip(names, pairs, strict=False))
         return "{" + inner + (",..." if len(pairs) > _KEYS else "") + "}"
     if isinstance(value, (list, tuple)):
         items = cast(list[Any], value)
         shapes = list(dict.fromkeys(_shape(item, max(depth - 1, 0)) for item in items[:_KEYS]))
         return "[" + " | ".join(shapes[:3]) + "]"
     return "null" if value is None else type(value).__name__
-
-
-def _name(key: Any) -> str:
-    return key if isinstance(key, str) and _KEY.fullmatch(key) else "?"

@@ -13,14 +13,13 @@ from pipeline.core.layout import WATERMARK as NAME
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource, Traces
 from pipeline.traces.days import rules_digest
-from pipeline.traces.floor import RowCounts, whole
+from pipeline.traces.floor import RowCounts, likely_kind, whole
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces, Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import Watermark, weak
-from pipeline.traces.wrong_source import likely_kind
 
 from .conftest import Run, govern, observation, score, write
 

@@ -14,9 +14,8 @@ import pytest
 from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
-from pipeline.traces.sources.compression import PartLimits
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import Address, PartLimits
 
 pytestmark = pytest.mark.slow
 

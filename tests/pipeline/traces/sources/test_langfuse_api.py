@@ -215,7 +215,7 @@ def test_a_source_that_cannot_be_reached_is_told(server: Langfuse, uri: str, mes
         with pytest.raises(ValueError, match=message) as refusal:
             ask()
         assert "sk-lf" not in str(refusal.value) and "wrong" not in str(refusal.value)
-    assert "lf-1" not in reader.label and "lf-1" not in repr(reader._access)  # pyright: ignore[reportPrivateUsage]
+    assert "lf-1" not in reader.label and "lf-1" not in repr(reader)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from pipeline.recipe.traces import LangfuseExportSource, Traces
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.rows import Rows, Trace
 from pipeline.traces.sources.langfuse import Observation, add
-from pipeline.traces.sources.langfuse_plain import PlainRow, plain_calls
+from pipeline.traces.sources.langfuse_fast import PlainRow, plain_calls
 from pipeline.traces.sources.lines import LineBatch
 
 from .conftest import observation

@@ -168,15 +168,15 @@ def test_a_server_that_goes_away_breaks_the_day_off(server: str, client: Any, mo
     for number in range(4):
         log_call(client, experiment, number)
     monkeypatch.setattr(mlflow_traces, "PAGE", 2)
-    source = MlflowTraces(server, section("cut"))
-    real = source._pages  # pyright: ignore[reportPrivateUsage]
+    real = type(client).search_traces
 
-    def cut(*arguments: Any) -> Iterator[list[Any]]:
-        yield next(real(*arguments))
-        raise ConnectionError
+    def cut(self: Any, **asked: Any) -> Any:
+        if asked["page_token"]:
+            raise ConnectionError
+        return real(self, **asked)
 
-    monkeypatch.setattr(source, "_pages", cut)
-    rows = read(source)
+    monkeypatch.setattr(type(client), "search_traces", cut)
+    rows = read(MlflowTraces(server, section("cut")))
     assert len(rows.traces) == 2 and reasons(rows)[-1] == "truncated_file:5:2026-01-05"
 
 

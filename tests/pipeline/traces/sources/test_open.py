@@ -1,3 +1,5 @@
+"""The reader of each kind of source, and what all of them keep."""
+
 from __future__ import annotations
 
 import gzip
@@ -16,20 +18,16 @@ from pipeline.recipe.traces import (
     OtelSource,
     PostgresTableSource,
 )
-from pipeline.traces.sources.compression import PartLimits
-from pipeline.traces.sources.embedded import EmbeddedProduction
 from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.langfuse_export import LangfuseExport
-from pipeline.traces.sources.langfuse_ui import LangfuseUi
-from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
+from pipeline.traces.sources.open import EmbeddedProduction, open_source
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.postgres_table import PostgresTable
-from pipeline.traces.sources.protocol import Address
+from pipeline.traces.sources.protocol import Address, PartLimits
 
 from .conftest import observation, read, reasons, write
-from .test_openai_logs import REQUEST, RESPONSE
-from .test_otel import ASKED, request, span
+from .spans import TEXTS, request, span
 
 
 @pytest.mark.parametrize(
@@ -49,10 +47,31 @@ def test_the_recipe_chooses_the_reader(section: Any, uri: str, kind: type) -> No
     assert "secret" not in source.label
 
 
+REAL_TRACES = {
+    "autogen-2025-06-06.json": ("gpt-4o", 41, 3, 0.628, "user: Say 'Hello World!'", "Hello World!", 0),
+    "google-gemini-2025-08-01.json": (
+        "gemini-2.5-flash",
+        6,
+        2055,
+        12.032,
+        "What is Langfuse?",
+        "**Langfuse** is an",
+        2,
+    ),
+    "langgraph-2025-08-22.json": ("gpt-4o-2024-08-06", 108, 51, 1.743, '"Web-Search"', 'The search for "example"', 2),
+    "llamaindex-2025-06-05.json": ("gpt-4o", 13, 81, 2.776, "What is Langfuse?", "Langfuse is a tool", 0),
+    "openai-agents-2025-09-30.json": ("gpt-4.1-2025-04-14", 85, 29, 1.15, "Tokyo is sunny.", "The weather in Tokyo", 2),
+    "openai-assistants-2024-05-29.json": ("gpt-4", 49, 40, None, "`3x + 11 = 14`", "Sure, first subtract 11", 0),
+}
+CALL = {
+    "created": 1767607201,
+    "messages": [{"role": "user", "content": "Hi"}],
+    "choices": [{"message": {"role": "assistant", "content": "Yes"}}],
+}
 GOOD = {
     "langfuse_export": (LangfuseExportSource, "observations_v2/a.jsonl.gz", observation(1)),
-    "openai_logs": (OpenAiLogsSource, "a.jsonl.gz", {"request": REQUEST, "response": RESPONSE}),
-    "otel": (OtelSource, "a.jsonl.gz", request(span({"gen_ai.input.messages": ASKED}))),
+    "openai_logs": (OpenAiLogsSource, "a.jsonl.gz", CALL),
+    "otel": (OtelSource, "a.jsonl.gz", request(span(TEXTS))),
 }
 
 
@@ -102,3 +121,64 @@ def test_files_are_read_from_known_kinds_of_places(uri: str) -> None:
         ValueError, match=r"Files are not read from .*Give traces\.source\.uri a path, or one of file, s3,"
     ):
         Files(uri)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (LangfuseExport, r"observations_v2/"),
+        (LangfuseUi, r"has no JSON files\. Point traces\.source\.uri"),
+        (OpenAiLogs, r"has no JSON lines\. Point traces\.source\.uri"),
+        (Otel, r"has no files of JSON or protobuf\. Point traces\.source\.uri"),
+        (EmbeddedProduction, r"observations_v2/"),
+    ],
+)
+def test_a_missing_source_says_what_to_do(tmp_path: Path, kind: Any, message: str) -> None:
+    for uri, why in ((tmp_path / "nowhere", r"nowhere is not there\."), (tmp_path, message)):
+        with pytest.raises(ValueError, match=rf"{why}.*\.$"):
+            kind(str(uri)).parts()
+
+
+def test_one_file_is_a_source_too(tmp_path: Path) -> None:
+    path = write(tmp_path, "calls.jsonl", [CALL])
+    source = OpenAiLogs(str(path))
+    assert [part.name for part in source.parts()] == ["calls.jsonl"]
+    assert len(read(source).traces) == 1
+
+
+@pytest.mark.shared
+def test_six_real_traces_are_read(shared_data: Path) -> None:
+    source = LangfuseUi(str(shared_data / "langfuse-traces"))
+    seen = 0
+    for part in source.parts():
+        rows = read(source, part)
+        seen += len(rows.traces) + len(rows.rejected)
+        last = max(rows.traces, key=lambda t: t.timestamp)
+        model, tokens_in, tokens_out, latency_s, asked, answered, scores = REAL_TRACES[part.name]
+        assert (last.model, last.input_tokens, last.output_tokens) == (model, tokens_in, tokens_out)
+        assert (last.latency_s, len(rows.scores)) == (latency_s, scores)
+        assert asked in json.dumps(last.messages).replace('\\"', '"')
+        assert last.completion.startswith(answered)
+        assert {r.reason for r in rows.rejected} <= {"not_generation"}
+        assert not [t for t in rows.traces if t.unreadable or "{" in t.completion]
+        # Beside an answer, frameworks log a call of a tool: it has no text, and its arguments are not the answer.
+        assert [bool(t.tool_calls) for t in rows.traces] == [not t.completion for t in rows.traces]
+    assert seen == 23
+
+
+def test_the_export_and_what_was_served_are_one_source(tmp_path: Path) -> None:
+    write(tmp_path, "observations_v2/2026-01-05.jsonl.gz", [observation(1)])
+    assert [trace.trace_id for trace in read(EmbeddedProduction(str(tmp_path))).traces] == ["t1"]
+    write(tmp_path, "served/arithmetic/2026-01-06-1.jsonl", [request(span(TEXTS))])
+    source = EmbeddedProduction(str(tmp_path))
+    names = [part.name for part in source.parts()]
+    assert names == ["observations_v2/2026-01-05.jsonl.gz", "served/arithmetic/2026-01-06-1.jsonl"]
+    rows = read(source)
+    assert rows.rejected == []
+    assert [trace.trace_id for trace in rows.traces] == ["t1", "5b8efff798038103d269b633813fc60c"]
+
+
+def test_mirrored_answers_are_no_part_of_it(tmp_path: Path) -> None:
+    write(tmp_path, "observations_v2/2026-01-05.jsonl.gz", [observation(1)])
+    write(tmp_path, "mirrored/arithmetic/2026-01-06-1.jsonl", [request(span(TEXTS))])
+    assert len(EmbeddedProduction(str(tmp_path)).parts()) == 1

@@ -1,9 +1,5 @@
-"""The usual rows of a Langfuse export, decoded by type into columns: the hot loop of the traces stage.
-
-A usual row is a model call with plain text or chat messages as input, plain text or one plain message as output, an
-object as metadata and times in UTC. `langfuse.trace_of` reads every other row, and reads the usual ones to the same
-values (a test draws every field).
-"""
+"""The usual rows of a Langfuse export, decoded by type into columns: a model call with plain text or chat messages as
+input, one plain text or message as output, an object as metadata and times in UTC. Others are left to `langfuse`."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ import pyarrow as pa
 
 from pipeline.traces.arrow import pc
 from pipeline.traces.rows import ColumnarTraces, PlainMessage, Trace
-from pipeline.traces.sources.langfuse import MOST, marked, marks_of
+from pipeline.traces.sources.fields import MOST, marked, marks_of
 from pipeline.traces.sources.lines import LineBatch
 from pipeline.traces.sources.shapes import ODD
 
@@ -61,9 +57,7 @@ class PlainRow(msgspec.Struct, gc=False):
     latency: float | None = None
 
 
-AS_IT_IS = {"trace_id": "trace_id", "observation_id": "id", "timestamp": "start_time", "updated_at": "updated_at"} | {
-    "name": "name"
-}
+AS_IT_IS = {"observation_id": "id", "timestamp": "start_time", **{n: n for n in ("trace_id", "updated_at", "name")}}
 OR_EMPTY = {"model": ("provided_model_name", ""), "level": ("level", "DEFAULT"), "error": ("status_message", None)} | {
     name: (name, None) for name in ("user_id", "session_id")
 }

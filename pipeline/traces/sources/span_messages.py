@@ -1,0 +1,251 @@
+"""Messages of a span, as OpenTelemetry's GenAI conventions have had them (lists of parts, events, one value, numbered),
+and as OpenInference, Vercel's AI SDK and Langfuse's SDKs write them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pipeline.traces.sources import chat, choices
+from pipeline.traces.sources.calls import normal_tools
+from pipeline.traces.sources.otlp import SpanEvent, attributes
+from pipeline.traces.sources.shapes import Json, Unreadable, decoded, in_order, list_of, literal, object_of
+
+_TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")
+_EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
+_KEPT_BY_PROVIDER = ("resp_", "conv_")
+"""Beginnings of OpenAI's ids: the request continues what the provider has, and holds its end alone."""
+Attributes = Mapping[str, Any]
+
+
+def is_message_event(name: str) -> bool:
+    """Whether an event is a message of a call, or a choice."""
+    return name == "gen_ai.choice" or _EVENT.fullmatch(name) is not None
+
+
+def asked(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
+    """The input of a call. `span`: the span's attributes."""
+    try:
+        return _asked(span, events)
+    except Unreadable as odd:
+        return chat.Chat([], unreadable=f"input: {odd}")
+
+
+def answered(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
+    """The output of a call: its first choice, the one that was served."""
+    try:
+        return _answered(span, events)
+    except Unreadable as odd:
+        return chat.Chat([], unreadable=f"output: {odd}")
+
+
+def _asked(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
+    if (recorded := span.get("langfuse.observation.input")) is not None:
+        return chat.parse(recorded, "user")
+    messages, _ = _conversation(_events(span, events))
+    value = span.get("gen_ai.input.messages", span.get("gen_ai.prompt"))
+    value = value or messages or _numbered(span, "prompt")
+    parsed = chat.parse(value, "user") if value else _openinference_asked(span)
+    if rules := decoded(span.get("gen_ai.system_instructions")):
+        instructions = chat.parse({"role": "system", "parts": rules if isinstance(rules, list) else [rules]}, "system")
+        texts = [message["content"] for message in parsed.messages if message["role"] == "system"]
+        # openlit writes the instructions twice: they are among the messages too.
+        if not texts or "".join(texts) != "".join(message["content"] for message in instructions.messages):
+            parsed = chat.joined(instructions, parsed)
+    if str(span.get("gen_ai.conversation.id", "")).startswith(_KEPT_BY_PROVIDER):
+        parsed = chat.Chat([], unreadable="input: a conversation that the provider keeps")
+    if chat.torn(parsed):
+        parsed = chat.Chat([], unreadable="input: a tool's result without its call")
+    parsed.tools += _tools(span)
+    return parsed
+
+
+def _answered(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
+    if (recorded := span.get("langfuse.observation.output")) is not None:
+        return choices.of_output(recorded)
+    _, answers = _conversation(_events(span, events))
+    value = decoded(span.get("gen_ai.output.messages", span.get("gen_ai.completion")))
+    value = value or answers or _numbered(span, "completion")
+    if not value:
+        return _openinference_answered(span)
+    if not isinstance(value, list):
+        return chat.parse(value, "assistant")
+    messages = list_of(value)
+    only = object_of(messages[0]) if len(messages) == 1 else {}
+    # litellm leaves the calls out of the only message, and numbers them beside it.
+    calls = _by_number(span, r"gen_ai\.completion\.(\d+)\.function_call\.(name|arguments)")
+    if calls and only and not only.get("tool_calls") and "tool_call" not in str(only.get("parts")):
+        messages = [{**only, "tool_calls": [calls[n] for n in sorted(calls)]}]
+    return choices.served(messages)
+
+
+def lacks_tools(span: Attributes) -> bool:
+    """Whether tools are called and not all of them are defined: a record of a log or an agent's span may do that."""
+    texts = (str(span.get(key, "")) for key in ("gen_ai.input.messages", "gen_ai.output.messages"))
+    if not any("tool_call" in text for text in texts):
+        return False
+    functions = [tool["function"] for tool in _tools(span) if isinstance(tool.get("function"), dict)]
+    return not functions or any("parameters" not in function for function in functions)
+
+
+def _by_number(fields: Attributes, pattern: str) -> dict[int, Json]:
+    """Values by a number in the names of their fields. `pattern` has two groups: the number and the rest of a name."""
+    numbered: dict[int, Json] = {}
+    for key, value in fields.items():
+        if match := re.fullmatch(pattern, key):
+            numbered.setdefault(int(match[1]), {})[match[2] or ""] = value
+    return numbered
+
+
+def _conversation(events: list[tuple[str, Json]]) -> tuple[list[Json], list[Json]]:
+    """Messages and answers. Where no event is a choice, the assistant's last messages are the answer."""
+    messages = [_event_message(role[1], event) for name, event in events if (role := _EVENT.fullmatch(name))]
+    answers = [_event_message("assistant", event) for name, event in events if name == "gen_ai.choice"]
+    if answers:
+        return messages, answers
+    last = max((n for n, message in enumerate(messages, 1) if message["role"] != "assistant"), default=0)
+    return messages[:last], messages[last:]
+
+
+def _tools(span: Attributes) -> list[Json]:
+    """The tools that were offered: one attribute, or numbered fields of functions."""
+    functions = _by_number(span, r"llm\.request\.functions\.(\d+)\.(name|description|parameters|input_schema)")
+    listed = next((span[key] for key in _TOOLS if span.get(key)), None)
+    return normal_tools(listed) + normal_tools([functions[n] for n in sorted(functions)])
+
+
+def _events(span: Attributes, events: Iterable[SpanEvent]) -> list[tuple[str, Json]]:
+    """Name and fields of each event: of the span, or of a list that one attribute holds."""
+    held = [object_of(each) for each in list_of(decoded(span.get("events"))) if isinstance(each, dict)]
+    attribute_events = [(str(each.get("event.name")), each) for each in held]
+    return [*attribute_events, *((event.name, attributes(event.attributes)) for event in events)]
+
+
+def _event_message(role: str, event: Json) -> Json:
+    """A message that is an event of its own: its fields are attributes, or JSON in one of them."""
+    inner = decoded(event.get("gen_ai.event.content", event.get("message")))
+    body = {**event, **object_of(inner)}
+    nested = decoded(body.get("message"))
+    body |= object_of(nested)
+    lists = (each for each, kinds in ((inner, (str, list)), (nested, list)) if isinstance(each, kinds))
+    content: Any = next(lists, body.get("content"))
+    kept = {k: decoded(body[k]) for k in ("tool_calls", "finish_reason", "tool_call_id", "name") if k in body}
+    if role == "tool" and "id" in body:
+        kept.setdefault("tool_call_id", body["id"])
+    return {"role": body.get("role") or role, "content": content, **kept}
+
+
+def _numbered(span: Attributes, side: str) -> list[Json]:
+    """`gen_ai.prompt.0.role` and the like."""
+    messages: list[Json] = []
+    for fields in in_order(_by_number(span, rf"gen_ai\.{side}\.(\d+)\.(.+)")):
+        calls = _by_number(fields, r"tool_calls\.(\d+)\.(.+)")
+        own = {key: value for key, value in fields.items() if not re.fullmatch(r"tool_calls\.\d+\..+", key)}
+        role = "user" if side == "prompt" else "assistant"
+        messages.append({"role": role, "content": "", **own, **({"tool_calls": in_order(calls)} if calls else {})})
+    return messages
+
+
+def _openinference_asked(span: Attributes) -> chat.Chat:
+    messages = _openinference_messages(span, "input")
+    content: Any = messages or span.get("llm.prompts.0.prompt.text")
+    content = content or span.get("ai.prompt.messages", span.get("ai.prompt"))
+    parsed = chat.parse(content or span.get("input.value"), "user")
+    if messages and chat.torn(parsed):
+        parsed = chat.Chat([], unreadable="input: a message of llm.input_messages is missing")
+    parsed.tools += _openinference_tools(span)
+    return parsed
+
+
+def _openinference_answered(span: Attributes) -> chat.Chat:
+    """Where the provider's response is there too it decides: of several choices, of a refusal, and of parts that an
+    instrumentation has not told from reasoning."""
+    messages = _openinference_messages(span, "output")
+    response = _response(span, whole=not messages)
+    if messages:
+        parsed = choices.served(list(messages))
+        differs = chat.completion(parsed) != chat.completion(response)
+        return response if chat.has_answer(response) and differs and not response.unreadable else parsed
+    text, calls = span.get("ai.response.text"), span.get("ai.response.toolCalls")
+    if text or calls:
+        return chat.parse({"text": text or "", "toolCalls": calls}, "assistant")
+    answer = span.get("ai.response.object")
+    return response if answer is None else chat.parse(answer, "assistant")
+
+
+def answered_in_metadata(metadata: Any) -> chat.Chat:
+    """The output of a call in the attributes of the span that Langfuse made an observation of. Raises Unreadable."""
+    return _openinference_answered(object_of(decoded(object_of(decoded(metadata)).get("attributes"))))
+
+
+def _response(span: Attributes, whole: bool) -> chat.Chat:
+    """The response as it came. Without `whole` it has to be a structure: a text is what some object prints."""
+    value = span.get("output.value")
+    inner = decoded(value)
+    is_structure = isinstance(inner, dict | list)
+    as_json = is_structure and "json" in str(span.get("output.mime_type", ""))
+    if not whole and not is_structure:
+        return chat.Chat([])
+    return choices.of_output(inner if as_json or not whole else value)
+
+
+def _openinference_messages(span: Attributes, side: str) -> list[Json]:
+    """`llm.input_messages.0.message.role` and the like, or the list of messages with such keys."""
+    prefix = f"llm.{side}_messages"
+    listed = enumerate(list_of(decoded(span.get(prefix))))
+    messages = {n: object_of(item) for n, item in listed if isinstance(item, dict)}
+    for n, fields in _by_number(span, rf"{re.escape(prefix)}\.(\d+)(?:\.(.*))?").items():
+        messages[n] = {**messages.get(n, {}), **fields}
+    # Of OpenAI's responses the instructions are number 0, whether there are any or not.
+    first = 1 if side == "input" and messages and 0 not in messages else 0
+    return [_openinference_message(each, side) for each in in_order(messages, first)]
+
+
+def _openinference_message(fields: Json, side: str) -> Json:
+    fields = {key.removeprefix("message."): value for key, value in fields.items()}
+    calls = _by_number(fields, _CALL)
+    parts = _by_number(fields, _PART)
+    for call in calls.values():
+        call.update({"name": _unquoted(call["name"])} if "name" in call else {})
+    results: list[Json] = []
+    message: Json = {"role": "user" if side == "input" else "assistant"}
+    for key, value in fields.items():
+        if key.startswith("function."):  # AutoGen's results of tools, of one message several
+            result = decoded(value)
+            results += [{"type": "tool_result", **object_of(result)}] if isinstance(result, dict) else []
+        elif not re.fullmatch(f"{_CALL}|{_PART}", key):
+            message[key] = value
+    if parts or results:
+        message["content"] = in_order(parts) if parts else results
+    if calls:
+        message["tool_calls"] = in_order(calls)
+    return message
+
+
+_CALL = r"tool_calls\.(\d+)\.tool_call\.(?:function\.)?(.+)"
+_PART = r"contents\.(\d+)\.message_content\.(.+)"
+
+
+def _openinference_tools(span: Attributes) -> list[Json]:
+    """`llm.tools.0.tool.json_schema` and the like, or the list of them; `ai.prompt.tools`; else the request's."""
+    numbered = [(key, value) for key, value in span.items() if key.startswith("llm.tools.")]
+    schemas = [value for key, value in sorted(numbered) if key.endswith(".tool.json_schema")]
+    listed = [_unquoted(tool) for tool in list_of(decoded(span.get("llm.tools")))]
+    offered = normal_tools([*schemas, *listed, *list_of(decoded(span.get("ai.prompt.tools")))])
+    requested = object_of(decoded(span.get("llm.invocation_parameters"))).get("tools")
+    return offered or normal_tools(list_of(decoded(requested)))
+
+
+def _unquoted(value: Any) -> Any:
+    """Texts as they were before Python printed them: OpenInference's `crewai` writes names and schemas so."""
+    if isinstance(value, dict):
+        return {key: _unquoted(inner) for key, inner in object_of(value).items()}
+    if isinstance(value, list):
+        return [_unquoted(inner) for inner in list_of(value)]
+    if not isinstance(value, str) or (value[:1], value[-1:]) not in (("'", "'"), ("{", "}"), ("[", "]")):
+        return value
+    try:
+        return literal(value)
+    except Unreadable:
+        return value

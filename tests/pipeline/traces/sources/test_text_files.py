@@ -1,0 +1,209 @@
+"""Lines, elements of an array and rows of CSV: all of them, with their numbers, in bounded memory."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.traces.records import Reason
+from pipeline.traces.sources import lines
+from pipeline.traces.sources.files import CHUNK
+from pipeline.traces.sources.langfuse_export import LangfuseExport
+from pipeline.traces.sources.lines import blocks, csv_records, elements
+from pipeline.traces.sources.protocol import Broken
+
+from .conftest import observation, read, reasons, score, write
+
+TEXT = st.text(st.sampled_from('a"\\[]{},\n é'), max_size=6)
+ROW = st.dictionaries(TEXT, TEXT | st.integers() | st.lists(TEXT | st.dictionaries(TEXT, TEXT), max_size=2), max_size=3)
+
+
+def cut(content: bytes, size: int) -> Iterator[bytes]:
+    return (content[at : at + size] for at in range(0, len(content), size))
+
+
+@given(st.lists(st.binary(max_size=9).map(lambda b: b.replace(b"x", b"\n"))), st.integers(1, 30))
+def test_lines_keep_their_numbers_across_chunks_and_blocks(chunks: list[bytes], size: int) -> None:
+    matches = [line for block in blocks(iter(chunks), size) for line in block.lines()]
+    wanted = enumerate(b"".join(chunks).split(b"\n"), 1)
+    assert matches == [(n, line) for n, line in wanted if line and not line.isspace()]
+
+
+def test_a_line_that_is_too_long_is_counted_and_never_held() -> None:
+    held = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal held
+        yield b"first\n"
+        for _ in range(300):
+            yield b"x" * CHUNK
+            held = max(held, sum(map(len, reader.gi_frame.f_locals["pieces"].gi_frame.f_locals["pieces"])))
+        yield b"y\nlast\n"
+        yield b"z" * CHUNK
+        yield b"z" * CHUNK + b"z"
+
+    reader: Any = blocks(endless(), max_line=2 * CHUNK)
+    result = list(reader)
+    assert held == 2 * CHUNK
+    assert [line for block in result for line in block.lines()] == [(1, b"first"), (3, b"last")]
+    refused = [(r.line, r.reason) for block in result for r in block.rejected]
+    assert refused == [(2, Reason.TOO_LONG), (4, Reason.TOO_LONG)]
+
+
+def test_a_line_at_the_limit_is_read() -> None:
+    for length, fits in ((CHUNK, True), (CHUNK + 1, False)):
+        text = b"x" * length
+        result = list(blocks(iter([text[:10], text[10:], b"\n"]), max_line=CHUNK))
+        assert [line for block in result for line in block.lines()] == ([(1, text)] if fits else [])
+        assert sum(len(block.rejected) for block in result) == (not fits)
+
+
+@pytest.mark.parametrize(("begin", "array", "whole"), [(b"one\ntw", False, [(1, b"one")]), (b"[", True, [])])
+def test_what_breaks_off_gives_its_whole_rows_and_one_count(begin: bytes, array: bool, whole: list[Any]) -> None:
+    def breaks() -> Iterator[bytes]:
+        yield begin
+        raise Broken("it broke")
+
+    (block,) = blocks(breaks(), array=array)
+    assert list(block.lines()) == whole
+    line = len(whole) + 1
+    assert [(r.line, r.reason, r.detail) for r in block.rejected] == [(line, Reason.TRUNCATED_FILE, "it broke")]
+    assert lines.refusal(3, RecursionError()).reason == Reason.MALFORMED
+
+
+@given(st.lists(ROW, max_size=5), st.integers(1, 40), st.sampled_from([None, 2]), st.booleans())
+def test_elements_are_those_of_the_array(rows: list[Any], size: int, indent: int | None, mark: bool) -> None:
+    text = b"\xef\xbb\xbf" * mark + b" \n" + json.dumps(rows, indent=indent).encode() + b"\n"
+    matches = [line for block in blocks(cut(text, size), size, array=True) for line in block.lines()]
+    assert [(n, json.loads(element)) for n, element in matches] == list(enumerate(rows, 1))
+
+
+@pytest.mark.slow
+def test_an_element_that_is_too_long_is_counted_and_never_held() -> None:
+    held = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal held
+        yield b'[{"a": 1}, {"a": ["'
+        for _ in range(50):
+            yield b"x" * (CHUNK - 1) + b"\\"
+            held = max(held, len(reader.gi_frame.f_locals["held"]))
+        yield b'"", "y]}"], "b": {}}, {"a": 3}]'
+
+    reader: Any = elements(endless(), 2 * CHUNK)
+    assert [result and json.loads(result) for result in reader] == [{"a": 1}, None, {"a": 3}]
+    assert held <= 3 * CHUNK + 20
+    text = b'[{"a": 1}, {"a": "' + b"x" * 3 * CHUNK + b'"}, {"a": 3}]'
+    result = list(blocks(cut(text, CHUNK), max_line=2 * CHUNK, array=True))
+    assert [n for block in result for n, _ in block.lines()] == [1, 3]
+    assert [(r.line, r.reason) for block in result for r in block.rejected] == [(2, "too_long")]
+
+
+@pytest.mark.parametrize("name", ["observations_v2/2026-01-05.json", "observations_v2/2026-01-05.json.gz"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_export_that_is_one_array_is_read(tmp_path: Path, name: str, indent: int | None) -> None:
+    rows = [observation(n) for n in range(1, 4)]
+    write(tmp_path, name, [json.dumps([*rows, 3, "x,y", None], indent=indent)])
+    result = read(LangfuseExport(str(tmp_path)))
+    assert [(t.line, t.completion) for t in result.traces] == [(1, "2"), (2, "3"), (3, "4")]
+    assert reasons(result) == ["schema:4:None"]  # what stands between elements is one row, whatever it is
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_array_that_breaks_off_is_counted(tmp_path: Path, zipped: bool) -> None:
+    text = json.dumps([observation(n) for n in range(1, 200)]).encode()
+    path = write(tmp_path, "observations_v2/2026-01-05.json", [])
+    path.write_bytes(gzip.compress(text)[:2000] if zipped else text[: len(text) // 2])
+    result = read(LangfuseExport(str(tmp_path)))
+    assert 0 < len(result.traces) < 199
+    assert reasons(result) == [f"truncated_file:{len(result.traces) + 1}:None"]
+
+
+def test_rows_in_latin_1_are_counted(tmp_path: Path) -> None:
+    rows = [json.dumps(observation(n, output="café"[: n + 2]), ensure_ascii=False) for n in (1, 2, 1)]
+    for name, text in {"a.jsonl": "\n".join(rows), "b.json": f"[{','.join(rows)}]"}.items():
+        write(tmp_path, f"observations_v2/{name}", []).write_bytes(text.encode("latin-1"))
+    result = read(LangfuseExport(str(tmp_path)))
+    assert (reasons(result), len(result.traces)) == (["malformed:2:None", "malformed:2:None"], 4)
+
+
+def csv_of(rows: list[dict[str, Any]], **form: Any) -> bytes:
+    """The rows as a Langfuse export writes them: texts as they are, other values as JSON."""
+    stream = io.StringIO(newline="")
+    writer = csv.DictWriter(stream, list(rows[0]), **form)
+    writer.writeheader()
+    plain = [{k: v if isinstance(v, str) else json.dumps(v) for k, v in row.items() if v is not None} for row in rows]
+    writer.writerows(plain)
+    return stream.getvalue().encode()
+
+
+def place(export: Path, name: str, content: bytes) -> None:
+    path = export / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+@pytest.mark.parametrize("form", [{}, {"quoting": csv.QUOTE_ALL}, {"lineterminator": "\n"}])
+def test_csv_gives_the_rows_that_json_gives(export: Path, tmp_path: Path, name: str, form: dict[str, Any]) -> None:
+    odd = 'He said "1,\n2\r\n\n3", or: \u2028 \u00e9'
+    rows = [observation(n, usage_details={"input": 7}, level=None, tags=["desk"]) for n in (1, 2)]
+    rows.append(observation(3, usage_details=None, input=odd, output=odd, level=None, tags=[]))
+    write(export, "observations_v2/a.jsonl", rows)
+    place(tmp_path / "csv", f"observations_v2/{name}", csv_of(rows, **form))
+    place(tmp_path / "csv", "scores/a.csv", csv_of([score(1, 1, 0.5)]))
+    result, wanted = read(LangfuseExport(str(tmp_path / "csv"))), read(LangfuseExport(str(export)))
+    for trace in [*result.traces, *wanted.traces]:
+        trace.metadata = json.loads(trace.metadata)
+    assert (result.traces, result.rejected) == (wanted.traces, [])
+    assert [each.value for each in result.scores] == [0.5]
+
+
+GOOD = csv_of([observation(1)])
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "counted"),
+    [
+        (
+            GOOD + b"a,b\n" + b'\xff\n"x"y\n' + GOOD.split(b"\n", 1)[1],
+            [1, 5],
+            ["malformed:2:None", "malformed:3:None", "malformed:4:None"],
+        ),
+        (csv_of([observation(1), observation(2)], quoting=csv.QUOTE_ALL)[:-10], [1], ["truncated_file:2:None"]),
+        (GOOD.replace(b"name", "gr\u00f6\u00dfe".encode("latin-1"), 1), [], ["malformed:1:None"]),
+    ],
+    ids=["other fields", "breaks off in a text", "header in latin-1"],
+)
+def test_csv_that_does_not_fit_is_counted(export: Path, content: bytes, lines: list[int], counted: list[str]) -> None:
+    place(export, "observations_v2/a.csv", content)
+    rows = read(LangfuseExport(str(export)))
+    assert ([trace.line for trace in rows.traces], reasons(rows)) == (lines, counted)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_row_over_the_limit_is_skipped(size: int) -> None:
+    content = b'a,b\n1,2\n"' + b"x\n" * 50 + b'",y\n3,4\n' + b"z" * 60
+    batches = list(csv_records(cut(content, size), max_row=40))
+    assert [row for batch in batches for row in batch.records] == [(1, {"a": "1", "b": "2"}), (3, {"a": "3", "b": "4"})]
+    assert [each.reason for batch in batches for each in batch.rejected] == [Reason.TOO_LONG] * 2
+
+
+FIELDS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r"), min_size=1)
+
+
+@given(st.lists(st.lists(FIELDS, min_size=2, max_size=2)), st.integers(1, 50))
+def test_what_was_written_is_read_in_any_pieces(rows: list[list[str]], size: int) -> None:
+    stream = io.StringIO(newline="")
+    csv.writer(stream, lineterminator="\n").writerows([["a", "b"], *rows])
+    result = [row for batch in csv_records(cut(stream.getvalue().encode(), size)) for _, row in batch.records]
+    assert result == [{"a": first, "b": second} for first, second in rows]
