@@ -16,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.core.conversation import conversation
-from pipeline.core.storage import Record
 from pipeline.recipe.traces import Traces
 from pipeline.traces.attributes import STAGED, AttributeTable, index_attributes, write_attributes
 from pipeline.traces.batch import BatchBuilder
@@ -31,36 +30,34 @@ SAID_PARTS = 8
 """Newest parts of scores, and of attributes, that are read with the sample."""
 
 
-class SourceSample(Record):
-    """What the newest rows of a source are like."""
+class SourceSample(msgspec.Struct):
+    """What the newest rows of a source are like. Counts by name have the most frequent first."""
 
     source: str
     parts: int
     """Of the whole source."""
-    read: tuple[str, ...]
+    read: list[str] = []
     """Names of the parts that the rows are from, the newest first."""
-    rows: int
-    admitted: int
-    rejected: dict[str, int]
-    """By reason, the most frequent first."""
-    details: dict[str, str]
+    rows: int = 0
+    admitted: int = 0
+    rejected: dict[str, int] = {}
+    details: dict[str, str] = {}
     """What a person is told of the first row of a reason."""
-    consented: int
+    consented: int = 0
     """Rows whose consent key says yes."""
-    metadata_keys: dict[str, int]
-    """Rows with that key, the most frequent first."""
-    references: int
+    metadata_keys: dict[str, int] = {}
+    references: int = 0
     """Admitted rows with an expected answer."""
-    feedback: int
+    feedback: int = 0
     """Rows with a score that is feedback."""
-    scores: tuple[ScoreCount, ...]
-    """The scores of the parts that were read, the most frequent names first."""
-    scored_wrongly: str
+    scores: tuple[ScoreCount, ...] = ()
+    """The scores of the parts that were read."""
+    scored_wrongly: str = ""
     """Why the stage would refuse them; "" where it would not."""
-    models: dict[str, int]
-    takes: dict[str, int]
+    models: dict[str, int] = {}
+    takes: dict[str, int] = {}
     """Admitted rows by what they take of a chat template beside a single question (pipeline/core/chat_template.py)."""
-    longest_prompt: list[dict[str, str]]
+    longest_prompt: list[dict[str, str]] = []
     """Of the admitted rows, by characters; for counting its tokens."""
 
 
@@ -69,11 +66,8 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
     source = open_source(address)
     parts = source.parts()
     newest = sorted(parts, key=lambda part: (named_day(part.name) or "", part.name), reverse=True)
-    rejected, keys, models = Counter[str](), Counter[str](), Counter[str]()
-    rows = admitted = consented = references = 0
-    takes, details = Counter[str](), dict[str, str]()
-    longest: list[dict[str, str]] = []
-    read: list[str] = []
+    sample = SourceSample(source.label, len(parts))
+    rejected, keys, models, takes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     meanings, scores, scored, looked_at = Meanings(settings.scores), ScoreCounts(), set[str](), list[str]()
 
     def note(block: Rows) -> None:
@@ -89,13 +83,13 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
     with tempfile.TemporaryDirectory(prefix="sample-") as folder:
         attached = _attributes(source, newest, Path(folder))
         for part in [part for part in newest if part.holds == "calls"]:
-            if rows >= limit:
+            if sample.rows >= limit:
                 break
-            read.append(part.name)
+            sample.read.append(part.name)
             batcher = BatchBuilder(settings, part.name)
             for block in source.rows(part, hashlib.sha256()):
                 note(block)
-                traces, refused = _first(block, limit - rows)
+                traces, refused = _first(block, limit - sample.rows)
                 if attached is not None:
                     attached.join(traces)
                 batch, unfit = batcher.batch(traces)
@@ -103,39 +97,25 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
                 rejected.update(str(reason) for reason in reasons if reason is not None)
                 for each in chain(refused, unfit):
                     rejected[str(each.reason)] += 1
-                    details.setdefault(str(each.reason), each.detail)
-                rows += len(reasons) + len(refused) + len(unfit)
-                admitted += reasons.count(None)
-                consented += sum(checked["consent"].to_pylist())
+                    sample.details.setdefault(str(each.reason), each.detail)
+                sample.rows += len(reasons) + len(refused) + len(unfit)
+                sample.admitted += reasons.count(None)
+                sample.consented += sum(checked["consent"].to_pylist())
                 models.update(trace.model for trace in traces)
                 looked_at += [trace.trace_id for trace in traces]
                 keys.update(key for trace in traces for key in _keys(trace))
                 passed = checked.filter(pa.array([reason is None for reason in reasons], pa.bool_()))
-                references += passed.num_rows - passed["reference"].null_count
+                sample.references += passed.num_rows - passed["reference"].null_count
                 for row in passed.select(["messages", "completion", "tool_calls", "tools"]).to_pylist():
-                    messages = conversation(row)
                     takes.update(kinds_of_row(row))
-                    longest = max(longest, messages, key=_length)
-                if rows >= limit:
+                    sample.longest_prompt = max(sample.longest_prompt, conversation(row), key=_length)
+                if sample.rows >= limit:
                     break
-    return SourceSample(
-        source=source.label,
-        parts=len(parts),
-        read=tuple(read),
-        rows=rows,
-        admitted=admitted,
-        rejected=dict(rejected.most_common()),
-        details=details,
-        consented=consented,
-        metadata_keys=dict(keys.most_common()),
-        references=references,
-        feedback=sum(trace_id in scored for trace_id in looked_at),
-        scores=tuple(scores.all()),
-        scored_wrongly=scores.outside(),
-        models=dict(models.most_common()),
-        takes=dict(takes),
-        longest_prompt=longest,
-    )
+    sample.rejected, sample.metadata_keys = dict(rejected.most_common()), dict(keys.most_common())
+    sample.models, sample.takes = dict(models.most_common()), dict(takes)
+    sample.feedback = sum(trace_id in scored for trace_id in looked_at)
+    sample.scores, sample.scored_wrongly = tuple(scores.all()), scores.outside()
+    return sample
 
 
 def _first(block: Rows, most: int) -> tuple[list[Trace], list[Rejection]]:

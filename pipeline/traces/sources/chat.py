@@ -1,17 +1,5 @@
-"""Messages out of a logged value, for every source. A shape that is not known is `unreadable`, never text.
-
-| family | where the text is |
-|---|---|
-| OpenAI chat | `messages`, `choices[0].message`: `content`, `refusal`, `tool_calls`; a filtered choice is an error |
-| OpenAI responses | `input`, `output`: items `message`, `reasoning`, `*_call`, `*_call_output`; `instructions` |
-| OpenAI and Anthropic completions | `prompt`, `choices[0].text`, `completion` |
-| Anthropic, Bedrock | `system`, `content` parts `tool_use`, `toolUse`, ...; `output.message` |
-| OpenTelemetry GenAI | `role` and `parts`: `{"type": "text", "content": ...}`, `tool_call`, `tool_call_response` |
-| Google | `contents[].parts[]`, role `model`, `config.system_instruction`, `candidates[0].content` |
-| LangChain, LangGraph | `type: human`, `kwargs`, `data`, `additional_kwargs`, `generations`; roles named as tools |
-| LlamaIndex, Vercel, LiveKit | `args`, `blocks`; `text` and `toolCalls`; `items` |
-| any of them as text | JSON, or a Python literal, in a string |
-"""
+"""Messages out of a logged value, for every source; of an output that holds several, the one answer that was served. A
+shape that is not known is `unreadable`, never text."""
 
 from __future__ import annotations
 
@@ -72,7 +60,7 @@ def parse(value: Any, role: str) -> Chat:
     reader = _Reader()
     try:
         turns = reader.messages(value, role)
-        reader.chat.messages = [settled(turn) for turn in turns]
+        reader.chat.messages = [_settled(turn) for turn in turns]
     except Unreadable as odd:
         return Chat([], unreadable=f"{'output' if role == 'assistant' else 'input'}: {odd}")
     return reader.chat
@@ -136,10 +124,64 @@ def joined(first: Chat, second: Chat) -> Chat:
     )
 
 
-def settled(turn: Turn) -> Message:
-    """The turn as the table has it, its calls as text."""
+def _settled(turn: Turn) -> Message:
     calls: Any = turn.pop("tool_calls", None)
     return {**turn, "tool_calls": dumped(normal_calls(calls))} if calls else turn
+
+
+def of_output(value: Any) -> Chat:
+    """An output whose several messages, if it has them, are choices or pieces."""
+    items = list_of(decoded(value))
+    if len(items) > 1 and all(object_of(item).get("role") == "assistant" for item in items):
+        return served(items)
+    return parse(value, "assistant")
+
+
+def served(messages: list[Any]) -> Chat:
+    """The one answer that the messages of an output hold: the first choice, or all where they are pieces of a turn.
+
+    Each choice says why it ended; pieces of one turn do not, and at most one of them is a text, unless they are the
+    chunks of a stream. Anything else that has several answers is unreadable, for nobody can tell which was served.
+    """
+    plain = [message for message in messages if isinstance(message, dict) and "type" not in message]
+    if len(messages) < 2 or len(plain) < len(messages) or any("role" not in message for message in plain):
+        return parse(messages, "assistant")
+    if all(message.get("finish_reason") == "" for message in plain[:-1]) and plain[-1].get("finish_reason"):
+        return _streamed(messages)
+    first = parse(messages[:1], "assistant")
+    ended_in_call = "tool" in (first.finish_reason or "") and not tool_calls(first)
+    if first.unreadable or (first.finish_reason and not ended_in_call):
+        return first
+    whole = parse(messages, "assistant")
+    if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
+        return whole
+    texts = [message["content"] for message in whole.messages if message["content"]]
+    if len(texts) > 1:
+        return Chat([], unreadable="output: several answers")
+    return _one_turn(whole, "".join(texts), _calls(whole))
+
+
+def _streamed(chunks: list[Any]) -> Chat:
+    """The answer of a stream, of which only the last chunk says why it ended.
+
+    Google's ADK writes chunks so. That of some models repeats in the last one what the others have, and a call as often
+    as a piece of its arguments came: the last of an id is whole.
+    """
+    whole = parse(chunks, "assistant")
+    if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
+        return whole
+    *before, last = [message["content"] for message in whole.messages]
+    calls = {call.get("id", n): call for n, call in enumerate(_calls(whole))}
+    return _one_turn(whole, last if last == "".join(before) else "".join((*before, last)), list(calls.values()))
+
+
+def _calls(whole: Chat) -> list[Any]:
+    return [call for message in whole.messages for call in decoded(message.get("tool_calls", "[]"))]
+
+
+def _one_turn(whole: Chat, content: str, calls: list[Any]) -> Chat:
+    turn = _settled({"role": "assistant", "content": content, "tool_calls": calls})
+    return msgspec.structs.replace(whole, messages=[turn])
 
 
 class _Reader:

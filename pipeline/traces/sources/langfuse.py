@@ -15,7 +15,6 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.calls import normal_tools
-from pipeline.traces.sources.choices import of_output
 from pipeline.traces.sources.fields import count, latency_s, marked, marks_of, metadata_text, put, said
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
@@ -114,7 +113,7 @@ def trace_of(row: Observation, line: int) -> Trace | Rejection:
     moment = utc(row.start_time)
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())
-    asked, answered = chat.parse(row.input, "user"), of_output(row.output)
+    asked, answered = chat.parse(row.input, "user"), chat.of_output(row.output)
     asked.tools = asked.tools or normal_tools(_values(row.tool_definitions))
     if not (answered.messages or answered.unreadable or answered.failed or row.tool_calls):
         answered = answered_in_metadata(row.metadata)

@@ -12,7 +12,6 @@ from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
 from pipeline.traces.sources.mlflow_traces import MlflowTraces
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
-from pipeline.traces.sources.postgres_table import PostgresTable
 from pipeline.traces.sources.prompts import Prompts
 from pipeline.traces.sources.protocol import Address, Digest, PartLimits, Source, SourcePart
 
@@ -55,6 +54,8 @@ def open_source(address: Address) -> Source:
     section, uri = address.section, address.uri
     match section.kind:
         case "postgres_table":
+            from pipeline.traces.sources.postgres_table import PostgresTable  # which imports the database's driver
+
             return PostgresTable(uri, section.table)
         case "langfuse_api":
             return LangfuseApi(uri, section)

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from typing import Any, LiteralString
 
 import msgspec
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
@@ -71,8 +74,6 @@ class PostgresTable:
         self.label = f"{_address(uri)}, table {table}"
 
     def parts(self) -> list[SourcePart]:
-        from psycopg import sql
-
         with self._telling(), self._connected() as connection:
             version_rows = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows())).fetchall()
         if not version_rows:
@@ -81,9 +82,6 @@ class PostgresTable:
 
     def probe(self) -> None:
         """Raises ValueError when the server cannot be reached, or the table not be read. Does not wait long."""
-        import psycopg
-        from psycopg import sql
-
         wanted = sql.SQL('SELECT id, "timestamp" FROM {} LIMIT 1').format(sql.Identifier(*self._table.split(".")))
         with self._telling(), psycopg.connect(self._uri, connect_timeout=PROBE_TIMEOUT_S) as connection:
             if connection.execute(wanted).fetchone() is None:
@@ -97,8 +95,6 @@ class PostgresTable:
 
         Raises ValueError when the day changed meanwhile, or the server stayed away.
         """
-        import psycopg
-
         done = 0
         version = None
         for attempt in range(ATTEMPTS):
@@ -127,8 +123,6 @@ class PostgresTable:
 
     def _blocks(self, connection: Any, part: SourcePart, offset: int) -> Iterator[list[str | None]]:
         """The rows' texts from `offset` on, about BLOCK bytes at a time."""
-        from psycopg import sql
-
         wanted = sql.SQL(_READ).format(limit=MAX_LINE, rows=self._rows(part.name), offset=offset)
         mean = part.size // max(int(part.version.partition("-")[0]), 1)
         with connection.cursor(name="traces") as cursor:
@@ -138,14 +132,10 @@ class PostgresTable:
                 yield texts
 
     def _version(self, connection: Any, part: SourcePart) -> str:
-        from psycopg import sql
-
         version_row = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows(part.name))).fetchone()
         return "" if version_row is None else _part(version_row).version
 
     def _rows(self, name: str | None = None) -> Any:
-        from psycopg import sql
-
         rows = sql.SQL(_ROWS).format(table=sql.Identifier(*self._table.split(".")))
         if name is None:
             return rows
@@ -157,8 +147,6 @@ class PostgresTable:
     @contextmanager
     def _connected(self) -> Generator[Any]:
         """One snapshot of the table, in UTC."""
-        import psycopg
-
         with psycopg.connect(self._uri, connect_timeout=CONNECT_TIMEOUT_S) as connection:
             connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
             connection.read_only = True
@@ -167,8 +155,6 @@ class PostgresTable:
 
     @contextmanager
     def _telling(self) -> Generator[None]:
-        import psycopg
-
         try:
             yield
         except psycopg.Error as error:
@@ -183,9 +169,6 @@ class PostgresTable:
 
 
 def _address(uri: str) -> str:
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
     try:
         parameters = conninfo_to_dict(uri)
     except psycopg.Error:  # its text may repeat the password

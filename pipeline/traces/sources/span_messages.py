@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from pipeline.traces.sources import chat, choices
+from pipeline.traces.sources import chat
 from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.otlp import SpanEvent, attributes
 from pipeline.traces.sources.shapes import Json, Unreadable, decoded, in_order, list_of, literal, object_of
@@ -63,7 +63,7 @@ def _asked(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
 
 def _answered(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
     if (recorded := span.get("langfuse.observation.output")) is not None:
-        return choices.of_output(recorded)
+        return chat.of_output(recorded)
     _, answers = _conversation(_events(span, events))
     value = decoded(span.get("gen_ai.output.messages", span.get("gen_ai.completion")))
     value = value or answers or _numbered(span, "completion")
@@ -77,7 +77,7 @@ def _answered(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
     calls = _by_number(span, r"gen_ai\.completion\.(\d+)\.function_call\.(name|arguments)")
     if calls and only and not only.get("tool_calls") and "tool_call" not in str(only.get("parts")):
         messages = [{**only, "tool_calls": [calls[n] for n in sorted(calls)]}]
-    return choices.served(messages)
+    return chat.served(messages)
 
 
 def lacks_tools(span: Attributes) -> bool:
@@ -164,7 +164,7 @@ def _openinference_answered(span: Attributes) -> chat.Chat:
     messages = _openinference_messages(span, "output")
     response = _response(span, whole=not messages)
     if messages:
-        parsed = choices.served(list(messages))
+        parsed = chat.served(list(messages))
         differs = chat.completion(parsed) != chat.completion(response)
         return response if chat.has_answer(response) and differs and not response.unreadable else parsed
     text, calls = span.get("ai.response.text"), span.get("ai.response.toolCalls")
@@ -187,7 +187,7 @@ def _response(span: Attributes, whole: bool) -> chat.Chat:
     as_json = is_structure and "json" in str(span.get("output.mime_type", ""))
     if not whole and not is_structure:
         return chat.Chat([])
-    return choices.of_output(inner if as_json or not whole else value)
+    return chat.of_output(inner if as_json or not whole else value)
 
 
 def _openinference_messages(span: Attributes, side: str) -> list[Json]:

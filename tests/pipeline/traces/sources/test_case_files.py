@@ -18,8 +18,7 @@ from google.protobuf.json_format import ParseError
 
 from pipeline.recipe.traces import Traces
 from pipeline.traces.rows import Rows, Trace
-from pipeline.traces.sources.chat import Chat, parse
-from pipeline.traces.sources.choices import served
+from pipeline.traces.sources.chat import Chat, parse, served
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.protocol import Address, SourcePart
