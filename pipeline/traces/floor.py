@@ -59,7 +59,6 @@ class RowCounts(NamedTuple):
 
     @property
     def eligible(self) -> int:
-        """Rows that could have been admitted."""
         return self.seen - self._of(NO_EVIDENCE)
 
     @property
@@ -73,7 +72,6 @@ class RowCounts(NamedTuple):
         return not self.admitted or self.admitted < floor * self.eligible
 
     def reasons(self, shown: int = 3) -> str:
-        """The reasons of most rows, with their counts."""
         most = sorted(self.rejected.items(), key=lambda item: -item[1])[:shown]
         return ", ".join(f"{reason} {rows:,}" for reason, rows in most)
 
@@ -82,7 +80,6 @@ class RowCounts(NamedTuple):
 
 
 def whole(label: str, reports: Iterable[DayReport], calls: Collection[str]) -> RowCounts:
-    """All rows of the parts `calls`, by name."""
     return _sum(label, [file for report in reports for file in report.files if file.name in calls])
 
 

@@ -54,7 +54,6 @@ def _model_faults(uri: str) -> list[str]:
 
 
 def _template_faults(recipe: Recipe) -> list[str]:
-    """Whether it renders a question, and tools where the recipe replays them."""
     folder = Path(recipe.base_model.uri).absolute()
     if faults(folder):
         return []
@@ -111,7 +110,6 @@ def _disk_faults(recipe: Recipe) -> list[str]:
 
 
 def model_bytes(folder: Path) -> int:
-    """Of a complete model's weights."""
     return sum(file.stat().st_size for file in weight_files(folder))
 
 
@@ -140,7 +138,6 @@ def source_faults(address: Address) -> list[str]:
 
 
 def _place_faults(field: str, uri: str) -> list[str]:
-    """Of a path or bucket that is to be written."""
     if is_bucket(uri):
         fault = bucket_fault(uri, may_be_empty=True)
         return [f"{field}: {fault}"] if fault else []
@@ -153,5 +150,4 @@ def gigabytes(size: float) -> str:
 
 
 def _kept(training: Training) -> int:
-    """Checkpoints on the disk at once: the kept ones, and the one that is being written."""
     return training.checkpoints.keep_last + training.checkpoints.keep_best + 1

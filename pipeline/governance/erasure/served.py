@@ -21,7 +21,7 @@ from pipeline.core import layout
 from pipeline.core.removal import Place, Removal, of_files, of_lines, opened
 from pipeline.core.storage import Store
 from pipeline.governance.erasure.owner import Person
-from pipeline.traces.sources import conventions, otlp
+from pipeline.traces.sources import genai, otlp
 from pipeline.traces.sources.moments import utc
 
 
@@ -133,7 +133,7 @@ def _owned(line: bytes) -> _Owned | None:
         user = read.user_id
         for each in () if user else otlp.records(read):
             span = msgspec.convert(each.record, otlp.Span)
-            user = user or conventions.text_of({**each.resource, **otlp.attributes(span.attributes)}, conventions.USERS)
+            user = user or genai.text_of({**each.resource, **otlp.attributes(span.attributes)}, genai.USERS)
         return _Owned(read.trace_id, user, utc(read.timestamp or read.start_time).replace(tzinfo=UTC))
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.rollout.gateway.spans import RECORDED_AT
-from pipeline.traces.sources import chat, otlp, span_messages
+from pipeline.traces.sources import chat, genai, otlp
 from pipeline.traces.sources.otlp import Received
 
 BLOCK = 1 << 20
@@ -51,7 +51,7 @@ class RecordedRequest(NamedTuple):
 
     def texts(self) -> tuple[list[Any], str]:
         """Messages and answer, as the traces' source reads them; both empty where no text was recorded."""
-        asked, answered = span_messages.asked(self.marks, []), span_messages.answered(self.marks, [])
+        asked, answered = genai.asked(self.marks, []), genai.answered(self.marks, [])
         return list(asked.messages), chat.completion(answered)
 
 

@@ -91,12 +91,10 @@ def prompt(asked: Chat, answered: Chat) -> list[Message]:
 
 
 def completion(chat: Chat) -> str:
-    """The text that the model answered with: its last message (a LangGraph output repeats the whole conversation)."""
     return chat.messages[-1]["content"] if chat.messages and chat.messages[-1]["role"] == "assistant" else ""
 
 
 def has_answer(chat: Chat) -> bool:
-    """Whether a text or a call was answered."""
     return bool(completion(chat) or tool_calls(chat))
 
 
@@ -113,7 +111,6 @@ def tools(*chats: Chat) -> str | None:
 
 
 def joined(first: Chat, second: Chat) -> Chat:
-    """Two values of one side of a call, such as instructions and input."""
     return Chat(
         first.messages + second.messages,
         first.has_payload or second.has_payload,
@@ -185,8 +182,6 @@ def _one_turn(whole: Chat, content: str, calls: list[Any]) -> Chat:
 
 
 class _Reader:
-    """Reads one value. What holds for all of its messages is in `chat`."""
-
     def __init__(self) -> None:
         self.chat = Chat([])
         self._called: set[str] = set()
@@ -354,7 +349,6 @@ def _refusal(value: Json) -> str:
 
 
 def _calls_of(value: Json) -> list[Any]:
-    """The calls beside a message's content, wherever the framework has them."""
     for place in (value, object_of(value.get("additional_kwargs"))):
         for key in ("tool_calls", "toolCalls", "function_call"):
             if call_data := decoded(place.get(key)):
@@ -363,14 +357,12 @@ def _calls_of(value: Json) -> list[Any]:
 
 
 def _offered(value: Json) -> list[Json]:
-    """The tools of a request, wherever the provider has them."""
     places = [value, *(object_of(value.get(key)) for key in ("config", "toolConfig", "tool_config", "kwargs"))]
     given = [place[key] for place in places for key in ("tools", "functions") if place.get(key)]
     return [tool for definitions in given for tool in normal_tools(definitions)]
 
 
 def _texts_of(rules: Any) -> Any:
-    """Instructions are a text, parts, or a content that has parts."""
     held = object_of(rules)
     return held["content"] if "content" in held and not kind_of(held) else rules
 

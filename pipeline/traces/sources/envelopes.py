@@ -65,7 +65,6 @@ class EnvelopeContent(NamedTuple):
 
 
 def opened(value: Json, role: str) -> EnvelopeContent:
-    """Open one envelope. Raises Unreadable."""
     keys = {key for key, inner in value.items() if inner is not None}
     keys -= {key for key in ("suffix", "echo") if not value.get(key)}
     if value.get("error") and keys.isdisjoint(("choices", "candidates", "output", "content", "text", "message")):
@@ -111,7 +110,6 @@ def _sample(samples: list[Any]) -> EnvelopeContent:
 
 
 def _conversation(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
-    """What a request and a response may hold alike."""
     if isinstance(value.get("messages"), (list, str)) and "prompt" not in keys:
         return EnvelopeContent(value["messages"], role, value.get("system"))
     if "contents" in keys:
@@ -154,7 +152,6 @@ def _response(value: Json, keys: set[str]) -> EnvelopeContent | None:
 
 
 def _bare(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
-    """A message that doesn't say its role, or whose content says it."""
     inner = object_of(value.get("content"))
     if isinstance(inner.get("parts"), list):
         return EnvelopeContent({"role": role, **inner}, role, beside=value)

@@ -59,7 +59,6 @@ def metadata_text(value: Any) -> str:
 
 
 def marks_of(row: Any) -> dict[str, Any]:
-    """What a row says beside its metadata of who answered."""
     return {"version": row.version, "release": row.release, "environment": row.environment, "tags": row.tags}
 
 

@@ -105,7 +105,6 @@ class Files:
             raise
 
     def content(self, part: SourcePart, digest: Digest) -> bytes | None:
-        """A whole file; None when it is larger than WHOLE."""
         return whole(self.chunks(part, digest), WHOLE)
 
     def stored(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
@@ -122,7 +121,6 @@ class Files:
         self._check(part, path)
 
     def _be_there(self) -> None:
-        """Raises ValueError when there is no such place at all: a bucket, a directory or a file."""
         if is_bucket(self.label):
             if fault := bucket_fault(self.label, may_be_empty=True):
                 raise ValueError(fault)
@@ -163,7 +161,6 @@ def _unreadable(uri: str, error: Exception) -> ValueError:
 
 
 def bare_name(name: str) -> str:
-    """The name without the ending of its compression."""
     return next((name.removesuffix(end) for end in ENDINGS if name.endswith(end)), name)
 
 
@@ -224,8 +221,6 @@ def _unzstd(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _Pipe(io.RawIOBase):
-    """Chunks as a file to read from."""
-
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._left = chunks, memoryview(b"")
 

@@ -16,17 +16,15 @@ from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.fields import count, latency_s, marked, marks_of, metadata_text, put, said
+from pipeline.traces.sources.genai import answered_in_metadata
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.shapes import decoded, object_of
-from pipeline.traces.sources.span_messages import answered_in_metadata
 
 MODEL_CALL = "GENERATION"
 
 
 class TraceRow(msgspec.Struct):
-    """A row of `traces/`."""
-
     id: str
     user_id: str | None = None
     session_id: str | None = None
@@ -61,8 +59,6 @@ class Observation(TraceRow, kw_only=True):
 
 
 class ScoreRow(msgspec.Struct):
-    """A row of `scores/`."""
-
     id: str
     trace_id: str | None = None
     observation_id: str | None = None
@@ -179,7 +175,6 @@ def _number(value: Any) -> float | None:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column of JSON texts, in a list or by name."""
     held = decoded(column)
     values = list(cast(Mapping[str, Any], held).values()) if isinstance(held, Mapping) else held or []
     return [decoded(value) for value in values]

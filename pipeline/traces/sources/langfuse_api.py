@@ -3,8 +3,10 @@ Python SDK 5.0.4 and, for the first API (`/observations`, `/traces`), 3.15.0."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -17,7 +19,6 @@ from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range, read_pages
 from pipeline.traces.sources.langfuse import KINDS, ScoreRow, add, row_of
 from pipeline.traces.sources.protocol import MAX_LINE, Digest, Holds, SourcePart
-from pipeline.traces.sources.web_api import WebApi
 
 ROOT = "/api/public"
 FIELDS = "core,basic,time,io,metadata,model,usage,metrics,trace_context"
@@ -52,6 +53,15 @@ LISTINGS = {
 }
 """By the folder that a part's name begins with. A server that is replaced by a newer one has other parts."""
 TIMEOUT_S = 60.0
+ATTEMPTS = 7
+"""Requests for one page; before each new one a pause that doubles from FIRST_PAUSE_S, or as long as the server asks."""
+FIRST_PAUSE_S = 0.5
+LONGEST_PAUSE_S = 60.0
+LONGEST_WAIT_S = 900.0
+"""A server that asks to wait longer has no quota left for today: that is a person's matter."""
+SMALLER_FROM = 3
+"""The attempt from which pages are halved: the server may not manage them in its time."""
+Parameters = Mapping[str, str | int | tuple[str, ...]]
 
 
 class LangfuseApi:
@@ -144,7 +154,6 @@ class LangfuseApi:
         return api.by_cursor(listing.path, more, listing.limit)
 
     def _folders(self, api: WebApi) -> list[str]:
-        """What this server has, the newest API first."""
         first = {"fromStartTime": f"{self._section.since.isoformat()}T00:00:00Z"}
         calls = ["observations_v2"] if api.has(LISTINGS["observations_v2"].path, first) else ["observations", "traces"]
         return [*calls, "scores_v3" if api.has(LISTINGS["scores_v3"].path, {}) else "scores"]
@@ -156,6 +165,114 @@ class LangfuseApi:
             return str(msgspec.json.decode(page.data[0])["id"])
         except (IndexError, KeyError, TypeError, msgspec.DecodeError) as error:
             raise ValueError(f"{self.label} names no project of these keys. {ADVICE}") from error
+
+
+class Page(msgspec.Struct):
+    data: list[msgspec.Raw]
+    meta: dict[str, Any] = {}
+
+
+class WebApi:
+    """A server behind an `httpx2.Client`. `advice`: what to do when it refuses the credentials."""
+
+    def __init__(self, client: Any, label: str, advice: str) -> None:
+        self._client, self._label, self._advice = client, label, advice
+
+    def has(self, path: str, parameters: Parameters) -> bool:
+        return self._body(path, parameters, 1)[0] is not None
+
+    def page(self, path: str, parameters: Parameters, limit: int | None = None) -> tuple[Page, int]:
+        """Up to `limit` rows, and the limit that the server managed. None: of a path that has no pages.
+
+        Raises ServerAway when the server is not there, ValueError that says what to do when it refuses.
+        """
+        body, limit = self._body(path, parameters, limit)
+        if body is None:
+            raise ValueError(f"{self._label} has no {path} (404). {self._advice}")
+        try:
+            return msgspec.json.decode(body, type=Page), limit
+        except msgspec.MsgspecError as error:
+            raise ValueError(
+                f"{self._label} answers {path} with something else than a page of rows. Give the root of the "
+                "server, such as https://host, and no page of its user interface."
+            ) from error
+
+    def by_cursor(self, path: str, parameters: Parameters, limit: int) -> Iterator[list[msgspec.Raw]]:
+        """The pages of a path that gives a cursor to the next one. Raises as `page`."""
+        cursor: str | None = None
+        while True:
+            at = {} if cursor is None else {"cursor": cursor}
+            page, limit = self.page(path, {**parameters, **at}, limit)
+            yield page.data
+            following = page.meta.get("cursor")
+            if not following:
+                return
+            if following == cursor:
+                raise ValueError(f"{self._label} gives the same cursor of {path} again. Tell its operator.")
+            cursor = str(following)
+
+    def by_number(self, path: str, parameters: Parameters, limit: int) -> Iterator[list[msgspec.Raw]]:
+        """The pages of a path that numbers them from 1, of one size. Raises as `page`."""
+        number = 1
+        while True:
+            page, managed = self.page(path, {**parameters, "page": number}, limit)
+            if managed < limit:  # other pages than those before: on from the one that has the first missing row
+                number, limit = (number - 1) * limit // managed + 1, managed
+                continue
+            yield page.data
+            if number >= int(page.meta.get("totalPages") or 0) or not page.data:
+                return
+            number += 1
+
+    def _body(self, path: str, parameters: Parameters, limit: int | None) -> tuple[bytes | None, int]:
+        """The body of a 200, None for a 404, and the limit that was asked for."""
+        import httpx2
+
+        size, why, attempt = limit or 1, "", 0
+        while attempt < ATTEMPTS:
+            attempt += 1
+            asked = {**parameters, **({} if limit is None else {"limit": size})}
+            pause = min(FIRST_PAUSE_S * 2 ** (attempt - 1), LONGEST_PAUSE_S)
+            try:
+                reply = self._client.get(path, params=asked)
+            except httpx2.TransportError as error:
+                why = type(error).__name__
+            else:
+                if reply.status_code in (200, 404):
+                    return reply.content if reply.status_code == 200 else None, size
+                why = f"status {reply.status_code}"
+                if reply.status_code == 413 and size > 1:  # it may be too large many times over
+                    attempt, size = 0, size // 2
+                    continue
+                if reply.status_code not in (408, 429) and reply.status_code < 500:
+                    raise self._refused(path, reply.status_code, reply.headers.get("Location"))
+                asks = _seconds(reply.headers.get("Retry-After"))
+                if asks is not None and asks > LONGEST_WAIT_S:
+                    raise ValueError(
+                        f"{self._label} asks to wait {asks:,.0f} s ({why}): no quota is left. Run again then."
+                    )
+                pause = pause if asks is None else asks
+            if attempt >= SMALLER_FROM and why != "status 429":
+                size = max(size // 2, 1)
+            if attempt < ATTEMPTS:
+                time.sleep(pause)
+        raise ServerAway(f"{self._label} does not answer {path} ({why}, {ATTEMPTS} times)")
+
+    def _refused(self, path: str, status: int, location: str | None) -> ValueError:
+        if status in (401, 403):
+            return ValueError(f"{self._label} refuses the credentials ({status} for {path}). {self._advice}")
+        if location is not None:
+            return ValueError(f"{self._label} sends elsewhere ({status} for {path}): give the address that it has now.")
+        return ValueError(f"{self._label} refuses {path} ({status}). {self._advice}")
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    for read in (float, lambda text: parsedate_to_datetime(text).timestamp() - time.time()):
+        try:
+            return max(read(retry_after or ""), 0.0)
+        except (ValueError, TypeError):
+            continue
+    return None
 
 
 def _read(text: bytes, kind: type[msgspec.Struct]) -> tuple[bytes, tuple[int, dict[str, Any] | None]]:

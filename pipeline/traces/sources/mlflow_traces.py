@@ -41,7 +41,6 @@ class MlflowTraces:
         self.label = f"MLflow at {_without_password(uri)}"
 
     def parts(self) -> list[SourcePart]:
-        """Each day, with traces or not: a day without any is proved empty."""
         with self._reached():
             identity = digest_json(self._experiments(self._client()))[:16]
         return sorted(daily_parts(self._section, "traces", identity))
@@ -189,7 +188,6 @@ def _score(trace_id: str, assessment: Any) -> Score | None:
 
 
 def _stands(assessment: Any) -> bool:
-    """Whether no other assessment has replaced it."""
     return assessment.valid is not False
 
 

@@ -133,7 +133,6 @@ def _object(value: Any) -> Json:
 
 
 def _first(places: tuple[Json, ...], keys: tuple[str, ...]) -> Any:
-    """The first value that is there, place by place."""
     values = (place[key] for place in places for key in keys if place.get(key) not in (None, ""))
     return next(values, None)
 

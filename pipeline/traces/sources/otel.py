@@ -11,7 +11,7 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources import chat, conventions, evaluations, otlp, span_messages
+from pipeline.traces.sources import chat, evaluations, genai, otlp
 from pipeline.traces.sources.fields import count, metadata_text, put, said
 from pipeline.traces.sources.files import JSON, Files
 from pipeline.traces.sources.lines import refusal
@@ -80,7 +80,6 @@ class Otel:
 
 
 def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> None:
-    """Put one span or record where it belongs."""
     trace_id = day = None
     try:
         if received.is_log:
@@ -93,13 +92,13 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> 
         trace_id, day = span.trace_id, _moment(otlp.nanoseconds(span.start_time_unix_nano)).date().isoformat()
         rows.scores += evaluations.of_span(span, place)
         span_attributes, row = _attributes(span), CallRecord(place, span, received.resource)
-        if not conventions.is_call(span_attributes):
+        if not genai.is_call(span_attributes):
             calls.add_agent(place, span)
             _put(rows, [row])
             return
         response_id = str(span_attributes.get(RESPONSE_ID) or span.span_id)
         has_text = _has_text(span, span_attributes)
-        lacks = not has_text or response_id.startswith("resp_") or span_messages.lacks_tools(span_attributes)
+        lacks = not has_text or response_id.startswith("resp_") or genai.lacks_tools(span_attributes)
         _put(rows, calls.add_span(row, span.failed or not lacks, has_text, response_id))
     except Exception as error:  # the boundary of one span: whatever it holds, it must not stop the spans beside it
         rows.rejected.append(refusal(place, error, trace_id, day))
@@ -111,7 +110,7 @@ def _put(rows: Rows, complete: Iterable[CallRecord]) -> None:
 
 
 def _has_text(span: otlp.Span, span_attributes: dict[str, Any]) -> bool:
-    answered = span_messages.answered(span_attributes, span.events)
+    answered = genai.answered(span_attributes, span.events)
     return span.failed or bool(answered.messages or answered.unreadable or answered.failed)
 
 
@@ -138,7 +137,7 @@ def _row(call: CallRecord) -> Trace | Rejection:
         trace_id, moment = call.span.trace_id, _moment(otlp.nanoseconds(call.span.start_time_unix_nano))
         day = moment.date().isoformat()
         span_attributes = _attributes(call.span)
-        if not call.of_log and not conventions.is_call(span_attributes):
+        if not call.of_log and not genai.is_call(span_attributes):
             return Rejection(call.place, Reason.NOT_GENERATION, trace_id, day)
         return _trace(call.span, moment, span_attributes, call.resource, call.place)
     except Exception as error:  # the boundary of one call, likewise
@@ -148,21 +147,21 @@ def _row(call: CallRecord) -> Trace | Rejection:
 def _trace(
     span: otlp.Span, moment: datetime, span_attributes: dict[str, Any], resource: dict[str, Any], line: int
 ) -> Trace | Rejection:
-    asked = span_messages.asked(span_attributes, span.events)
-    answered = span_messages.answered(span_attributes, span.events)
-    reason = answered.finish_reason or conventions.finish_reason(span_attributes)
+    asked = genai.asked(span_attributes, span.events)
+    answered = genai.answered(span_attributes, span.events)
+    reason = answered.finish_reason or genai.finish_reason(span_attributes)
     if reason in ENDED_IN_CALL and chat.completion(answered) and not chat.tool_calls(answered):
         answered.unreadable = answered.unreadable or LOST_CALL
     start, end = otlp.nanoseconds(span.start_time_unix_nano), otlp.nanoseconds(span.end_time_unix_nano)
-    input_tokens, output_tokens = conventions.tokens(span_attributes)
+    input_tokens, output_tokens = genai.tokens(span_attributes)
     everything = {**resource, **span_attributes}
     trace = Trace(
         trace_id=span.trace_id,
         observation_id=span.span_id,
         timestamp=moment,
-        model=conventions.text_of(span_attributes, conventions.MODELS) or "",
-        user_id=conventions.text_of(everything, conventions.USERS),
-        session_id=conventions.text_of(everything, conventions.SESSIONS),
+        model=genai.text_of(span_attributes, genai.MODELS) or "",
+        user_id=genai.text_of(everything, genai.USERS),
+        session_id=genai.text_of(everything, genai.SESSIONS),
         messages=[],
         completion="",
         line=line,
@@ -170,9 +169,9 @@ def _trace(
         input_tokens=count(input_tokens),
         output_tokens=count(output_tokens),
         latency_s=(end - start) / 1e9 if end and span_attributes.get("logfire.span_type") != "log" else None,
-        error=(span.status.message if span.status else "") or conventions.text_of(span_attributes, ("error.type",)),
+        error=(span.status.message if span.status else "") or genai.text_of(span_attributes, ("error.type",)),
         finish_reason=reason,
-        metadata=metadata_text(conventions.metadata(everything)),
+        metadata=metadata_text(genai.metadata(everything)),
         unreadable=DROPPED if span.dropped and (asked.messages or answered.messages) else None,
         name=span.name or None,
     )
@@ -196,8 +195,6 @@ class CallRecord(NamedTuple):
 
 
 class CallJoiner:
-    """Takes the records of one file in their order."""
-
     def __init__(self) -> None:
         self._events: dict[str, list[tuple[int, otlp.LogRecord, dict[str, Any]]]] = {}
         self._waiting: dict[str, CallRecord] = {}
@@ -237,7 +234,7 @@ class CallJoiner:
         record = msgspec.convert(value, otlp.LogRecord)
         name = record.event_name or str(otlp.attributes(record.attributes).get("event.name", ""))
         record = msgspec.structs.replace(record, event_name=name)
-        if name not in DETAILS and not span_messages.is_message_event(name):
+        if name not in DETAILS and not genai.is_message_event(name):
             yield CallRecord(place, None, resource, record)
             return
         response_id = str(otlp.attributes(record.attributes).get(RESPONSE_ID) or f"{record.trace_id}-{place}")
@@ -248,7 +245,6 @@ class CallJoiner:
             yield from self._hold()
 
     def rest(self) -> Iterator[CallRecord]:
-        """What still waits when the file ends."""
         for span_id, row in self._waiting.items():
             yield _joined(row, self._events.pop(span_id, []))
         for events in self._events.values():

@@ -30,8 +30,6 @@ class ResourceGroup(msgspec.Struct, rename="camel"):
 
 
 class ExportRequest(msgspec.Struct, rename="camel"):
-    """An ExportTraceServiceRequest or an ExportLogsServiceRequest."""
-
     resource_spans: list[ResourceGroup] | None = None
     resource_logs: list[ResourceGroup] | None = None
 
@@ -96,7 +94,6 @@ _decode = msgspec.json.Decoder(ExportRequest).decode
 
 
 def decode(text: bytes) -> ExportRequest:
-    """A request in JSON. Raises msgspec.DecodeError."""
     request = _decode(text)
     if request.resource_spans is None and request.resource_logs is None:
         raise msgspec.ValidationError("Object missing required field `resourceSpans` or `resourceLogs`")

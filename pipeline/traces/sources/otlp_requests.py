@@ -65,7 +65,6 @@ def _parsed(kind: Any, text: bytes) -> otlp.ExportRequest | None:
 
 
 def _inflated(text: bytes) -> bytes:
-    """A request that was compressed alone. Raises msgspec.DecodeError where it inflates beyond MAX_INFLATED."""
     size, pieces = 0, list[bytes]()
     try:
         for piece in decompressed(iter([text]), ""):
@@ -108,8 +107,6 @@ def text_requests(name: str, chunks: Iterator[bytes]) -> Iterator[LineBatch]:
 
 
 def _one(chunks: Iterator[bytes], max_size: int) -> Iterator[LineBatch]:
-    """All of a file as one request."""
-
     def pieces() -> Pieces:
         text = whole(chunks, max_size)
         yield None if text is None else [text]

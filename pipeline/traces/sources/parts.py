@@ -136,12 +136,10 @@ def result_text(value: Any) -> str:
 
 
 def dumped(value: Any) -> str:
-    """JSON text of a value that came out of JSON."""
     return msgspec.json.encode(value).decode()
 
 
 def _json_blocks(value: Any) -> str | None:
-    """The values that Bedrock's blocks `{"json": ...}` hold, as text; None for anything else."""
     blocks = list_of(value)
     values = [object_of(block)["json"] for block in blocks if object_of(block).keys() == {"json"}]
     return "".join(map(dumped, values)) if values and len(values) == len(blocks) else None

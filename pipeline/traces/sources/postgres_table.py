@@ -122,7 +122,6 @@ class PostgresTable:
             yield Rows(rejected=[Rejection(done + 1, Reason.TRUNCATED_FILE, day=_dated(part.name), detail=detail)])
 
     def _blocks(self, connection: Any, part: SourcePart, offset: int) -> Iterator[list[str | None]]:
-        """The rows' texts from `offset` on, about BLOCK bytes at a time."""
         wanted = sql.SQL(_READ).format(limit=MAX_LINE, rows=self._rows(part.name), offset=offset)
         mean = part.size // max(int(part.version.partition("-")[0]), 1)
         with connection.cursor(name="traces") as cursor:

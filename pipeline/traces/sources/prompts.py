@@ -110,5 +110,4 @@ class Prompts:
 
 
 def _content(row: PromptRow) -> str:
-    """Digest of a problem and its answer, whatever characters they hold."""
     return hashlib.sha256(json.dumps([row.messages, row.reference]).encode()).hexdigest()[:32]

@@ -54,7 +54,6 @@ class PartLimits(NamedTuple):
     max_ratio: int = 200
 
     def check(self, inflated: int, stored: int) -> None:
-        """Raises TooLarge."""
         if inflated > self.max_bytes:
             raise TooLarge(f"the file inflates to over {self.max_bytes} bytes (traces.max_part_bytes)")
         if inflated > FREE and inflated > self.max_ratio * stored:
@@ -62,7 +61,6 @@ class PartLimits(NamedTuple):
 
 
 def limits_of(settings: Traces) -> PartLimits:
-    """Of each file, as the recipe says."""
     return PartLimits(settings.max_part_bytes, settings.max_part_ratio)
 
 
@@ -77,8 +75,6 @@ def named_day(name: str) -> str | None:
 
 
 class Digest(Protocol):
-    """A running hash, such as `hashlib.sha256()`."""
-
     def update(self, data: bytes, /) -> None: ...
 
 

@@ -64,12 +64,10 @@ def decoded(value: Any) -> Any:
 
 
 def object_of(value: Any) -> Json:
-    """The value, where it is an object; else {}."""
     return cast(Json, value) if isinstance(value, dict) else {}
 
 
 def list_of(value: Any) -> list[Any]:
-    """The value, where it is a list; else []."""
     return cast(list[Any], value) if isinstance(value, list) else []
 
 

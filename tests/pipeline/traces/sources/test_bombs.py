@@ -75,13 +75,6 @@ def test_numbers_of_lines_count_blank_ones(tmp_path: Path) -> None:
     assert [rejection.line for rejection in rows.rejected] == [3 * MEBIBYTE + 2]
 
 
-def test_blank_lines_are_no_rows(tmp_path: Path) -> None:
-    (tmp_path / "observations").mkdir()
-    (tmp_path / "observations" / "a.jsonl.gz").write_bytes(gzip.compress(b" \n" * MEBIBYTE))
-    rows = read(LangfuseExportSource, tmp_path, PartLimits())
-    assert (rows.traces, rows.rejected) == ([], [])
-
-
 def test_a_request_that_was_packed_alone_is_bounded(tmp_path: Path) -> None:
     bomb = zstd(b" " * 100 * MEBIBYTE)
     (tmp_path / "a.bin").write_bytes(struct.pack(">I", len(bomb)) + bomb)

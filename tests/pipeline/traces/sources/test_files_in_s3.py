@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from itertools import repeat
 from pathlib import Path
@@ -18,7 +17,7 @@ from pipeline.traces.sources.langfuse_export import LangfuseExport
 from tests.variants import one_and_variants
 
 from ....servers import unsteady
-from .conftest import all_of, observation, read, reasons, write
+from .conftest import all_of, observation, read, write
 
 DAY = "observations_v2/2026-01-05.jsonl.gz"
 
@@ -121,14 +120,3 @@ def test_a_store_that_stays_away_is_no_empty_source(
             source(bucket).parts()
         with pytest.raises(ValueError, match=r"Check the path, the credentials and the endpoint\.$"):
             read(source(bucket), part)
-
-
-@pytest.mark.slow
-def test_a_cut_gzip_in_s3_keeps_what_was_readable(bucket: str, export: Path) -> None:
-    path = write(export, DAY, [observation(n, output=os.urandom(2000).hex()) for n in range(1, 201)])
-    path.write_bytes(path.read_bytes()[:-1000])
-    put(bucket, path)
-    rows = read(source(bucket))
-    assert 0 < len(rows.traces) < 201
-    assert reasons(rows)[-1].startswith("truncated_file")
-    assert json.loads(rows.traces[0].metadata)

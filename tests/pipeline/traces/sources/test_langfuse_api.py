@@ -16,7 +16,7 @@ from pipeline.traces import materialize
 from pipeline.traces.lake import local_lake
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.retention import retain
-from pipeline.traces.sources import web_api
+from pipeline.traces.sources import langfuse_api
 from pipeline.traces.sources.langfuse_api import LangfuseApi
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import stage_context
@@ -41,7 +41,7 @@ def server() -> Iterator[Langfuse]:
 def hasty(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The pauses that are made, which take no time."""
     pauses: list[float] = []
-    monkeypatch.setattr(web_api.time, "sleep", pauses.append)
+    monkeypatch.setattr(langfuse_api.time, "sleep", pauses.append)
     return pauses
 
 
@@ -186,16 +186,16 @@ def test_a_server_that_goes_away_breaks_the_part_off(server: Langfuse, hasty: li
     def gone(*arguments: Any) -> Iterator[Any]:
         for page in blocks(*arguments):
             yield page
-            server.refusals = [(0, "", {})] * web_api.ATTEMPTS
+            server.refusals = [(0, "", {})] * langfuse_api.ATTEMPTS
 
     reader._pages = gone  # type: ignore[method-assign]
     rows = read(reader, part)
     assert len(rows.traces) == 500 and reasons(rows) == ["truncated_file:501:2026-01-05"]
     assert "does not answer /api/public/v2/observations" in rows.rejected[0].detail
-    server.refusals = [(502, {}, {})] * web_api.ATTEMPTS
+    server.refusals = [(502, {}, {})] * langfuse_api.ATTEMPTS
     with pytest.raises(ValueError, match=r"does not answer .* \(status 502, 7 times\)\. Wait until it does"):
         read(source(server), part)
-    assert max(hasty) <= web_api.LONGEST_PAUSE_S
+    assert max(hasty) <= langfuse_api.LONGEST_PAUSE_S
 
 
 @pytest.mark.parametrize(

@@ -60,13 +60,6 @@ def test_where_both_layouts_lie_the_newer_one_is_read(export: Path) -> None:
     assert [p.name for p in source(export).parts()] == ["observations_v2/a.jsonl"]
 
 
-def test_bytes_that_are_no_text_are_counted(export: Path) -> None:
-    whole = json.dumps(observation(2, metadata={"x": "?"})).encode().replace(b"?", b"\xff")
-    with write(export, DAY, [observation(1)]).open("ab") as file:
-        file.write(b'{"id": "\xff"}\n' + whole + b"\n")
-    assert reasons(read(source(export))) == ["malformed:2:None", "malformed:3:None"]
-
-
 @pytest.mark.parametrize("damage", ["cut", "garbled"])
 def test_a_broken_gzip_keeps_what_was_readable(export: Path, damage: str) -> None:
     path = write(export, DAY + ".gz", [observation(n, input=os.urandom(2000).hex()) for n in range(1, 201)])

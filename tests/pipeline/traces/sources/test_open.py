@@ -103,16 +103,6 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> N
     assert peak < 64 << 20
 
 
-@pytest.mark.parametrize("kind", list(GOOD))
-def test_a_file_that_disappears_after_its_listing_is_counted(tmp_path: Path, kind: str) -> None:
-    section, name, row = GOOD[kind]
-    path = write(tmp_path, name, [row])
-    source = open_source(Address(section(uri=str(tmp_path)), str(tmp_path)))
-    parts = source.parts()
-    path.unlink()
-    assert reasons(read(source, parts[0])) == ["truncated_file:1:None"]
-
-
 @pytest.mark.parametrize(
     "uri", ["http://host/a.jsonl", "sftp://host/a", "memory://a", "simplecache::s3://b/p", "zip::/a/b.zip", "S3://b/p"]
 )

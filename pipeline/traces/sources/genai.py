@@ -1,5 +1,5 @@
-"""Messages of a span, as OpenTelemetry's GenAI conventions have had them (lists of parts, events, one value, numbered),
-and as OpenInference, Vercel's AI SDK and Langfuse's SDKs write them."""
+"""What the attributes of a span say of a call of a model: its messages, whose it is, who answered; as OpenTelemetry's
+GenAI conventions have had them, OpenInference, Langfuse's SDKs, Vercel's AI SDK and traceloop."""
 
 from __future__ import annotations
 
@@ -17,15 +17,42 @@ _EVENT = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _KEPT_BY_PROVIDER = ("resp_", "conv_")
 """Beginnings of OpenAI's ids: the request continues what the provider has, and holds its end alone."""
 Attributes = Mapping[str, Any]
+MODEL_CALLS = frozenset({"chat", "text_completion", "generate_content"})
+"""`gen_ai.operation.name` of a call; other operations (embeddings, execute_tool, invoke_agent) hold no answer."""
+MODELS = ("gen_ai.response.model", "gen_ai.request.model", "llm.model_name", "langfuse.observation.model.name")
+USERS = (
+    *("user.id", "enduser.id", "langfuse.user.id", "ai.telemetry.metadata.userId", "ai.telemetry.metadata.user_id"),
+    "traceloop.association.properties.user_id",
+)
+SESSIONS = (
+    *("session.id", "gen_ai.conversation.id", "langfuse.session.id", "ai.telemetry.metadata.sessionId"),
+    *("ai.telemetry.metadata.session_id", "traceloop.association.properties.session_id"),
+)
+INPUT_TOKENS = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+OUTPUT_TOKENS = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+MARKS = {
+    "version": ("langfuse.version", "langfuse.observation.version"),
+    "release": ("langfuse.release", "service.version"),
+    "environment": ("langfuse.environment", "deployment.environment.name", "deployment.environment"),
+    "tags": ("langfuse.trace.tags", "tag.tags"),
+}
+"""Where a span says who answered, as every source's metadata has it."""
+_LIFTED = (
+    *("traceloop.association.properties.", "ai.telemetry.metadata.", "langfuse.observation.metadata."),
+    "langfuse.trace.metadata.",
+)
+"""Beginnings of what an application said of a call, the later ones to be believed more: the rest is the name."""
+_PLACED = ("gen_ai.", "llm.", "ai.prompt", "ai.response", "ai.telemetry.metadata.", "input.", "output.", "langfuse.")
+"""Beginnings of attributes that are no metadata as they stand."""
+_TEXTS = frozenset({"events", "request_data", "response", "raw_input", "input", "output", "metadata", "tag.tags"})
+"""Attributes that repeat the text of a call, or are taken apart."""
 
 
 def is_message_event(name: str) -> bool:
-    """Whether an event is a message of a call, or a choice."""
     return name == "gen_ai.choice" or _EVENT.fullmatch(name) is not None
 
 
 def asked(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
-    """The input of a call. `span`: the span's attributes."""
     try:
         return _asked(span, events)
     except Unreadable as odd:
@@ -109,14 +136,12 @@ def _conversation(events: list[tuple[str, Json]]) -> tuple[list[Json], list[Json
 
 
 def _tools(span: Attributes) -> list[Json]:
-    """The tools that were offered: one attribute, or numbered fields of functions."""
     functions = _by_number(span, r"llm\.request\.functions\.(\d+)\.(name|description|parameters|input_schema)")
     listed = next((span[key] for key in _TOOLS if span.get(key)), None)
     return normal_tools(listed) + normal_tools([functions[n] for n in sorted(functions)])
 
 
 def _events(span: Attributes, events: Iterable[SpanEvent]) -> list[tuple[str, Json]]:
-    """Name and fields of each event: of the span, or of a list that one attribute holds."""
     held = [object_of(each) for each in list_of(decoded(span.get("events"))) if isinstance(each, dict)]
     attribute_events = [(str(each.get("event.name")), each) for each in held]
     return [*attribute_events, *((event.name, attributes(event.attributes)) for event in events)]
@@ -249,3 +274,44 @@ def _unquoted(value: Any) -> Any:
         return literal(value)
     except Unreadable:
         return value
+
+
+def is_call(span: Attributes) -> bool:
+    """Whether a span is one call of a model that writes text."""
+    kind = span.get("langfuse.observation.type")
+    if kind is not None:
+        return str(kind).lower() == "generation"
+    operation = span.get("gen_ai.operation.name")
+    if operation is not None:
+        return operation in MODEL_CALLS
+    if "openinference.span.kind" in span:
+        return str(span["openinference.span.kind"]).upper() == "LLM"
+    return "gen_ai.request.model" in span or "gen_ai.response.model" in span
+
+
+def text_of(places: Attributes, keys: tuple[str, ...]) -> str | None:
+    return next((str(places[key]) for key in keys if places.get(key) not in (None, "")), None)
+
+
+def finish_reason(span: Attributes) -> str | None:
+    value = decoded(span.get("gen_ai.response.finish_reasons", span.get("ai.response.finishReason")))
+    reason = next(iter(value), None) if isinstance(value, list) else value
+    return reason if isinstance(reason, str) else None
+
+
+def tokens(span: Attributes) -> tuple[str | None, str | None]:
+    usage = object_of(decoded(span.get("langfuse.observation.usage_details")))
+    return (
+        text_of(span, INPUT_TOKENS) or text_of(usage, ("input", "prompt_tokens", "input_tokens")),
+        text_of(span, OUTPUT_TOKENS) or text_of(usage, ("output", "completion_tokens", "output_tokens")),
+    )
+
+
+def metadata(everything: Attributes) -> Json:
+    """What is said of a call. `everything`: attributes of the resource and of the span."""
+    result = {key: value for key, value in everything.items() if not key.startswith(_PLACED) and key not in _TEXTS}
+    result |= object_of(decoded(everything.get("metadata")))
+    for prefix in _LIFTED:
+        result |= {key.removeprefix(prefix): value for key, value in everything.items() if key.startswith(prefix)}
+    marks = {mark: next((everything[key] for key in keys if everything.get(key)), None) for mark, keys in MARKS.items()}
+    return {**{mark: value for mark, value in marks.items() if isinstance(value, str | list)}, **result}
