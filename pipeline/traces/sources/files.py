@@ -135,6 +135,23 @@ class Files:
             raise Broken(f"the file {'changed' if now else 'is gone'} since it was listed")
 
 
+class FileSource:
+    """A source of files at one address. `nothing`: what is said where there are none of its `suffixes`."""
+
+    nothing: str
+    suffixes: tuple[str, ...] = JSON
+    strays = False
+
+    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
+        self.label = uri
+        self._files = Files(uri, limits)
+
+    def parts(self) -> list[SourcePart]:
+        if source_parts := self._files.parts(suffixes=self.suffixes, strays=self.strays):
+            return source_parts
+        raise ValueError(f"{self.label} has no {self.nothing}")
+
+
 def whole(chunks: Iterator[bytes], most: int) -> bytes | None:
     """All of the content; None for over `most` bytes, of which no more than these are held."""
     read: list[bytes] = []

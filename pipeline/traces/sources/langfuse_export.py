@@ -11,29 +11,25 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources.fields import metadata_of
-from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, Files, bare_name
+from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, FileSource, bare_name
 from pipeline.traces.sources.langfuse import KINDS, Observation, ScoreRow, TraceRow, add, row_of
 from pipeline.traces.sources.langfuse_fast import plain_calls
 from pipeline.traces.sources.lines import RecordBatch, blocks, csv_records, may_be_array, refusal
 from pipeline.traces.sources.moments import day_of
 from pipeline.traces.sources.parquet import records
-from pipeline.traces.sources.protocol import Broken, Digest, PartLimits, SourcePart
+from pipeline.traces.sources.protocol import Broken, Digest, SourcePart
 
 FORMATS = (*JSON, *PARQUET, *CSV)
 Kind = type[Observation] | type[ScoreRow] | type[TraceRow]
 _observation = msgspec.json.Decoder(Observation)
 
 
-class LangfuseExport:
+class LangfuseExport(FileSource):
     """`observations_v2/` and `scores/`, or the older `traces/`, `observations/` and `scores/`.
 
     Of the older layout, user, session and metadata are rows of their own (`Attributes`); a call of the newer one that
     lacks them counts as without consent.
     """
-
-    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
-        self.label = uri
-        self._files = Files(uri, limits)
 
     def parts(self) -> list[SourcePart]:
         source_parts = self._files.parts("observations_v2", suffixes=FORMATS)
@@ -95,7 +91,7 @@ class UiFile(msgspec.Struct):
     observations: list[Any]
 
 
-class LangfuseUi:
+class LangfuseUi(FileSource):
     """One JSON file a trace, `{trace, observations}`. User, session and scores are the trace's; what an observation's
     metadata says wins over the trace's.
 
@@ -103,17 +99,8 @@ class LangfuseUi:
     `latency` is in seconds or in milliseconds, by version, and is not read: the two times are.
     """
 
-    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
-        self.label = uri
-        self._files = Files(uri, limits)
-
-    def parts(self) -> list[SourcePart]:
-        source_parts = self._files.parts(strays=True)
-        if not source_parts:
-            raise ValueError(
-                f"{self.label} has no JSON files. Point traces.source.uri to the traces downloaded from Langfuse."
-            )
-        return source_parts
+    nothing = "JSON files. Point traces.source.uri to the traces downloaded from Langfuse."
+    strays = True
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         try:

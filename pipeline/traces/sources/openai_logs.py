@@ -13,10 +13,10 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.fields import count, latency_s, metadata_of, metadata_text, put, said, seconds
-from pipeline.traces.sources.files import Files
+from pipeline.traces.sources.files import FileSource
 from pipeline.traces.sources.lines import blocks, may_be_array, refusal
 from pipeline.traces.sources.moments import day_of, utc
-from pipeline.traces.sources.protocol import Digest, PartLimits, SourcePart
+from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import decoded, object_of
 
 TIMES = ("created", "created_at", "timestamp", "time", "start_time")
@@ -38,16 +38,8 @@ _PLACED = frozenset(
 Json = dict[str, Any]
 
 
-class OpenAiLogs:
-    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
-        self.label = uri
-        self._files = Files(uri, limits)
-
-    def parts(self) -> list[SourcePart]:
-        source_parts = self._files.parts()
-        if not source_parts:
-            raise ValueError(f"{self.label} has no JSON lines. Point traces.source.uri to the folder of the logs.")
-        return source_parts
+class OpenAiLogs(FileSource):
+    nothing = "JSON lines. Point traces.source.uri to the folder of the logs."
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):

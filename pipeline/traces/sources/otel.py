@@ -13,11 +13,11 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, evaluations, genai, otlp
 from pipeline.traces.sources.fields import count, metadata_text, put, said
-from pipeline.traces.sources.files import JSON, Files
+from pipeline.traces.sources.files import JSON, FileSource
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.moments import EPOCH
 from pipeline.traces.sources.otlp_requests import FORMATS, decode_binary, is_binary, requests, text_requests
-from pipeline.traces.sources.protocol import Digest, PartLimits, SourcePart
+from pipeline.traces.sources.protocol import Digest, SourcePart
 
 TOOLS = "gen_ai.tool.definitions"
 ENDED_IN_CALL = frozenset({"tool_calls", "tool_call", "tool_use", "function_call"})
@@ -37,21 +37,16 @@ _TEXT_WEIGHS = 16
 """A span that waits with its text counts for so many."""
 
 
-class Otel:
+class Otel(FileSource):
     """One export request a line, one a file, or each after its length. A row's line is the place of its span or log
     record in the file, from 1; the records of a call are one row with its span."""
 
-    def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
-        self.label = uri
-        self._files = Files(uri, limits)
+    nothing = "files of JSON or protobuf. Point traces.source.uri to the folder of the spans."
+    suffixes = (*JSON, *FORMATS)
 
     def parts(self) -> list[SourcePart]:
-        source_parts = self._files.parts(suffixes=(*JSON, *FORMATS))
-        if not source_parts:
-            raise ValueError(
-                f"{self.label} has no files of JSON or protobuf. Point traces.source.uri to the folder of the spans."
-            )
-        return [part._replace(holds="scores") if evaluations.holds_scores(part.name) else part for part in source_parts]
+        parts = super().parts()
+        return [part._replace(holds="scores") if evaluations.holds_scores(part.name) else part for part in parts]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         binary, chunks = is_binary(part.name, self._files.chunks(part, digest))
@@ -85,8 +80,8 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> 
         if received.is_log:
             if (score := evaluations.score_of(received.record, place)) is not None:
                 rows.scores.append(score)
-                return
-            _put(rows, calls.add_log(place, received.record, received.resource))
+            else:
+                _put(rows, calls.add_log(place, received.record, received.resource))
             return
         span = msgspec.convert(received.record, otlp.Span)
         trace_id, day = span.trace_id, _moment(otlp.nanoseconds(span.start_time_unix_nano)).date().isoformat()
@@ -97,7 +92,8 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> 
             _put(rows, [row])
             return
         response_id = str(span_attributes.get(RESPONSE_ID) or span.span_id)
-        has_text = _has_text(span, span_attributes)
+        answered = genai.answered(span_attributes, span.events)
+        has_text = span.failed or bool(answered.messages or answered.unreadable or answered.failed)
         lacks = not has_text or response_id.startswith("resp_") or genai.lacks_tools(span_attributes)
         _put(rows, calls.add_span(row, span.failed or not lacks, has_text, response_id))
     except Exception as error:  # the boundary of one span: whatever it holds, it must not stop the spans beside it
@@ -107,11 +103,6 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> 
 def _put(rows: Rows, complete: Iterable[CallRecord]) -> None:
     for call in complete:
         put(rows, _row(call))
-
-
-def _has_text(span: otlp.Span, span_attributes: dict[str, Any]) -> bool:
-    answered = genai.answered(span_attributes, span.events)
-    return span.failed or bool(answered.messages or answered.unreadable or answered.failed)
 
 
 def _attributes(span: otlp.Span) -> dict[str, Any]:

@@ -41,9 +41,8 @@ def decode_binary(text: bytes) -> otlp.ExportRequest:
     logs = _parsed(ExportLogsServiceRequest, text)
     if logs is None:
         raise msgspec.DecodeError("the request is no protobuf of OTLP")
-    if not any(
-        int(each.record[name]) for each in otlp.records(logs) for name in ("timeUnixNano", "observedTimeUnixNano")
-    ):
+    times = {"timeUnixNano", "observedTimeUnixNano"}
+    if all(times.isdisjoint(each.record) for each in otlp.records(logs)):
         raise msgspec.ValidationError("the request holds neither spans nor log records")
     return logs
 
@@ -54,13 +53,14 @@ def _parsed(kind: Any, text: bytes) -> otlp.ExportRequest | None:
     from google.protobuf.message import DecodeError
 
     try:
-        tree = MessageToDict(kind.FromString(text), always_print_fields_with_no_presence=True)
+        tree = MessageToDict(kind.FromString(text))
     except DecodeError:
         return None
     request = msgspec.convert(tree, otlp.ExportRequest)
     for received in otlp.records(request):
-        for id in {"traceId", "spanId", "parentSpanId"} & received.record.keys():
-            received.record[id] = b64decode(received.record[id]).hex()
+        received.record.setdefault("startTimeUnixNano", 0)
+        for id in ("traceId", "spanId", "parentSpanId"):
+            received.record[id] = b64decode(received.record.get(id, "")).hex()
     return request
 
 

@@ -86,7 +86,8 @@ class Prompts:
 
     def _trace(self, row: PromptRow, line: int) -> Trace:
         metadata = {**row.metadata, REFERENCE_KEY: row.reference, "licence": self._section.licence}
-        id = f"prompt-{_content(row)}"
+        content = json.dumps([row.messages, row.reference]).encode()
+        id = f"prompt-{hashlib.sha256(content).hexdigest()[:32]}"
         return Trace(
             trace_id=id,
             observation_id=id,
@@ -107,7 +108,3 @@ class Prompts:
             with file.open("rb") as stream:
                 while chunk := stream.read(CHUNK):
                     digest.update(chunk)
-
-
-def _content(row: PromptRow) -> str:
-    return hashlib.sha256(json.dumps([row.messages, row.reference]).encode()).hexdigest()[:32]
