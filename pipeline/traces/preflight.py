@@ -37,8 +37,10 @@ def preflight(recipe: Recipe, address: Address | None, warehouse: str) -> list[s
 
     `address`: of the source, None where it is not known. `warehouse`: of the governed table.
     """
+    uri = recipe.base_model.uri
+    relative = f" ({uri} is relative to {Path.cwd()})" if not Path(uri).is_absolute() else ""
     return [
-        *_model_faults(recipe.base_model.uri),
+        *(f"base_model.uri{relative}: {fault}" for fault in faults(Path(uri).absolute())),
         *_template_faults(recipe),
         *data_root_faults(recipe.data_root),
         *_disk_faults(recipe),
@@ -46,11 +48,6 @@ def preflight(recipe: Recipe, address: Address | None, warehouse: str) -> list[s
         *_place_faults("traces.lake.warehouse", warehouse),
         *_place_faults("training.checkpoints.mirror", recipe.training.checkpoints.mirror or ""),
     ]
-
-
-def _model_faults(uri: str) -> list[str]:
-    relative = f" ({uri} is relative to {Path.cwd()})" if not Path(uri).is_absolute() else ""
-    return [f"base_model.uri{relative}: {fault}" for fault in faults(Path(uri).absolute())]
 
 
 def _template_faults(recipe: Recipe) -> list[str]:

@@ -66,7 +66,7 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
     source = open_source(address)
     parts = source.parts()
     newest = sorted(parts, key=lambda part: (named_day(part.name) or "", part.name), reverse=True)
-    sample = SourceSample(source.label, len(parts))
+    sample, longest = SourceSample(source.label, len(parts)), 0
     rejected, keys, models, takes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     meanings, scores, scored, looked_at = Meanings(settings.scores), ScoreCounts(), set[str](), list[str]()
 
@@ -108,7 +108,10 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
                 sample.references += passed.num_rows - passed["reference"].null_count
                 for row in passed.select(["messages", "completion", "tool_calls", "tools"]).to_pylist():
                     takes.update(kinds_of_row(row))
-                    sample.longest_prompt = max(sample.longest_prompt, conversation(row), key=_length)
+                    messages = conversation(row)
+                    length = sum(len(each["content"]) + len(each.get("tool_calls", "")) for each in messages)
+                    if length > longest:
+                        longest, sample.longest_prompt = length, messages
                 if sample.rows >= limit:
                     break
     sample.rejected, sample.metadata_keys = dict(rejected.most_common()), dict(keys.most_common())
@@ -143,7 +146,3 @@ def _keys(trace: Trace) -> Iterable[str]:
         return msgspec.json.decode(trace.metadata, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError:
         return ()
-
-
-def _length(messages: list[dict[str, str]]) -> int:
-    return sum(len(message["content"]) + len(message.get("tool_calls", "")) for message in messages)

@@ -274,8 +274,9 @@ class _Reader:
             raise unreadable(value)
         message_parts = parts_of(content)
         self.chat.has_payload |= message_parts.has_payload or any(value.get(key) for key in ("audio", "images"))
-        text = message_parts.text
-        text = text or _refusal(value)
+        places = (value, object_of(value.get("additional_kwargs")))
+        refusals = (place["refusal"] for place in places if isinstance(place.get("refusal"), str))
+        text = message_parts.text or next(refusals, "")
         if role == "assistant" and text.strip() in NOTHING:
             text = ""
         results: list[Turn] = [{**result_of(*result)} for result in message_parts.results]
@@ -341,11 +342,6 @@ class _Reader:
 
 def _turns_of(role: str, text: str) -> list[Turn]:
     return [{"role": role, "content": text}] if text else []
-
-
-def _refusal(value: Json) -> str:
-    places = (value, object_of(value.get("additional_kwargs")))
-    return next((place["refusal"] for place in places if isinstance(place.get("refusal"), str)), "")
 
 
 def _calls_of(value: Json) -> list[Any]:

@@ -38,7 +38,8 @@ class MlflowTraces:
 
     def __init__(self, uri: str, section: MlflowSource) -> None:
         self._uri, self._section = uri, section
-        self.label = f"MLflow at {_without_password(uri)}"
+        scheme, sign, rest = uri.partition("://")
+        self.label = f"MLflow at {f'{scheme}{sign}' if sign else uri}{rest.rpartition('@')[2]}"
 
     def parts(self) -> list[SourcePart]:
         with self._reached():
@@ -201,8 +202,3 @@ def _moment(ns: int) -> datetime:
 
 def _day(ns: int) -> str:
     return _moment(ns).date().isoformat()
-
-
-def _without_password(uri: str) -> str:
-    scheme, sign, rest = uri.partition("://")
-    return f"{scheme}{sign}{rest.rpartition('@')[2]}" if sign else uri

@@ -16,6 +16,7 @@ from pipeline.traces.sources.fields import count, latency_s, metadata_of, metada
 from pipeline.traces.sources.files import FileSource
 from pipeline.traces.sources.lines import blocks, may_be_array, refusal
 from pipeline.traces.sources.moments import day_of, utc
+from pipeline.traces.sources.parts import dumped
 from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import decoded, object_of
 
@@ -76,7 +77,9 @@ def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -
     if not (failed or unread) and (not asked.messages or content is None):
         missing = "response" if content is None else "request"
         return Rejection(line, Reason.NO_CONTENT, trace_id, moment.date().isoformat(), f"no messages of the {missing}")
-    usage = _object(response.get("usage"))
+    usage, message = _object(response.get("usage")), object_of(failure).get("message", failure)
+    ms = seconds(row.get("latency_ms", row.get("duration_ms")))
+    stated = seconds(row.get("latency_s")) if ms is None else ms / 1000
     user, session = _first((request, row), USERS), _first((row, request), SESSIONS)
     trace = Trace(
         trace_id=trace_id,
@@ -90,8 +93,8 @@ def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -
         line=line,
         input_tokens=count(usage.get("prompt_tokens", usage.get("input_tokens"))),
         output_tokens=count(usage.get("completion_tokens", usage.get("output_tokens"))),
-        latency_s=latency_s(_first((row,), STARTS), _first((row,), ENDS), _latency_s(row)),
-        error=_error(failure),
+        latency_s=latency_s(_first((row,), STARTS), _first((row,), ENDS), stated),
+        error=(message if isinstance(message, str) else dumped(message)) if message else None,
         finish_reason=_object(response.get("incomplete_details")).get("reason")
         or (response.get("status") if response.get("object") == "response" else None),
         metadata=_metadata(row, request, response),
@@ -137,16 +140,6 @@ def _asked(request: Json) -> tuple[chat.Chat, chat.Chat]:
     offered = {key: request[key] for key in ("tools", "functions") if request.get(key)}
     content = next(({key: request[key], **offered} for key in places if request.get(key) not in (None, "", [])), None)
     return chat.parse(request.get("instructions") or request.get("system"), "system"), chat.parse(content, "user")
-
-
-def _latency_s(row: Json) -> float | None:
-    ms = seconds(row.get("latency_ms", row.get("duration_ms")))
-    return seconds(row.get("latency_s")) if ms is None else ms / 1000
-
-
-def _error(failure: Any) -> str | None:
-    failure = object_of(failure).get("message", failure)
-    return None if not failure else failure if isinstance(failure, str) else msgspec.json.encode(failure).decode()
 
 
 def _metadata(row: Json, request: Json, response: Json) -> str:
