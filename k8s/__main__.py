@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from k8s.client import Refused, Unreachable, connect
+from k8s.client import KubernetesClient, Refused, Unreachable, connect
 from k8s.gang import Gang, evaluation_gang, example
 from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
 from k8s.lint.manifests import Manifests, where
@@ -28,7 +29,7 @@ from pipeline.recipe.overrides import NOT_YAML
 
 Object = dict[str, Any]
 Problems = Callable[[Object], list[str]]
-"""Of an object, `path: reason` each."""
+"""`path: reason` each."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -104,7 +105,7 @@ def _lint(chosen: argparse.Namespace) -> int:
     if not Manifests(manifests).objects and (chosen.manifests or not chosen.recipes):
         raise ValueError(f"No object in {chosen.manifests}: give recipes, or --manifests FILE with objects in it.")
     checked, looked = _schemas(chosen.schemas)
-    checks = {"schema": checked, **({"server": _server()} if chosen.server else {})}
+    checks = {"schema": checked, **({"server": partial(_refusal, connect())} if chosen.server else {})}
     given = [*_asked(manifests, checks), *lint_objects(manifests)]
     told: list[tuple[str, list[Violation]]] = []
     for file in chosen.recipes:
@@ -116,7 +117,8 @@ def _lint(chosen: argparse.Namespace) -> int:
             rendered = render(gang)
             # As one set, for the references between them; what is wrong with the manifests alone is told once, below.
             together = [*_asked(rendered, checks), *lint_gang(gang, [*rendered, *manifests])]
-            told.append((f"{file}: {_about(gang)}", [found for found in together if found not in given]))
+            about = f"{gang.settings.backend}, {gang.nodes} x {gang.instance.name} ({gang.settings.capacity})"
+            told.append((f"{file}: {gang.task}, {about}", [found for found in together if found not in given]))
     if chosen.manifests:
         told.append((f"{', '.join(chosen.manifests)}: {len(manifests)} objects", given))
     severities = [found.severity for _, findings in told for found in findings]
@@ -136,10 +138,10 @@ def _schemas(folder: str | None) -> tuple[Problems, Callable[[], str]]:
     try:
         from k8s.lint.schemas import Schemas
     except ImportError as error:
-        missing = f"{error.name} (pip install 'preference-tuning[lint]')"
+        missing = f"schemas need {error.name}: pip install 'preference-tuning[lint]'"
         if folder is not None:
-            raise ValueError(f"--schemas needs {missing}.") from error
-        return lambda _: [], lambda: f"schemas: none, for want of {missing}"
+            raise ValueError(missing) from error
+        return lambda _: [], lambda: f"{missing}; none was asked"
     schemas = Schemas(Path(folder) if folder else None)
     custom = folder or "none for custom kinds (--schemas FOLDER)"
     return (
@@ -148,31 +150,21 @@ def _schemas(folder: str | None) -> tuple[Problems, Callable[[], str]]:
     )
 
 
-def _server() -> Problems:
-    client = connect()
-
-    def problems(obj: Object) -> list[str]:
-        try:
-            client.dry_run(obj)
-        except Refused as refusal:
-            return [f": {refusal}"]
-        except (KeyError, TypeError) as error:
-            return [f": without apiVersion and metadata.name no server can be asked ({error})"]
-        return []
-
-    return problems
+def _refusal(client: KubernetesClient, obj: Object) -> list[str]:
+    try:
+        client.dry_run(obj)
+    except Refused as refusal:
+        return [f": {refusal}"]
+    except (KeyError, TypeError) as error:
+        return [f": without apiVersion and metadata.name no server can be asked ({error})"]
+    return []
 
 
 def _asked(objects: Iterable[Object], checks: dict[str, Problems]) -> list[Violation]:
+    reason = "The API server refuses the object or, not asked to be strict, drops what it does not know."
+    fix = "Write what this version of the kind has: kubectl explain shows it."
     return [
-        Violation(
-            rule=rule,
-            severity="error",
-            where=where(obj, path),
-            problem=problem,
-            reason="The API server refuses the object or, not asked to be strict, drops what it does not know.",
-            fix="Write what this version of the kind has: kubectl explain shows it.",
-        )
+        Violation(rule=rule, severity="error", where=where(obj, path), problem=problem, reason=reason, fix=fix)
         for obj in Manifests(objects).objects
         for rule, problems in checks.items()
         for path, _, problem in (text.partition(": ") for text in problems(obj))
@@ -190,13 +182,6 @@ def _estimate(file: str) -> int:
 
     print(describe(load(file)))
     return 0
-
-
-def _about(gang: Gang) -> str:
-    nodes = f"{gang.settings.backend}, {gang.nodes} x {gang.instance.name} ({gang.settings.capacity})"
-    if gang.task == "evaluation":
-        return f"its evaluation: {nodes}, {gang.processes} devices"
-    return f"{nodes}, {gang.processes} processes each"
 
 
 def _report(title: str, findings: Sequence[Violation]) -> str:

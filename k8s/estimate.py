@@ -84,24 +84,30 @@ def estimate_launch(
     ends = wall_high <= ENDLESS * high
     wall = Range(low=min(wall_low, ENDLESS * low), high=min(wall_high, ENDLESS * high))
     held = Range(low=devices * min(held_low, wall.low), high=devices * min(held_high, wall.high))
-    parts = [CostItem(name="devices", usd=held.times(prices(compute)), basis=_prices_text(compute, devices))]
+    price, capacity = prices(compute), storage.capacity.replace("_", " ") if storage is not None else "local"
+    basis = f"{devices} devices ({capacity}) at {price} USD an hour"
+    parts = [CostItem(name="devices", usd=held.times(price), basis=basis)]
     if storage is not None and storage.storage_gb:
         months = Range(low=max(wall.low, kept_hours) / HOURS_A_MONTH, high=max(wall.high, kept_hours) / HOURS_A_MONTH)
         stored = [("volume", storage.storage_usd_per_gb_month)]
         stored += [("copies", COPY_USD_PER_GB_MONTH)] if checkpoints.mirror else []
-        for name, price in stored:
-            a_month = storage.storage_gb * price
-            basis = f"{storage.storage_gb:,.0f} GB at {price:g} USD a GB: {a_month:,.2f} USD a month"
+        for name, each in stored:
+            a_month = storage.storage_gb * each
+            basis = f"{storage.storage_gb:,.0f} GB at {each:g} USD a GB: {a_month:,.2f} USD a month"
             parts.append(CostItem(name=name, usd=months.times(Range(low=a_month, high=a_month)), basis=basis))
+    every_s, usd = checkpoints.interruption_every_s, [part.usd for part in parts]
+    often = "for training.checkpoints.interruption_every_s is not set"
+    if every_s is not None:
+        often = f"one every {every_s:,.0f} s on average, restarts of {START_S + WAIT_S:.0f} s"
     return LaunchEstimate(
         nodes=compute.nodes,
         devices=devices,
         hours=wall,
         device_hours=held,
-        usd=Range(low=sum(part.usd.low for part in parts), high=sum(part.usd.high for part in parts)),
+        usd=Range(low=sum(each.low for each in usd), high=sum(each.high for each in usd)),
         parts=tuple(parts),
         ends=ends,
-        basis=_interruptions_text(Range(low=low, high=high), checkpoints),
+        basis=f"{Range(low=low, high=high)} hours without interruptions, {often}",
     )
 
 
@@ -132,8 +138,7 @@ def expected_hours(expected: MethodCost, timeout_s: float) -> tuple[float, float
 def over_budget(estimate: LaunchEstimate, budget_usd: float | None) -> str:
     """Why the budget forbids the launch; empty if it does not.
 
-    A budget is a promise to whoever pays, so it is held against the high end: on the low end the promise would be kept
-    only with luck. What is refused can be launched by whoever may raise the budget, a bill can't be taken back.
+    A budget is a promise to whoever pays, so it is held against the high end.
     """
     high = round(estimate.usd.high, 2)
     if budget_usd is None or (estimate.ends and high <= budget_usd):
@@ -187,16 +192,3 @@ def describe(recipe: Recipe) -> str:
     ]
     title = f"{recipe.name}: {compute.nodes} x {where}, {an_hour.devices} x {compute.accelerator.name}"
     return "\n".join([title, *(f"  {name:<14}{text}" for name, text in rows)])
-
-
-def _prices_text(compute: Compute, devices: int) -> str:
-    capacity = compute.kubernetes.capacity.replace("_", " ") if compute.kubernetes is not None else "local"
-    return f"{devices} devices ({capacity}) at {prices(compute)} USD an hour"
-
-
-def _interruptions_text(hours: Range, checkpoints: Checkpoints) -> str:
-    every_s = checkpoints.interruption_every_s
-    if every_s is None:
-        return f"{hours} hours without interruptions, for training.checkpoints.interruption_every_s is not set"
-    restart = f"restarts of {START_S + WAIT_S:.0f} s"
-    return f"{hours} hours without interruptions; one every {every_s:,.0f} s on average, {restart}"
