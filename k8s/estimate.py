@@ -123,7 +123,7 @@ def stretched(hours: float, every_s: float | None, deviations: float = 0.0) -> t
         return hours, hours
     cycle_s = STEP_S * math.ceil(min(math.sqrt(2 * SAVE_S * every_s), every_s) / STEP_S) + SAVE_S
     grown = every_s / cycle_s * math.exp(min(START_S / every_s, 99)) * math.expm1(min(cycle_s / every_s, 99))
-    mean = hours * 3600 * grown / every_s
+    mean = min(hours * 3600 * grown / every_s, 1e18)
     number = max(0.0, mean + deviations * math.sqrt(mean))
     held = hours + number / mean * hours * (grown - 1)
     return held + number * WAIT_S / 3600, held
