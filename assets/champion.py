@@ -14,7 +14,7 @@ from assets.metadata import VERSION_TAG
 from assets.naming import asset_key
 from assets.resources import Deployment
 from pipeline.recipe import Automation
-from pipeline.registry.pages import version_page
+from pipeline.registry.runs import version_page
 
 CHAMPION = "champion"
 

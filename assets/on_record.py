@@ -18,8 +18,7 @@ from pipeline.core.iteration import Iteration
 from pipeline.recipe import Evaluation
 from pipeline.recipe.pinning import pinned
 from pipeline.registry import versions
-from pipeline.registry.pages import run_page
-from pipeline.registry.runs import RunIdentity
+from pipeline.registry.runs import RunIdentity, run_page
 from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.selection.samples.records import FreshSamples

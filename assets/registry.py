@@ -14,7 +14,7 @@ from assets.resources import Deployment
 from assets.rollout import begin_rollout, fingerprints, is_gradable, is_rated
 from evals.gate import GateVerdict
 from pipeline.core import layout
-from pipeline.registry.pages import version_page
+from pipeline.registry.runs import version_page
 from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.export import export_model
 from pipeline.rollout.policy import policy_of

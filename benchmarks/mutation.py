@@ -39,7 +39,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/selection/scorers.py": _named("pipeline/selection", "scorers"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
     "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "plan"),
-    "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "clocks", "watched"),
+    "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched"),
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
     "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision"),
     "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),

@@ -19,8 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.rollout_machine import machine
-from benchmarks.rollout_rollback import rollback
+from benchmarks.rollout_machine import machine, rollback
 from benchmarks.rollout_world import Model, World, draw, replayed, watched
 from pipeline.core.estimate import share
 from pipeline.recipe import Rollout

@@ -1,16 +1,19 @@
-"""Runs of the rollout's state machine with crashes, people, faults of router, slot and clock: the part `machine`.
-
-Each process draws runs of its own from a seed, so a run that breaks an invariant can be drawn again. The first
-violation of a process is printed and ends that process's share.
-"""
+"""Parts `machine` (runs of the rollout's state machine, each process from a seed, to be drawn again)
+and `rollback` (ticks from the one that decides a rollback to the one that reads 0% back)."""
 
 from __future__ import annotations
 
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 
-from hypothesis import HealthCheck, Phase, seed, settings
+from hypothesis import HealthCheck, seed, settings
+from hypothesis import Phase as HypothesisPhase
 from hypothesis.stateful import run_state_machine_as_test
 
+from pipeline.core.storage import Store
+from pipeline.rollout.record import Phase, read_events
+from tests.pipeline.rollout.conftest import NAME, POLICY, World
 from tests.pipeline.rollout.machine import RolloutMachine
 
 RUNS, STEPS, SHARE = 5_000, 50, 50
@@ -34,7 +37,7 @@ def _share(number: int) -> bool:
     chosen = settings(
         max_examples=SHARE,
         stateful_step_count=STEPS,
-        phases=[Phase.generate],
+        phases=[HypothesisPhase.generate],
         deadline=None,
         database=None,
         print_blob=False,
@@ -46,3 +49,30 @@ def _share(number: int) -> bool:
         print(f"machine, seed {number}: {type(violation).__name__}: {violation}", flush=True)
         return False
     return True
+
+
+HARM = ({"quality": 0.2}, {"error_rate": 0.2}, {"error_rate": 1.0, "graded": 0.0}, {"seconds": 9.0})
+
+
+def rollback(small: bool, pool: ProcessPoolExecutor) -> dict[str, float | int | None]:
+    """The most ticks of any, as `rollback_ticks`; None where a canary that does harm was not taken back."""
+    stages = range(1 if small else len(POLICY.weights))
+    ticks = [_ticks(stage, harm) for stage, harm in product(stages, HARM)]
+    return {"rollback_ticks": None if None in ticks else max(each for each in ticks if each is not None)}
+
+
+def _ticks(stage: int, harm: dict[str, float]) -> int | None:
+    with tempfile.TemporaryDirectory() as folder:
+        world = World(Store(folder))
+        world.propose("new")
+        while (world.state.phase, world.state.stage) != (Phase.OBSERVING, stage):
+            world.tick(50.0)
+        world.metrics.canary = harm
+        decided: int | None = None
+        for tick in range(60):
+            world.tick(50.0)
+            if decided is None and any(event.phase is Phase.ROLLING_BACK for event in read_events(world.store, NAME)):
+                decided = tick
+            if decided is not None and world.weight() == 0 and not world.state.active:
+                return tick - decided
+        return None

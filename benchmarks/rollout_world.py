@@ -22,8 +22,8 @@ from pipeline.rollout.evidence import (
     fixed_basis,
     summed,
 )
-from pipeline.rollout.latency import Latencies, frozen_threshold
 from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.shares import Latencies, frozen_threshold
 
 Array = NDArray[np.float64]
 FIELDS = tuple(UnitTally.model_fields)

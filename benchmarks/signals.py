@@ -16,7 +16,7 @@ from typing import NamedTuple
 from benchmarks import signals_loop as loop
 from benchmarks import signals_methods as methods
 from benchmarks import signals_sweet as sweet
-from benchmarks.signals_cells import Cells
+from benchmarks.signals_world import Cells
 
 
 class Size(NamedTuple):

@@ -16,8 +16,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.signals_cells import Cells
-from benchmarks.signals_world import RECIPE, base, worth, worth_of_turns
+from benchmarks.signals_world import RECIPE, Cells, base, worth, worth_of_turns
 from evals.gate import GateVerdict
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration

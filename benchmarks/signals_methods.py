@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from benchmarks.signals_cells import Cells
 from benchmarks.signals_world import (
     Cell,
+    Cells,
     Score,
     Traffic,
     World,

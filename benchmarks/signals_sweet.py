@@ -10,9 +10,8 @@ import random
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.signals_cells import Cells
 from benchmarks.signals_methods import ALONE, STEPS, Seed, left, measured, short
-from benchmarks.signals_world import Cell, World, answered, base
+from benchmarks.signals_world import Cell, Cells, World, answered, base
 from evals.win_rate import JudgedPair, win_rate
 from pipeline.core.storage import ModelRef
 from pipeline.demo.desk.judges import judgement

@@ -276,3 +276,38 @@ def probe_shares(world: World, report: RewardModelReport, judge: Score) -> dict[
             values = [(f.value or 0.0) + judge(*each) for f, each in zip(scored, texts, strict=True)]
             shares[probe.name] = fmean(a > b for a, b in zip(values[::2], values[1::2], strict=True))
     return shares
+
+
+Figures = dict[str, Any]
+
+
+class Cells:
+    """Figures by the name of their cell. Without a file they are forgotten with the process."""
+
+    def __init__(self, path: Path | None, scope: str) -> None:
+        """`scope`: what else decides a figure, such as the size of the run; figures of another one do not count."""
+        self._path, self._scope = path, scope
+        self._figures: dict[str, Figures] = {}
+        for line in path.read_text().splitlines() if path is not None and path.is_file() else ():
+            cell = json.loads(line)
+            if cell["scope"] == scope:
+                self._figures[cell["name"]] = cell["figures"]
+
+    def missing(self, names: Sequence[str]) -> list[str]:
+        return [name for name in names if name not in self._figures]
+
+    def once(self, name: str, measure: Callable[[], Figures]) -> Figures:
+        """The cell's figures, measured and written down where nobody did before."""
+        if name not in self._figures:
+            self._figures[name] = measure()
+            cell = {"scope": self._scope, "name": name, "figures": self._figures[name]}
+            if self._path is not None:
+                with self._path.open("a") as file:
+                    file.write(f"{json.dumps(cell)}\n")
+            print(f"{name}: {_legible(self._figures[name])}", flush=True)
+        return self._figures[name]
+
+
+def _legible(figures: Figures) -> str:
+    shown = {name: f"{value:.3f}" if isinstance(value, float) else str(value) for name, value in figures.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())

@@ -25,7 +25,7 @@ from pipeline.core.iteration import Iteration
 from pipeline.core.storage import DatasetRef, Store
 from pipeline.recipe import Automation, Recipe
 from pipeline.rewards.records import LABELS as LABEL_TABLE
-from pipeline.rollout.live_labels import label_digest_of
+from pipeline.rollout.grading import label_digest_of
 from pipeline.rollout.quality_fall import COLUMNS, SignalChange, changes
 from pipeline.traces.arrow import pc
 

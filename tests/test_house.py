@@ -116,7 +116,6 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/gang.py": "threads and network of the ranks that it starts",
     "pipeline/training/nemo/follow.py": "hands its own on",
     "pipeline/serving/node_cache.py": "a trainer and an evaluation have no Dagster: where their pod has its cache",
-    "pipeline/registry/unanswered.py": "MLflow's client takes its retries from there, at each request",
     "pipeline/serving/server_process.py": "hands its own on",
     "pipeline/core/redaction.py": "hides the values of its secrets, in whatever process",
     "pipeline/registry/runs.py": "silences MLflow before it is imported",

@@ -1,10 +1,5 @@
-"""Base models that lie elsewhere: versions of a registry (`models:/NAME@alias`, `models:/NAME/3`) and repositories of
-the Hugging Face Hub (`hf://ORG/NAME@revision`), brought below the data root and pinned to what they are.
-
-Owns the folder `base_models/` and its pins. An alias and a branch move: which version or commit they name is asked when
-an iteration may begin, and an iteration keeps the digest of the files that it began with. Where the server is away the
-pin of before stands. Refuses weights that are no safetensors, and code: only files of known kinds are fetched.
-"""
+"""Base models of a registry (`models:/NAME@alias`, `models:/NAME/3`) or of the Hub (`hf://ORG/NAME@revision`): fetched
+below the data root and pinned. Where the server is away the pin stands. Safetensors only, and no code."""
 
 from __future__ import annotations
 
@@ -58,8 +53,8 @@ def pinned_base(store: Store, uri: str) -> PinnedBase | None:
 def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable[[str], None]) -> PinnedBase:
     """Bring what a URI names now below the root, where it is not there already, and pin it.
 
-    Raises ValueError for what is no such URI, is not there, or is no complete model; where nobody answers the pin of
-    before stands, and without one that is an error too.
+    Raises ValueError for what is no such URI, is not there, or is no complete model; without an answer the earlier
+    pin stands, and without one that is an error too.
     """
     before = pinned_base(store, uri)
     try:

@@ -1,12 +1,5 @@
-"""The metrics of a training in MLflow while it goes on.
-
-Owns the thread that sends what the trainer's metrics file has gained, each point with its step and the time at which it
-was measured. The file is the buffer: a tracking server that is away neither fails nor delays a training, what it missed
-is sent once it answers, and a process that goes on after a kill sends the file from its beginning, of which MLflow
-keeps each point once. How busy the machine is goes along by MLflow's own monitor, where MLflow's own switch
-(MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING) is on. Refuses to be the last word: the record of the iteration sends the file
-once more.
-"""
+"""The metrics of a training in MLflow while it goes on. The trainer's metrics file is the buffer: a server that is away
+neither fails nor delays a training, and after a kill the file is sent again, of which MLflow keeps each point once."""
 
 from __future__ import annotations
 
@@ -91,7 +84,12 @@ class MetricsSender(threading.Thread):
                 if over and self.failed and self._client is not None and self._run is not None:
                     self._client.set_terminated(self._run.info.run_id, "FAILED")
             except Exception as error:  # boundary: MLflow; whatever it raises, the training goes on
-                self._miss(error)
+                if not self._missed:
+                    self._log(
+                        f"MLflow does not take the metrics of the training ({type(error).__name__}): it goes on, and "
+                        "they are sent when MLflow answers, at the latest when the iteration is put on record."
+                    )
+                self._missed = True
         if self._monitor is not None:
             self._monitor.finish()
 
@@ -135,11 +133,3 @@ class MetricsSender(threading.Thread):
             client.update_run(run.info.run_id, "RUNNING")
         runs.log_tags(client, run, self._training.tags)
         return run
-
-    def _miss(self, error: Exception) -> None:
-        if not self._missed:
-            self._log(
-                f"MLflow does not take the metrics of the training ({type(error).__name__}): it goes on, and they are "
-                "sent when MLflow answers, at the latest when the iteration is put on record."
-            )
-        self._missed = True

@@ -1,9 +1,5 @@
-"""What of a candidate lies in MLflow: a model that MLflow loads and asks by itself, and the adapter with its base.
-
-Owns the files and the paths that they have there. The merged weights lie there once, as the training left them, under
-an `MLmodel` of the flavours `transformers` and `python_function` for chat (llm/v1/chat). Nothing is loaded to describe
-them, nothing names a place outside the registry, and no code comes with the model: its classes are transformers' own.
-"""
+"""What of a candidate lies in MLflow: the merged weights as an `MLmodel` for chat (llm/v1/chat, of the flavours
+`transformers` and `python_function`), the adapter with its base, and the model card. No code comes with the model."""
 
 from __future__ import annotations
 
@@ -118,7 +114,7 @@ def _mlmodel(folder: Path, run_id: str, about: Mapping[str, str], size: int) -> 
 
 
 def _write_environment(scratch: Path) -> None:
-    required = [_pinned(name) for name in PACKAGES]
+    required = [f"{name}=={found}" if (found := _installed(name)) else name for name in PACKAGES]
     pip: list[Any] = ["pip", {"pip": required}]
     conda = {"name": "mlflow-env", "channels": ["conda-forge"], "dependencies": [f"python={python_version()}", *pip]}
     python = {
@@ -131,11 +127,6 @@ def _write_environment(scratch: Path) -> None:
     (scratch / PYTHON_ENV).write_text(yaml.safe_dump(python, sort_keys=False))
 
 
-def _pinned(name: str) -> str:
-    installed = _installed(name)
-    return f"{name}=={installed}" if installed else name
-
-
 def _installed(name: str) -> str:
     """The version here, without what says which build of it that is; "" where it is not: who registers need not be able
     to load the model."""
@@ -143,3 +134,26 @@ def _installed(name: str) -> str:
         return version(name).partition("+")[0]
     except PackageNotFoundError:
         return ""
+
+
+SECTIONS = ("Data", "Evaluation", "Intended use", "Limits")
+
+
+def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str]) -> str:
+    """The card in markdown: the sections of `SECTIONS` in that order, then the lineage."""
+    body = [part for title in SECTIONS for part in (f"## {title}", sections[title].strip())]
+    rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
+    table = "\n".join(["| what | value |", "| --- | --- |", *rows])
+    return "\n\n".join([f"# {name}", *body, "## Lineage", table]) + "\n"
+
+
+def front_matter(lineage: Mapping[str, str]) -> str:
+    """What the Hub reads of a card. A base that is a version of a registry has no name there, and is left out."""
+    base = lineage["base"]
+    fields = {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        **({} if base.startswith("models:/") else {"base_model": base}),
+        "tags": ["preference-tuning", f"verdict:{lineage['verdict']}"],
+    }
+    return f"---\n{yaml.safe_dump(fields, sort_keys=False)}---\n\n"

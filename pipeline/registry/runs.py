@@ -1,8 +1,5 @@
-"""An iteration's run in MLflow: where it is, which one it is, and logging to it, of which nothing is there twice.
-
-Owns the client and the identity of a run: the iteration, and the training that it records. A training that is done anew
-has a run of its own, for no point that was logged can be taken back. Refuses to say what goes on record.
-"""
+"""An iteration's run in MLflow, found by its tags, and logging to it, of which nothing is there twice: MLflow's client
+repeats a request whose answer was lost, so what it made twice is removed."""
 
 from __future__ import annotations
 
@@ -10,23 +7,24 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
 from pipeline.registry.tracking import be_quiet, ensure_database
-from pipeline.registry.unanswered import made_once
 from pipeline.training.journal import read_journal
 from pipeline.training.metrics_log import LoggedRow
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Metric, Run
+
 
 BATCH = 1000
 """Metrics that one request takes; parameters and tags are a tenth of it."""
@@ -94,13 +92,17 @@ def open_run(
     wanted = {name: value for name, value in identifying.items() if value}
     experiment = _experiment(client, addresses, store, iteration.model_name)
 
-    def ours() -> Run | None:
+    def ours() -> list[Run]:
         by_start = ["attribute.start_time"]
         runs = client.search_runs([experiment], f"tags.iteration = '{iteration.id}'", order_by=by_start)
-        return next((run for run in runs if _is_of(run, wanted)), None)
+        return [run for run in runs if _is_of(run, wanted)]
 
-    name = f"{iteration.number}-{iteration.id}"
-    run = made_once(ours, lambda: client.create_run(experiment, tags=wanted, run_name=name))
+    if not ours():
+        client.create_run(experiment, tags=wanted, run_name=f"{iteration.number}-{iteration.id}")
+    run, *others = ours()
+    for other in others:
+        if all(other.data.tags.get(tag) == run.data.tags.get(tag) for tag in (STARTED, DIGEST)):
+            client.delete_run(other.info.run_id)
     log_tags(client, run, wanted)
     return run
 
@@ -187,6 +189,17 @@ def upload(client: MlflowClient, run: Run, files: Mapping[str, Path]) -> None:
             client.log_artifact(run.info.run_id, str(file), folder or None)
 
 
+@contextmanager
+def allowed_to_exist() -> Generator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
 def _is_of(run: Run, wanted: Mapping[str, str]) -> bool:
     """A run that names no training is of the one that left its model; one that names no model may yet get it."""
     tags = run.data.tags
@@ -198,14 +211,13 @@ def _is_of(run: Run, wanted: Mapping[str, str]) -> bool:
 def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, model_name: str) -> str:
     name = addresses.experiment or model_name
 
-    def there() -> str | None:
-        experiment = client.get_experiment_by_name(name)
-        return None if experiment is None else experiment.experiment_id
-
-    if addresses.remote:
-        return made_once(there, lambda: client.create_experiment(name))
-    if (made := there()) is not None:
-        return made
+    made = client.get_experiment_by_name(name)
+    if made is None and addresses.remote:
+        with allowed_to_exist():  # another process may be first, or the client itself, where an answer was lost
+            client.create_experiment(name)
+        made = client.get_experiment_by_name(name)
+    if made is not None:
+        return made.experiment_id
     if not re.fullmatch(r"[^/\\]+", name) or name in (".", ".."):
         raise ValueError(
             f"MLFLOW_EXPERIMENT_NAME is {name!r}, and without a tracking server it names a folder below the data root: "
@@ -214,3 +226,49 @@ def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, 
     artifacts = store.path(layout.MLFLOW, name)
     artifacts.mkdir(parents=True, exist_ok=True)
     return client.create_experiment(name, artifact_location=artifacts.as_uri())
+
+
+def run_page(tracking_uri: str, run: RunIdentity) -> str:
+    """ "" where the tracking server is no web server."""
+    if not _is_web(tracking_uri):
+        return ""
+    return f"{tracking_uri.rstrip('/')}/#/experiments/{run.experiment_id}/runs/{run.run_id}"
+
+
+def version_page(registry_uri: str, name: str, version: int) -> str:
+    """ "" where the registry is no web server."""
+    if not _is_web(registry_uri):
+        return ""
+    return f"{registry_uri.rstrip('/')}/#/models/{quote(name, safe='')}/versions/{version}"
+
+
+def _is_web(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+@contextmanager
+def answered(address: str) -> Generator[None]:
+    """Raises ConnectionError with what to do where the server at this address gives no answer in the block."""
+    try:
+        yield
+    except Exception as error:  # the boundary of MLflow's client, and of the HTTP library below it
+        if not is_unanswered(error):
+            raise
+        raise ConnectionError(
+            f"MLflow at {address} gives no answer ({type(error).__name__}). See to it that it runs, and launch the "
+            "same again: what is on record stays, and nothing is put there twice."
+        ) from error
+
+
+def is_unanswered(error: Exception) -> bool:
+    """MLflow raises the server's own answers as RestException, and for none the class above it, without a code."""
+    from mlflow.exceptions import MlflowException, RestException
+    from requests.exceptions import RequestException
+
+    if isinstance(error, RequestException):
+        return error.response is None
+    return (
+        isinstance(error, MlflowException)
+        and not isinstance(error, RestException)
+        and str(error).startswith("API request to ")
+    )

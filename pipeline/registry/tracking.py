@@ -1,11 +1,5 @@
-"""MLflow's own database under the data root: there whole or not at all, its artifacts found where the root lies now.
-
-MLflow makes its tables in some fifty steps that no transaction holds together, and no process opens a database that was
-left among them; so they are made beside, and linked to their name when all are there. It keeps the path of every
-artifact in full: after the data root was moved or copied its database says where the artifacts were, and whoever asks
-for its address first has the paths set to where they are, all in one transaction. Refuses to touch a database that is
-anywhere else, and any text that is no path of an artifact.
-"""
+"""MLflow's database under the data root: made beside and linked whole, for MLflow makes its tables in fifty steps
+without a transaction; and its paths of artifacts set to where the root lies now, after it was moved."""
 
 from __future__ import annotations
 

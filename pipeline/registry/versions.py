@@ -1,8 +1,4 @@
-"""MLflow: what an iteration was made from and measured, its registered version, and the aliases people look for.
-
-Owns one run per iteration and at most one version per run, however often it is retried. Refuses to be the truth about
-who is champion: that is the rollout's record, and `project` makes aliases and tags follow it.
-"""
+"""MLflow: one run an iteration, at most one version a run, and aliases and tags that follow the rollout's record."""
 
 from __future__ import annotations
 
@@ -18,11 +14,9 @@ from pipeline.core.iteration import Iteration
 from pipeline.core.storage import CheckpointRef, Record, Store
 from pipeline.recipe.pinning import leaves
 from pipeline.registry import runs
-from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, model_files
-from pipeline.registry.model_card import front_matter, model_card
-from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
+from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, front_matter, model_card, model_files
+from pipeline.registry.runs import MlflowAddresses, RunIdentity, allowed_to_exist, answered, mlflow_client
 from pipeline.registry.tracking import has_database
-from pipeline.registry.unanswered import answered, made_once
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.training.metrics_log import LoggedRow, read_rows
 
@@ -58,7 +52,7 @@ class ModelRegistration(NamedTuple):
 
 @dataclass(frozen=True)
 class RunContents:
-    """What goes on record beside the lineage. `params` may nest; `metrics` are rows `{"step": int, name: value}`;
+    """What goes on record besides the lineage. `params` may nest; `metrics` are rows `{"step": int, name: value}`;
     `plots` are PNG files by name; `card` holds the sections of `model_card` in Markdown; `tables` have `columns` and
     `data`, a row for each."""
 
@@ -212,33 +206,27 @@ def _version(
     text: str,
 ) -> ModelVersion:
     """The version of this model that the iteration has; without one, its files are put there first."""
-    from mlflow.exceptions import MlflowException
-
     name, tags = iteration.model_name, {"digest": checkpoint.model.digest, "iteration": iteration.id}
-    try:
+    with allowed_to_exist():
         client.create_registered_model(name)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
 
-    def ours() -> RegisteredVersion | None:
-        return next((v for v in _versions(client, name) if tags.items() <= v.tags.items()), None)
+    def ours() -> list[RegisteredVersion]:
+        return [version for version in _versions(client, name) if tags.items() <= version.tags.items()]
 
-    version = ours()
-    if version is None:
+    if not ours():
         about = {"name": name, "iteration": iteration.id, "base": lineage["base"]}
         with tempfile.TemporaryDirectory(prefix="model-") as folder:
             runs.upload(client, run, model_files(checkpoint, run.info.run_id, about, Path(folder)))
-        version = made_once(
-            ours,
-            lambda: client.create_model_version(
-                name,
-                source=f"{run.info.artifact_uri}/{MODEL}",
-                run_id=run.info.run_id,
-                tags={**tags, **{key: lineage[key] for key in ("verdict", "bundle", "base")}},
-                description=_short(text),
-            ),
+        client.create_model_version(
+            name,
+            source=f"{run.info.artifact_uri}/{MODEL}",
+            run_id=run.info.run_id,
+            tags={**tags, **{key: lineage[key] for key in ("verdict", "bundle", "base")}},
+            description=_short(text),
         )
+    version, *others = ours()
+    for other in others:
+        client.delete_model_version(name, other.version)
     return ModelVersion(
         name=name,
         version=int(version.version),

@@ -1,9 +1,6 @@
-"""The advance test: taken once a stage, when its dwell and its sample are complete, and never peeked at.
-
-Non-inferiority at one-sided 5%: the canary passes when its quality is proven to be less than the margin below the
-champion's. The sample is fixed before: on the champion's share of right answers once a hundred are graded, and on the
-clustering measured when that many independent answers would have been enough. Neither knows the effect.
-"""
+"""The advance test: non-inferiority at one-sided 5%, once a stage when dwell and sample are complete. The sample is
+fixed before, on the champion's share of right answers and the clustering, which do not know the effect. And the
+timeout."""
 
 from __future__ import annotations
 
@@ -11,9 +8,8 @@ import math
 
 from pipeline.rollout.evidence import MIN_GRADED, POWER_Z, LiveEvidence
 from pipeline.rollout.harm import MIN_ERRORS, quality_drop
-from pipeline.rollout.latency import P99
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.shares import MIN_USERS, enough, variance
+from pipeline.rollout.shares import MIN_USERS, P99, enough, variance
 
 LEVEL_Z = 1.645
 """One-sided 5%."""

@@ -1,8 +1,4 @@
-"""Who may approve a candidate: a person whom the recipe names, and who did not propose it.
-
-That is one rule, in `approval_refusal`; the record holds every approval to it (record.py). Nothing proves who typed a
-name.
-"""
+"""Who may approve a candidate: a person whom the recipe names, and who did not propose it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""Models that may not be promoted, because they learned from data that had to be forgotten.
-
-Owns `registry/blocks/`, one record for each erasure. `propose` refuses such a model, `tick` takes its rollout back.
-Refuses to touch the champion: a model that serves keeps serving until a person replaces it. Not blocked either is what
-was trained on top of a blocked champion: it never saw the data, and to refuse it would end the loop for good.
-"""
+"""Models that may not be promoted, because they learned from data that had to be forgotten: one record an erasure. What
+serves keeps serving, and what was trained on top of a blocked champion is not blocked: it never saw the data."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ class ErasureBlock(Record):
 
 
 def block(store: Store, new_block: ErasureBlock) -> None:
-    """Put the block on record, and beside every training that it is about: a trainer knows no other folder."""
+    """Put the block on record, and into the folder of every training that it is about, which its trainer reads."""
     store.write(layout.block(new_block.proof), new_block)
     for id in new_block.iterations:
         store.write(layout.iteration(id, layout.TRAINING, layout.BLOCKED_FILE), new_block)

@@ -1,15 +1,11 @@
-"""What makes a stage's evidence doubtful, so that a person is asked: not harm, but arms that can't be compared.
-
-Shares of traffic and of grades are tested at every look, by distinct users where the
-router is sticky: one user's many requests are no sign of a wrong split. Also says what a rollout cannot see at all.
-"""
+"""Whether the arms of a stage can be compared: shares of traffic and of grades, tested at every look by distinct users
+where the router is sticky; and what a rollout cannot see at all."""
 
 from __future__ import annotations
 
 from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence, LiveMetrics
-from pipeline.rollout.latency import MIN_TIMED
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.shares import MIN_USERS, Ratio, design_effect, enough, proven, variance
+from pipeline.rollout.shares import MIN_TIMED, MIN_USERS, Ratio, design_effect, enough, proven, variance
 
 SHARE_ALPHA = 0.001
 """Level at which an observed share contradicts the intended one, over all looks of a stage."""

@@ -1,11 +1,8 @@
 """A candidate's way into production, one step a tick.
 
-Its files and the champion's are hashed (GATED), a person approves it where the policy asks for that (APPROVED), and its
-slot has to serve it and answer recent prompts. Then it gets each weight in turn: SHIFTING until the router reads it
-back, then OBSERVING. In a tick harm comes first, then the slot, then the router: proven harm takes the canary to 0 at
-once and is final; three looks in a row without usable evidence hold; a weight that a person lowered is obeyed and held,
-one that somebody raised is put back. When dwell and sample suffice, one test a stage advances the rollout or holds it,
-until a person resumes or aborts it (decision.py).
+GATED: both models' files are hashed; APPROVED where a person has to; then each weight in turn is SHIFTING until the
+router reads it back, and OBSERVING. In a tick harm comes first, then the slot, then the router. Three looks in a row
+without usable evidence hold; a weight that a person lowered is obeyed and held, one that somebody raised is put back.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ from pipeline.rollout.advance import missing_sample, non_inferiority_failure, st
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.comparability import comparability_problem, judged_until, unusable
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
-from pipeline.rollout.fold import adds_s, read_state
+from pipeline.rollout.fold import adds_s, read_state, read_tally, write_tally
 from pipeline.rollout.harm import harm
 from pipeline.rollout.ports import NullMetrics, RolloutPorts, Tick
 from pipeline.rollout.reconcile import (
@@ -30,7 +27,6 @@ from pipeline.rollout.reconcile import (
 )
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
 from pipeline.rollout.router import Split, asked_for
-from pipeline.rollout.tallies import read_tally, write_tally
 
 MAX_MISSES = 3
 """Looks in a row without usable evidence, after which a person is asked."""
@@ -43,7 +39,7 @@ MAX_RAISED = 3
 def tick(ports: RolloutPorts, now: float) -> Tick:
     """Read the record, observe the world, take at most one transition, make traffic and then the registry follow.
 
-    Level-triggered: it may crash anywhere, be repeated, and run beside another.
+    Level-triggered: it may crash anywhere, be repeated, and run twice at a time.
     """
     state = read_state(ports.store, ports.model_name)
     if state.proposal is not None and state.active:
@@ -129,10 +125,8 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
     if not router.reason:
         return RolloutStep(phase=Phase.OBSERVING, reason=f"the router reads {state.canary_weight}%")
     look = _look(state, proposal, ports, now)  # it may be in force all the same
-    if look.decided is not None:
-        return look.decided
-    if router.lowered_to is not None:
-        return RolloutStep(phase=Phase.HELD, reason=router.reason, look=look.result, weight=router.lowered_to)
+    if step := look.decided or _lowered(router, look):
+        return step
     busiest = state.watch.evidence.busiest_per_s
     short = too_few_servers(ports.split, proposal, state.canary_weight, busiest) if router.differs else ""
     return _missed(state, look.slot.reason or short or router.reason, look=None if router.differs else look.result)
@@ -146,16 +140,16 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
     if look.slot.wrong:
         return RolloutStep(phase=Phase.HELD, reason=look.slot.reason, look=look.result, weight=0)
     router = _router(state, ports, now)
-    if router.lowered_to is not None:
-        return RolloutStep(phase=Phase.HELD, reason=router.reason, look=look.result, weight=router.lowered_to)
-    if router.raised and state.watch.weight_raised_externally >= MAX_RAISED:
-        return RolloutStep(phase=Phase.HELD, reason=router.reason, missed=True, weight_raised_externally=True)
+    if step := _lowered(router, look):
+        return step
     if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
-        return _missed(state, reason, look=None if router.differs else look.result).model_copy(
+        again = router.raised and state.watch.weight_raised_externally >= MAX_RAISED
+        most = 0 if again else MAX_MISSES
+        return _missed(state, reason, look=None if router.differs else look.result, most=most).model_copy(
             update={
                 "unready": look.slot.down,
                 "weight_raised_externally": router.raised,
-                "unread": look.unread and not router.differs,
+                "unread": bool(look.blind) and not router.differs and state.watch.misses + 1 < MAX_MISSES,
             }
         )
     if look.result is None:  # nothing new since it was looked at
@@ -173,8 +167,8 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         return look.decided
     if look.slot.wrong and state.canary_weight:
         return RolloutStep(phase=Phase.HELD, reason=look.slot.reason, look=look.result, weight=0)
-    if router.lowered_to is not None:
-        return RolloutStep(phase=Phase.HELD, reason=router.reason, look=look.result, weight=router.lowered_to)
+    if step := _lowered(router, look):
+        return step
     missed = router.reason or look.blind
     if look.result is None and not missed:
         return None
@@ -213,7 +207,7 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
         return RolloutStep(phase=Phase.OBSERVING, reason=waits, look=look.result, unready=look.slot.down)
     if last:
         return RolloutStep(phase=Phase.PROMOTED, reason=f"no harm at {weight}%", look=look.result)
-    if cold := ports.warm(proposal.version.model):  # servers that were added for it have answered nobody yet
+    if cold := ports.warm(proposal.version.model):  # servers that were added for it are cold
         return _missed(state, cold, look=look.result)
     reason = f"no harm at {weight}%, to {above}%"
     return RolloutStep(phase=Phase.SHIFTING, reason=reason, look=look.result, stage=state.stage + 1)
@@ -229,8 +223,6 @@ class _Look(NamedTuple):
     decided: RolloutStep | None = None
     """Proven harm, or a clock that went back: the tick's step, whatever else there is."""
     slot: SlotState = SlotState()
-    unread: bool = False
-    """A later look may see what this one could not."""
     note: str = ""
 
 
@@ -243,13 +235,7 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         return _Look()
     evidence = state.watch.evidence
     graded_since = None if evidence.graded_until is None else min(watched, evidence.graded_until)
-    request = LookRequest(
-        number=state.watch.looks + 1,
-        since=watched,
-        now=now,
-        slow_over_s=evidence.slow_over_s,
-        graded_since=graded_since,
-    )
+    request = LookRequest(since=watched, now=now, slow_over_s=evidence.slow_over_s, graded_since=graded_since)
     metrics: LiveMetrics | None = None
     try:
         metrics = ports.metrics.look(wanted_split(state, now), request)
@@ -267,7 +253,7 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     if proof := harm(evidence, policy, state.watch.unready + 1 if slot.down else 0):
         blamed = proof.quarantine and not (proof.kind == "errors" and slot.down)  # its server died within the look
         step = RolloutStep(phase=Phase.ROLLING_BACK, reason=proof.reason, look=result, quarantine=blamed)
-    return _Look(result, blind, step, slot, unread=bool(blind) and state.watch.misses + 1 < MAX_MISSES, note=note)
+    return _Look(result, blind, step, slot, note)
 
 
 def _counted(
@@ -331,6 +317,12 @@ def _router(state: RolloutState, ports: RolloutPorts, now: float) -> _Router:
     if read.canary_weight > wanted.canary_weight and state.phase is not Phase.SHIFTING:
         return _Router(f"{reason}: somebody gave the canary more", differs=True, raised=True)
     return _Router(reason, differs=True)
+
+
+def _lowered(router: _Router, look: _Look) -> RolloutStep | None:
+    if router.lowered_to is None:
+        return None
+    return RolloutStep(phase=Phase.HELD, reason=router.reason, look=look.result, weight=router.lowered_to)
 
 
 def _missed(state: RolloutState, reason: str, *, look: LookResult | None = None, most: int = MAX_MISSES) -> RolloutStep:

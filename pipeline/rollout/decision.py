@@ -1,10 +1,6 @@
-"""A person's decision about the rollout that runs, or about the promotion that it ended in.
-
-`approve` lets a candidate into the traffic, `pause` holds it, `resume` lets a held one go on at its weight, `abort`
-takes it out without blame, `rollback` takes it out for good, also after its promotion while the way back is loaded.
-Owns that a decision is about the rollout that its person looked at, that event and audit log name who decided and why,
-and that traffic has moved before it returns. Nothing checks that a name is that of who decides.
-"""
+"""A person's decision about the rollout that runs, or about the promotion that it ended in. Event and audit log name
+who decided and why, and traffic has moved before `decide` returns. Nothing checks that a name is that of who
+decides."""
 
 from __future__ import annotations
 
@@ -48,7 +44,9 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Decisi
     An abort or a rollback takes the canary to 0% and reads it back; the state is still ROLLING_BACK when the router
     does not obey. A rollback that was decided before is taken on. Raises ValueError without a reason or a name.
     """
-    _attributed(decision)
+    for field, value in (("reason", decision.reason), ("by", decision.by)):
+        if not value.strip():
+            raise ValueError(f"The decision has no {field}. Give one: it goes into the audit log.")
     out = decision.action in ("abort", "rollback")
     while True:
         state = read_state(ports.store, ports.model_name)
@@ -63,18 +61,6 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Decisi
             break
     done: Tick = roll_back(ports, now) if out else reconcile(ports, now)
     return DecisionResult(state=done.state, errors=done.errors)
-
-
-def resume(store: Store, model_name: str, reason: str, now: float, by: str = "", rollout: str = "") -> bool:
-    """Let a held rollout observe its stage again: time and misses start over, evidence stays. False unless held.
-
-    `rollout`: only this one.
-    """
-    decision = RolloutDecision(action="resume", reason=reason, by=by)
-    while (state := read_state(store, model_name)).phase is Phase.HELD and rollout in ("", state.rollout):
-        if append(store, model_name, state, step_event(state, now, _step(state, decision))):
-            return True
-    return False
 
 
 def abort(store: Store, model_name: str, reason: str, now: float, by: str = "", rollout: str = "") -> bool:
@@ -100,19 +86,13 @@ def decisions(state: RolloutState, now: float) -> tuple[Action, ...]:
         return ("resume", *ways_out)
     if state.phase is Phase.PROPOSED:
         return ways_out
-    if state.phase is Phase.GATED and state.proposal is not None and state.proposal.policy.needs_approval:
+    if state.waits_for_approval:
         return ("approve", "pause", *ways_out)
     return ("pause", *ways_out)
 
 
 def may_be_aborted(state: RolloutState) -> bool:
     return state.active and state.phase is not Phase.ROLLING_BACK
-
-
-def _attributed(decision: RolloutDecision) -> None:
-    for field, value in (("reason", decision.reason), ("by", decision.by)):
-        if not value.strip():
-            raise ValueError(f"The decision has no {field}. Give one: it goes into the audit log.")
 
 
 def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
@@ -171,10 +151,8 @@ def _no_way_back(state: RolloutState, ports: RolloutPorts, now: float) -> str:
 
 def _other(state: RolloutState, decision: RolloutDecision) -> str:
     assert state.proposal is not None, "it is about a rollout"
-    if _meant(state.rollout, state.proposal.version.model.digest, decision.rollout):
+    wanted = decision.rollout
+    by_digest = len(wanted) >= MIN_DIGEST and state.proposal.version.model.digest.startswith(wanted)
+    if by_digest or wanted in ("", state.rollout):
         return ""
     return f"{decision.rollout} is not the active rollout, which is {state.rollout}"
-
-
-def _meant(rollout: str, digest: str, wanted: str) -> bool:
-    return wanted in ("", rollout) or (len(wanted) >= MIN_DIGEST and digest.startswith(wanted))

@@ -1,8 +1,4 @@
-"""A run of the controller: ticks, one after the other, until its time is over or there is nothing to watch.
-
-A held rollout is watched like any other: its canary may do harm while a person decides. Owns the pace.
-Refuses to decide anything: ticks do, and a run that dies is taken up by the next one.
-"""
+"""A run of the controller: ticks until its time is over or there is nothing to watch; a held rollout is watched too."""
 
 from __future__ import annotations
 
@@ -47,7 +43,7 @@ def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -
             log(f"rollout {name} {state.rollout}: {_where(before)} -> {_where(state)}: {state.reason}")
         before = state
         unwatched = state.phase is Phase.HELD and state.canary_weight == 0
-        if not state.active or unwatched or _waits_for_approval(state):
+        if not state.active or unwatched or state.waits_for_approval:
             return state
         begun = state.phase in (Phase.OBSERVING, Phase.HELD)  # nothing to show yet
         if moved and not begun:
@@ -58,10 +54,6 @@ def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -
         if pace.now() + pause - started > pace.drive_for_s:
             return state
         pace.sleep(pause)
-
-
-def _waits_for_approval(state: RolloutState) -> bool:
-    return state.phase is Phase.GATED and state.proposal is not None and state.proposal.policy.needs_approval
 
 
 def _where(state: RolloutState) -> str:

@@ -1,32 +1,25 @@
-"""What a look sees and what the looks of one stage add up to.
-
-Unit = what the router randomised: a user where it is sticky, else the request. An arm's variances are those of users,
-who come back, so each arm is kept as one tally a unit. The tally of a stage is an object of its own beside the record;
-an event holds its sums, which is all that the rules need, and its digest. A stage goes like this:
-
-    evidence, tally = evidence.fresh(), StageTally()
-    look = port.look(split, LookRequest(..., graded_since=evidence.graded_until, slow_over_s=evidence.slow_over_s))
-    tally = tally.plus(look, evidence.slow_over_s)
-    evidence = summed(tally, evidence, policy)
-"""
+"""What a look sees and what the looks of one stage add up to, by unit: a user where the router is sticky, else the
+request. The tally by unit is an object of its own; an event holds its sums, which is all that the rules need."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from pipeline.core.storage import Record
-from pipeline.rollout.latency import Latencies, frozen_threshold
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.policy import Unit as Unit
-from pipeline.rollout.shares import Ratio, ratio, variance
+from pipeline.rollout.shares import Latencies, Ratio, frozen_threshold, ratio, variance
 
 MIN_GRADED = 30
 """Graded requests in each arm below which the normal approximation is not to be trusted."""
+GRADED_SHARE = 0.95
+"""Of what can be graded, by either arm: until when this much is, grades are complete."""
 BASIS_GRADED = 100
 """Graded answers of the champion that a sample size is fixed on."""
 POWER_Z = 2.486
@@ -79,8 +72,6 @@ class LiveMetrics(Record):
 class LookRequest(Record):
     """What a metrics port is asked."""
 
-    number: int
-    """Of the looks of this rollout, from 1."""
     since: float
     """The window starts here or later: what was seen before is not seen again."""
     now: float
@@ -99,15 +90,9 @@ class UnitTally(UnitCounts):
     """Requests that were compared with the frozen threshold."""
 
     def plus(self, seen: UnitCounts, timed: bool) -> UnitTally:
-        return UnitTally(
-            requests=self.requests + seen.requests,
-            graded=self.graded + seen.graded,
-            correct=self.correct + seen.correct,
-            errors=self.errors + seen.errors,
-            slow=self.slow + (seen.slow if timed else 0),
-            ungraded=self.ungraded + seen.ungraded,
-            timed=self.timed + (seen.requests if timed else 0),
-        )
+        names = [name for name in UnitCounts.model_fields if timed or name != "slow"]
+        sums = {name: getattr(self, name) + getattr(seen, name) for name in names}
+        return self.model_copy(update={**sums, "timed": self.timed + (seen.requests if timed else 0)})
 
 
 class StageTally(Record):
@@ -174,7 +159,7 @@ class ArmSums(Record):
 
 
 class Basis(Record):
-    """What the sample size of a stage is fixed on, so that nobody chooses it by the effect."""
+    """What the sample size of a stage is fixed on, so that it does not depend on the effect."""
 
     quality: float
     """The champion's share of right answers when a hundred of its answers were graded; never 0 or 1."""
@@ -231,7 +216,7 @@ class LiveEvidence(Record):
         return self.model_copy(update={"graded_until": at}) if late else self
 
     def resumed(self) -> LiveEvidence:
-        """Where a stage that was held goes on: harm goes on being proven, shares of the traffic are seen anew."""
+        """Where a stage that was held goes on: harm goes on being proven, shares are tested from here."""
         return self.model_copy(update={"at_resume": (self.champion, self.canary), "both_at_resume": self.both})
 
 
@@ -239,17 +224,15 @@ def summed(tally: StageTally, before: LiveEvidence, policy: RolloutPolicy) -> Li
     """The sums of a stage's tally; what was frozen before stays so."""
     champion, canary = _columns(tally.champion), _columns(tally.canary)
     both = len(tally.champion.keys() & tally.canary.keys()) if policy.unit == "user" else 0
-    evidence = LiveEvidence(
-        champion=arm_sums(champion),
-        canary=arm_sums(canary),
-        both=both,
-        silent=tally.silent,
-        slow_over_s=before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
-        basis=before.basis,
-        busiest_per_s=before.busiest_per_s,
-        graded_until=tally.graded_until,
-        at_resume=before.at_resume,
-        both_at_resume=before.both_at_resume,
+    evidence = before.model_copy(
+        update={
+            "champion": arm_sums(champion),
+            "canary": arm_sums(canary),
+            "both": both,
+            "silent": tally.silent,
+            "slow_over_s": before.slow_over_s or frozen_threshold(tally.latencies, policy.max_p99_latency_ratio),
+            "graded_until": tally.graded_until,
+        }
     )
     return evidence.model_copy(update={"basis": fixed_basis(evidence, policy)})
 
@@ -283,3 +266,13 @@ def fixed_basis(evidence: LiveEvidence, policy: RolloutPolicy) -> Basis | None:
         return basis
     alike = variance(champion, "request") + variance(canary, "request")
     return basis.model_copy(update={"design_effect": max(1.0, evidence.quality_variance(policy.unit) / alike)})
+
+
+def complete_until(graded: Sequence[tuple[float, bool]], until: float) -> float:
+    """Until when at least 95% of one arm's answers have a grade; `until` where all together have. `graded`: when each
+    was given, in that order, and whether it has one."""
+    done = list(accumulate(has_grade for _, has_grade in graded))
+    for count in range(len(graded), 0, -1):
+        if done[count - 1] >= GRADED_SHARE * count:
+            return until if count == len(graded) else math.nextafter(graded[count][0], 0)
+    return math.nextafter(graded[0][0], 0) if graded else until

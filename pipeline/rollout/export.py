@@ -1,9 +1,5 @@
-"""Brings a model's files to where the slots load them: a bucket or a mounted folder, under a name that is its digest.
-
-A manifest beside the folder is written last, once every file was read back there and the whole has the model's digest:
-without it the model is not exported, whatever lies in the folder. So a name is never reused, an attempt that was cut
-off goes on where it was, and nobody types an address.
-"""
+"""Brings a model's files to where the slots load them: a bucket or a mounted folder, under its digest. A manifest
+beside the folder is written last, once every file was read back there: without it the model is not exported."""
 
 from __future__ import annotations
 

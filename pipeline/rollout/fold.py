@@ -1,11 +1,14 @@
-"""What a rollout's log adds up to. Pure but for reading it."""
+"""What a rollout's log adds up to; and the tally of a stage by unit, an object beside the events, of which an event
+holds the sums. A tally is written before the event that names it, and removed once a later event names another."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import reduce
 
-from pipeline.core.storage import Store
+from pipeline.core import layout
+from pipeline.core.storage import Store, digest_json
+from pipeline.rollout.evidence import StageTally
 from pipeline.rollout.record import (
     TERMINAL,
     LookResult,
@@ -64,7 +67,7 @@ def _seen(state: RolloutState, event: RolloutEvent) -> StageWatch:
     watch, look = state.watch, event.look
     raised = watch.weight_raised_externally + event.weight_raised_externally
     change: dict[str, object] = {"weight_raised_externally": raised}
-    if event.clock_went_back:  # what the new readings cover is counted again, so nothing of before may stay
+    if event.clock_went_back:  # what the new readings cover is counted again, so the evidence starts over
         change |= {"evidence": watch.evidence.fresh(), "tally": "", "looks": watch.looks + 1, "watched_until": event.at}
     elif look is not None or event.missed:
         change |= {
@@ -137,3 +140,32 @@ def _ended(state: RolloutState, event: RolloutEvent) -> PastRollouts:
     if event.phase is Phase.ROLLED_BACK:
         change["quarantined"] = {**past.quarantined, version.model.digest: version.version}
     return past.model_copy(update=change)
+
+
+def write_tally(store: Store, model_name: str, epoch: int, tally: StageTally) -> str:
+    """Keep the tally that the event of this epoch is to name; returns the name."""
+    name = f"{epoch:06d}-{digest_json(tally)[:16]}"
+    store.create(_path(model_name, name), tally)
+    return name
+
+
+def read_tally(store: Store, model_name: str, name: str) -> StageTally | None:
+    """The tally of that name, or None when it is gone or is not what was written: its sums can't be added to then."""
+    try:
+        tally = store.read(_path(model_name, name), StageTally)
+    except ValueError:
+        return None
+    return tally if tally is not None and name.endswith(digest_json(tally)[:16]) else None
+
+
+def drop_tallies(store: Store, model_name: str, state: RolloutState) -> None:
+    """Remove what no later event can name: all of them once the rollout is over, else those before the one in use."""
+    kept = state.watch.tally if state.active else ""
+    for path in store.path(layout.rollout(model_name, "tallies")).glob("[0-9]*.json"):
+        old = int(path.name.split("-")[0]) < int(kept.split("-")[0]) if kept else not state.active
+        if old:
+            path.unlink(missing_ok=True)
+
+
+def _path(model_name: str, name: str) -> str:
+    return layout.rollout(model_name, "tallies", f"{name}.json")

@@ -1,26 +1,29 @@
-"""Grades of what production served: by the reference where the application knew one, else by the gate's judge.
-
-Rule. With a reference, the verifier that rewards and evaluation use decides. Without one, a judge's score of 4 or 5 is
-a right answer and a lower one a wrong one; one without text or without its end is no answer, and no judge is asked.
-What neither can decide is not graded. The gate decided who may judge. What the judge said stands in the journal of
-findings under the rollout's name: an answer is judged once, and the judge's budget is that of the whole rollout.
-"""
+"""Grades of what production served: by the reference where there is one, else by the gate's judge, who is asked once
+an answer, else by what users say; and rewards of traces while a rollout watches, composed as labels are, without a
+judge."""
 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe import Recipe
+from pipeline.recipe.rewards import Feedback, Rewards
 from pipeline.recipe.section import Operational, settings
+from pipeline.rewards.composite import compose, verified
 from pipeline.rewards.findings import FindingJournal, JournalLine, journal, key_of, settled
 from pipeline.rewards.judge import Endpoint, Judgement, JudgeReason, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge_stage import judgement_line
 from pipeline.rewards.paid_answers import PaidAccount
-from pipeline.rewards.verifiers import VERSION, grader_of
+from pipeline.rewards.records import DOES_NOT_APPLY, Finding
+from pipeline.rewards.rules import measure
+from pipeline.rewards.samples import UNKNOWN, RewardSample
+from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask, grader_of
 from pipeline.serving.inference import Messages
 
 GOOD = (4 - 1) / 4
@@ -78,7 +81,7 @@ def answer_grader(
             return [grade.outcome for grade in check([(each.text, each.reference) for each in answers])]
 
         if judging is None or judge is None:
-            yield Grading(lambda answers: _by_kind(answers, verified, _ungraded), digest)
+            yield Grading(lambda answers: _by_kind(answers, verified, lambda others: [UNGRADED] * len(others)), digest)
             return
         budget = PaidAccount(rollout, [rollout]).budget(judging, store, ("judge",))
         with open_judge(judge, judging, budget, log) as session, journal(store, rollout) as writer:
@@ -92,10 +95,6 @@ def _by_kind(answers: Sequence[ServedAnswer], verified: AnswerGrader, unreferenc
     return [next(checked) if each.reference else next(others) for each in answers]
 
 
-def _ungraded(answers: Sequence[ServedAnswer]) -> list[str]:
-    return [UNGRADED] * len(answers)
-
-
 class _Judged:
     """Outcomes by the judge, who is asked about each answer once."""
 
@@ -105,7 +104,12 @@ class _Judged:
         self._session, self._answered, self._writer, self._rollout = session, answered, writer, rollout
 
     def __call__(self, answers: Sequence[ServedAnswer]) -> list[str]:
-        keys = [self._key(each) if _is_given(each) else "" for each in answers]
+        keys = [
+            key_of("judge", self._session.id, json.dumps(each.messages, ensure_ascii=False), each.text, "")
+            if each.finished and each.text.strip()
+            else ""
+            for each in answers
+        ]
         given = {key: each for key, each in zip(keys, answers, strict=True) if key}
         todo = [(key, each) for key, each in given.items() if key not in self._answered or self._answered[key].again]
 
@@ -119,9 +123,6 @@ class _Judged:
         self._session.score([JudgeRequest(each.messages, each.text) for _, each in todo], note)
         return [_outcome(self._answered[key]) if key else "no_answer" for key in keys]
 
-    def _key(self, each: ServedAnswer) -> str:
-        return key_of("judge", self._session.id, json.dumps(each.messages, ensure_ascii=False), each.text, "")
-
 
 def _outcome(line: JournalLine) -> str:
     if "judge" in line.values:
@@ -129,5 +130,92 @@ def _outcome(line: JournalLine) -> str:
     return PENDING if line.missing["judge"] in ASKED_AGAIN else line.missing["judge"]
 
 
-def _is_given(each: ServedAnswer) -> bool:
-    return each.finished and bool(each.text.strip())
+NO_SIGNAL = "no_signal"
+"""Reason of an answer that nothing here can grade."""
+
+Label = Callable[[Sequence[RewardSample]], Sequence[Finding]]
+"""The reward of each answer, in order, or the reason why there is none (yet)."""
+
+
+def label_digest_of(rewards: Rewards) -> str:
+    """Of all that decides a grade: the recipe's rewards and the verifiers."""
+    return digest_json([settings(rewards, Operational), VERSION])
+
+
+def composed(settings: Rewards) -> Label:
+    """Grades by the recipe's rewards. An answer without a reference and without feedback has no signal: rules alone
+    say nothing of its quality."""
+
+    def label(held: Sequence[RewardSample]) -> list[Finding]:
+        checked = [sample for sample in held if sample.reference and not sample.unscored]
+        known = [sample for sample in checked if sample.kind != UNKNOWN]
+        with closing(grader_of(settings.verifier)) as check:
+            grades = iter(check([_task(sample) for sample in known]) if known else [])
+        of = {id(sample): next(grades) if sample.kind != UNKNOWN else Grade(Outcome.error, "") for sample in checked}
+        return [_reward(sample, of.get(id(sample)), settings) for sample in held]
+
+    return label
+
+
+def _task(sample: RewardSample) -> VerifierTask:
+    kind: Any = sample.kind
+    return VerifierTask(sample.completion, sample.reference or "", kind)
+
+
+def _reward(sample: RewardSample, grade: Grade | None, settings: Rewards) -> Finding:
+    if sample.unscored:
+        return Finding(None, NO_SIGNAL)
+    findings = {"feedback": sample.feedback}
+    if grade is not None:
+        findings |= verified(_task(sample), grade, settings, sample.latency_s)
+    elif sample.feedback.value is None:
+        return Finding(None, NO_SIGNAL)
+    else:
+        findings |= measure(sample.completion, None, sample.latency_s, settings.rules)
+    reward = compose(findings, sample.profile, settings)
+    return Finding(None, reward.reason) if reward.final_reward is None else Finding(reward.final_reward)
+
+
+def rated(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> Finding:
+    """What users said of an answer, as the posterior mean of their scores: those of one name are one answer."""
+    answers = user_scores(feedback, settings)
+    if not answers:
+        return DOES_NOT_APPLY
+    strength = settings.prior_strength
+    return Finding((sum(answers) + 0.5 * strength) / (len(answers) + strength))
+
+
+def user_scores(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> list[float]:
+    """What users said of an answer, a mean for each name of a score; questions asked again are none."""
+    by_name: dict[str, list[float]] = defaultdict(list)
+    for score in feedback:
+        value = score["value"]
+        if value is not None and score["name"] != settings.retry_name:
+            by_name[score["name"]].append(value)
+    return [fmean(values) for values in by_name.values()]
+
+
+LIKED = 0.5
+"""Mean of what was said of an answer, in [0, 1], above which it is a right one."""
+UNRATED = Finding(None, "unrated")
+
+
+def by_thumbs(feedback: Feedback, rated_within_s: float) -> Grading:
+    """Of a gateway's answers, each with what was said of it."""
+
+    def grade(answers: Sequence[ServedAnswer]) -> list[str]:
+        rated = [rating(each.feedback, feedback) for each in answers]
+        return [UNGRADED if each is None else "correct" if each > LIKED else "wrong" for each in rated]
+
+    return Grading(grade, digest_json(["thumbs", settings(feedback, Operational)]), rated_within_s)
+
+
+def thumbs(held: Sequence[RewardSample]) -> list[Finding]:
+    """Of production's traces: a label in place of the composed reward. Needs feedback without a prior."""
+    return [UNRATED if each.feedback.value is None else Finding(float(each.feedback.value > LIKED)) for each in held]
+
+
+def rating(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> float | None:
+    """Mean of what users said of an answer, or None where they said nothing."""
+    scores = user_scores(feedback, settings)
+    return fmean(scores) if scores else None

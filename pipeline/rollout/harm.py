@@ -1,9 +1,5 @@
-"""What counts as harm: what a look proves against the canary, however often one looks.
-
-Availability comes before anything graded, and without blame: a canary that answers nothing may be a server's fault.
-Quality, errors and latency get a third of alpha each, in the sequences of sequences.py with variances between users, so
-the chance that a harmless canary is ever rolled back during a stage stays below alpha. Refuses to write anything down.
-"""
+"""What a look proves against the canary. Availability comes first and without blame; quality, errors and latency get a
+third of alpha each, so a harmless canary is rolled back during a stage with a probability below alpha."""
 
 from __future__ import annotations
 
@@ -11,9 +7,8 @@ from typing import Literal
 
 from pipeline.core.storage import Record
 from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence
-from pipeline.rollout.latency import P99
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.shares import Ratio, enough, proven, variance
+from pipeline.rollout.shares import P99, Ratio, enough, proven, variance
 
 MIN_SILENT = 30
 """Requests to the canary, none of them answered, after which it is taken to be down."""

@@ -102,11 +102,10 @@ def _words(event: RolloutEvent, before: Phase, proposal: Proposal, unread: int, 
         return "APPROVAL WANTED before its first weight: pt rollout approve"
     if event.phase is Phase.HELD:
         return f"HELD: {_reason(event, by)} {decide}"
-    if event.phase is Phase.ROLLED_BACK:
-        return f"ROLLED BACK: the router reads 0%. {_reason(event, by)}"
-    if event.phase is Phase.ABORTED:
-        return f"ABORTED: the router reads 0%. {_reason(event, by)}"
-    return f"PROMOTED: it serves all requests. {_reason(event, by)}" if event.phase is Phase.PROMOTED else ""
+    ended = {Phase.ROLLED_BACK: "the router reads 0%", Phase.ABORTED: "the router reads 0%"}
+    ended[Phase.PROMOTED] = "it serves all requests"
+    name = event.phase.upper().replace("_", " ")
+    return f"{name}: {ended[event.phase]}. {_reason(event, by)}" if event.phase in ended else ""
 
 
 def _reason(event: RolloutEvent, by: str) -> str:

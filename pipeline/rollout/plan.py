@@ -1,19 +1,21 @@
-"""How long a rollout takes, and with what power each stage's test passes an equal canary, by last week's traffic.
-
-Answers of one user resemble each other, so users who come back cost answers and power.
-"""
+"""How long a rollout takes, and with what power each stage's test passes an equal canary, by last week's traffic out of
+what the newest iteration labelled. Answers of one user resemble each other, so users who come back cost power."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import NormalDist
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from pipeline.core.storage import Record
+from pipeline.rewards.verifiers.outcome import Outcome
 from pipeline.rollout.advance import LEVEL_Z, sample_size, wanted_requests
 from pipeline.rollout.evidence import LiveEvidence, UnitCounts
+from pipeline.rollout.grading import GOOD, LIKED
 from pipeline.rollout.policy import RolloutPolicy
 
 DAY_S = 86_400.0
@@ -98,3 +100,46 @@ def _graded(policy: RolloutPolicy, quality: float, weight: int, clustering: floa
             f"rollout.max_quality_drop is {policy.max_quality_drop:g}: no number of answers is enough. Set it above 0."
         )
     return math.ceil(independent * (1 + clustering * independent))
+
+
+WEEK_S = 7 * DAY_S
+LABEL_COLUMNS = ("timestamp", "user_id", "outcome", "judge", "feedback")
+_CHECKED: Mapping[str, float] = {each.value: each.score for each in Outcome if each.score is not None}
+
+
+class LastWeek(NamedTuple):
+    """Each user's requests, the days that they cover (one at least), and whether users alone graded them."""
+
+    users: list[UnitCounts]
+    days: float
+    by_feedback: bool
+
+
+def last_week(labels: pa.Table) -> LastWeek:
+    """The seven days up to the newest row. `labels` has LABEL_COLUMNS."""
+    rows = labels.to_pylist()
+    times = [row["timestamp"].timestamp() for row in rows]
+    newest = max(times, default=0.0)
+    rows = [row for row, at in zip(rows, times, strict=True) if newest - at < WEEK_S]
+    by_feedback = all(_grade(row) is None for row in rows) and any(row["feedback"] is not None for row in rows)
+    users: dict[str, UnitCounts] = {}
+    for row in rows:
+        before, is_right = users.get(row["user_id"], UnitCounts()), _liked(row) if by_feedback else _grade(row)
+        users[row["user_id"]] = UnitCounts(
+            requests=before.requests + 1,
+            graded=before.graded + (is_right is not None),
+            correct=before.correct + (is_right is True),
+        )
+    oldest = min((at for at in times if newest - at < WEEK_S), default=newest)
+    return LastWeek(list(users.values()), max(1.0, (newest - oldest) / DAY_S), by_feedback)
+
+
+def _grade(row: Mapping[str, Any]) -> bool | None:
+    judged: float | None = row["judge"]
+    score = _CHECKED.get(row["outcome"], judged)
+    return None if score is None else score >= GOOD
+
+
+def _liked(row: Mapping[str, Any]) -> bool | None:
+    feedback: float | None = row["feedback"]
+    return None if feedback is None else feedback > LIKED

@@ -22,7 +22,7 @@ class RolloutPolicy(Rollout):
     """Whether answers can be graded at all. If not, requests, errors and latencies alone decide, and the rollout says
     that it cannot see quality."""
     by_feedback: bool = False
-    """Whether what users say is all that grades: of an answer that nobody rated, nothing is known."""
+    """Whether what users say is all that grades: of an unrated answer, nothing is known."""
 
     @property
     def needs_approval(self) -> bool:

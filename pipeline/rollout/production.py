@@ -1,20 +1,16 @@
-"""Quality of both arms from production's own traces, by the model version that each one names.
+"""Quality of both arms from production's own traces, by the model version that each one names; the unit is the request.
 
-A trace belongs to the arm whose digest its model name, version, release or a tag carries (`<model>@<digest12>`); one
-that names no model of the split is counted as unknown and never guessed. Only what the gates admit is graded, so the
-estimate holds for consenting users alone; their share is told by arm. A grade is the composed reward, so the share of
-right answers is the mean reward. Labels come late: quality is complete until the newest instant by which 95% of what
-can be graded in either arm is. The unit is the request.
+Only what the gates admit is graded, and a grade is the composed reward. Quality is complete until the newest instant by
+which 95% of what can be graded in either arm is.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from itertools import accumulate
-from math import nextafter
 from typing import Any, NamedTuple, Protocol, Self, cast
 
 import msgspec
@@ -23,10 +19,9 @@ from pipeline.core.storage import Record, digest_json
 from pipeline.recipe import Rewards
 from pipeline.recipe.traces import Traces
 from pipeline.rewards.samples import samples
-from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
-from pipeline.rollout.live_labels import NO_SIGNAL, Label, composed, label_digest_of, rated
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
+from pipeline.rollout.grading import NO_SIGNAL, Label, composed, label_digest_of, rated, thumbs
 from pipeline.rollout.router import Arm, Split
-from pipeline.rollout.thumbs import thumbs
 from pipeline.serving.served_names import HEAD, digest_head
 from pipeline.traces.attributes import merged
 from pipeline.traces.batch import BatchBuilder
@@ -37,8 +32,6 @@ from pipeline.traces.scores import Meanings
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, named_day
 
-GRADED_SHARE = 0.95
-"""Of what can be graded, by either arm: until when this much is, quality is complete."""
 PLACES = ("version", "trace_version", "release")
 """Keys of a trace's metadata beside its model that may name who answered (Langfuse's fields); `tags` is a list."""
 
@@ -59,7 +52,7 @@ class QualityLook(Record):
 
 
 class ProductionQuality:
-    """Reads the configured source anew at each look."""
+    """Reads the configured source at each look."""
 
     def __init__(
         self,
@@ -104,8 +97,16 @@ class ProductionQuality:
         seen: dict[Arm, list[Trace]] = {arm: [t for t in traces if of[t.trace_id] == arm] for arm in arms.values()}
         rows: dict[Arm, list[_RewardedAnswer]] = {arm: self._graded(seen[arm], request.now) for arm in seen}
         if self._rated_within_s is None:
-            until = min((*(_complete(graded, newest) for graded in rows.values()), request.now))
-        else:  # nobody knows who will still say something
+            until = min(
+                (
+                    *(
+                        complete_until([(each.at, each.reward is not None) for each in graded], newest)
+                        for graded in rows.values()
+                    ),
+                    request.now,
+                )
+            )
+        else:  # who will still say something is unknown
             until = min(newest, request.now - self._rated_within_s)
         counts = {arm: _counts([row for row in graded if row.at <= until]) for arm, graded in rows.items()}
         shares = [len(self._admitted(each, request.now)) / len(each) if each else 1.0 for each in seen.values()]
@@ -133,7 +134,7 @@ class ProductionQuality:
             day = named_day(part.name)
             if day and (day < first.isoformat() or (part.holds == "calls" and day > last.isoformat())):
                 continue
-            for rows in source.rows(part, _Unread()):
+            for rows in source.rows(part, hashlib.sha256()):
                 for score in rows.scores:
                     scores[score.trace_id].append(score)
                 for row in rows.attributes:
@@ -234,24 +235,9 @@ class _RewardedAnswer(NamedTuple):
     reward: float | None
 
 
-class _Unread:
-    """A digest that nobody asks for."""
-
-    def update(self, data: bytes, /) -> None: ...
-
-
 def _counts(graded: Sequence[_RewardedAnswer]) -> UnitCounts:
     rewards = [each.reward for each in graded if each.reward is not None]
     return UnitCounts(graded=len(rewards), correct=sum(rewards), ungraded=len(graded) - len(rewards))
-
-
-def _complete(graded: Sequence[_RewardedAnswer], until: float) -> float:
-    """Until when at least 95% of one arm's answers have a grade; `until` where all together have."""
-    done = list(accumulate(int(each.reward is not None) for each in graded))
-    for count in range(len(graded), 0, -1):
-        if done[count - 1] >= GRADED_SHARE * count:
-            return until if count == len(graded) else nextafter(graded[count].at, 0)
-    return nextafter(graded[0].at, 0) if graded else until
 
 
 def _merged(arm: ArmLook, grades: UnitCounts) -> ArmLook:

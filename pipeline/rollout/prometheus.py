@@ -1,7 +1,5 @@
-"""Live metrics from a Prometheus server that scrapes the slots: requests, errors and latencies, never quality.
-
-Counts are its own `increase()`; what is missing, partial or no number is a missed look with its reason, never zero.
-"""
+"""Live metrics from a Prometheus server that scrapes the slots: requests, errors and latencies by its `increase()`.
+What is missing, partial or no number is a missed look with its reason, never zero."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from typing import Any, NamedTuple
 
 from pipeline.recipe.rollout import PrometheusMetrics
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
-from pipeline.rollout.latency import Latencies
 from pipeline.rollout.router import Split
+from pipeline.rollout.shares import Latencies
 from pipeline.serving.served_names import served_name
 
 FINISHED = "vllm:request_success_total"

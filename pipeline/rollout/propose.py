@@ -1,7 +1,4 @@
-"""What enters the rollout from outside: a candidate.
-
-Owns who is let in. Refuses to move traffic: the next tick does that, from the record.
-"""
+"""Lets a candidate into the rollout; traffic moves with the next tick."""
 
 from __future__ import annotations
 

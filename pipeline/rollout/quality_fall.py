@@ -1,9 +1,5 @@
-"""Whether a champion's answers became worse: thumbs and judged quality of labels that came later, against earlier ones.
-
-Two shares of good answers, each tested by the sequence of the rollout's harm test with variances between users: answers
-that users liked, and answers that the judge gave 4 or 5. Each gets half of alpha, and either is enough. A fall that is
-proven has no cause yet: users, their questions and the feedback that is still to come may differ as well.
-"""
+"""Whether a champion's answers became worse: shares that users liked, and that the judge gave 4 or 5, of later labels
+against earlier ones, each tested as harm is at half of alpha. A fall that is proven has no cause yet."""
 
 from __future__ import annotations
 
@@ -14,10 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.recipe import Rollout
-from pipeline.rollout.grading import GOOD
+from pipeline.rollout.grading import GOOD, LIKED
 from pipeline.rollout.harm import QUALITY_SCALE
 from pipeline.rollout.shares import Ratio, enough, proven, ratio, variance
-from pipeline.rollout.thumbs import LIKED
 from pipeline.traces.arrow import pc
 
 COLUMNS = ("user_id", "feedback", "judge", "judge_id")

@@ -1,9 +1,5 @@
-"""Traffic, registry, audit log and people follow the record, whoever wrote its last event.
-
-Level-triggered: all is derived from the log as it is now, so a process may die anywhere and the next one goes on.
-Traffic first. Owns three guards: no weight rises onto a slot that does not serve that model, nor onto one with too few
-servers, and a weight that a person lowered is not raised again. Refuses to decide.
-"""
+"""Traffic, registry, audit log and people follow the record as it is now, whoever wrote it. No weight rises onto a slot
+that does not serve that model or has too few servers, and one that a person lowered is not raised again."""
 
 from __future__ import annotations
 
@@ -14,12 +10,11 @@ from typing import NamedTuple
 
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef, Store
-from pipeline.rollout.fold import fold
+from pipeline.rollout.fold import drop_tallies, fold
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState, read_events
 from pipeline.rollout.router import Split, TrafficSplit, Unsettled, asked_for
-from pipeline.rollout.tallies import drop_tallies
 
 
 def reconcile(ports: RolloutPorts, now: float) -> Tick:
@@ -52,12 +47,14 @@ def wanted_split(state: RolloutState, now: float) -> Split:
     proposal = state.proposal
     assert proposal is not None, "no rollout, no split"
     promoted, weight = state.phase is Phase.PROMOTED, state.canary_weight
+    waits_for_slot = state.phase in (Phase.GATED, Phase.APPROVED) and not state.waits_for_approval
+    loaded = state.active and (state.offered or waits_for_slot)  # until it is out of requests for certain
     return Split(
         rollout=proposal.rollout,
         epoch=state.requested_epoch,
         champion=proposal.version.model if promoted else proposal.champion,
         champion_weight=100 - weight,
-        canary=proposal.version.model if _loaded(state) else None,
+        canary=proposal.version.model if loaded else None,
         canary_weight=weight,
         warm=proposal.champion if now < state.warm_until else None,
         expires_at=now + proposal.policy.lease_s if weight else None,
@@ -138,21 +135,15 @@ def _not_for(router: TrafficSplit, state: RolloutState, wanted: Split) -> str:
     )
 
 
-def _loaded(state: RolloutState) -> bool:
-    """Whether the canary belongs in a slot: from when it may get requests until it is out of them for certain."""
-    assert state.proposal is not None, "no rollout, no canary"
-    waits_for_slot = state.phase is Phase.APPROVED or (
-        state.phase is Phase.GATED and not state.proposal.policy.needs_approval
-    )
-    return state.active and (state.offered or waits_for_slot)
-
-
 def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None:
     wanted = wanted_split(state, now)
     try:
         read = router.read()
     except Exception:  # boundary: any router
-        if _surely_lower(state, wanted):  # who cannot be read may still obey
+        undone = state.phase is Phase.HELD and state.stage > state.confirmed_stage
+        if (
+            undone or not wanted.canary_weight
+        ):  # who cannot be read may still obey, where that is no more than is in force
             router.apply(wanted)
         raise
     weight_now = read.canary_weight if isinstance(read, Split) and read.rollout == wanted.rollout else 0
@@ -168,12 +159,6 @@ def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None
         raise ValueError(f"The weight stays at {weight_now}%, because {reason}.")
 
 
-def _surely_lower(state: RolloutState, wanted: Split) -> bool:
-    """Whether the weight asked for is at most what can be in force, whatever that is."""
-    undone = state.phase is Phase.HELD and state.stage > state.confirmed_stage
-    return wanted.canary_weight == 0 or undone
-
-
 def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted: Split) -> bool:
     """Whether a person took requests from the canary: the router was asked for less than this rollout ever did."""
     asked = asked_for(read)
@@ -186,40 +171,23 @@ def lowered_by_hand(read: Split | Unsettled | None, state: RolloutState, wanted:
 
 def put_in_audit_log(store: Store, model_name: str, events: Sequence[RolloutEvent], now: float) -> None:
     """Each decision, of rules or of people, once; also one whose own process died before it got here."""
-    named = named_entries(events)
-    if not named:
-        return
-    written = audit.written(store)
+    phases = [Phase.IDLE, *(event.phase for event in events)]
+    named = [(event, *name) for before, event in zip(phases, events, strict=False) if (name := audited(before, event))]
+    written = audit.written(store) if named else frozenset[tuple[str, str]]()
     versions = {e.rollout: e.proposal.version for e in events if e.proposal is not None}
-    for event, kind, subject, action in named:
+    for event, kind, action in named:
+        subject = event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}"
         if (kind, subject) in written:
             continue
         version = versions[event.rollout]
         detail: dict[str, object] = {"model": model_name, "version": version.version, "digest": version.model.digest}
         if kind != "promotion":
             detail |= {"action": action, "by": event.by, "reason": event.reason}
-        if event.weight is not None:
-            detail |= {"weight": event.weight}
-        if event.approval is not None:
-            detail |= {"bundle": event.approval.bundle_digest}
-        if event.successor:
-            detail |= {"successor": event.successor}
+        bundle = event.approval.bundle_digest if event.approval is not None else None
+        optional = {"weight": event.weight, "bundle": bundle, "successor": event.successor or None}
+        detail |= {name: value for name, value in optional.items() if value is not None}
         at = datetime.fromtimestamp(now, UTC)
         audit.record(store, kind, subject, {**detail, "epoch": event.epoch}, at, once=True)
-
-
-def named_entries(events: Sequence[RolloutEvent]) -> list[tuple[RolloutEvent, audit.Kind, str, str]]:
-    """The events that are audited, each with the kind and the subject of its entry, and the action."""
-    named = [(event, *name) for before, event in steps(events) if (name := audited(before, event))]
-    return [
-        (event, kind, event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}", action)
-        for event, kind, action in named
-    ]
-
-
-def steps(events: Sequence[RolloutEvent]) -> list[tuple[Phase, RolloutEvent]]:
-    phases = [Phase.IDLE, *(event.phase for event in events)]
-    return list(zip(phases[:-1], events, strict=True))
 
 
 def audited(before: Phase, event: RolloutEvent) -> tuple[audit.Kind, str] | None:

@@ -1,8 +1,4 @@
-"""The traffic split: who answers which share of the requests.
-
-Owns the port and the embedded router, whose weights are one file published atomically under the store. Refuses to
-decide weights: it holds what the rollout asks for, unless a later epoch of the rollout asked already.
-"""
+"""The traffic split: who answers which share of the requests, and what a rollout needs of a router."""
 
 from __future__ import annotations
 
@@ -110,7 +106,7 @@ class TrafficSplit(Protocol):
 
     def apply(self, split: Split) -> None:
         """Put a split into force. No effect when one of a later epoch was asked for, or one of the same epoch with a
-        lower weight: within an epoch nobody but a person lowers it, and a tick that read it before must not undo that.
+        lower weight: within an epoch only a person lowers it, and a tick that read it before must not undo that.
         """
         ...
 
@@ -124,7 +120,7 @@ class TrafficSplit(Protocol):
 
 
 class NoRouter:
-    """TrafficSplit of a deployment that has no router. What a rollout of before asks of it is refused, by name."""
+    """TrafficSplit of a deployment that has no router. It refuses what an earlier rollout asks of it."""
 
     unit: Unit = "request"
 

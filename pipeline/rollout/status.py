@@ -1,7 +1,4 @@
-"""The rollout as a person is told of it: where it stands, what was measured, what it waits for and what may be decided.
-
-Owns the account. Refuses to decide, to move traffic and to read a clock.
-"""
+"""The rollout as a person is told of it: where it stands, what was measured, what it waits for and may be decided."""
 
 from __future__ import annotations
 
@@ -24,6 +21,7 @@ from pipeline.rollout.shares import Ratio, variance
 
 NOTHING = "nothing: a candidate that passes the gate is registered, and people deploy it"
 """What a deployment without a router waits for."""
+UNROUTED = "rollout.traffic to name the router that it began with"
 
 
 class Candidate(Record):
@@ -138,7 +136,7 @@ def status(
             "canary": _arm(state.watch.evidence.canary, policy),
             "champion": _arm(state.watch.evidence.champion, policy),
             "gate": state.proposal.reasons if state.phase is Phase.GATED and policy.needs_approval else (),
-            "waits_for": _waits_for(state) if bare.routed else _without_router(state),
+            "waits_for": _waits_for(state) if bare.routed else UNROUTED if state.active else NOTHING,
             "cannot_see": blind_spots(state.watch.evidence, policy) if state.active else (),
             "readable": state.watch.evidence.readable,
             "decisions": decisions(state, now),
@@ -175,10 +173,6 @@ def _wanted(state: RolloutState) -> int:
     assert state.proposal is not None, "without a rollout there is nothing to wait for"
     policy = state.proposal.policy
     return wanted_graded(state.watch.evidence, policy, policy.weight_at(state.stage))
-
-
-def _without_router(state: RolloutState) -> str:
-    return "rollout.traffic to name the router that it began with" if state.active else NOTHING
 
 
 def _waits_for(state: RolloutState) -> str:

@@ -1,9 +1,5 @@
-"""The warm-up of a slot: recent prompts of production, asked before any user is sent there.
-
-A server compiles, allocates and fills its caches at its first requests, and may fail on production's long conversations
-although it answers the fingerprint's short prompts. Owns that every prompt gets an answer of the model, or is refused
-as the caller's fault. The answers go to nobody and are not kept. Refuses to judge them.
-"""
+"""The warm-up of a slot: recent prompts of production, asked before any user is sent there. A prompt that the server
+does not take is the caller's fault; the answers are dropped."""
 
 from __future__ import annotations
 

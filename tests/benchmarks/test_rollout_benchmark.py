@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.rollout import LIMIT, POLICY, Trial, advance, check, drawn, prove, watch
-from benchmarks.rollout_rollback import rollback
+from benchmarks.rollout_machine import rollback
 from benchmarks.rollout_world import Model, World, activity, watched
 from pipeline.rollout.harm import harm
 

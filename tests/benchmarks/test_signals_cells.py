@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.signals_cells import Cells
 from benchmarks.signals_methods import chosen_is_best
+from benchmarks.signals_world import Cells
 
 
 def test_a_cell_is_measured_once(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
-"""The gateway's process: `python -m pipeline.rollout.gateway SETTINGS ROOT` (a file, its data root).
-
-It holds the port and the gateway's lock, and keeps its workers alive. SIGHUP restarts them one after the other, each
-once its successor answers; SIGTERM ends them after what they are answering.
-"""
+"""The gateway's process: `python -m pipeline.rollout.gateway SETTINGS ROOT`. SIGHUP restarts its workers one by one,
+each once its successor answers; SIGTERM ends them after what they are answering."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The gateway as an ASGI application: its endpoints by exact path, and what runs beside them in each worker.
-
-A path below `/v1` that is not named here leads nowhere: servers keep administration there, such as vLLM's
-`/v1/load_lora_adapter`.
-"""
+"""The gateway as an ASGI application. A path below `/v1` that is not named here leads nowhere: servers keep
+administration there, such as vLLM's `/v1/load_lora_adapter`."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self, app: Starlette) -> AsyncGenerator[None]:
-        """What a worker needs while it answers; at its end, what is not written yet is written."""
+        """What a worker needs while it answers; the rest is written when it ends."""
         self._proxy = Proxy(self._settings, self._watch, self._counters, self._recorder)
         self._recorder.start()
         await self._refresh()
@@ -80,7 +77,7 @@ class Gateway:
             await self._refresh()
 
     async def _refresh(self) -> None:
-        """Read the slots anew. A table that can't be read, and a server that doesn't answer, leave what was."""
+        """Read the slots again. A table that can't be read, and a server that doesn't answer, leave what was."""
         try:
             table, self._fault = await self._listed() if self._settings.slot_urls else ListedSlots(self._written())
         except ValueError as error:

@@ -1,7 +1,5 @@
-"""A caller's request: what the gateway looks at, and the body with the model's name exchanged.
-
-Values are kept as the bytes that came: the messages are parsed for their roles alone, and forwarded as they are.
-"""
+"""A caller's request: what the gateway looks at, and the body with the model's name exchanged. Values are kept as the
+bytes that came."""
 
 from __future__ import annotations
 

@@ -97,10 +97,7 @@ class Caller:
             self._watching = asyncio.ensure_future(hung_up())
 
     async def reply(self, status: int, content_type: str, body: bytes, served: Served, served_by: Arm) -> None:
-        headers = [*self._named(content_type, served, served_by), (b"content-length", b"%d" % len(body))]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
-        self._stop_watching()
+        await self._whole(status, self._named(content_type, served, served_by), body)
 
     async def begin(self, content_type: str, served: Served, served_by: Arm) -> None:
         """Start a stream."""
@@ -122,14 +119,14 @@ class Caller:
         """Say why there is no answer: with the fields of the server's own error, where one refused."""
         own = refusal.error if isinstance(refusal, SlotFailed) else {}
         body = _error(refusal.status, str(refusal), own)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            *_identified(trace_id),
-        ]
+        headers = [(b"content-type", b"application/json"), *_identified(trace_id)]
         if isinstance(refusal, SlotFailed):
             headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in refusal.headers.items()]
-        await self._send({"type": "http.response.start", "status": refusal.status, "headers": headers})
+        await self._whole(refusal.status, headers, body)
+
+    async def _whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        sized = [*headers, (b"content-length", b"%d" % len(body))]
+        await self._send({"type": "http.response.start", "status": status, "headers": sized})
         await self._send({"type": "http.response.body", "body": body})
         self._stop_watching()
 

@@ -72,7 +72,7 @@ def read_counts(store: Store, model_name: str) -> Counts:
 
 
 def forget_counts(store: Store, model_name: str) -> None:
-    """Begin anew; for who holds the gateway's lock."""
+    """Start over; for who holds the gateway's lock."""
     for path in _folder(store, model_name).glob("*-*"):
         path.unlink()
 
@@ -101,7 +101,7 @@ class GatewayState(Record):
     """Why the split that was applied last is not in force; "" where it is."""
     slots: tuple[SlotReport, ...]
     slots_fault: str
-    """Why the slots cannot be read anew, or which servers are none; "" otherwise."""
+    """Why the slots cannot be read, or which servers are none; "" otherwise."""
     counts: Counts
     pid: int
     """Of the supervisor: SIGHUP to it restarts the workers one by one."""

@@ -1,10 +1,5 @@
-"""The Host and Origin rule of our web servers, and what else the gateway asks of a request.
-
-A page of another site can change neither header: a browser sends the Host that it was given and the Origin of the page
-that asks. So the Host has to be one of ours (a foreign name that resolves to this machine is DNS rebinding), and an
-Origin that of our own page. Programs send no Origin. JSON a browser sends to another site only after asking that site
-(CORS), and the gateway does not agree: what is posted to it has to be JSON.
-"""
+"""The Host and Origin rule of our web servers: the Host is one of ours (else DNS rebinding), and an Origin is that of
+our own page. The gateway reads JSON alone, which a browser sends to another site only after asking (CORS)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What users say of an answer: `POST /v1/feedback`, kept as OpenTelemetry evaluation results below the spans.
-
-An answer is named by the id of its response or by its trace id (`x-request-id`), and looked up in the span files. One
-user's newest word on an answer counts. Owns the request and the record; refuses to weigh what was said: the labels do.
-"""
+"""What users say of an answer: `POST /v1/feedback`, kept as OpenTelemetry evaluation results. An answer is named by the
+id of its response or by its trace id; one user's newest word on it counts."""
 
 from __future__ import annotations
 
@@ -82,7 +79,7 @@ class FeedbackRecorder:
         return trace_id
 
     def _awaited_trace(self, id: str) -> str:
-        """By its line, which may be on its way; nobody else waits meanwhile."""
+        """By its line, which may not be written yet; without holding the lock."""
         since, trace_id = time.time() - CLOCK_S, self._trace_of(id)
         for _ in range(PAUSES):
             if trace_id:
@@ -100,7 +97,7 @@ class FeedbackRecorder:
         return counts.served > counts.recorded or any(counts.in_flight)
 
     def _trace_of(self, id: str, since: float = 0.0) -> str:
-        """By the newest line that names it, of those written since; "" for an id that nobody answered under."""
+        """By the newest line that names it, of those written since; "" for an unknown id."""
         with self._lock:  # one search at a time
             return self._search(id, since)
 

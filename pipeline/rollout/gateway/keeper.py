@@ -1,9 +1,5 @@
-"""The slots that the embedded gateway serves from: a server for each model that is wanted, and for no other.
-
-Owns that a model is in the slot file only while its server answers and may have users, and that a server whose model is
-no longer wanted ends after the file has stopped naming it. Refuses to say which models are wanted, and whether a server
-may have users: the rollout's record does.
-"""
+"""The slots of the embedded gateway: a server for each model that is wanted. A model is in the slot file while its
+server answers and may have users, and its server ends after the file has stopped naming it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The rollout's metrics from what the gateway recorded: requests, errors, latencies and grades, by unit and arm.
-
-A request counts for the arm that it was sent to, whoever answered. What the caller pinned is no evidence; what switched
-models within a conversation is not graded, nor what the gates of the traces stage would not admit.
-"""
+"""The rollout's metrics from what the gateway recorded, by unit and arm: a request counts for the arm that it was sent
+to. Pinned requests, conversations that switched models and what the gates would not admit are not graded."""
 
 from __future__ import annotations
 
@@ -11,7 +8,6 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
-from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -19,14 +15,14 @@ import msgspec
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import Traces
-from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts, complete_until
 from pipeline.rollout.gateway.counters import read_counts
 from pipeline.rollout.gateway.feedback import scores_since
 from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
 from pipeline.rollout.gateway.spans import FLUSH_S
 from pipeline.rollout.grading import GRADES, PENDING, Grading, ServedAnswer
-from pipeline.rollout.latency import Latencies
 from pipeline.rollout.router import Arm, Split
+from pipeline.rollout.shares import Latencies
 from pipeline.traces.arrow import pc
 from pipeline.traces.batch import REFERENCE_KEY, BatchBuilder
 from pipeline.traces.erased import Forgotten, forgotten
@@ -36,8 +32,6 @@ from pipeline.traces.scores import Meanings
 
 WATERMARK_S = 2 * FLUSH_S
 """What was written so long ago is in the files."""
-GRADED_SHARE = 0.95
-"""Of what can be graded, by either arm: until when this much is, grades are complete."""
 EDGES_S = (*(round(1e-3 * 1.02**step, 9) for step in range(760)), math.inf)
 """Of the histogram of latencies: 1 ms to 56 minutes, each 2% above the one before."""
 
@@ -103,8 +97,9 @@ class SpanMetrics:
         assert len(outcomes) == len(rows), "the grader grades every answer"
         if wait_s is None:
             graded = [(row, each) for row, each in zip(rows, outcomes, strict=True) if each in (*GRADES, PENDING)]
-            complete = min(_complete([each for each in graded if _arm(each[0]) == arm], until) for arm in arms)
-        else:  # nobody knows who will still say something
+            by_arm = [[(row.at, each != PENDING) for row, each in graded if _arm(row) == arm] for arm in arms]
+            complete = min(complete_until(each, until) for each in by_arm)
+        else:  # who will still say something is unknown
             graded, complete = list(zip(rows, outcomes, strict=True)), min(until, now - wait_s)
         for row, outcome in graded:
             if row.at <= complete:
@@ -171,15 +166,6 @@ def _is_of(row: RecordedRequest, split: Split) -> bool:
     marks = row.marks
     same = marks["rollout.id"] == split.rollout and marks["rollout.weight"] == split.canary_weight
     return same and "rollout.pinned" not in marks
-
-
-def _complete(graded: Sequence[tuple[RecordedRequest, str]], until: float) -> float:
-    """Until when at least 95% have a grade, of one arm's in the order of their time; `until` where all have."""
-    done = list(accumulate(int(outcome != PENDING) for _, outcome in graded))
-    for count in range(len(graded), 0, -1):
-        if done[count - 1] >= GRADED_SHARE * count:
-            return until if count == len(graded) else math.nextafter(graded[count][0].at, 0)
-    return math.nextafter(graded[0][0].at, 0) if graded else until
 
 
 def readable(rows: Sequence[RecordedRequest], settings: Traces, forgotten: Forgotten, now: float) -> list[bool]:

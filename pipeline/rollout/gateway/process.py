@@ -48,7 +48,7 @@ def held_lock(folder: Path) -> Generator[Callable[[GatewayAddress], object]]:
 
 
 def running_address(folder: Path) -> GatewayAddress | None:
-    """Where the gateway listens that holds the lock; None where nobody does. Raises OSError while it is starting."""
+    """Where the gateway listens that holds the lock; None where none does. Raises OSError while it is starting."""
     try:
         with (folder / _LOCK).open("rb") as handle:
             if _locked(handle.fileno(), fcntl.LOCK_SH):

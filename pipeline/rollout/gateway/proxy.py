@@ -1,8 +1,5 @@
-"""One request through the gateway: which arm it is of, who answers, and what is recorded of it.
-
-Intention to treat: a request of the canary's arm stays one, whoever answers. Where the canary fails before its first
-byte the champion answers, and the failed try is recorded as the canary's.
-"""
+"""One request through the gateway. Intention to treat: where the canary fails before its first byte the champion
+answers, and the failed try is recorded as the canary's."""
 
 from __future__ import annotations
 

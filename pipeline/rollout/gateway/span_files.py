@@ -56,7 +56,7 @@ class RecordedRequest(NamedTuple):
 
 
 def recorded(folder: Path, since: float, until: float) -> list[RecordedRequest]:
-    """What was written after `since` and until `until`, in that order. A line that can't be read is nobody's."""
+    """What was written after `since` and until `until`, in that order. A line that can't be read is skipped."""
     requests: list[RecordedRequest] = []
     for path in sorted(folder.glob("*.jsonl")):
         if path.stat().st_mtime < since - LATE_S:

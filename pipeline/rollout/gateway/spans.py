@@ -1,9 +1,5 @@
-"""What was served, as OpenTelemetry GenAI spans: one OTLP JSON export request a line, with a span for each try.
-
-A request that fell back to the champion has two spans under one trace id: the canary's, with `error.type`, and the
-champion's, both of arm canary. `recorded_at`, `user_id`, `trace_id` and `timestamp` stand beside the OTLP fields, and
-readers of OTLP skip them: a look finds its window by the first, an erasure a person's lines by the others.
-"""
+"""What was served, as OpenTelemetry GenAI spans: one OTLP JSON export request a line, with a span for each try. Readers
+of OTLP skip the other fields: a look finds its window by `recorded_at`, an erasure its lines by user and trace."""
 
 from __future__ import annotations
 
@@ -73,7 +69,7 @@ class Served(msgspec.Struct):
 
 
 def unit_hash(rollout: str, unit: str) -> str:
-    """A unit as evidence knows it: salted by the rollout, so that nobody is followed from one to the next."""
+    """A unit as evidence knows it: salted by the rollout, so that users cannot be followed from one to the next."""
     return hashlib.sha256(f"{rollout}/{unit}".encode()).hexdigest()[:32]
 
 
@@ -222,13 +218,11 @@ class Recorder:
         self._thread.join()
 
     def _write_all(self) -> None:
-        while not self._closing.wait(FLUSH_S):
-            self._write()
-        self._write()
-
-    def _write(self) -> None:
-        batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        self._counters.places[RECORDED] += self._append(batch)
+        over = False
+        while not over:
+            over = self._closing.wait(FLUSH_S)
+            batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
+            self._counters.places[RECORDED] += self._append(batch)
 
     def _append(self, batch: list[Served]) -> int:
         """Returns how many requests are in the file now."""
@@ -237,7 +231,7 @@ class Recorder:
         for served in batch:
             try:
                 lines.append(line(served, self._with_text, now))
-            except Exception:  # the boundary of one request: whatever it holds, those beside it are recorded
+            except Exception:  # the boundary of one request: whatever it holds, the others are recorded
                 _log.exception("A request could not be recorded")
         day = datetime.fromtimestamp(now, UTC).date().isoformat()
         try:

@@ -1,9 +1,5 @@
-"""The two files that the gateway routes by: the slots with the model that each serves, and the split.
-
-`write_split` is how a rollout asks, `write_champion` what holds before the first one; `SplitWatch` is how a worker
-learns of it, by one stat a request. A file that is torn, of another kind, of an older epoch, or that names a model in
-no slot, leaves in force what was.
-"""
+"""The two files that the gateway routes by: the slots with the model that each serves, and the split. A split that is
+torn, of an older epoch, or that names a model in no slot, leaves in force what was."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""One try at one slot: the answer's body, or a stream whose first events are there, or SlotFailed.
-
-What is an answer: 200 without an error in it. A refusal of this one request (400, 413, 422) is the caller's to read.
-All else is a failure of the slot.
-"""
+"""One try at one slot: an answer is 200 without an error in it; a refusal of this one request (400, 413, 422) is the
+caller's to read; all else is a failure of the slot."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class Opened(NamedTuple):
     response: aiohttp.ClientResponse | None = None
 
     def close(self) -> None:
-        """Hang up on a stream that nobody reads any more."""
+        """Close a stream that is not read any more."""
         if self.response is not None:
             self.response.close()
 

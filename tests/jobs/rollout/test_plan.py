@@ -6,7 +6,7 @@ from assets.resources import Deployment
 from jobs.rollout import plan
 from jobs.rollout.__main__ import main
 from pipeline.rollout.evidence import UnitCounts
-from pipeline.rollout.last_week import LastWeek
+from pipeline.rollout.plan import LastWeek
 
 
 def test_a_plan_has_the_days_of_each_stage(

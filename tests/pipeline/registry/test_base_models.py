@@ -15,13 +15,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from mlflow import MlflowClient
 
-from assets.resources import with_base
 from pipeline import demo
 from pipeline.core.storage import Store, model_ref
-from pipeline.recipe import load
 from pipeline.registry.base_models import fetch_base, pinned_base
 from pipeline.registry.runs import MlflowAddresses
-from tests.loop import EMBEDDED, ROOT
+from tests.loop import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -141,15 +139,3 @@ def test_what_is_no_model_leaves_no_pin(store: Store, tmp_path: Path) -> None:
         assert "is no model that can be trained" in fetched(store, url, HUB)[-1]
     assert pinned_base(store, HUB) is None
     assert not list(store.path("base_models").glob("[!.]*"))
-
-
-def test_a_recipe_has_the_folder_of_what_was_fetched(store: Store, tmp_path: Path) -> None:
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    client = MlflowClient(uri, uri)
-    client.create_registered_model("chat")
-    client.create_model_version("chat", source=str(demo.MODEL_DIR))
-    recipe = load(EMBEDDED, [f"data_root={store.root}", "base_model.uri=models:/chat/1"])
-    assert with_base(recipe) == recipe, "it was not fetched yet"
-    pin = fetch_base(store, "models:/chat/1", MlflowAddresses(uri), print)
-    assert with_base(recipe).base_model.uri == pin.folder
-    assert with_base(recipe).digest() == recipe.digest()

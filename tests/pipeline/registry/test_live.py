@@ -94,20 +94,6 @@ class Training:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("switch", ["true", "false"])
-def test_mlflow_s_switch_decides_on_system_metrics(
-    switch: str, server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", switch)
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
-    training = Training(tmp_path, server, f"switch-{switch}")
-    with training.sent(print):
-        training.train(range(5))
-        wait_for(lambda: training.points() and (switch == "false" or training.points("system/disk_usage_percentage")))
-    assert bool(training.points("system/disk_usage_percentage")) is (switch == "true")
-
-
-@pytest.mark.slow
 def test_killed_sender_goes_on_with_its_run_and_its_points(server: str, tmp_path: Path) -> None:
     training = Training(tmp_path, server, "killed-sender")
     for attempt in range(2):

@@ -14,7 +14,6 @@ from mlflow import MlflowClient
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from pipeline.demo import MODEL_DIR
-from pipeline.registry.model_artifacts import base_id
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
@@ -159,15 +158,3 @@ def artifacts(client: MlflowClient, name: str) -> list[str]:
     folders = ("adapter", "model", "model/model")
     listed = [each for folder in folders for each in client.list_artifacts(run.info.run_id, folder)]
     return [each.path for each in listed if not each.is_dir]
-
-
-@pytest.mark.parametrize(
-    ("uri", "name"),
-    [
-        ("/cache/hub/models--Qwen--Qwen3-8B/snapshots/0123", "Qwen/Qwen3-8B"),
-        ("/models/My Model", "My Model"),
-        ("models/own", "own"),
-    ],
-)
-def test_base_outside_the_registry_is_named_without_its_place(uri: str, name: str) -> None:
-    assert base_id(uri) == name

@@ -86,40 +86,6 @@ def test_a_copy_finds_its_own_artifacts_and_no_others(made, tmp_path):
     assert text_of(made.path("mlflow", "mlflow.db")) == before
 
 
-def test_the_next_run_of_a_moved_root_goes_beside_the_first(made, tmp_path):
-    moved = Store(tmp_path / "moved")
-    shutil.copytree(made.root, moved.root)
-    second = keep(moved, data="more")
-    assert second.version is not None
-    assert second.version.version == 2
-    assert (moved.path("mlflow", NAME, second.run.run_id, "artifacts", "adapter", "adapter_config.json")).is_file()
-    assert not made.path("mlflow", NAME, second.run.run_id).exists()
-
-
-def test_what_is_not_the_loops_own_is_left_alone(made, tmp_path):
-    copy = Store(tmp_path / "copy")
-    shutil.copytree(made.root, copy.root)
-    client = mlflow_client(local_tracking(copy))
-    client.create_experiment("mine", artifact_location="file:///elsewhere/mlflow/mine")
-    client.create_experiment("bucket", artifact_location="s3://elsewhere/mlflow/bucket")
-    client.set_experiment_tag("1", "note", made.path("mlflow", NAME).as_uri())
-    again = Store(tmp_path / "again")
-    shutil.copytree(copy.root, again.root)
-    client = mlflow_client(local_tracking(again))
-    assert client.get_experiment_by_name("mine").artifact_location == "file:///elsewhere/mlflow/mine"
-    assert client.get_experiment_by_name("bucket").artifact_location == "s3://elsewhere/mlflow/bucket"
-    assert client.get_experiment("1").tags["note"] == made.path("mlflow", NAME).as_uri()
-    assert client.get_experiment("1").artifact_location == again.path("mlflow", NAME).as_uri()
-
-
-def test_a_database_that_is_none_says_what_to_do(tmp_path):
-    store = Store(tmp_path)
-    store.path("mlflow").mkdir()
-    store.path("mlflow", "mlflow.db").write_text("this is no database, however one looks at it")
-    with pytest.raises(ValueError, match="restore it from a backup"):
-        local_tracking(store)
-
-
 DIES_AMONG_THE_TABLES = """
 import os, signal, sys
 import alembic.op

@@ -10,7 +10,7 @@ from huggingface_hub import RepoCard
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from pipeline.registry import versions
-from pipeline.registry.model_card import front_matter, model_card
+from pipeline.registry.model_artifacts import front_matter, model_card
 from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.versions import RunContents, project, record
 from pipeline.rollout.fold import read_state
@@ -147,24 +147,6 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch, after
     assert place[0].path("mlflow", name).is_dir()
 
 
-def test_what_did_not_pass_has_a_run_and_no_version(place):
-    _, recorded = keep(place, "failing", verdict="FAIL")
-    assert recorded.version is None
-    assert versions.mlflow_client(place[1]).search_model_versions("name='failing'") == []
-    assert weights(place[0], "failing") == ["adapter/adapter.safetensors"], "refused weights are not put there"
-
-
-def test_training_of_every_weight_is_put_there_once(place):
-    store, uri, _ = place
-    whole = ModelRef(uri=str(store.path("merged")), digest="whole")
-    _, recorded = keep((store, uri, whole), "whole", digest="whole")
-    assert recorded.version is not None
-    assert weights(store, "whole") == ["model/model/model.safetensors"]
-    _, refused = keep((store, uri, whole), "whole", data="more", digest="other", verdict="FAIL")
-    assert refused.version is None
-    assert weights(store, "whole") == ["model/model/model.safetensors"]
-
-
 def test_versions_and_runs_lie_where_their_addresses_say(place, tmp_path):
     store, uri, _ = place
     registry, named = f"sqlite:///{tmp_path}/registry.db", f"{store.root.name} beside"
@@ -177,11 +159,6 @@ def test_versions_and_runs_lie_where_their_addresses_say(place, tmp_path):
     assert client.get_model_version("apart", "1").source == f"{run.info.artifact_uri}/model"
     assert [v.version for v in versions.registered(registry, "apart", [recorded.version.iteration])] == [1]
     assert versions.registered(uri, "apart", [recorded.version.iteration]) == []
-
-
-def test_experiment_below_the_data_root_names_one_folder(place):
-    with pytest.raises(ValueError, match=r"MLFLOW_EXPERIMENT_NAME is '/Shared/x'.*leave the slashes out"):
-        keep(place, "slashes", experiment="/Shared/x")
 
 
 @pytest.mark.slow
@@ -231,12 +208,6 @@ def test_aliases_follow_the_record_and_heal(place, tmp_path):
     with pytest.raises(ValueError, match=r"lost previous 1\. Restore"):
         project(uri, state)
     assert client.get_registered_model(name).aliases == {"champion": two.version}
-
-
-@pytest.mark.parametrize("card", [{}, {**CARD, "Data": " "}, {**CARD, "Jokes": "none"}])
-def test_a_card_has_every_section_and_no_other(card):
-    with pytest.raises(ValueError, match="Write each of"):
-        model_card("demo", {}, card)
 
 
 @pytest.mark.parametrize("base", ["team/tiny", "models:/chat/3"])

@@ -16,12 +16,12 @@ from pipeline.recipe import Rollout
 from pipeline.rollout.controller import tick
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.latency import Latencies
 from pipeline.rollout.policy import RolloutPolicy, policy_of
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.propose import ProposalResult, RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.rollout.router import Split
+from pipeline.rollout.shares import Latencies
 from tests.pipeline.rollout.local_router import LocalRouter
 
 R = TypeVar("R", bound=BaseModel)

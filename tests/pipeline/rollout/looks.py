@@ -8,9 +8,8 @@ import numpy as np
 
 from pipeline.recipe import Rollout
 from pipeline.rollout.evidence import ArmLook, ArmSums, LiveEvidence, LiveMetrics, UnitCounts, UnitTally, arm_sums
-from pipeline.rollout.latency import Latencies
 from pipeline.rollout.policy import policy_of
-from pipeline.rollout.shares import Ratio
+from pipeline.rollout.shares import Latencies, Ratio
 
 POLICY = policy_of(Rollout())
 BY_REQUEST = POLICY.model_copy(update={"unit": "request"})

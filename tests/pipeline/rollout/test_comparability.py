@@ -1,12 +1,10 @@
-import math
-
 import numpy as np
 import pytest
 
 from pipeline.rollout.comparability import blind_spots, comparability_problem, judged_until, unusable
-from pipeline.rollout.evidence import ArmLook, LiveEvidence, UnitCounts, UnitTally
-from pipeline.rollout.latency import Latencies
-from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evidence, look, sums
+from pipeline.rollout.evidence import ArmLook, LiveEvidence, UnitCounts
+from pipeline.rollout.shares import Latencies
+from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evidence, look
 from tests.variants import one_and_variants
 
 NAN, SILENT = float("nan"), POLICY.model_copy(update={"gradable": False})
@@ -23,18 +21,10 @@ def spoilt(**counts):
         (None, "no metrics"),
         (look(spoilt(correct=NAN)), "champion counts make no sense"),
         (look(canary=spoilt(requests=NAN)), "canary counts make no sense"),
-        (look(canary=spoilt(errors=math.inf)), "canary counts make no sense"),
-        (look(canary=spoilt(requests=math.inf)), "canary counts make no sense"),
         (look(canary=spoilt(errors=9.5)), "canary counts make no sense"),
-        (look(canary=spoilt(errors=-1.0)), "canary counts make no sense"),
         (look(canary=spoilt(graded=3.0, correct=4.0)), "canary counts make no sense"),
-        (look(canary=spoilt(graded=math.inf)), "canary counts make no sense"),
-        (look(canary=spoilt(correct=-1.0)), "canary counts make no sense"),
         (look(canary=spoilt(slow=10.0)), "canary counts make no sense"),
-        (look(canary=spoilt(slow=NAN)), "canary counts make no sense"),
-        (look(canary=spoilt(slow=-1.0)), "canary counts make no sense"),
         (look(canary=spoilt(ungraded=NAN)), "canary counts make no sense"),
-        (look(canary=spoilt(ungraded=math.inf)), "canary counts make no sense"),
         (look(canary=ArmLook(units={"": UnitCounts()})), "canary counts are not by user"),
         (
             look(canary=arm_look("b").model_copy(update={"latencies": Latencies()})),
@@ -45,12 +35,9 @@ def spoilt(**counts):
             "champion latencies are no histogram",
         ),
         (look(end=500.1), "window 0.0 to 500.1 is empty or lies in the future"),
-        (look(start=NAN), "window nan to 60.0 is empty or lies in the future"),
         (look(start=61.0), "window 61.0 to 60.0 is empty"),
-        (look(end=math.inf), "window 0.0 to inf is empty"),
         (look(start=-1.0), "window starts at -1.0, inside what was counted"),
         (look(graded_until=61.0), "grades until 61.0 lie after the window's end"),
-        (look(graded_until=NAN), "grades until nan"),
         (look(start=100.0, end=199.0), "metrics are 301 s old"),
     ],
 )
@@ -74,12 +61,6 @@ def test_a_look_counts_whatever_the_canary_did(seen):
     assert unusable(seen, 0.0, 60.0, POLICY) == ""
 
 
-def test_where_the_request_is_the_unit_counts_have_no_name():
-    by_request = look(*(ArmLook(units={"": UnitCounts()}) for _ in range(2)))
-    assert unusable(by_request, 0.0, 60.0, BY_REQUEST) == ""
-    assert "counts are not by request" in unusable(look(), 0.0, 60.0, BY_REQUEST)
-
-
 def test_dwell_counts_by_the_slower_watermark():
     seen = look(end=60.0, graded_until=20.0)
     assert judged_until(seen, POLICY) == 20.0
@@ -95,15 +76,6 @@ def test_the_share_of_the_traffic_is_one_of_users():
     assert "the canary got 1000 of 10000 users at 5%" in comparability_problem(share(9000, 1000), 5, POLICY)
     assert "users at 25%" in comparability_problem(share(9500, 500), 25, POLICY)
     assert not comparability_problem(share(9510, 490), 5, POLICY)
-
-
-def test_one_user_with_half_of_the_traffic_is_no_wrong_split():
-    heavy = sums([UnitTally(requests=10)] * 94 + [UnitTally(requests=1000)])
-    light = sums([UnitTally(requests=10)] * 5)
-    assert not comparability_problem(evidence(heavy, light), 5, POLICY)
-    assert not comparability_problem(
-        evidence(sums([UnitTally(requests=10)] * 95), sums([UnitTally(requests=1000)] * 5)), 5, POLICY
-    )
 
 
 def test_share_is_of_requests_where_they_are_the_unit():
@@ -123,12 +95,6 @@ def test_a_hashed_split_is_rarely_doubted_at_any_look(weight):
             comparability_problem(share(n - canary[n - 1], canary[n - 1]), weight, POLICY) for n in range(20, 2001, 20)
         )
     assert holds <= 3
-
-
-def test_at_0_and_100_percent_one_user_elsewhere_is_wrong():
-    assert comparability_problem(share(1, 1000), 100, POLICY)
-    assert not comparability_problem(share(0, 1000), 100, POLICY)
-    assert comparability_problem(share(1000, 1), 0, POLICY)
 
 
 def test_a_user_in_both_arms_holds_at_once():
@@ -178,22 +144,6 @@ def test_who_says_nothing_is_not_seen():
         "nothing is not seen. Give references, or a judge"
     )
     assert blind_spots(LiveEvidence(), RATED)[0].startswith("quality: only users grade; what those think")
-
-
-def test_one_users_missing_grades_are_no_difference():
-    rows = [UnitTally(requests=10, graded=10)] * 94 + [UnitTally(requests=60, ungraded=60)]
-    by_request = sums([UnitTally(requests=10, graded=10)] * 94 + [UnitTally(requests=1, ungraded=1)] * 60)
-    champion = arm(19_000, graded=19_000, users=1805)
-    assert comparability_problem(evidence(champion, by_request), 5, BY_REQUEST)
-    assert not comparability_problem(evidence(champion, sums(rows)), 5, POLICY)
-
-
-def test_coverage_takes_20_users_in_each_arm():
-    few = evidence(arm(3600, graded=3600, users=361), arm(190, graded=90, ungraded=100, users=19))
-    assert not comparability_problem(few, 5, POLICY)
-    assert comparability_problem(
-        evidence(arm(3600, graded=3600, users=361), arm(190, graded=90, ungraded=100, users=20)), 5, POLICY
-    )
 
 
 def test_more_grades_than_requests_hold():

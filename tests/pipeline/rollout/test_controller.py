@@ -6,12 +6,13 @@ import pytest
 from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.rollout.controller import tick
-from pipeline.rollout.decision import abort, resume
+from pipeline.rollout.decision import abort
 from pipeline.rollout.evidence import ArmLook, UnitCounts
 from pipeline.rollout.ports import is_intact
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
+from tests.pipeline.rollout.acts import decided
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, model
 
 
@@ -69,7 +70,7 @@ def test_three_unusable_looks_in_a_row_hold_at_the_same_weight(world, spoil):
     world.tick(200.0)
     assert world.state.phase is Phase.HELD
     world.metrics.spoil = lambda look: look
-    resume(world.store, NAME, "metrics are back", world.now)
+    decided(world, "resume")
     assert world.tick_until("promoted").past.promotions == 1
 
 
@@ -126,46 +127,6 @@ def test_a_held_rollout_never_raises_its_weight(world):
     assert world.state.watch.evidence.canary.graded == 30 * 2000
 
 
-def test_router_that_does_not_obey_is_not_observed(world):
-    world.propose("new")
-    applied = world.router.apply
-    world.router.apply = lambda split: applied(split) if split.canary_weight == 0 else None
-    state = world.tick_until("held")
-    assert (state.confirmed_stage, world.weight()) == (-1, 0)
-    resume(world.store, NAME, "router is mended", world.now)
-    world.router.apply = applied
-    world.tick_until("promoted")
-
-
-def test_held_rollout_keeps_the_weight_that_was_in_force(world):
-    world.propose("new")
-    applied = world.router.apply
-    world.router.apply = lambda split: applied(split) if split.canary_weight < 25 else None
-    state = world.tick_until("held")
-    world.router.apply = applied
-    world.tick(1.0)
-    assert (state.stage, state.confirmed_stage, world.weight()) == (1, 0, 5)
-    assert resume(world.store, NAME, "again from 5%", world.now)
-    assert world.state.stage == 0
-
-
-def test_controller_overtaken_by_a_rollback_raises_nothing(world):
-    """It decided on 5% and stood still; meanwhile another one went there, saw harm and rolled back."""
-    world.propose("bad")
-    world.metrics.canary = {"quality": 0.2}
-    world.tick_until("gated")
-    applied = world.router.apply
-
-    def stand_still(split):
-        world.router.apply = applied
-        world.tick_until("rolled_back")
-        applied(split)
-
-    world.router.apply = stand_still
-    world.tick(1.0)
-    assert (world.state.phase, world.weight()) == (Phase.ROLLED_BACK, 0)
-
-
 def test_controller_that_lost_a_race_applies_the_winning_step(world):
     world.propose("new")
     world.tick_until("gated")
@@ -180,21 +141,6 @@ def test_controller_that_lost_a_race_applies_the_winning_step(world):
     world.router.read = aborted_meanwhile
     world.tick(1.0)
     assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 0)
-
-
-def test_a_rollback_is_over_only_when_the_router_reads_zero(world):
-    world.propose("bad")
-    world.tick_until("observing")
-    applied = world.router.apply
-    world.router.apply = lambda split: applied(split) if split.canary_weight else None
-    world.metrics.canary = {"quality": 0.2}
-    for _ in range(5):
-        world.tick(10.0)
-    assert (world.state.phase, world.weight()) == (Phase.ROLLING_BACK, 5)
-    world.router.apply = applied
-    world.tick(10.0)
-    world.tick(10.0)
-    assert (world.state.phase, world.weight()) == (Phase.ROLLED_BACK, 0)
 
 
 def test_a_share_that_contradicts_the_weight_holds(world):

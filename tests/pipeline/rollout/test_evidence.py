@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.rollout.evidence import ArmLook, LiveEvidence, StageTally, UnitCounts, summed
-from pipeline.rollout.latency import Latencies
-from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm_look, look, units
+from pipeline.rollout.shares import Latencies
+from tests.pipeline.rollout.looks import POLICY, arm_look, look, units
 
 
 def stage(looks, policy=POLICY, evidence=None):
@@ -31,13 +31,6 @@ def test_sums_are_those_of_all_looks_by_user(drawn):
         assert requests == 0 or arm.errors.hits == sum(each.sum().errors for each in of_arm)
     both = {key for pair in drawn for key in pair[0].units} & {key for pair in drawn for key in pair[1].units}
     assert seen.both == len(both)
-
-
-def test_where_the_request_is_the_unit_nobody_is_in_both_arms():
-    sums = {"": UnitCounts(requests=100, graded=100, correct=70)}
-    seen = stage([look(ArmLook(units=sums), ArmLook(units=sums))], BY_REQUEST)
-    assert seen.both == 0
-    assert seen.canary.requests == 100
 
 
 def test_requests_are_silent_until_one_is_answered():
@@ -80,13 +73,6 @@ def test_grades_count_from_the_stages_first_request():
     assert stage([late]).graded_until == 100.0
     assert stage([late, look(start=160.0, end=220.0, graded_until=130.0)]).graded_until == 130.0
     assert stage([late, look(start=160.0, end=220.0, graded_until=40.0)]).graded_until == 100.0
-
-
-def test_grades_that_come_late_count():
-    asked = look(arm_look("a", graded=0.0, correct=0.0), arm_look("b", graded=0.0, correct=0.0), graded_until=0.0)
-    graded = look(ArmLook(units=units("a", 10, graded=10.0)), ArmLook(units=units("b", 10, graded=10.0, correct=4.0)))
-    seen = stage([asked, graded])
-    assert (seen.canary.requests, seen.canary.graded, seen.canary.correct) == (100, 100, 40)
 
 
 def test_sample_is_based_on_the_champions_first_hundred_grades():

@@ -89,16 +89,6 @@ def test_an_export_that_was_cut_off_goes_on(root: str, model: ModelRef) -> None:
     assert exported(model.digest, root, "model") == uri
 
 
-def test_a_file_that_went_is_brought_again(root: str, model: ModelRef) -> None:
-    result = export_model(model, root, "model")
-    fs = files(result.uri)
-    fs.rm_file(f"{place(result.uri)}/config.json")
-    with pytest.raises(ValueError, match="is not exported"):
-        exported(model.digest, root, "model")
-    export_model(model, root, "model")
-    assert exported(model.digest, root, "model") == result.uri
-
-
 def test_files_that_changed_are_not_exported(root: str, model: ModelRef) -> None:
     (Path(model.uri) / "config.json").write_text("{}")
     with pytest.raises(ValueError, match="changed since they were judged"):
@@ -114,19 +104,6 @@ def test_a_file_of_somebody_else_is_named(root: str, model: ModelRef) -> None:
     fs.pipe_file(f"{place(uri)}/optimizer.pt", b"stray")
     with pytest.raises(ValueError, match=r"also holds optimizer\.pt"):
         export_model(model, root, "model")
-
-
-def test_a_foreign_manifest_is_refused(root: str, model: ModelRef) -> None:
-    uri = exported_uri(root, "model", model.digest)
-    fs = files(uri)
-    fs.makedirs(place(uri), exist_ok=True)
-    for content, words in (
-        (b"{}", "is no manifest of an export"),
-        (b'{"digest": "%s", "files": {}}' % (b"0" * 64), "is the manifest of 000000000000"),
-    ):
-        fs.pipe_file(f"{place(uri)}.json", content)
-        with pytest.raises(ValueError, match=words):
-            export_model(model, root, "model")
 
 
 def test_a_bucket_that_is_away_is_an_os_error(monkeypatch: pytest.MonkeyPatch, model: ModelRef) -> None:

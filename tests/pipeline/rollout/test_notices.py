@@ -7,9 +7,10 @@ from collections.abc import Generator
 import pytest
 
 from pipeline.rollout import notices
-from pipeline.rollout.decision import abort, resume
+from pipeline.rollout.decision import abort
 from pipeline.rollout.notices import due, tell
 from pipeline.rollout.record import Phase
+from tests.pipeline.rollout.acts import decided
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
 from tests.pipeline.rollout.local_router import LocalRouter
 from tests.pipeline.rollout.webhook import Webhook, webhook
@@ -101,7 +102,7 @@ def test_a_receiver_that_fails_gets_the_rest_later(held: World, hook: Webhook) -
     hook.status = 503
     assert told(held, hook) == "127.0.0.1 answered 503"
     for _ in range(12):
-        resume(held.store, NAME, "again", held.now, "ada")
+        decided(held, "resume")
         held.tick_until("held")
     hook.status = 200
     assert told(held, hook) == ""

@@ -67,15 +67,6 @@ def test_nobody_approves_their_own_candidate(world, by, proposed_by):
         append(world.store, NAME, state, step_event(state, 1.0, own))
 
 
-def test_an_approval_counts_once_and_not_after_an_abort(world):
-    waiting(world)
-    decided(world, "approve")
-    assert "nothing is there to approve" in decided(world, "approve").refused
-    decided(world, "abort")
-    assert "no rollout is active" in decided(world, "approve").refused
-    assert [e.detail["by"] for e in audit.entries(world.store) if e.kind == "approval"] == ["operator"]
-
-
 def test_a_resume_before_the_approval_is_none(world):
     waiting(world)
     decided(world, "pause")
@@ -99,31 +90,6 @@ def test_an_older_candidate_takes_nobodys_place(world):
     world.propose("newer", number=2)
     assert world.propose("older", number=1, data="earlier").waits
     assert world.state.proposal.version.model.digest == "newer"
-
-
-@pytest.mark.parametrize("stage", [0, 1])
-def test_a_rollout_that_is_observed_is_waited_for(world, stage):
-    world.propose("new")
-    while (world.state.phase, world.state.stage) != (Phase.OBSERVING, stage):
-        world.tick(50.0)
-    assert world.propose("newer", number=2, data="later").waits
-    with pytest.raises(AssertionError):
-        append(
-            world.store, NAME, world.state, step_event(world.state, 1.0, RolloutStep(phase=Phase.SUPERSEDED, reason=""))
-        )
-
-
-def test_what_is_held_past_its_first_weight_is_not_superseded(world):
-    world.propose("new")
-    while (world.state.phase, world.state.stage) != (Phase.OBSERVING, 1):
-        world.tick(50.0)
-    decided(world, "pause")
-    assert (world.state.phase, world.weight()) == (Phase.HELD, 25)
-    assert "held at 25%" in world.propose("newer", number=2, data="later").refused
-    with pytest.raises(AssertionError, match="evidence"):
-        append(
-            world.store, NAME, world.state, step_event(world.state, 1.0, RolloutStep(phase=Phase.SUPERSEDED, reason=""))
-        )
 
 
 def test_a_slot_that_loads_is_waited_for_and_then_asked_about(world):
@@ -228,18 +194,6 @@ def test_errors_of_a_server_that_died_are_no_blame(world, replicas, blamed):
     assert (world.state.phase, world.state.quarantine) == (Phase.ROLLING_BACK, blamed)
 
 
-def test_a_slot_that_cannot_be_asked_is_not_taken_to_be_down(world):
-    def unreachable(wanted):
-        raise OSError("no route to host")
-
-    world.propose("new")
-    world.tick_until("observing")
-    world.router.ready = unreachable
-    for _ in range(6):
-        world.tick(50.0)
-    assert (world.state.phase, world.weight()) == (Phase.OBSERVING, 5)
-
-
 def test_models_that_answer_alike_are_a_question_for_a_person(world):
     iteration = iteration_over(BASE)
     alike = Fingerprints(champion=("a", "b"), candidate=("a", "b"))
@@ -266,22 +220,6 @@ def test_what_a_lease_that_ran_out_hid_is_no_evidence(world):
     world.tick(POLICY.lease_s + 1)
     assert (world.state.watch.misses, world.state.watch.evidence.canary.requests) == (1, 0)
     assert world.tick_until("promoted", "held").phase is Phase.PROMOTED
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_a_lease_that_ran_out_hides_no_hand(world, held):
-    """Else the record would go on with a weight that nobody has, and wait for looks at it for ever."""
-    world.propose("new")
-    world.tick_until("observing")
-    if held:
-        decided(world, "pause")
-    read = world.router.read()
-    world.router.apply(read.model_copy(update={"canary_weight": 0, "champion_weight": 100}))
-    world.tick(POLICY.lease_s + 1)
-    state = world.state
-    assert (state.phase, state.canary_weight) == (Phase.HELD, 0)
-    assert "somebody took requests from the canary" in state.reason
-    assert world.router.read().canary_weight == 0
 
 
 def test_the_way_back_is_kept_warm_and_waited_for(world):
@@ -321,10 +259,3 @@ def test_a_promotion_is_not_rolled_back_onto_an_empty_slot(world):
     world.now += 5001.0
     assert "not kept loaded" in decided(world, "rollback").refused
     assert world.router.read().champion == model("new")
-
-
-def test_a_rollback_by_a_person_is_final(world):
-    world.propose("new")
-    world.tick_until("observing")
-    done = decided(world, "rollback")
-    assert (done.state.phase, done.state.past.quarantined, world.weight()) == (Phase.ROLLED_BACK, {"new": 1}, 0)

@@ -1,11 +1,14 @@
 import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from pipeline.rollout.advance import wanted_requests
 from pipeline.rollout.evidence import LiveEvidence, UnitCounts
-from pipeline.rollout.plan import Traffic, plan, traffic_of
+from pipeline.rollout.plan import Traffic, last_week, plan, traffic_of
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY
 
 BUSY = Traffic(requests_per_day=50_000, users=10_000, graded_share=0.8, quality=0.7, icc=0.0, concentration=1e-4)
@@ -34,12 +37,6 @@ def test_users_who_come_back_cost_answers_and_power():
     assert stages(alike, BY_REQUEST)[0].graded == 1518
 
 
-def test_a_recipes_own_sample_shows_what_it_can_prove():
-    own = POLICY.model_copy(update={"min_canary_requests": 50})
-    five = stages(BUSY, own)[0]
-    assert five.graded == 50 and five.power is not None and five.power < 0.2
-
-
 def test_where_nothing_is_graded_quality_is_not_judged():
     ungraded = BUSY.model_copy(update={"graded_share": 0.0})
     assert stages(ungraded)[0].days == math.inf
@@ -65,13 +62,47 @@ def test_traffic_is_measured_from_users():
     assert seen.concentration == pytest.approx(1 / 1500, rel=0.1)
 
 
-def test_users_who_do_not_differ_have_no_correlation():
-    assert traffic_of([UnitCounts(requests=10, graded=10, correct=7)] * 100, 7.0).icc == 0.0
-    assert traffic_of([UnitCounts(requests=1, graded=1, correct=1)] * 100, 7.0).icc == 0.0
-    assert traffic_of([UnitCounts(requests=10)] * 3, 7.0).graded_share == 0.0
+NEWEST = datetime(2026, 3, 9, 12, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("users", "days"), [([], 7.0), ([UnitCounts()], 7.0), ([UnitCounts(requests=1)], 0.0)])
-def test_no_traffic_is_refused(users, days):
-    with pytest.raises(ValueError, match="Give the rows of last week"):
-        traffic_of(users, days)
+def label(
+    trace: str,
+    user: str,
+    before: timedelta,
+    outcome: str = "correct",
+    judge: float | None = None,
+    feedback: float | None = None,
+) -> dict[str, Any]:
+    row = {"trace_id": trace, "observation_id": trace, "timestamp": NEWEST - before, "user_id": user}
+    return {**row, "outcome": outcome, "judge": judge, "feedback": feedback}
+
+
+ROWS = [
+    label("a", "ada", timedelta()),
+    label("b", "ada", timedelta(days=1), "wrong"),
+    label("c", "bob", timedelta(days=2), "no_answer"),
+    label("d", "bob", timedelta(days=3), "no_reference", 0.75),
+    label("e", "bob", timedelta(days=4), "no_reference", 0.5),
+    label("f", "bob", timedelta(days=5), "no_reference"),
+    label("g", "eve", timedelta(days=7)),
+]
+
+
+def week(rows: list[dict[str, Any]] = ROWS) -> tuple[list[tuple[float, float, float]], float, bool]:
+    users, days, by_feedback = last_week(pa.Table.from_pylist(rows))
+    return [(each.requests, each.graded, each.correct) for each in users], days, by_feedback
+
+
+def test_last_week_is_the_seven_days_up_to_the_newest() -> None:
+    """Answers are graded by the reference, else by the judge; eve asked seven days before."""
+    users, days, by_feedback = week()
+    assert users == [(2, 2, 1), (4, 3, 1)] and not by_feedback
+    assert days == pytest.approx(5.0)
+
+
+def test_where_nothing_else_grades_users_do() -> None:
+    said = [label(name, "ada", timedelta(), "no_reference", None, each) for name, each in (("a", 0.75), ("b", 0.25))]
+    silent = label("c", "bob", timedelta(), "no_reference")
+    assert week([*said, silent]) == ([(2, 2, 1), (1, 0, 0)], 1.0, True)
+    assert week([silent]) == ([(1, 0, 0)], 1.0, False)
+    assert week([*said, label("d", "bob", timedelta())]) == ([(2, 0, 0), (1, 1, 1)], 1.0, False)

@@ -10,11 +10,11 @@ import pytest
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rewards
-from pipeline.recipe.traces import LangfuseExportSource, LangfuseUiSource, OpenAiLogsSource, OtelSource, Traces
+from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource, Traces
 from pipeline.rewards.records import Finding
 from pipeline.rewards.samples import RewardSample
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
-from pipeline.rollout.live_labels import label_digest_of
+from pipeline.rollout.grading import label_digest_of
 from pipeline.rollout.production import GradedLooks, ProductionQuality, QualityLook, version_of
 from pipeline.rollout.router import Split
 from pipeline.traces.rows import Trace
@@ -29,7 +29,7 @@ SPLIT = Split(rollout="r", epoch=1, champion=CHAMPION, champion_weight=95, canar
 
 
 def request(since: float = START - 1, now: float = START + 3600, graded_since: float | None = None) -> LookRequest:
-    return LookRequest(number=1, since=since, now=now, slow_over_s=None, graded_since=graded_since)
+    return LookRequest(since=since, now=now, slow_over_s=None, graded_since=graded_since)
 
 
 def quality(root: Path, source: Any = None, rewards: Rewards | None = None, **more: Any) -> ProductionQuality:
@@ -74,11 +74,6 @@ def test_a_row_is_counted_in_one_of_two_looks(tmp_path: Path) -> None:
     assert (second.champion.graded, second.canary.graded) == (0, 5)
 
 
-def test_what_was_not_exported_yet_is_not_complete(tmp_path: Path) -> None:
-    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
-    assert look(tmp_path).graded_until == START + 29, "the newest row, not now"
-
-
 def late(held: Sequence[RewardSample]) -> list[Finding]:
     """Labels that are there for the first 40 seconds alone."""
     cut = datetime(2026, 1, 5, 10, 0, 40, tzinfo=UTC)
@@ -95,16 +90,6 @@ def test_labels_that_come_late_hold_the_watermark(tmp_path: Path) -> None:
     assert (after.champion.graded, after.canary.graded) == (0, 20), "and are counted once they are there"
 
 
-def test_one_missing_label_in_twenty_is_let_go(tmp_path: Path) -> None:
-    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(40, B, first=10)])
-
-    def label(held: Sequence[RewardSample]) -> list[Finding]:
-        return [Finding(None, "timeout") if sample.trace_id == "t49" else Finding(1.0) for sample in held]
-
-    seen = look(tmp_path, label=label)
-    assert (seen.canary.graded, seen.canary.ungraded, seen.graded_until) == (39, 1, START + 49)
-
-
 def test_users_who_do_not_consent_are_not_graded(tmp_path: Path) -> None:
     refused = {"metadata": {"user_consent": "false", "expected_answer": "1"}}
     rows = [
@@ -116,17 +101,6 @@ def test_users_who_do_not_consent_are_not_graded(tmp_path: Path) -> None:
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
     seen = look(tmp_path)
     assert (seen.champion.graded, seen.canary.graded, seen.admitted) == (8, 5, (0.8, 0.5))
-
-
-def test_feedback_alone_grades_an_answer(tmp_path: Path) -> None:
-    plain = {"metadata": {"user_consent": "true"}}
-    rows = [*answers(4, A, **plain), *answers(4, B, first=10, **plain)]
-    write(tmp_path, "observations/2026-01-05.jsonl", rows)
-    write(tmp_path, "scores/2026-01-06.jsonl", [score(n, n, float(n < 10)) for n in (0, 1, 10, 11)])
-    rewards = Rewards.model_validate({"rated": {"feedback": 1.0}})
-    seen = look(tmp_path, rewards=rewards)
-    assert (seen.champion.graded, seen.champion.ungraded, seen.champion.correct) == (2, 0, 1.5)
-    assert (seen.canary.graded, seen.canary.correct) == (2, 0.5)
 
 
 def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> None:
@@ -144,16 +118,6 @@ def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> Non
     assert (early.graded_until, early.champion.graded + early.champion.ungraded) == (START + 1.5, 2)
     own = port.look(SPLIT, request())
     assert own is not None and (own.canary.graded, own.label_digest != seen.label_digest) == (4, True)
-
-
-def test_another_reward_has_another_label_digest(tmp_path: Path) -> None:
-    write(tmp_path, "observations/2026-01-05.jsonl", [*answers(5, A), *answers(5, B, first=10)])
-    port = quality(tmp_path)
-    first = port.look(SPLIT, request())
-    assert first is not None and port.look(SPLIT, request()) == first
-    changed = quality(tmp_path, rewards=Rewards.model_validate({"verified": {"correct": 0.5}}))
-    other = changed.look(SPLIT, request())
-    assert other is not None and other.label_digest != first.label_digest
 
 
 def trace(model: str = "", **metadata: Any) -> Trace:
@@ -236,17 +200,6 @@ def test_each_source_tells_the_version(tmp_path: Path) -> None:
     for name, source in sources.items():
         seen = look(tmp_path / name, source=source)
         assert (seen.champion.graded, seen.canary.graded, seen.unknown_version) == (4, 3, 2), name
-
-
-def test_a_download_of_langfuse_tells_the_version(tmp_path: Path) -> None:
-    for number, model in enumerate([A, A, B]):
-        call = {"id": f"o{number}", "type": "GENERATION", "startTime": "2026-01-05T10:00:01Z", "model": "model"}
-        call |= {"input": "1+1?", "output": "2", "version": model}
-        metadata = {"user_consent": "true", "expected_answer": "2"}
-        body = {"trace": {"id": f"t{number}", "timestamp": "2026-01-05T10:00:00Z", "metadata": metadata}}
-        (tmp_path / f"trace-{number}.json").write_text(json.dumps({**body, "observations": [call]}))
-    seen = look(tmp_path, source=LangfuseUiSource(uri=str(tmp_path)))
-    assert (seen.champion.graded, seen.canary.graded) == (2, 1)
 
 
 class Operations:

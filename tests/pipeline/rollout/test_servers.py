@@ -3,11 +3,11 @@
 import pytest
 
 from pipeline.rollout.advance import stage_timeout
-from pipeline.rollout.decision import resume
 from pipeline.rollout.reconcile import servers_for
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY
+from tests.pipeline.rollout.acts import decided
+from tests.pipeline.rollout.conftest import BASE, POLICY
 from tests.pipeline.rollout.looks import POLICY as BY_USER
 from tests.pipeline.rollout.looks import arm, evidence
 
@@ -57,19 +57,6 @@ def test_a_weight_without_servers_is_not_asked_for(world):
     assert world.tick_until("promoted").past.promotions == 1
 
 
-def test_a_promotion_takes_servers_for_all_requests(world):
-    scaled(world, canary=4)
-    world.propose("new")
-    world.tick_until("observing")
-    while world.weight() < 95:
-        world.tick(50.0)
-    scaled(world, canary=3)
-    for _ in range(10):
-        world.tick(50.0)
-    assert (world.state.phase, world.weight()) == (Phase.OBSERVING, 95)
-    assert "3 of 4 servers that 100% takes" in world.state.reason
-
-
 def test_servers_that_go_before_the_router_is_asked_hold_it(world):
     """They went after the weight was decided."""
     scaled(world, canary=8, champion=8)
@@ -86,7 +73,7 @@ def test_servers_that_go_before_the_router_is_asked_hold_it(world):
     assert (world.weight(), world.state.confirmed_stage) == (5, 0)
     assert "1 of 2 servers that 25% takes" in world.state.reason
     scaled(world, canary=8, champion=8)
-    resume(world.store, NAME, "scaled up", world.now)
+    decided(world, "resume")
     assert world.tick_until("promoted").past.promotions == 1
 
 
@@ -172,13 +159,6 @@ def test_time_without_metrics_or_by_a_clock_is_no_waiting(world):
     world.metrics.spoil = lambda look: None
     ticks(world, 2)
     assert (world.state.phase, world.state.watch.covered_s) == (Phase.OBSERVING, 100.0)
-
-
-@pytest.mark.parametrize("limit", [None, 1e9])
-def test_without_a_limit_a_stage_waits_on(world, limit):
-    observed(world, POLICY.model_copy(update={"max_wait_s": limit}))
-    world.metrics.requests = 20
-    assert ticks(world, 40).phase is Phase.OBSERVING
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.rollout.decision import abort, resume
+from pipeline.rollout.decision import abort
 from pipeline.rollout.propose import ChampionState, champion
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.status import RolloutStatus, status
@@ -16,13 +16,6 @@ def shown(world: World) -> RolloutStatus:
 def shown_after(world: World, phase: str) -> RolloutStatus:
     world.tick_until(phase)
     return shown(world)
-
-
-def test_without_a_rollout_it_says_who_serves(world):
-    report = shown(world)
-    assert (report.phase, report.rollout, report.decisions) == (Phase.IDLE, "", ())
-    assert (report.serving_version, report.serving_digest) == (0, BASE.digest)
-    assert report.waits_for == "a candidate that passes the gate"
 
 
 def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
@@ -102,13 +95,3 @@ def test_status_of_a_rollback_leaves_nothing_to_decide(world):
     assert (report.phase, report.router, report.decisions) == (Phase.ABORTED, 0, ())
     assert (report.reason, report.by) == ("why not", "operator")
     assert report.waits_for == "the next candidate that passes the gate"
-
-
-def test_who_resumed_is_told_until_the_phase_changes(world):
-    world.metrics.spoil = lambda look: None
-    world.propose("new")
-    world.tick_until("held")
-    resume(world.store, NAME, "mended", world.now, "operator")
-    assert (shown(world).by, shown(world).reason) == ("operator", "mended")
-    world.tick(1.0)
-    assert shown(world).by == ""

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from pipeline.core.conversation import TOOLS
 from pipeline.rollout.warm_up import PROMPTS, newest, warm_up
 from tests.pipeline.rollout.gateway.slot_server import response, slot_server, whole
 
@@ -48,22 +47,6 @@ def test_a_prompt_that_no_server_would_take_is_no_fault() -> None:
         server.answer = only(response(b"{}", 400))
         assert warm_up([server.url], NAME, ASKED) == ""
         assert warm_up([server.url], NAME, []) == "", "nothing was asked of production yet"
-
-
-def test_tools_and_calls_are_asked_as_their_users_did() -> None:
-    offered = [{"type": "function", "function": {"name": "lookup_order", "parameters": {}}}]
-    call = [{"id": "1", "type": "function", "function": {"name": "lookup_order", "arguments": "{}"}}]
-    messages = [
-        {"role": TOOLS, "content": json.dumps(offered)},
-        {"role": "user", "content": "Where is it?"},
-        {"role": "assistant", "content": "", "tool_calls": json.dumps(call)},
-    ]
-    with slot_server(NAME) as server:
-        assert warm_up([server.url], NAME, [json.dumps(messages)]) == ""
-        (body,) = server.asked
-    assert [tool["function"]["name"] for tool in body["tools"]] == ["lookup_order"]
-    assert [message["role"] for message in body["messages"]] == ["user", "assistant"]
-    assert body["messages"][1]["tool_calls"] == call
 
 
 def test_the_newest_prompts_of_those_who_agree_are_asked() -> None:

@@ -5,7 +5,6 @@ import json
 import time
 from datetime import UTC, datetime
 
-import openai
 import pytest
 
 from pipeline.core import layout
@@ -20,8 +19,8 @@ from pipeline.rollout.gateway.counters import RECORDED, SERVED, Counters
 from pipeline.rollout.gateway.feedback import PAUSES, FeedbackRecorder
 from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.spans import FLUSH_S, Served, Try, line
+from pipeline.rollout.grading import by_thumbs
 from pipeline.rollout.router import route
-from pipeline.rollout.thumbs import by_thumbs
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.sources.otel import Otel
@@ -65,15 +64,6 @@ def test_feedback_is_a_score_of_the_answer(gateway, score, value):
     reply = send(gateway, id=f"chatcmpl-{score}-{value}", score=score)
     assert (reply.status_code, reply.json()["trace_id"]) == (200, trace_id)
     assert said_of(gateway, trace_id) == [("thumb", value, "user")]
-
-
-def test_the_clients_request_id_names_the_answer(gateway):
-    transport = openai.DefaultHttpxClient(trust_env=False)
-    with openai.OpenAI(base_url=f"{gateway.gateway.url}/v1", api_key="none", http_client=transport) as client:
-        raw = client.chat.completions.with_raw_response.create(model="m", messages=[{"role": "user", "content": "x"}])
-        sent = {"id": raw.request_id, "score": "down", "comment": "wrong"}
-        assert client.post("/feedback", body=sent, cast_to=dict[str, str])["trace_id"] == raw.request_id
-    assert said_of(gateway, raw.request_id or "") == [("thumb", 0.0, "user")]
 
 
 def test_a_line_on_its_way_is_awaited_and_nothing_else(tmp_path):
@@ -139,27 +129,6 @@ def test_what_is_no_feedback_is_refused(gateway, body, status):
     assert not before or len(scores_of(gateway)) == before
 
 
-def test_an_id_in_a_text_is_no_answers_id(gateway):
-    text = '"trace_id":"' + "a" * 32 + '"'
-    answered_as(gateway, "chatcmpl-quoting")
-    gateway.request(gateway.post(messages=[{"role": "user", "content": text}], metadata={"gen_ai.response.id": "m-1"}))
-    assert send(gateway, id="a" * 32, score="up").status_code == 404
-    assert send(gateway, id="m-1", score="up").status_code == 404
-
-
-def test_comments_are_kept_where_text_is(gateway, tmp_path):
-    answered_as(gateway, "chatcmpl-comment")
-    send(gateway, id="chatcmpl-comment", score="up", comment="just so")
-    kept = "".join(path.read_text() for path in gateway.store.path(layout.feedback(NAME)).glob("*"))
-    assert "just so" in kept
-    with world(tmp_path, record="operations") as silent:
-        silent.split(50)
-        answered_as(silent, "chatcmpl-comment")
-        assert send(silent, id="chatcmpl-comment", score="up", comment="just so").status_code == 200
-        kept = "".join(path.read_text() for path in silent.store.path(layout.feedback(NAME)).glob("*"))
-        assert kept and "just so" not in kept
-
-
 def test_the_governed_rows_have_what_users_said(tmp_path):
     with world(tmp_path) as gateway:
         gateway.split(50)
@@ -192,12 +161,12 @@ def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:
     metrics = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 0.0), Traces(source=DemoSource()))
 
     def look() -> LiveMetrics | None:
-        seen = metrics.look(split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
+        seen = metrics.look(split, LookRequest(since=since, now=time.time(), slow_over_s=None))
         assert seen is not None
         return seen if getattr(seen, arm).sum().requests == 3 else None
 
     counts = getattr(awaited(look), arm).sum()
     assert (counts.graded, counts.correct, counts.ungraded) == (2, 2, 1)
     waits = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 60.0), Traces(source=DemoSource()))
-    early = waits.look(split, LookRequest(number=1, since=since, now=time.time(), slow_over_s=None))
+    early = waits.look(split, LookRequest(since=since, now=time.time(), slow_over_s=None))
     assert early is not None and getattr(early, arm).sum().graded == 0, "somebody may still say something"

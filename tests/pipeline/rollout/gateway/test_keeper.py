@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -103,38 +100,3 @@ def test_users_reach_both_models_and_each_knows_who_answered(tmp_path: Path) -> 
     table = read_slots(store, NAME)
     assert table is not None
     assert not table.slots, "what serves no more is not in the file"
-
-
-@pytest.mark.slow
-@pytest.mark.variant
-def test_a_slot_that_dies_is_started_again(tmp_path: Path) -> None:
-    store, asked = Store(tmp_path), list[str]()
-    with SlotKeeper(store, NAME, 32, print, lambda slot: asked.append(slot.url) or "") as keeper:
-        keeper.serve([CHAMPION])
-        table = read_slots(store, NAME)
-        assert table is not None
-        port = table.slots[0].url.rpartition(":")[2].removesuffix("/v1")
-        for pid in _processes(port):
-            os.kill(pid, signal.SIGKILL)
-        while not keeper.due:
-            time.sleep(0.1)
-        keeper.serve([CHAMPION])
-        assert not keeper.due
-        again = read_slots(store, NAME)
-        assert again is not None
-        assert httpx2.get(f"{again.slots[0].url}/models").status_code == 200
-        assert asked == [table.slots[0].url, again.slots[0].url], "whether it may have users is asked at each start"
-
-
-def _processes(port: str) -> list[int]:
-    """Pids of the slot servers on a port."""
-    commands = {
-        int(entry.name): (entry / "cmdline").read_bytes().split(b"\0")
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit() and (entry / "cmdline").exists()
-    }
-    return [
-        pid
-        for pid, words in commands.items()
-        if words[1:3] == [b"-m", b"pipeline.serving.slot_server"] and port.encode() in words
-    ]

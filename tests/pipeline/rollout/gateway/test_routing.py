@@ -1,14 +1,32 @@
-"""Who answers: the split, its file, the unit, the arm that a caller names."""
+"""Who answers: the split and its lease, the unit, the arm that a caller names; who is let in; and what is counted."""
 
 import json
-import time
+import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway.tables import ServedSlot, read_split, write_slots
-from pipeline.rollout.router import Split, Unsettled, route
-from tests.pipeline.rollout.gateway.world import CANARY, CHAMPION, NAME, UNKNOWN, split_of, text_of, user_of
+from pipeline.rollout.gateway import tables
+from pipeline.rollout.gateway.asked import BadRequest
+from pipeline.rollout.gateway.counters import PREFIX
+from pipeline.rollout.gateway.door import Door
+from pipeline.rollout.gateway.tables import SplitWatch, read_split, write_champion, write_split
+from pipeline.rollout.router import NO_ROLLOUT, Unsettled, route
+from tests.pipeline.rollout.conftest import split_at
+from tests.pipeline.rollout.gateway.world import (
+    CANARY,
+    CHAMPION,
+    NAME,
+    UNKNOWN,
+    World,
+    awaited,
+    split_of,
+    text_of,
+    user_of,
+    world,
+)
 
 
 def asked(gateway, user, **more):
@@ -20,21 +38,6 @@ def test_users_are_answered_by_their_arm(gateway):
     split = gateway.split(25)
     users = [f"user-{n}" for n in range(60)]
     assert [asked(gateway, user) for user in users] == [route(split, user) for user in users]
-
-
-def test_weights_33_and_67_are_a_split(gateway):
-    split = gateway.split(67)
-    users = [f"user-{n}" for n in range(60)]
-    assert [asked(gateway, user) for user in users] == [route(split, user) for user in users]
-
-
-def test_nobody_leaves_the_canary_as_its_weight_rises(gateway):
-    users = [*(f"user-{n}" for n in range(60)), user_of("champion", 95)]
-    at = {}
-    for weight in (5, 25, 95):
-        gateway.split(weight)
-        at[weight] = {user for user in users if asked(gateway, user) == "canary"}
-    assert at[5] < at[25] < at[95] != set(users)
 
 
 @pytest.mark.parametrize(
@@ -64,21 +67,6 @@ def test_requests_without_ids_are_units_of_their_own(gateway):
     assert {row.marks["rollout.unit_kind"] for row in rows} == {"request"}
     assert len({row.marks["rollout.unit"] for row in rows}) == 30
     assert {row.marks["rollout.arm"] for row in rows} == {"champion", "canary"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "user", ["u" * 10_000, "пользователь-😀", "a\nb", 'quote"d'], ids=["long", "unicode", "break", "quoted"]
-)
-def test_any_text_names_a_user(gateway, user):
-    split = gateway.split(50)
-    marks = gateway.request(gateway.post(user=user)).marks
-    assert (marks["rollout.arm"], marks["user.id"]) == (route(split, user), user)
-
-
-@pytest.mark.parametrize("user", ["", "   ", None, {"id": 1}, ["x"], True], ids=str)
-def test_what_names_nobody_is_no_user(gateway, user):
-    assert gateway.request(gateway.post(**{"user": user})).marks["rollout.unit_kind"] == "request"
 
 
 @pytest.mark.parametrize(
@@ -130,33 +118,6 @@ def test_a_split_of_a_model_in_no_slot_is_not_in_force(gateway):
     assert gateway.port.read() == after
 
 
-def test_a_split_of_one_model_twice_is_not_in_force(gateway):
-    before = gateway.state().split
-    gateway.split(25, canary=CHAMPION)
-    assert gateway.state().split == before
-    assert "both model aaaaaaaaaaaa" in gateway.state().refused
-
-
-def test_two_slots_never_hold_one_model(gateway):
-    with pytest.raises(ValueError, match="Two slots hold model aaaaaaaaaaaa"):
-        write_slots(gateway.store, NAME, [ServedSlot(digest=CHAMPION.digest, url=u, name="x") for u in ("u", "v")])
-
-
-def test_a_lease_that_ended_leaves_the_champion_alone(gateway):
-    user = user_of("canary")
-    split = gateway.split(50, expires_at=time.time() + 3600)
-    assert asked(gateway, user) == "canary"
-    gateway.port.apply(split.model_copy(update={"expires_at": time.time() - 1}))
-    assert asked(gateway, user) == "champion"
-    state = gateway.state()
-    assert (state.expired, state.split and state.split.canary_weight) == (True, 0)
-    read = gateway.port.read()
-    assert isinstance(read, Unsettled) and "lease" in read.reason
-    renewed = split.model_copy(update={"expires_at": time.time() + 3600})
-    gateway.port.apply(renewed)
-    assert (asked(gateway, user), gateway.port.read()) == ("canary", renewed)
-
-
 def test_the_file_counts_where_no_gateway_runs(tmp_path, gateway):
     port = type(gateway.port)(Store(tmp_path), NAME, lambda digest: None, lambda url: "")
     assert port.read() is None
@@ -187,35 +148,190 @@ def test_only_named_paths_lead_anywhere(gateway):
     assert not gateway.champion.asked
 
 
-def test_models_and_health_answer(gateway):
-    assert gateway.client.get("/v1/models").json()["data"][0]["id"] == NAME
-    assert gateway.client.get("/health").status_code == 200
-
-
-def test_slots_are_asked_for_what_they_serve(gateway):
-    gateway.post(user=user_of("canary"), model="gpt-x", metadata={"expected_answer": "4"}, seed=7)
-    (body,) = gateway.canary.asked[-1:]
-    assert (body["model"], body["seed"], "metadata" in body) == (gateway.canary.name, 7, False)
-
-
-def test_a_slot_that_moved_is_found(gateway):
-    split = gateway.split(50, canary=UNKNOWN)
-    assert gateway.state().refused
-    slots = [ServedSlot(digest=CHAMPION.digest, url=gateway.champion.url, name=gateway.champion.name)]
-    moved = ServedSlot(digest=UNKNOWN.digest, url=gateway.canary.url, name="desk@cccccccccccc")
-    try:
-        write_slots(gateway.store, NAME, [*slots, moved])
-        gateway.port.apply(split)
-        assert gateway.port.read() == split
-        assert gateway.post(user=user_of("canary")).status_code == 200
-        assert gateway.canary.asked[-1]["model"] == "desk@cccccccccccc"
-    finally:
-        back = ServedSlot(digest=CANARY.digest, url=gateway.canary.url, name=gateway.canary.name)
-        write_slots(gateway.store, NAME, [*slots, back])
+@pytest.fixture
+def unsplit(tmp_path: Path) -> Iterator[World]:
+    """Two slots, and no rollout has asked for anything."""
+    with world(tmp_path) as gateway:
+        yield gateway
 
 
 @pytest.mark.slow
-def test_split_without_a_canary_needs_none(gateway):
-    gateway.split(0, canary=None)
-    assert asked(gateway, user_of("canary")) == "champion"
-    assert isinstance(gateway.port.read(), Split)
+def test_a_candidate_that_gets_a_slot_takes_no_answers_away(unsplit: World) -> None:
+    refused = unsplit.post(user="ada")
+    assert refused.status_code == 503 and "No split says which model is the champion" in refused.text
+    write_champion(unsplit.store, NAME, CHAMPION, is_rolled_out=True)
+    answers = [unsplit.post(user=f"user-{n}") for n in range(8)]
+    assert {answer.status_code for answer in answers} == {200}
+    assert {"a" * 12 in text_of(answer) for answer in answers} == {True}
+    assert unsplit.request(answers[0]).marks["rollout.arm"] == "champion"
+    unsplit.split(100)
+    assert "b" * 12 in text_of(unsplit.post(user="ada")), "a rollout's first split is obeyed"
+
+
+def test_the_split_of_a_rollout_stands(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    write_champion(store, NAME, CHAMPION, is_rolled_out=False)
+    first = read_split(store, NAME)
+    assert first is not None and (first.rollout, first.epoch, first.canary) == (NO_ROLLOUT, 0, None)
+    for split, is_rolled_out in ((split_of(5, 1), True), (split_of(0, 2), True), (split_of(5, 3), False)):
+        write_split(store, NAME, split)
+        write_champion(store, NAME, UNKNOWN, is_rolled_out)
+        assert read_split(store, NAME) == split
+
+
+def test_a_champion_that_changed_without_a_rollout_serves(tmp_path: Path) -> None:
+    """The recipe names another base model: the split of a rollout that has ended names one that has no slot."""
+    store = Store(tmp_path)
+    write_split(store, NAME, split_of(0, 7))
+    write_champion(store, NAME, CHAMPION, is_rolled_out=False)
+    assert read_split(store, NAME) == split_of(0, 7), "it is the champion already"
+    write_champion(store, NAME, CANARY, is_rolled_out=False)
+    now = read_split(store, NAME)
+    assert now is not None and (now.champion, now.champion_weight, now.epoch) == (CANARY, 100, 7)
+
+
+DAY_S = 86_400.0
+
+
+class Clocks:
+    """The gateway's two clocks: the wall's, which may be wrong, and the steady one."""
+
+    def __init__(self) -> None:
+        self.wall, self.steady = 1000.0, 50.0
+
+    def pass_s(self, seconds: float) -> None:
+        self.wall += seconds
+        self.steady += seconds
+
+
+@pytest.fixture
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    clocks = Clocks()
+    monkeypatch.setattr(tables.time, "time", lambda: clocks.wall)
+    monkeypatch.setattr(tables.time, "monotonic", lambda: clocks.steady)
+    return clocks
+
+
+@pytest.fixture
+def watch(tmp_path, clocks: Clocks) -> SplitWatch:
+    return SplitWatch(Store(tmp_path), NAME, lambda digest: True)
+
+
+def granted(tmp_path, expires_at: float, lease_s: float | None = 100.0, epoch: int = 1) -> None:
+    split = split_at(50, epoch).model_copy(update={"expires_at": expires_at, "lease_s": lease_s})
+    write_split(Store(tmp_path), NAME, split)
+
+
+def weight(watch: SplitWatch) -> int:
+    split = watch.in_force()
+    assert split is not None
+    return split.canary_weight
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 50.0, DAY_S])
+def test_a_lease_of_a_clock_that_was_ahead_ends(tmp_path, clocks, watch, ahead_s):
+    granted(tmp_path, clocks.wall + ahead_s + 100.0)
+    assert weight(watch) == 50
+    clocks.pass_s(99.0)
+    assert weight(watch) == 50
+    clocks.pass_s(2.0)
+    assert weight(watch) == 0 and watch.expired
+
+
+def test_a_lease_that_is_renewed_goes_on(tmp_path, clocks, watch):
+    for number in range(5):
+        granted(tmp_path, clocks.wall + 100.0, epoch=1 + number)
+        assert weight(watch) == 50
+        clocks.pass_s(90.0)
+        assert weight(watch) == 50
+
+
+def test_a_gateway_that_starts_late_ends_it_by_the_wall(tmp_path, clocks, watch):
+    granted(tmp_path, clocks.wall + 100.0)
+    clocks.pass_s(101.0)
+    assert weight(watch) == 0, "it never saw the lease begin"
+
+
+JSON = {"content-type": "application/json"}
+EVIL = "http://evil.example"
+BODY = json.dumps({"messages": [{"role": "user", "content": "What is it?"}], "user": user_of("champion")}).encode()
+PLANTED = {
+    "a script without CORS": {"origin": EVIL, "content-type": "text/plain"},
+    "a form": {"origin": EVIL, "content-type": "application/x-www-form-urlencoded"},
+    "a frame without an origin": {"origin": "null", "content-type": "text/plain"},
+    "a name that resolves here": {**JSON, "host": "evil.example:8400", "origin": "http://evil.example:8400"},
+    "that name without an origin": {**JSON, "host": "evil.example"},
+    "a server of another port": {**JSON, "origin": "http://127.0.0.1:1"},
+    "a browser that sends no origin": {"content-type": "text/plain;charset=UTF-8"},
+    "a body of no kind": {},
+}
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions", "feedback"])
+@pytest.mark.parametrize("headers", PLANTED.values(), ids=PLANTED.keys())
+def test_a_foreign_page_plants_no_row(gateway: World, path: str, headers: dict[str, str]) -> None:
+    before = gateway.state().counts.served
+    answer = gateway.client.post(f"/v1/{path}", content=BODY, headers=headers)
+    assert answer.status_code in (403, 415)
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert (gateway.state().counts.served, gateway.champion.asked) == (before, [])
+
+
+def test_a_named_host_is_answered_where_it_is_allowed(tmp_path: Path) -> None:
+    named = {**JSON, "host": "models.example.org", "origin": "https://models.example.org"}
+    with world(tmp_path, allowed_hosts=("models.example.org",)) as gateway:
+        gateway.split(5)
+        assert gateway.client.post("/v1/chat/completions", content=BODY, headers=named).status_code == 200
+        pinned = {**named, "x-rollout-arm": "canary"}
+        assert gateway.client.post("/v1/chat/completions", content=BODY, headers=pinned).status_code == 403
+        assert gateway.client.get("/v1/models").status_code == 200, "its own names stay"
+
+
+@pytest.mark.parametrize("headers", [
+    [],
+    [("host", "")],
+    [("host", "127.0.0.1.evil.example")],
+    [("host", "127.0.0.1:8400@evil.example")],
+    [("host", "evil.models.example.org")],
+    [("host", "localhost"), ("host", "evil.example")],
+    [("host", "localhost"), ("origin", "http://localhost.evil.example")],
+    [("host", "localhost"), ("origin", "http://localhost"), ("origin", EVIL)],
+    [("host", "localhost"), ("origin", "")],
+])  # fmt: skip
+def test_another_host_or_origin_is_not(headers: list[tuple[str, str]]) -> None:
+    with pytest.raises(BadRequest) as refused:
+        check("GET", headers)
+    assert refused.value.status == 403
+
+
+def check(method: str, headers: list[tuple[str, str]]) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    Door(["models.example.org"]).check({"type": "http", "method": method, "headers": raw})
+
+
+SERIES = re.compile(r'^(\w+)\{model="desk"(?:,slot="([^"]*)")?\} (\d+)$')
+
+
+def read(gateway) -> dict[tuple[str, str], float]:
+    """Values by metric and slot; every line is a comment or a series."""
+    answer = gateway.client.get("/-/metrics")
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    lines = [line for line in answer.text.splitlines() if not line.startswith("#")]
+    matched = [SERIES.match(line) for line in lines]
+    assert all(matched), lines
+    return {(m[1].removeprefix(PREFIX), m[2] or ""): float(m[3]) for m in matched if m}
+
+
+def test_what_is_served_is_counted_over_all_workers(gateway) -> None:
+    gateway.split(25)
+    before = read(gateway)
+    for arm in ("champion", "canary", "champion"):
+        assert gateway.post(user=user_of(arm, weight=25)).status_code == 200
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    after = read(gateway)
+    assert after["served_total", ""] - before["served_total", ""] == 3
+    assert after["recorded_total", ""] == after["served_total", ""]
+    assert (after["canary_weight_percent", ""], after["lease_ended", ""]) == (25, 0)
+    assert after["workers", ""] == gateway.state().counts.workers > 0
+    slots = {slot for name, slot in after if name == "in_flight"}
+    assert slots == {slot.name for slot in gateway.state().slots} and len(slots) == 2

@@ -14,11 +14,11 @@ from pipeline.rollout.evidence import LiveMetrics, LookRequest
 from pipeline.rollout.gateway.asked import CallerRequest
 from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.spans import RECORDED_AT, Served, Try, line, otlp_attributes
+from pipeline.rollout.grading import by_thumbs
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.router import Split, route
 from pipeline.rollout.status import status
-from pipeline.rollout.thumbs import by_thumbs
 from pipeline.traces.sources.evaluations import ID, RESULT, SOURCE, VALUE
 from pipeline.traces.sources.evaluations import NAME as SCORE
 from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over, version_of
@@ -101,11 +101,3 @@ def test_a_candidate_that_is_rated_less_often_is_held(world: World, users: Users
     state = world.tick_until("promoted", "held", "rolled_back")
     assert state.phase is Phase.HELD
     assert "of the canary's answers are rated by users and" in state.reason
-
-
-def test_without_a_word_it_is_held_and_says_what_helps(world: World, users: Users) -> None:
-    users.says = {"champion": 0.0, "canary": 0.0}
-    state = world.tick_until("promoted", "held", "rolled_back")
-    assert state.phase is Phase.HELD
-    assert "0% of the canary's answers are graded: give references, a judge, or collect more feedback" in state.reason
-    assert "resume it" in state.reason
