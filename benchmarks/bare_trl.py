@@ -38,7 +38,7 @@ def main(plan_path: str, out: str) -> None:
     plan = TrainingPlan.model_validate_json(path.read_bytes(), context=Document(path)).model_dump()
     training = plan["training"]
     torch.set_num_threads(training["threads"])
-    grpo = training["grpo"]
+    grpo = plan["method"]
     set_seed(training["seed"])
     trainer = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(plan["base"]["uri"], dtype=torch.float32),
