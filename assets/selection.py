@@ -22,7 +22,7 @@ from pipeline.selection.samples.governed import metadata_of
 from pipeline.selection.samples.records import FreshSamples
 from pipeline.traces.tool_results import recorded_results
 from pipeline.training.plan import TrainingPlan, plan_training
-from pipeline.training.step_times import measured_step_s
+from pipeline.training.throughput import measured_step_s
 from pipeline.views.data import evidence_plot
 
 

@@ -28,8 +28,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Accelerator, Checkpoints, Lora, Rewards
 from pipeline.recipe.methods import DPO, GRPO
 from pipeline.recipe.rewards import Weights
-from pipeline.training.journal import read_journal
-from pipeline.training.metrics_log import read_rows
+from pipeline.training.journal import read_journal, read_rows
 from pipeline.training.throughput import peak_tflops
 from tests.pipeline.training.runs import failure, kill, reached, start
 

@@ -17,7 +17,7 @@ from statistics import median
 from typing import NamedTuple
 
 from pipeline.core.estimate import share
-from pipeline.recipe.sentinel import Sentinel
+from pipeline.recipe import Sentinel
 from pipeline.training.sentinel import review
 
 Row = dict[str, float]

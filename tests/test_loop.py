@@ -24,7 +24,7 @@ from jobs import status
 from pipeline.registry.runs import metrics_file, mlflow_client
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
-from pipeline.training.metrics_log import read_rows
+from pipeline.training.journal import read_rows
 from tests.fork_server import ForkServer
 from tests.iterations import Iterations
 from tests.loop import adapter_digest, deployment, forked, instance, materialized, run_loop

@@ -27,9 +27,16 @@ from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.samples import Samples
 from pipeline.recipe.section import Line, Operational, Section, settings
 from pipeline.recipe.selection import Selection
-from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.traces import Traces
-from pipeline.recipe.training import Checkpoints, Distribution, Lora, Training, TrainingSettings, Validation
+from pipeline.recipe.training import (
+    Checkpoints,
+    Distribution,
+    Lora,
+    Sentinel,
+    Training,
+    TrainingSettings,
+    Validation,
+)
 
 __all__ = [
     "Accelerator",

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveI
 
 from pipeline.recipe.methods import AnyMethod, MethodName, MethodSettings
 from pipeline.recipe.section import Length, Observer, Operational, Section
-from pipeline.recipe.sentinel import Sentinel
 from pipeline.recipe.tools import RecordedTools
 
 
@@ -47,6 +46,21 @@ class Validation(Section):
     """Scores the answers to held-out prompts without a reference: a score that falls stops the training, and the
     checkpoint with the best one stays. null: where a training is rewarded by scorers, one that rewards.fresh does not
     weigh, else the one that it weighs least."""
+
+
+class Sentinel(Section):
+    """Limits on the live metrics; pipeline/training/sentinel.py has the rules, and the limits that do not vary."""
+
+    warm_up: NonNegativeInt = 0
+    """First steps in which only NaN stops."""
+    kl_hold: PositiveFloat = 0.1
+    """KL to the base model, per token, above which a training is held (seed 000: healthy 0.01 to 0.10)."""
+    kl_stop: PositiveFloat = 0.5
+    """The same above which it is stopped (seed 000)."""
+    length_drift: PositiveFloat = 0.3
+    """Share by which completions may grow or shrink (arXiv 2310.03716)."""
+    grad_norm: PositiveFloat = 10.0
+    """Norm of the gradient above which, in every step of a window, a training is held (seed 000)."""
 
 
 class Checkpoints(Section):

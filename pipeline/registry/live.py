@@ -12,7 +12,7 @@ from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
 from pipeline.registry import runs
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, mlflow_client
-from pipeline.training.metrics_log import read_rows
+from pipeline.training.journal import read_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,8 +18,7 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
 from pipeline.registry.tracking import be_quiet, ensure_database
-from pipeline.training.journal import read_journal
-from pipeline.training.metrics_log import LoggedRow
+from pipeline.training.journal import LoggedRow, read_journal
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,7 +18,7 @@ from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, fro
 from pipeline.registry.runs import MlflowAddresses, RunIdentity, allowed_to_exist, answered, mlflow_client
 from pipeline.registry.tracking import has_database
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
-from pipeline.training.metrics_log import LoggedRow, read_rows
+from pipeline.training.journal import LoggedRow, read_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -1,27 +1,29 @@
-"""What happens around each step of a training: it is told, timed, validated, watched, saved, and ended in good order.
+"""What happens around each step of a training: it is reported, timed, validated, watched, saved and ended.
 
 With several ranks, one rank's SIGTERM (termination.py) ends all of them at the same step: they agree after each step.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from pipeline.core import layout
-from pipeline.training import completion_tables, sentinel
+from pipeline.training import sentinel
 from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
-from pipeline.training.journal import TrainingJournal
-from pipeline.training.metrics_log import MetricsLog
-from pipeline.training.plan import TrainingPlan
+from pipeline.training.journal import MetricsLog, TrainingJournal
+from pipeline.training.methods import MethodTrainer
 from pipeline.training.progress import emit
-from pipeline.training.rates import Clock, Rates
+from pipeline.training.rates import Rates
 from pipeline.training.result import Health, HealthFinding
 from pipeline.training.termination import Termination
 from pipeline.training.validation import Validator
@@ -42,45 +44,37 @@ class ProgressCallback(TrainerCallback):
     """Commits what the Trainer saves, reports each step, watches health, and turns SIGTERM into a saved stop."""
 
     def __init__(
-        self,
-        plan: TrainingPlan,
-        keeper: Checkpointer | None,
-        journal: TrainingJournal,
-        clock: Clock,
-        validator: Validator | None,
-        folder: Path,
+        self, builder: MethodTrainer, keeper: Checkpointer | None, journal: TrainingJournal, validator: Validator | None
     ) -> None:
-        """`keeper`: of the first rank alone. `folder`: of the training."""
-        self._plan, self._keeper, self._journal, self._clock = plan, keeper, journal, clock
-        self._validator, self._completions = validator, folder / "completions"
-        self._metrics = MetricsLog(folder / layout.METRICS_FILE if keeper is not None else None)
-        self._blocked_file = folder / layout.BLOCKED_FILE
-        self._cadence = SaveSchedule(plan.training.checkpoints)
-        self._block = plan.trained_by().updates_per_batch
+        """`keeper`: of the first rank alone."""
+        setup = builder.setup
+        self._builder, self._plan, self._clock, self._folder = builder, setup.plan, setup.clock, setup.folder
+        self._keeper, self._journal, self._validator = keeper, journal, validator
+        self._metrics = MetricsLog(setup.folder / layout.METRICS_FILE if keeper is not None else None)
+        self._cadence = SaveSchedule(setup.plan.training.checkpoints)
+        self._block = setup.plan.trained_by().updates_per_batch
         self.health = Health()
-        self._watch = sentinel.HealthMonitor(plan.training.sentinel, plan.answer_kl_stop)
+        self._watch = sentinel.HealthMonitor(setup.plan.training.sentinel, setup.plan.answer_kl_stop)
         self.leaving = self.stopped = self.solved = self.braked = False
         """How the training ends, agreed between the ranks: pre-empted with a checkpoint, stopped by the sentinel, or
         early, because it has nothing left to learn or was best before."""
         self.blocked = False
         """An erasure took data of the training away: nothing of it is exported."""
-        self._scores = HeldOutScores(plan.judged_by)
-        self._trainer: Trainer | None = None
+        self._scores = HeldOutScores(setup.plan.judged_by)
+        self._trainer: Any = None
         self._rates: Rates | None = None
         self._step_begun = self._saved = self._logged = time.monotonic()
         self._at = 0
         self._spent: dict[str, float] = {}
         self._held_out: dict[str, float] = {}
         self._scored: tuple[int, float | None] = (-1, None)
-        self._validated = False
-        self._termination = Termination(plan.training.grace_s, self._note_sigterm)
+        self._termination = Termination(
+            setup.plan.training.grace_s, lambda: journal.add("stopping", self._at, why="SIGTERM")
+        )
 
     def attach(self, trainer: Trainer) -> None:
         """The trainer whose callback this is: validation and agreement between the ranks go through it."""
-        self._trainer, self._rates = trainer, Rates(self._plan, trainer)
-
-    def _note_sigterm(self) -> None:
-        self._journal.add("stopping", self._at, why="SIGTERM")
+        self._trainer, self._rates = trainer, Rates(self._builder, trainer)
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._at = state.global_step
@@ -114,7 +108,7 @@ class ProgressCallback(TrainerCallback):
         self._spent = {**spent, "update": max(0.0, whole - sum(spent.values())), "step": whole}
         self._journal.add("step", step, self._spent)
         last = step >= state.max_steps
-        if self._agree(self._blocked_file.exists() or (self._keeper is not None and self._keeper.is_erased))[0]:
+        if self._agree(self._erased)[0]:
             self.blocked = control.should_training_stop = True
             control.should_save = False
             emit(f"blocked by an erasure after step {step}")
@@ -122,11 +116,9 @@ class ProgressCallback(TrainerCallback):
         if step % self._block and not last:
             return
         self._termination.batch_ends(now)
-        if self._agree(not finite(self._trainer))[0]:
-            self._stop(
-                control, HealthFinding(verdict="STOP", rule="not_finite", step=step, reason="a weight is not finite")
-            )
-            return
+        if self._agree(not finite(self._trainer.model))[0]:
+            broken = HealthFinding(verdict="STOP", rule="not_finite", step=step, reason="a weight is not finite")
+            return self._stop(control, broken)
         every = self._plan.training.validation.every_steps
         validated = self._validator is not None and (last or step // every > (step - self._block) // every)
         if validated:
@@ -141,7 +133,7 @@ class ProgressCallback(TrainerCallback):
 
     def _validate(self, step: int) -> None:
         """Ask the held-out prompts; the answers go into the step's row."""
-        assert self._validator is not None and self._trainer is not None
+        assert self._validator is not None
         begun = time.monotonic()
         self._held_out = self._validator(self._trainer)
         self._scored = step, self._held_out.get(self._plan.judged_by)
@@ -149,22 +141,15 @@ class ProgressCallback(TrainerCallback):
         self._termination.validated(seconds)
         self._journal.add("validated", step, {"validation": seconds})
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> None:
-        if logs is None or "loss" not in logs:
+    def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
+        if "loss" not in (more.get("logs") or {}):
             return
         row: dict[str, Any] = state.log_history[-1]
         row |= {name: math.nan for name, value in row.items() if value is None}  # TRL's mean of no value
         row |= {f"seconds/{name}": seconds for name, seconds in self._spent.items()} | self._held_out
         assert self._rates is not None
         row |= self._rates(row, self._spent) | memory()
-        self._validated, self._held_out = bool(self._held_out), {}
+        validated, self._held_out = bool(self._held_out), {}
         self._metrics.add(row)
         self._scores.add(row)
         before, findings = self.health, early_stop(self._watch.add(row), self._kept)
@@ -172,19 +157,18 @@ class ProgressCallback(TrainerCallback):
             self._stop(control, finding) if finding.verdict == "STOP" else self._add_finding(finding)
         self.braked = self.braked or braked(findings)
         solved = any(finding.rule == "solved" for finding in findings)
-        if self._validated and self._agree(solved or self.braked)[0]:
+        if validated and self._agree(solved or self.braked)[0]:
             self._end_early(state, control)
-        if state.global_step % completion_tables.EVERY in (0, 1) or self.health is not before:
-            assert self._trainer is not None, "attach() comes before the training"
-            completion_tables.write_completions(self._trainer, self._completions, state.global_step)
+        if state.global_step % TABLE_EVERY in (0, 1) or self.health is not before:
+            write_completions(self._trainer, self._folder / "completions", state.global_step)
         parts = [f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row]
         emit(f"step {state.global_step}/{state.max_steps}  " + "  ".join(parts))
         self._logged = time.monotonic()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        assert args.output_dir is not None and self._trainer is not None
+        assert args.output_dir is not None
         saved = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        accelerator: Any = self._trainer.accelerator
+        accelerator = self._trainer.accelerator
         accelerator.wait_for_everyone()  # every rank's random state is in the folder
         if self._keeper is not None:
             step, score = self._scored
@@ -213,6 +197,17 @@ class ProgressCallback(TrainerCallback):
         self.leaving = control.should_save = False
 
     @property
+    def ending(self) -> str:
+        """How the training ended, for the journal."""
+        ends = {"stopped": self.stopped, "braked": self.braked, "solved": self.solved}
+        return next((why for why, ended in ends.items() if ended), "done")
+
+    @property
+    def _erased(self) -> bool:
+        marked = (self._folder / layout.BLOCKED_FILE).exists()
+        return marked or (self._keeper is not None and self._keeper.is_erased)
+
+    @property
     def takes_back(self) -> bool:
         """Whether an earlier checkpoint is what the training leaves, and not the last weights."""
         return self.stopped or self.braked or (self._plan.scorers is not None and self._scores.was_better)
@@ -234,8 +229,7 @@ class ProgressCallback(TrainerCallback):
 
     def _agree(self, *mine: bool) -> list[bool]:
         """What any rank says."""
-        assert self._trainer is not None
-        accelerator: Any = self._trainer.accelerator
+        accelerator = self._trainer.accelerator
         if accelerator.num_processes == 1:
             return list(mine)
         flags = torch.tensor([[float(each) for each in mine]], device=accelerator.device)
@@ -247,10 +241,8 @@ def is_measured(row: dict[str, Any]) -> bool:
     return "seconds/step" in row or "held_out/length" in row
 
 
-def finite(trainer: Trainer | None) -> bool:
+def finite(model: Any) -> bool:
     """Whether every trained weight, or this rank's shard of it, is a finite number."""
-    assert trainer is not None, "attach() comes before the training"
-    model: Any = trainer.model
     return all(bool(torch.isfinite(_local(p).detach()).all()) for p in model.parameters() if p.requires_grad)
 
 
@@ -267,3 +259,24 @@ def memory() -> dict[str, float]:
     import resource
 
     return {"memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6}
+
+
+TABLE_EVERY, TABLE_ROWS = 10, 16
+"""Steps between tables of completions, and their rows."""
+
+
+def write_completions(trainer: Any, folder: Path, step: int) -> None:
+    """Completions that TRL still holds, for people, into `step-<step>.parquet`; nothing where the method draws none."""
+    logs: Any = getattr(trainer, "_logs", None)
+    if not logs or not logs["completion"] or not trainer.accelerator.is_main_process:
+        return
+    columns = (logs["prompt"], logs["completion"], *logs["rewards"].values(), logs["advantages"])
+    rows = list(zip(*columns, strict=False))[:TABLE_ROWS]
+    table = {
+        "prompt": [json.dumps(row[0], ensure_ascii=False) for row in rows],
+        "completion": [row[1][-1]["content"] for row in rows],
+        "reward": [float(row[2]) for row in rows],
+        "advantage": [float(row[-1]) for row in rows],
+    }
+    folder.mkdir(exist_ok=True)
+    pq.write_table(pa.table(table), folder / f"step-{step:06d}.parquet")

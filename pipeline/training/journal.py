@@ -1,18 +1,17 @@
-"""The training's journal: a line of JSON for each thing that happened, appended by the process that writes checkpoints.
+"""The training's journal of events, and its log of metrics: a line of JSON each, appended by the first rank.
 
-Owns what happened and when, over all attempts; `goodput.py` draws the account from it. A line that a kill cut short is
-left out. Times are wall-clock seconds since the epoch, because they are compared across processes and machines.
+A line that a kill cut short is left out. Times are seconds since the epoch: they are compared across machines.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from pipeline.core.storage import Record
 
@@ -34,26 +33,31 @@ class TrainingEvent(Record):
     why: str = ""
 
 
-class TrainingJournal:
+class _Lines:
     """Appends to one file. Without a path (a rank that writes no checkpoints) it keeps nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            end_line(path)
+            if path.is_file() and path.stat().st_size and not path.read_bytes().endswith(b"\n"):
+                self._append("")  # what comes next must not be glued to a line that a kill cut short
+
+    def _append(self, line: str) -> None:
+        if self._path is not None:
+            with self._path.open("a") as stream:
+                stream.write(f"{line}\n")
+
+
+class TrainingJournal(_Lines):
+    """Of what happened."""
 
     def add(
         self, kind: Kind, step: int, seconds: dict[str, float] | None = None, why: str = "", at: float | None = None
     ) -> None:
         """`at`: when it was, if not now."""
-        if self._path is None:
-            return
-        event = TrainingEvent(
-            kind=kind, at=time.time() if at is None else at, step=step, seconds=seconds or {}, why=why
-        )
-        with self._path.open("a") as stream:
-            stream.write(event.model_dump_json() + "\n")
+        now = time.time() if at is None else at
+        self._append(TrainingEvent(kind=kind, at=now, step=step, seconds=seconds or {}, why=why).model_dump_json())
 
 
 def read_journal(path: Path) -> Sequence[TrainingEvent]:
@@ -63,14 +67,55 @@ def read_journal(path: Path) -> Sequence[TrainingEvent]:
     events: list[TrainingEvent] = []
     for line in path.read_text(errors="replace").splitlines():
         try:
-            events.append(TrainingEvent.model_validate(json.loads(line)))
-        except (ValueError, ValidationError):  # cut by a kill
+            events.append(TrainingEvent.model_validate_json(line))
+        except ValueError:  # cut by a kill
             continue
     return events
 
 
-def end_line(path: Path) -> None:
-    """What comes next must not be glued to a line that a kill cut short."""
-    if path.is_file() and not path.read_bytes().endswith(b"\n") and path.stat().st_size:
-        with path.open("a") as stream:
-            stream.write("\n")
+class LoggedRow(NamedTuple):
+    """A step's metrics by name. `at`: when they were measured."""
+
+    at: float
+    step: int
+    metrics: dict[str, float]
+
+
+class MetricsLog(_Lines):
+    """Of metrics as they come. A step has one line, the first, over all attempts: what was sent on from here stays."""
+
+    def __init__(self, path: Path | None) -> None:
+        super().__init__(path)
+        self._steps = {row.step for row in read_rows(path).rows} if path is not None else set[int]()
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """`row`: metrics by name, with their `step`. One of a step that has a line changes nothing."""
+        step = int(row["step"])
+        if step not in self._steps:
+            self._steps.add(step)
+            metrics = {name: float(value) for name, value in row.items() if name != "step"}
+            self._append(json.dumps({"at": time.time(), "step": step, "metrics": metrics}))
+
+
+class RowsRead(NamedTuple):
+    rows: list[LoggedRow]
+    end: int
+    """Bytes of the file that were read: where to go on."""
+
+
+def read_rows(path: Path, start: int = 0) -> RowsRead:
+    """The whole lines from byte `start` on, in order; none of a file that is not there."""
+    if not path.is_file():
+        return RowsRead([], start)
+    with path.open("rb") as stream:
+        stream.seek(start)
+        text = stream.read()
+    whole = text[: text.rfind(b"\n") + 1]
+    rows: list[LoggedRow] = []
+    for line in whole.splitlines():
+        try:
+            tree = json.loads(line)
+            rows.append(LoggedRow(float(tree["at"]), int(tree["step"]), dict(tree["metrics"])))
+        except (ValueError, KeyError, TypeError):  # cut by a kill
+            continue
+    return RowsRead(rows, start + len(whole))

@@ -1,7 +1,6 @@
-"""The trainer's contract: the plan that goes in. What comes out is `result.py`.
+"""The plan that a trainer is given: what is trained, on what, from which base, how, over how many processes.
 
-Owns what is trained, on what, from which base, with which settings and over how many processes. A plan names content
-by digest, so the same plan is the same training wherever it runs.
+A plan names content by digest, so the same plan is the same training wherever it runs.
 """
 
 from __future__ import annotations
@@ -9,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from pipeline.core import layout
-from pipeline.core.iteration import Iteration
-from pipeline.core.storage import DatasetRef, ModelRef, Record, Store, digest_json
-from pipeline.recipe import Compute, Rewards, Training, TrainingSettings
+from pipeline.core.storage import DatasetRef, ModelRef, Record, digest_json
+from pipeline.recipe import Rewards, Training, TrainingSettings
 from pipeline.recipe.methods import AnyMethod, MethodName
 from pipeline.recipe.section import Observer, Operational, joined, settings
 from pipeline.selection.choose import MethodDecision, choose
@@ -79,8 +77,10 @@ class TrainingPlan(Record):
         Checkpoints of another plan don't fit.
         """
         assert self.data is not None, "a plan without training has no digest"
-        rewarding = self.scorers if self.on_scores else None
-        scored_by = {"reward": rewarding.reward, "reward_model": _digest(rewarding)} if rewarding else None
+        scored_by: dict[str, object] = {}
+        if self.scorers is not None and self.on_scores:
+            model = self.scorers.reward_model if "reward_model" in self.scorers.reward else None
+            scored_by = {"reward": self.scorers.reward, "reward_model": model.digest if model else ""}
         return digest_json(
             {
                 **settings(self.training, Operational, Observer),
@@ -105,12 +105,11 @@ def plan_training(
     """Decide the method and publish the plan with exactly the rows that the training will consume, in their order.
 
     `expected`: by method, what it would cost; for the record, not for the decision. `governed`: (trace_id,
-    observation_id) of the rows that may be trained on now: the plan may be made long after the dataset. `metadata`: of
-    the traces behind its prompts, for the user's own reward function. `recorded`: what tools returned in the traces,
-    for `training.tools`. Raises ValueError when nobody behind the dataset agrees any more, for a limit on KL that
+    observation_id) of the rows that may be trained on now: the plan may be made much later than the dataset.
+    `metadata`: of the traces behind its prompts, for the user's own reward function. `recorded`: what tools returned
+    in the traces, for `training.tools`. Raises ValueError when no row has consent any more, for a limit on KL that
     nothing would measure, and for tools that cannot be replayed.
     """
-
     store, iteration, recipe = context.store, context.iteration, context.recipe
     training, rewards, compute = recipe.training, recipe.rewards, recipe.compute
 
@@ -125,8 +124,13 @@ def plan_training(
             on_scores = method.group_size is not None and not dataset.evidence.frontier_prompts
             scorers = scorers_of(context, on_scores)
             held_out = held_out_rows(context, dataset, method, agreed, metadata, on_scores)
-            if held_out is None or checkable(held_out):
-                scorers = _unwatched(scorers)
+            if held_out is None or checkable(held_out):  # no second scorer where no held-out prompt lacks its reference
+                if scorers is not None and scorers.reward:
+                    raise ValueError(
+                        "A second scorer has to watch held-out prompts without references, and there are none: raise "
+                        "selection.held_out_share, or train by another method."
+                    )
+                scorers = None
             _refuse_unwatched(method, training, held_out, on_scores)
         made = TrainingPlan(
             iteration=iteration.id,
@@ -143,12 +147,15 @@ def plan_training(
             peak_tflops=compute.accelerator.peak_tflops,
             scorers=scorers,
         )
-        _refuse_unrendered(made)
+        if training.engine == "nemo_rl" and data is not None:  # before nodes are asked for what it cannot express
+            from pipeline.training.nemo import render  # which knows the plan
+
+            render.refuse_with_rows(made)
         return made
 
     with shared_lock(store):
         plan = store.once(iteration.path(layout.PLAN), TrainingPlan, make)
-        placed = _placed(store, iteration, plan, training, compute)
+        placed = _placed(context, plan)
         if placed.data is not None and (mirror := placed.training.checkpoints.mirror):
             remember(store, iteration.id, place_of(mirror, placed.digest()))
         if placed != plan:
@@ -156,33 +163,9 @@ def plan_training(
         return placed
 
 
-def _refuse_unrendered(plan: TrainingPlan) -> None:
-    """Raises ValueError for what the plan's engine cannot express or carry: before nodes are asked for it."""
-    if plan.training.engine != "nemo_rl" or plan.data is None:
-        return
-    from pipeline.training.nemo import data, limits  # which know the plan
-
-    limits.refuse(plan)
-    data.refuse(plan)
-
-
 def _answer_kl_stop(method: AnyMethod, on_scores: bool) -> float | None:
     """A method that draws completions is held to its limit only where scorers reward them: a verifier is not fooled."""
-    return method.answer_kl_stop if on_scores or method.group_size is None else None
-
-
-def _digest(scorers: FreshScorers) -> str:
-    rewards = "reward_model" in scorers.reward and scorers.reward_model is not None
-    return scorers.reward_model.digest if rewards and scorers.reward_model else ""
-
-
-def _unwatched(scorers: FreshScorers | None) -> None:
-    """No second scorer where no held-out prompt lacks its reference. Raises ValueError where the reward needs one."""
-    if scorers is not None and scorers.reward:
-        raise ValueError(
-            "A second scorer has to watch held-out prompts without references, and there are none: raise "
-            "selection.held_out_share, or train by another method."
-        )
+    return method.kl_stop if on_scores or method.group_size is None else None
 
 
 def _refuse_unwatched(method: AnyMethod, training: Training, held_out: DatasetRef | None, on_scores: bool) -> None:
@@ -216,18 +199,16 @@ def _refuse_unreplayable(method: AnyMethod, training: Training) -> None:
         )
 
 
-def _placed(
-    store: Store, iteration: Iteration, plan: TrainingPlan, training: Training, compute: Compute
-) -> TrainingPlan:
+def _placed(context: IterationContext, plan: TrainingPlan) -> TrainingPlan:
     """The plan with what the recipe says now of where and how safely it runs: that is no part of the iteration.
 
     The number of processes stays once there is a checkpoint: another one could not resume from it.
     """
+    training, compute = context.recipe.training, context.recipe.compute
     update: dict[str, object] = {"training": joined(plan.training, training.without_methods())}
     if plan.method is not None:
         update["method"] = joined(plan.method, training.method(plan.method.kind))
-    now = plan.model_copy(update=update)
-    if any(store.path(iteration.path(layout.CHECKPOINTS)).glob("step-*")):
-        return now
-    where = {"nodes": compute.nodes, "processes": compute.processes, "peak_tflops": compute.accelerator.peak_tflops}
-    return now.model_copy(update=where)
+    if not any(context.store.path(context.iteration.path(layout.CHECKPOINTS)).glob("step-*")):
+        update |= {"nodes": compute.nodes, "processes": compute.processes}
+        update["peak_tflops"] = compute.accelerator.peak_tflops
+    return plan.model_copy(update=update)

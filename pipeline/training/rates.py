@@ -1,7 +1,4 @@
-"""What the running trainer's steps take: seconds by name, and tokens and operations for `throughput.step_rates`.
-
-Spans of a step's time never overlap, because an inner one pauses the outer one.
-"""
+"""What the running trainer's steps take: seconds by name, and tokens and operations for `throughput.step_rates`."""
 
 from __future__ import annotations
 
@@ -13,28 +10,24 @@ from typing import Any
 import torch
 from transformers import Trainer
 
-from pipeline.training.plan import TrainingPlan
+from pipeline.training.methods import MethodTrainer
 from pipeline.training.throughput import Shape, Tokens, peak_tflops, step_rates
 
 
 class Rates:
     """Called once a step with its metrics and its seconds by name."""
 
-    def __init__(self, plan: TrainingPlan, trainer: Trainer) -> None:
-        self._plan = plan
-        self._shape = shape_of(trainer.accelerator.unwrap_model(trainer.model))
+    def __init__(self, builder: MethodTrainer, trainer: Trainer) -> None:
+        plan = builder.setup.plan
+        self._shape, self._devices = shape_of(trainer.accelerator.unwrap_model(trainer.model)), plan.world_size
         self._peak = None
         if torch.cuda.is_available():
             self._peak = peak_tflops(torch.cuda.get_device_name()) or plan.peak_tflops
-        self._counter = plan.trained_by().token_counter(trainer, plan.world_size)
+        self._count = builder.token_counter(trainer)
 
     def __call__(self, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
-        counted = self._counter(metrics)
-        if counted is None:
-            return {}
-        length = counted.pop("length")
-        tokens = Tokens(**{name: round(count) for name, count in counted.items()}, length=length)
-        return step_rates(tokens, seconds, self._shape, self._plan.world_size, self._peak)
+        counted = self._count(metrics)
+        return step_rates(Tokens(**counted), seconds, self._shape, self._devices, self._peak) if counted else {}
 
 
 def shape_of(model: Any) -> Shape:
@@ -59,7 +52,8 @@ def _size(weight: Any) -> int:
 
 
 class Clock:
-    """Adds up seconds by name. `settle` is called at both ends of a span: on a GPU it waits for the work in flight."""
+    """Adds up seconds by name; an inner span pauses the outer one. `settle` is called at both ends of a span: on a GPU
+    it waits for the work in flight."""
 
     def __init__(self, settle: Callable[[], None] = lambda: None) -> None:
         self.settle = settle
@@ -69,12 +63,12 @@ class Clock:
 
     @contextmanager
     def span(self, name: str) -> Generator[None]:
-        self._turn()
+        self._book()
         self._open.append(name)
         try:
             yield
         finally:
-            self._turn()
+            self._book()
             self._open.pop()
 
     def take(self) -> dict[str, float]:
@@ -82,8 +76,8 @@ class Clock:
         spent, self._spent = self._spent, {}
         return spent
 
-    def _turn(self) -> None:
-        """Book the time since the last turn to the innermost open span."""
+    def _book(self) -> None:
+        """Book the time since the last call to the innermost open span."""
         self.settle()
         now = time.monotonic()
         if self._open:

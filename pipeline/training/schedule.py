@@ -1,7 +1,6 @@
-"""The rows of a training, in the order of its steps: one epoch without shuffling resumes exactly, whatever is kept.
+"""The rows of a training, in the order of its steps: several passes over the data are rows of one file.
 
-TRL's RepeatSampler restarts at its first epoch when a training resumes; here several passes over the data are rows of
-one file, so there is no epoch to restart at.
+So there is one epoch: TRL's RepeatSampler restarts at its first epoch when a training resumes.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from pipeline.core import layout
 from pipeline.core.conversation import to_prompt
 from pipeline.core.storage import DatasetRef, Store, digest_file
 from pipeline.recipe.methods import Method
-from pipeline.recipe.methods.method import TableName
 from pipeline.selection.chats import table_of
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.selection.thumbs import THUMBS
@@ -36,7 +34,7 @@ Recorded = Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[Cal
 where the recipe replays them."""
 RECORDED = "recorded"
 """A column beside those of PROMPTS, where a row has any: JSON lists of name, arguments and result."""
-SCHEMAS: dict[TableName, pa.Schema] = {"prompts": PROMPTS, "pairs": PAIRS, "thumbs": THUMBS, "winners": WINNERS}
+SCHEMAS = {"prompts": PROMPTS, "pairs": PAIRS, "thumbs": THUMBS, "winners": WINNERS}
 
 
 def schedule(
@@ -55,15 +53,13 @@ def schedule(
     """
     source, schema = getattr(dataset, method.table), SCHEMAS[method.table]
     wanted = method.scheduled_rows
-    built: list[Row] = pq.read_table(source.uri).to_pylist()
-    assert built, "choose() never picks a method without material"
-    rows = [row for row in built if _may_be_used(row, agreed)]
+    rows = _usable(source, agreed)
     if not rows:
         raise ValueError(
-            f"Consent to all {len(built)} rows was withdrawn since they were selected. Make the "
-            f"preference dataset anew: pt retry preference_dataset --iteration {context.iteration.id}"
+            f"Consent to all {source.rows} rows was withdrawn since they were selected. Make the preference dataset "
+            f"again: pt retry preference_dataset --iteration {context.iteration.id}"
         )
-    dropped = len(built) - len(rows)
+    dropped = source.rows - len(rows)
     dice = random.Random(context.recipe.training.seed)
     rows = _with_metadata(context, list(method.usable(rows)), agreed, metadata)
     if context.recipe.training.tools is not None and method.group_size is not None:
@@ -78,8 +74,8 @@ def schedule(
 def rows_without_consent(dataset: PreferenceDataset, method: Method, agreed: Collection[str]) -> int:
     """How many rows that the method would learn from have no consent any more: as many as the plan left out, or more
     where consent was withdrawn since it was made."""
-    built: list[Row] = pq.read_table(getattr(dataset, method.table).uri).to_pylist()
-    return sum(not _may_be_used(row, agreed) for row in built)
+    table: DatasetRef = getattr(dataset, method.table)
+    return table.rows - len(_usable(table, agreed))
 
 
 def held_out_rows(

@@ -1,12 +1,8 @@
-"""What a training process hands to its method: the base model, the rows, and the arguments that every method shares.
-
-Owns the loading of weights and tokenizer, the split of a step over processes, and the checks that need the tokenizer.
-"""
+"""What every method's trainer is built from: base model, tokenizer, rows, shared arguments, and the checks of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +25,15 @@ from pipeline.training.tool_replay import ToolReplay
 
 
 class PlanSetup:
-    """The `TrainerSetup` of a plan that trains in `folder`."""
+    """Of a plan that trains in `folder`."""
 
     def __init__(self, plan: TrainingPlan, folder: Path, reward: RewardFunction) -> None:
-        self.plan, self.folder, self.reward = plan, folder, reward
+        assert plan.data is not None, "only a plan that trains comes here"
+        self.plan, self.folder, self.reward, self._data = plan, folder, reward, plan.data
         self.clock = Clock(torch.cuda.synchronize if torch.cuda.is_available() else lambda: None)
 
     def shared_arguments(self) -> dict[str, Any]:
+        """Of every TRL config: one epoch over the plan's rows in their order, exact under resume."""
         on_gpu = torch.cuda.is_available()
         return {
             "output_dir": str(self.folder / "trl"),
@@ -55,6 +53,7 @@ class PlanSetup:
         }
 
     def batch_arguments(self, trainer_args: Mapping[str, Any], examples: int) -> dict[str, int]:
+        """A step's examples over processes and micro-batches. Raises ValueError when they do not divide."""
         world_size = self.plan.world_size
         if examples % world_size:
             raise ValueError(
@@ -73,13 +72,8 @@ class PlanSetup:
         lora = self.plan.training.lora
         if lora is None:
             return None
-        return LoraConfig(
-            r=lora.r,
-            lora_alpha=lora.alpha,
-            lora_dropout=lora.dropout,
-            target_modules=lora.target_modules,
-            task_type="CAUSAL_LM",
-        )
+        sizes = {"r": lora.r, "lora_alpha": lora.alpha, "lora_dropout": lora.dropout}
+        return LoraConfig(**sizes, target_modules=lora.target_modules, task_type="CAUSAL_LM")  # type: ignore[arg-type]
 
     def model_and_tokenizer(self) -> tuple[Any, Any]:
         """Frozen bf16 under an adapter on a GPU, in 4 bits for QLoRA, else fp32."""
@@ -99,47 +93,48 @@ class PlanSetup:
         return model, tokenizer
 
     def rows(self, columns: Sequence[str]) -> Dataset:
-        assert self.plan.data is not None, "only a plan that trains comes here"
-        # In memory: no cache outside the data root.
-        return Dataset(pq.read_table(self.plan.data.uri, columns=list(columns)))
+        """Of the plan, in the order of the steps; in memory, for a cache would lie outside the data root."""
+        return Dataset(pq.read_table(self._data.uri, columns=list(columns)))
 
     def context(self) -> int | None:
+        """Tokens that the base model can attend to; None where its configuration does not say."""
         return getattr(AutoConfig.from_pretrained(self.plan.base.uri), "max_position_embeddings", None)
 
     def stop_ids(self) -> list[int]:
+        """Tokens that end an answer of the base model."""
         return list(stop_ids(self.plan.base.uri, load_tokenizer(self.plan)))
 
-    def span(self, name: str) -> AbstractContextManager[None]:
-        return self.clock.span(name)
-
     def rollout(self) -> ToolReplay | None:
-        tools, method = self.plan.training.tools, self.plan.trained_by()
-        if tools is None or self.plan.data is None or method.completion_tokens is None:
+        """TRL's `rollout_func` for completions that call tools; None: TRL's own generation. Raises ValueError where the
+        base model's chat template does not go with it."""
+        tools, tokens = self.plan.training.tools, self.plan.trained_by().completion_tokens
+        if tools is None or tokens is None:
             return None
-        recorded = recorded_by_prompt(self.plan.data)
-        tokenizer = load_tokenizer(self.plan)
-        return ToolReplay(tools, recorded, tokenizer, self.stop_ids(), method.completion_tokens)
+        recorded = recorded_by_prompt(self._data)
+        return ToolReplay(tools, recorded, load_tokenizer(self.plan), self.stop_ids(), tokens)
 
     def check_prompts(self) -> None:
         """Raise ValueError when the chat template leaves out tools of a row, or when a prompt and its completion may be
         longer than the model's context."""
-        assert self.plan.data is not None, "only a plan that trains comes here"
-        self._check_template(self.plan.data)
-        completion_tokens = self.plan.trained_by().completion_tokens
-        if completion_tokens is not None:
-            tools = self.plan.training.tools
-            self._check_context(self.plan.data, max(completion_tokens, tools.max_tokens if tools else 0))
+        names = [n for n in ("prompt", "completion", "chosen", "rejected") if n in pq.read_schema(self._data.uri).names]
+        conversations = [
+            [*row.pop("prompt"), *(turn for side in row.values() for turn in _turns(side))]
+            for row in pq.read_table(self._data.uri, columns=names).to_pylist()
+        ]
+        refuse_unrendered(load_tokenizer(self.plan), self.plan.base.uri, conversations)
+        tokens, tools = self.plan.trained_by().completion_tokens, self.plan.training.tools
+        if tokens is not None:
+            self._check_context(self._data, max(tokens, tools.max_tokens if tools else 0))
         if self.plan.held_out is not None:
             self._check_context(self.plan.held_out, self.plan.training.validation.max_completion_tokens)
 
     def check_rows(self, trainer: Trainer) -> None:
         """Raise ValueError unless the trainer has every row: TRL leaves pairs out whose prompt fills max_tokens."""
-        assert self.plan.data is not None, "only a plan that trains comes here"
         dataset: Any = trainer.train_dataset
-        if len(dataset) < self.plan.data.rows:
+        if len(dataset) < self._data.rows:
             raise ValueError(
-                f"TRL leaves {self.plan.data.rows - len(dataset)} of {self.plan.data.rows} pairs out: their prompts "
-                "alone fill max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
+                f"TRL leaves {self._data.rows - len(dataset)} of {self._data.rows} pairs out: their prompts alone fill "
+                "max_tokens. Raise training.dpo.max_tokens, or leave long prompts out."
             )
 
     def keep_adapter_precision(self, trainer: Trainer) -> None:
@@ -155,14 +150,6 @@ class PlanSetup:
         for weight in model.parameters():
             if weight.requires_grad:
                 weight.data = weight.data.float()
-
-    def _check_template(self, data: DatasetRef) -> None:
-        names = [n for n in ("prompt", "completion", "chosen", "rejected") if n in pq.read_schema(data.uri).names]
-        rows = pq.read_table(data.uri, columns=names).to_pylist()
-        conversations = [
-            [*row.pop("prompt"), *(turn for side in row.values() for turn in _turns(side))] for row in rows
-        ]
-        refuse_unrendered(load_tokenizer(self.plan), self.plan.base.uri, conversations)
 
     def _check_context(self, data: DatasetRef, completion_tokens: int) -> None:
         context = self.context()

@@ -1,10 +1,8 @@
-"""Tokens a second and the share of the devices' peak that a training uses (MFU). Numbers only, no torch.
+"""Tokens a second, the share of the devices' peak (MFU), and what a step of this deployment's trainings took. No torch.
 
 Operations a token, after PaLM's appendix B (arXiv 2204.02311) for N weights, L layers, W = heads x head size and
-sequences of T tokens: 2 N + 4 L W T forward and twice that backward, so 6 N + 12 L W T to train. Departures: a frozen
-weight needs no gradient of its own, so the 2 N of weight gradients are 2 times the weights that are trained (LoRA: 4 N
-and a little in all); and forward-only passes count. As in PaLM, attention is not halved for the causal mask, and
-recomputed activations count as time, not as work.
+sequences of T tokens: 2 N + 4 L W T forward and twice that backward. Departures: a frozen weight needs no gradient of
+its own, so the 2 N of weight gradients are 2 times the weights that are trained; and forward-only passes count.
 """
 
 from __future__ import annotations
@@ -15,6 +13,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
+
+from pipeline.core import layout
+from pipeline.recipe.methods import METHODS, MethodName
+from pipeline.recipe.section import Length, Observer, Operational, Section, settings
+from pipeline.selection.cost import parameters
+from pipeline.traces.context import IterationContext
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import TrainingResult
 
 
 class Shape(NamedTuple):
@@ -28,28 +34,22 @@ class Shape(NamedTuple):
     attention_width: int
     """Heads x head size."""
 
+    def flops(self, length: float, trained: bool) -> float:
+        """Operations of a token in sequences of `length` tokens: of its forward pass, and of the backward pass too."""
+        attention = 4 * self.layers * self.attention_width * length
+        return 4 * self.parameters + 2 * self.trainable + 3 * attention if trained else 2 * self.parameters + attention
+
 
 class Tokens(NamedTuple):
     """Of one step, over all devices; prompts count where they are computed, padding never."""
 
-    generated: int
-    trained: int
+    generated: float
+    trained: float
     """Prompts and completions in the update."""
-    scored: int = 0
+    scored: float = 0
     """Prompts and completions in forward passes for old and reference log-probabilities, once for each pass."""
     length: float = 0.0
     """Mean tokens of a sequence, prompt and completion."""
-
-
-def forward_flops(shape: Shape, length: float) -> float:
-    """Operations of a token's forward pass in sequences of `length` tokens."""
-    return 2 * shape.parameters + 4 * shape.layers * shape.attention_width * length
-
-
-def training_flops(shape: Shape, length: float) -> float:
-    """Operations of a token's forward and backward pass; 6 N + 12 L W T where every weight is trained."""
-    attention = 12 * shape.layers * shape.attention_width * length
-    return 4 * shape.parameters + 2 * shape.trainable + attention
 
 
 def step_rates(
@@ -68,23 +68,10 @@ def step_rates(
     if tokens.generated and (generate_s := seconds.get("generate", 0.0)) > 0:
         rates["generate_tokens_per_s"] = tokens.generated / generate_s
     if tokens.trained and peak_tflops and (update_s := seconds.get("update", 0.0)) > 0:
-        done = tokens.trained * training_flops(shape, tokens.length)
-        done += tokens.scored * forward_flops(shape, tokens.length)
+        done = tokens.trained * shape.flops(tokens.length, True) + tokens.scored * shape.flops(tokens.length, False)
         update_s += seconds.get("logprobs", 0.0)  # nothing where the update's own time has it, as in DPO
         rates["mfu"] = done / (update_s * peak_tflops * 1e12 * devices)
     return rates
-
-
-def _batches(rows: Sequence[Mapping[str, float]]) -> list[list[Mapping[str, float]]]:
-    """Rows by the generation that they share; each by itself where none generates."""
-    shared = any(row.get("seconds/generate") for row in rows)
-    batches: list[list[Mapping[str, float]]] = []
-    for row in rows:
-        if batches and shared and not row.get("seconds/generate"):
-            batches[-1].append(row)
-        else:
-            batches.append([row])
-    return batches
 
 
 RATES = {
@@ -103,14 +90,19 @@ def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     and a row may stand for a whole batch (NeMo RL).
     """
     summary: dict[str, float] = {}
-    batches = _batches([row for row in metrics if row.get("seconds/step", 0.0) > 0])
+    rows = [row for row in metrics if row.get("seconds/step", 0.0) > 0]
+    draws = any(row.get("seconds/generate") for row in rows)
+    batches: list[list[Mapping[str, float]]] = []
+    for row in rows:
+        if not batches or not draws or row.get("seconds/generate"):
+            batches.append([])
+        batches[-1].append(row)
     if batches:
         begins = [batch[0].get("step", float(number)) for number, batch in enumerate(batches)]
         updates = [after - before for before, after in pairwise(begins)] or [float(len(batches[0]))]
         spent = [sum(row["seconds/step"] for row in batch) for batch in batches]
-        summary["seconds/step"] = statistics.median(
-            seconds / steps for seconds, steps in zip(spent, [*updates, updates[-1]], strict=False)
-        )
+        steps_s = [seconds / steps for seconds, steps in zip(spent, [*updates, updates[-1]], strict=False)]
+        summary["seconds/step"] = statistics.median(steps_s)
     for name, of in RATES.items():
         over = [(row[name], row.get(of, 0.0)) for row in metrics if math.isfinite(row.get(name, math.nan))]
         if (seconds := sum(each for _, each in over)) > 0:
@@ -141,3 +133,44 @@ def peak_tflops(device_name: str) -> float | None:
     if "MIG" in words:
         return None
     return next((peak for named, peak in PEAK_TFLOPS if words.issuperset(map(str.upper, named))), None)
+
+
+def measured_step_s(context: IterationContext) -> dict[MethodName, float]:
+    """Median seconds of a step by method, of the newest other iteration whose steps did the same work.
+
+    The same: method and its settings, adapters, engine and its spread, number and peak of the devices, and the number
+    of the base model's weights. A record that cannot be read, or whose base is gone, is passed over.
+    """
+    store = context.store
+    step_times: dict[MethodName, float] = {}
+    results = store.path(layout.ITERATIONS).glob(f"*/{layout.RESULT}")
+    for path in sorted(results, key=lambda path: path.stat().st_mtime, reverse=True):
+        id = path.parent.parent.name
+        if id == context.iteration.id or len(step_times) == len(METHODS):
+            continue
+        try:
+            plan = store.read(layout.iteration(id, layout.PLAN), TrainingPlan)
+            if plan is None or plan.method is None or not _same_work(plan, context):
+                continue
+            result = store.read(layout.iteration(id, layout.RESULT), TrainingResult)
+        except ValueError:
+            continue
+        step_s = typical(result.metrics).get("seconds/step") if result else None
+        if step_s is not None:
+            step_times.setdefault(plan.method.kind, step_s)
+    return step_times
+
+
+def _same_work(plan: TrainingPlan, context: IterationContext) -> bool:
+    """Whether the iteration would step as this plan did, if it trained by the same method."""
+    method, training, compute = plan.trained_by(), context.recipe.training, context.recipe.compute
+
+    def deciding(*sections: Section) -> list[object]:
+        return [settings(section, Operational, Observer, Length) for section in sections]
+
+    return (
+        (plan.nodes, plan.processes, plan.peak_tflops)
+        == (compute.nodes, compute.processes, compute.accelerator.peak_tflops)
+        and deciding(plan.training, method) == deciding(training.without_methods(), training.method(method.kind))
+        and parameters(plan.base.uri) == parameters(context.iteration.champion.uri)
+    )

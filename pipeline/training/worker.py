@@ -1,78 +1,202 @@
-"""One training process: all of a training, or one rank of it. Imports torch; `__main__` decides who comes here."""
+"""One training process: all of a training, or one rank of it. Imports torch; `__main__` decides who comes here.
+
+A run that is killed at any instant and run again ends with the same bits on CPU: the plan's rows are one epoch in their
+order, checkpoints lie between batches of generation, and TRL restores the rest.
+"""
 
 from __future__ import annotations
 
 import logging as python_logging
 import os
+import shutil
+import sys
 import warnings
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import torch
+from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from jinja2 import TemplateError
+from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 from transformers.utils import logging
 
 from pipeline.core import layout
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.storage import to_json, write_atomically
 from pipeline.rewards.custom import custom_scorer
-from pipeline.rewards.verifiers import grader_of
+from pipeline.rewards.verifiers import Grader, grader_of
 from pipeline.serving.decoding import stop_ids
-from pipeline.training import fit
-from pipeline.training.checkpoints import only_writer
-from pipeline.training.distribution import check_world, environment
-from pipeline.training.fresh_scores import open_scores
+from pipeline.training.callback import ProgressCallback, is_measured
+from pipeline.training.checkpoints import Checkpointer, only_writer, room
+from pipeline.training.checkpoints.manifest import Origin
+from pipeline.training.distribution import assert_distribution, check_world, environment
+from pipeline.training.export import export, take_back
+from pipeline.training.fresh_scores import FreshScores, open_scores
+from pipeline.training.goodput import result_of
+from pipeline.training.journal import TrainingJournal, read_journal
+from pipeline.training.judge_scores import spending_in
+from pipeline.training.methods import MethodTrainer, trainer_of
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
-from pipeline.training.result import InvalidPlan
+from pipeline.training.result import BLOCKED_WORDS, PREEMPTED, InvalidPlan, TrainingBlocked, TrainingResult
 from pipeline.training.reward_function import RewardFunction
 from pipeline.training.schedule import metadata_by_prompt
 from pipeline.training.setup import PlanSetup, load_tokenizer
+from pipeline.training.validation import Validator, read_held_out
+
+NO_DISTRIBUTION = "probability tensor contains"
+"""torch's words when it is to sample from numbers that overflowed: finite weights can do that."""
 
 
 def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) -> None:
-    """Train in `folder` and write `result.json` there (rank 0).
+    """Train in `folder` and write `result.json` there (rank 0). `started_at`: when this process did, in seconds since
+    the epoch; `attempt`: of a launcher that numbers them.
 
-    Raises InvalidPlan, and Superseded once a later start has claimed the folder; exits with 143 when it is pre-empted.
-
-    `attempt`: of a launcher that numbers them.
+    Raises InvalidPlan, TrainingBlocked, and Superseded once a later start has claimed the folder; exits with 143 when
+    it is pre-empted.
     """
-
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     python_logging.getLogger("trl").setLevel(python_logging.ERROR)  # its warnings quote prompts and completions
     torch.set_num_threads(plan.training.threads)
     method = plan.trained_by()
-    with ExitStack() as scorers:
+    with ExitStack() as stack:
         writes = os.environ.get("RANK", "0") == "0"
-        fence = scorers.enter_context(only_writer(folder, attempt)).check if writes else no_fence
-        check = scorers.enter_context(closing(grader_of(plan.rewards.verifier)))
+        fence = stack.enter_context(only_writer(folder, attempt)).check if writes else lambda: None
+        check = stack.enter_context(closing(grader_of(plan.rewards.verifier)))
         try:
             check_world(plan, os.environ)
-            spread, again = plan.training.distribution, plan.training.lora is None and method.keeps_reference
-            os.environ.update(environment(spread, on_gpu=torch.cuda.is_available(), second_model=again))
+            second = plan.training.lora is None and method.keeps_reference
+            strategy = environment(plan.training.distribution, on_gpu=torch.cuda.is_available(), second_model=second)
+            os.environ.update(strategy)
             tokenizer = load_tokenizer(plan)
             checked = method.group_size is not None and not plan.on_scores
             custom = custom_scorer("verified", plan.rewards) if checked else None
             if custom is not None:
                 custom.start()
-                scorers.callback(custom.close)
-            scores = scorers.enter_context(open_scores(plan, folder)) if plan.scorers is not None else None
+                stack.callback(custom.close)
+            scores = stack.enter_context(open_scores(plan, folder)) if plan.scorers is not None else None
             stops = stop_ids(plan.base.uri, tokenizer)
             metadata = metadata_by_prompt(plan.data) if custom is not None else {}
-            setup = PlanSetup(plan, folder, RewardFunction(plan.rewards, check, custom, scores, stops, metadata))
-            arguments = method.arguments(setup)
-            setup.check_prompts()
+            reward = RewardFunction(plan.rewards, check, custom, scores, stops, metadata)
+            builder = trainer_of(PlanSetup(plan, folder, reward))
+            arguments = builder.arguments()
+            builder.setup.check_prompts()
         except (TypeError, ValueError, OSError, TemplateError) as error:  # settings, tokenizer, template, data
             raise InvalidPlan(f"{type(error).__name__}: {error}") from error
         emit(f"{method.title} of {plan.base.uri}, {method.steps} steps, {plan.world_size} process(es)")
-        result = fit.run(setup, arguments, check, scores, started_at, fence)
+        result = run(builder, arguments, check, scores, started_at, fence)
         if result is not None:
             fence()
             document = record_of_iteration(folder / layout.RESULT_FILE)
             write_atomically(document.path, to_json(result, document))
 
 
-def no_fence() -> None:
-    """Of a rank that writes nothing."""
+def run(
+    builder: MethodTrainer,
+    arguments: TrainingArguments,
+    check: Grader,
+    scores: FreshScores | None = None,
+    started_at: float | None = None,
+    fence: Callable[[], None] = lambda: None,
+) -> TrainingResult | None:
+    """Train to the end from the newest complete checkpoint, export, and return the result (None on all ranks but 0).
+
+    `fence` raises for an attempt that was replaced; it is asked before anything is published. `scores`: of the plan's
+    scorers.
+    """
+    plan, folder = builder.setup.plan, builder.setup.folder
+    first = PartialState().is_main_process
+    journal = TrainingJournal(folder / layout.JOURNAL_FILE if first else None)
+    keeper = _checkpointer(plan, folder, fence) if first else None
+    resume = _from_first(keeper.newest() if keeper else None)
+    journal.add("started", int(resume.name.removeprefix("step-")) if resume else 0, at=started_at)
+    progress = ProgressCallback(builder, keeper, journal, _validator(plan, check, scores))
+    trainer = _build(builder, arguments, progress)
+    if resume is not None:
+        emit(f"resuming at {resume.name}")
+    try:
+        with room(folder):
+            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+    except RuntimeError as error:
+        if NO_DISTRIBUTION not in str(error):
+            raise
+        progress.collapse("the policy's next-token distribution is not finite")
+    if progress.blocked:
+        journal.add("ended", trainer.state.global_step, why="blocked")
+        _close(keeper, plan.training.grace_s)  # what is in flight is taken out of the mirror again
+        PartialState().wait_for_everyone()  # a rank that is gone first has the others killed
+        raise TrainingBlocked(BLOCKED_WORDS)
+    if progress.leaving:
+        emit(f"pre-empted at step {trainer.state.global_step}, checkpoint saved")
+        _close(keeper, plan.training.grace_s / 4)
+        PartialState().wait_for_everyone()
+        sys.exit(PREEMPTED)
+    fence()
+    if progress.takes_back:
+        checkpoint = take_back(plan, trainer, folder, keeper.best()) if keeper else None
+    else:
+        checkpoint = export(plan, trainer, folder)
+    if checkpoint is None:
+        return None
+    _close(keeper, plan.training.grace_s)
+    shutil.rmtree(folder / "trl", ignore_errors=True)
+    journal.add("ended", checkpoint.step, why=progress.ending)
+    history, spent = [row for row in trainer.state.log_history if is_measured(row)], spending_in(folder)
+    return result_of(
+        plan,
+        read_journal(folder / layout.JOURNAL_FILE),
+        checkpoint,
+        metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
+        health=progress.health,
+        judge_tokens=spent.tokens,
+        judge_usd=spent.usd,
+        untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved or progress.braked else 0,
+    )
+
+
+def _checkpointer(plan: TrainingPlan, folder: Path, fence: Callable[[], None]) -> Checkpointer:
+    shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
+    attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / layout.JOURNAL_FILE))
+    origin = Origin(plan.digest(), plan.world_size, plan.iteration)
+    return Checkpointer(folder / "checkpoints", origin, attempt, plan.training.checkpoints, emit, fence)
+
+
+def _validator(plan: TrainingPlan, check: Grader, scores: FreshScores | None) -> Validator | None:
+    if plan.held_out is None:
+        return None
+    rows, tokenizer = read_held_out(plan.held_out.uri), load_tokenizer(plan)
+    return Validator(rows, check, plan.training.validation, tokenizer, scores.watching if scores else None)
+
+
+def _build(builder: MethodTrainer, arguments: TrainingArguments, progress: ProgressCallback) -> Trainer:
+    """The method's trainer over the base model. Raises InvalidPlan for what does not go together."""
+    setup = builder.setup
+    set_seed(setup.plan.training.seed)  # the adapter's random start
+    try:
+        trainer = builder.trainer(arguments, [progress])
+        assert_distribution(trainer.accelerator, setup.plan)
+        setup.check_rows(trainer)
+        setup.keep_adapter_precision(trainer)
+    except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words
+        raise InvalidPlan(f"{type(error).__name__}: {error}") from error
+    trainer.remove_callback(PrinterCallback)  # it prints every metric; ProgressCallback says what a person reads
+    progress.attach(trainer)
+    return trainer
+
+
+def _from_first(folder: Path | None) -> Path | None:
+    """The first rank's, on all ranks."""
+    objects: list[Any] = [folder]
+    broadcast_object_list(objects)
+    return objects[0]
+
+
+def _close(keeper: Checkpointer | None, within_s: float) -> None:
+    if keeper is not None:
+        keeper.drain(within_s)
+        keeper.close()

@@ -1,4 +1,4 @@
-"""The training methods. Adding one: its module, a line in the union, the names and the settings below, and its tests.
+"""Settings of the training methods. A new one also needs its trainer in `pipeline/training/methods`.
 
 `MethodSettings` lists them in the order of preference: where the evidence allows several, the first is trained.
 """
@@ -9,26 +9,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.recipe.methods.dpo import DPO
 from pipeline.recipe.methods.grpo import GRPO, DynamicSampling
-from pipeline.recipe.methods.kto import KTO
 from pipeline.recipe.methods.method import Method
-from pipeline.recipe.methods.sft import SFT
+from pipeline.recipe.methods.tables import DPO, KTO, SFT
 from pipeline.recipe.section import Section
 
 __all__ = [
-    "DPO",
-    "GRPO",
-    "KTO",
-    "METHODS",
-    "SFT",
-    "AnyMethod",
-    "DynamicSampling",
-    "Method",
-    "MethodName",
-    "MethodSettings",
+    "DPO", "GRPO", "KTO", "METHODS", "SFT", "AnyMethod", "DynamicSampling", "Method", "MethodName", "MethodSettings",
     "titles",
-]
+]  # fmt: skip
 
 MethodName = Literal["grpo", "dpo", "sft", "kto"]
 AnyMethod = Annotated[GRPO | DPO | SFT | KTO, Field(discriminator="kind")]

@@ -1,44 +1,14 @@
-"""GRPO (arXiv 2402.03300) through TRL: fresh completions of logged prompts, scored by the pipeline's own composite."""
+"""Settings of GRPO (arXiv 2402.03300): fresh completions of logged prompts, scored by the pipeline's own composite."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.recipe.methods.method import (
-    DECIDED,
-    GENERATION_UTILISATION,
-    EvidenceKey,
-    Material,
-    Method,
-    TableName,
-    TokenCounter,
-    TrainerSetup,
-    TrainingWork,
-    refuse_decided,
-)
+from pipeline.recipe.methods.method import GENERATION_UTILISATION, Method, TrainingWork
 from pipeline.recipe.section import Length, Observer, Section
-
-if TYPE_CHECKING:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
-
-_DECIDED = DECIDED | {
-    "num_generations",
-    "num_iterations",
-    "steps_per_generation",
-    "generation_batch_size",
-    "max_completion_length",
-    "temperature",
-    "epsilon",
-    "epsilon_high",
-    "scale_rewards",
-    "mask_truncated_completions",
-    "use_vllm",
-    "vllm_mode",
-    "shuffle_dataset",
-}
 
 
 class DynamicSampling(Section):
@@ -51,13 +21,18 @@ class DynamicSampling(Section):
 class GRPO(Method):
     """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
 
-    title: ClassVar[str] = "GRPO"
-    needs: ClassVar[tuple[EvidenceKey, ...]] = ("coverage", "verifiable", "frontier", "zero_variance")
-    forced_on_scores: ClassVar[bool] = True
-    material: ClassVar[Material] = "policy_prompts"
-    material_name: ClassVar[str] = "prompts on the frontier, nor any whose fresh samples differ in score,"
-    table: ClassVar[TableName] = "prompts"
-    columns: ClassVar[tuple[str, ...]] = ("prompt", "reference", "verifier")
+    title = "GRPO"
+    needs = ("coverage", "verifiable", "frontier", "zero_variance")
+    forced_on_scores = True
+    material = "policy_prompts"
+    material_name = "prompts on the frontier, nor any whose fresh samples differ in score,"
+    table = "prompts"
+    columns = ("prompt", "reference", "verifier")
+    decided = frozenset([
+        "num_generations", "num_iterations", "steps_per_generation", "generation_batch_size", "max_completion_length",
+        "temperature", "epsilon", "epsilon_high", "scale_rewards", "mask_truncated_completions", "use_vllm",
+        "vllm_mode", "shuffle_dataset",
+    ])  # fmt: skip
 
     kind: Literal["grpo"] = "grpo"
     """Names the method in a plan."""
@@ -105,10 +80,6 @@ class GRPO(Method):
     its own keys, such as `policy.train_micro_batch_size`."""
 
     @property
-    def keeps_reference(self) -> bool:
-        return self.beta > 0
-
-    @property
     def updates_per_batch(self) -> int:
         """Optimizer steps that one batch of generation serves. Between its ends there is no state to resume from."""
         return self.num_minibatches * self.num_iterations
@@ -120,7 +91,6 @@ class GRPO(Method):
 
     @model_validator(mode="after")
     def _even(self) -> GRPO:
-        refuse_decided(self.trainer_args, _DECIDED)
         if self.prompts_per_step * self.num_generations % self.num_minibatches:
             raise ValueError(
                 f"{self.prompts_per_step} prompts x {self.num_generations} completions do not split into "
@@ -132,10 +102,6 @@ class GRPO(Method):
                 "the last batch of generation would be thrown away half used. Round it."
             )
         return self
-
-    @property
-    def answer_kl_stop(self) -> float | None:
-        return self.kl_stop
 
     @property
     def group_size(self) -> int | None:
@@ -179,64 +145,3 @@ class GRPO(Method):
             trained=trained,
             flops_per_parameter=2 * generated / GENERATION_UTILISATION + scored * drawn + 6 * trained,
         )
-
-    def arguments(self, setup: TrainerSetup) -> TrainingArguments:
-        from trl.trainer.grpo_config import GRPOConfig
-
-        batch = setup.batch_arguments(self.trainer_args, self.examples_per_update)
-        arguments: dict[str, Any] = {
-            **setup.shared_arguments(),
-            "num_generations": self.num_generations,
-            "num_iterations": self.num_iterations,
-            "max_completion_length": self.max_completion_tokens,
-            "learning_rate": self.learning_rate,
-            "temperature": self.temperature,
-            "beta": self.beta,
-            "epsilon": self.epsilon,
-            "epsilon_high": self.epsilon_high,
-            "loss_type": self.loss_type,
-            "scale_rewards": self.scale_rewards,
-            "mask_truncated_completions": self.mask_truncated_completions,
-            "use_vllm": self.generation != "transformers",
-            "shuffle_dataset": False,  # the plan's rows are already in the order of the steps
-            **self.trainer_args,
-            **batch,
-            "steps_per_generation": batch["gradient_accumulation_steps"] * self.num_minibatches,
-        }
-        if self.generation != "transformers":
-            arguments["vllm_mode"] = self.generation.removeprefix("vllm_")
-            stops = setup.stop_ids()  # vLLM reads config.json only if there is no other
-            arguments["generation_kwargs"] = {"stop_token_ids": stops, **arguments.get("generation_kwargs", {})}
-        return GRPOConfig(**arguments)
-
-    def trainer(
-        self, setup: TrainerSetup, arguments: TrainingArguments, callbacks: Sequence[TrainerCallback]
-    ) -> Trainer:
-        from pipeline.recipe.methods.group_trainer import GroupTrainer
-
-        model, tokenizer = setup.model_and_tokenizer()
-        return GroupTrainer(
-            model=model,
-            reward_funcs=setup.reward,
-            args=arguments,
-            train_dataset=setup.rows(self.columns),
-            processing_class=tokenizer,
-            peft_config=setup.lora_config(),
-            callbacks=list(callbacks),
-            rollout_func=setup.rollout(),
-            settings=self,
-            setup=setup,
-        )
-
-    def token_counter(self, trainer: Trainer, world_size: int) -> TokenCounter:
-        """What the GroupTrainer counted on this rank, over all ranks: they do the same number of completions each."""
-        from pipeline.recipe.methods.group_trainer import GroupTrainer
-
-        assert isinstance(trainer, GroupTrainer), "made by `trainer`"
-
-        def count(_: Mapping[str, float]) -> dict[str, float]:
-            counted = trainer.take_counted()
-            length = counted.pop("length")
-            return {name: value * world_size for name, value in counted.items()} | {"length": length}
-
-        return count

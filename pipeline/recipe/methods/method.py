@@ -1,22 +1,16 @@
-"""A training method as an object: its settings in the recipe, the evidence and rows it needs, the trainer it makes.
+"""What every training method has in the recipe: its settings, and the evidence, rows and work that follow from them.
 
-Owns what the stages ask a method, so that none of them knows which methods there are. A method's module imports the
-trainer's library inside `arguments` and `trainer`: the recipe is read where there is no torch. What those two need of
-the training process comes through `TrainerSetup`, which the training stage implements.
+Imports no trainer: `pipeline/training/methods` builds one from these settings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import PositiveFloat, PositiveInt
+from pydantic import PositiveFloat, PositiveInt, model_validator
 
-from pipeline.recipe.section import Length, Section
-
-if TYPE_CHECKING:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+from pipeline.recipe.section import Length, Observer, Section
 
 EvidenceKey = Literal[
     "coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise",
@@ -27,54 +21,18 @@ Material = Literal["policy_prompts", "pairs", "contrasted_thumbs", "winners"]
 """Counts of the evidence (pipeline/selection/evidence.py)."""
 TableName = Literal["prompts", "pairs", "thumbs", "winners"]
 """Tables of the preference dataset."""
-Row = Mapping[str, Any]
 
 GENERATION_UTILISATION = 0.1
 """Utilisation of a device while it generates, as a share of that while it trains."""
 
-DECIDED = frozenset(
-    [
-        "output_dir",
-        "seed",
-        "data_seed",
-        "num_train_epochs",
-        "max_steps",
-        "learning_rate",
-        "beta",
-        "loss_type",
-        "gradient_accumulation_steps",
-        "save_strategy",
-        "save_steps",
-        "save_total_limit",
-        "save_only_model",
-        "load_best_model_at_end",
-        "logging_strategy",
-        "logging_steps",
-        "logging_nan_inf_filter",
-        "report_to",
-        "eval_strategy",
-        "eval_steps",
-        "fsdp",
-        "fsdp_config",
-        "deepspeed",
-        "ddp_backend",
-        "enable_jit_checkpoint",
-        "ignore_data_skip",
-        "resume_from_checkpoint",
-        "push_to_hub",
-        "log_completions",
-    ]
-)
+DECIDED = frozenset([
+    "output_dir", "seed", "data_seed", "num_train_epochs", "max_steps", "learning_rate", "beta", "loss_type",
+    "gradient_accumulation_steps", "save_strategy", "save_steps", "save_total_limit", "save_only_model",
+    "load_best_model_at_end", "logging_strategy", "logging_steps", "logging_nan_inf_filter", "report_to",
+    "eval_strategy", "eval_steps", "fsdp", "fsdp_config", "deepspeed", "ddp_backend", "enable_jit_checkpoint",
+    "ignore_data_skip", "resume_from_checkpoint", "push_to_hub", "log_completions",
+])  # fmt: skip
 """What the recipe's own fields, or what exact resume rests on, decide in every TRL config."""
-
-
-def refuse_decided(trainer_args: Mapping[str, Any], decided: frozenset[str]) -> None:
-    """Raise ValueError where `trainer_args` sets what is decided elsewhere."""
-    if taken := sorted(decided & trainer_args.keys()):
-        raise ValueError(
-            f"trainer_args: {', '.join(taken)} would override what the recipe or exact resume decides. Change the "
-            "recipe's own field, and leave them out."
-        )
 
 
 class TrainingWork(NamedTuple):
@@ -88,66 +46,6 @@ class TrainingWork(NamedTuple):
     trained: float
     flops_per_parameter: float
     """At the utilisation of training: generation is slower and counts by that much more."""
-
-
-class BatchReward(Protocol):
-    """The pipeline's own reward for fresh completions, as TRL calls it and as a trainer may ask it before."""
-
-    last: list[float | None]
-    """The rewards of the last batch that TRL asked for."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> list[float | None]: ...
-
-    def rewards(
-        self,
-        completions: Sequence[str],
-        rows: Sequence[Row],
-        ids: Sequence[Sequence[int]],
-        turns: Sequence[Sequence[Row]] = (),
-    ) -> list[float | None]:
-        """Of one completion for each row, with its token ids; None where the check could not tell. `turns`: messages
-        between each prompt and its completion, as tools' calls and results."""
-        ...
-
-
-class TrainerSetup(Protocol):
-    """The training process as a method sees it."""
-
-    @property
-    def reward(self) -> BatchReward: ...
-
-    def shared_arguments(self) -> dict[str, Any]:
-        """Arguments of every TRL config: one epoch over the plan's rows in their order, exact under resume."""
-        ...
-
-    def batch_arguments(self, trainer_args: Mapping[str, Any], examples: int) -> dict[str, int]:
-        """A step's examples over processes and micro-batches. Raises ValueError when they do not divide."""
-        ...
-
-    def model_and_tokenizer(self) -> tuple[Any, Any]: ...
-
-    def lora_config(self) -> Any: ...
-
-    def rows(self, columns: Sequence[str]) -> Any:
-        """The plan's rows as a datasets.Dataset, in the order of the steps."""
-        ...
-
-    def context(self) -> int | None:
-        """Tokens that the base model can attend to; None where its configuration does not say."""
-        ...
-
-    def stop_ids(self) -> list[int]:
-        """Tokens that end an answer of the base model."""
-        ...
-
-    def span(self, name: str) -> AbstractContextManager[None]:
-        """Books the time inside to `name`, as part of the step's seconds."""
-        ...
-
-    def rollout(self) -> Callable[..., dict[str, Any]] | None:
-        """TRL's `rollout_func` for completions that call tools; None: TRL's own generation. Raises ValueError where the
-        base model's chat template does not go with it."""
-        ...
 
 
 class Method(Section):
@@ -166,18 +64,31 @@ class Method(Section):
     """The table of the preference dataset that its rows come from."""
     columns: ClassVar[tuple[str, ...]]
     """Columns of that table that the trainer reads."""
+    decided: ClassVar[frozenset[str]] = frozenset()
+    """Arguments of TRL's config, beside `DECIDED`, that `trainer_args` may not set."""
 
     steps: Annotated[PositiveInt, Length]
     """Optimizer steps."""
     learning_rate: Annotated[PositiveFloat, Length]
     """At the first step; it falls linearly to 0."""
+    kl_stop: Annotated[PositiveFloat | None, Observer]
+    """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped."""
     trainer_args: dict[str, Any]
     """Anything else that the trainer's config takes."""
 
+    @model_validator(mode="after")
+    def _nothing_decided_twice(self) -> Method:
+        if taken := sorted((DECIDED | self.decided) & self.trainer_args.keys()):
+            raise ValueError(
+                f"trainer_args: {', '.join(taken)} would override what the recipe or exact resume decides. Change the "
+                "recipe's own field, and leave them out."
+            )
+        return self
+
     @property
     def keeps_reference(self) -> bool:
-        """Whether its trainer keeps the base model beside a policy without an adapter."""
-        return False
+        """Whether its trainer keeps the base model beside a policy without an adapter: where KL weighs in its loss."""
+        return getattr(self, "beta", 0.0) > 0
 
     @property
     def updates_per_batch(self) -> int:
@@ -214,11 +125,6 @@ class Method(Section):
         raise NotImplementedError
 
     @property
-    def answer_kl_stop(self) -> float | None:
-        """KL to the base model in nats an answer, above which the training is stopped; None: no such limit."""
-        return None
-
-    @property
     def packages(self) -> Mapping[str, str]:
         """Packages that its trainer needs beside those of every training: name to what to set where it is absent."""
         return {}
@@ -231,41 +137,3 @@ class Method(Section):
     def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
         """What the training takes, at the mean lengths of the labelled set."""
         raise NotImplementedError
-
-    def arguments(self, setup: TrainerSetup) -> TrainingArguments:
-        """TRL's own config; raises ValueError or TypeError for what it doesn't take, before any weight is loaded."""
-        raise NotImplementedError
-
-    def trainer(
-        self, setup: TrainerSetup, arguments: TrainingArguments, callbacks: Sequence[TrainerCallback]
-    ) -> Trainer:
-        """The trainer over the base model's weights, which are loaded here."""
-        raise NotImplementedError
-
-    def token_counter(self, trainer: Trainer, world_size: int) -> TokenCounter:
-        """Counts the tokens of each step of a trainer that `trainer` made."""
-        raise NotImplementedError
-
-
-TokenCounter = Callable[[Mapping[str, float]], dict[str, float] | None]
-"""Takes a step's metrics; returns tokens over all devices: `generated`, `trained`, `scored` (in forward passes without
-a gradient), and the mean `length` of a sequence. None for a step of which that is not known."""
-
-
-def counted_by_trl(sequences: int, scored: int) -> TokenCounter:
-    """Counts by TRL's `num_tokens`, its sum over the training, gathered from all devices.
-
-    `sequences`: of a step, over all devices. `scored`: forward passes without a gradient over each of their tokens.
-    """
-    before: float | None = None
-
-    def count(metrics: Mapping[str, float]) -> dict[str, float] | None:
-        nonlocal before
-        total, last = metrics.get("num_tokens", 0.0), before
-        before = total
-        if last is None and metrics.get("step") != 1.0:
-            return None  # resumed: what this step went through is not known
-        new = total - (last or 0.0)
-        return {"generated": 0.0, "trained": new, "scored": scored * new, "length": new / sequences}
-
-    return count

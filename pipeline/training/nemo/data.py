@@ -1,7 +1,4 @@
-"""The plan's rows as the JSONL files that NeMo RL reads, and the section of its configuration that names them.
-
-NeMo RL leaves sequences beyond its limit out of the loss, so the limit is the longest one.
-"""
+"""The plan's rows as the JSONL files that NeMo RL reads, and the section of its configuration that names them."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core.conversation import holds_tools
 from pipeline.core.storage import DatasetRef, digest_file, write_atomically
-from pipeline.training.nemo.rendering import Rendering, Row, rendering
+from pipeline.training.nemo.methods import Rendering, Row, rendering
 from pipeline.training.plan import TrainingPlan
 
 TRAIN, VALIDATION = "train.jsonl", "validation.jsonl"
@@ -24,18 +21,19 @@ def section(plan: TrainingPlan, workspace: str) -> dict[str, Any]:
     """`data` of the configuration. What the example sets for its own data set is set here as well."""
     method = rendering(plan)
     default: Row = {"dataset_name": method.dataset, "prompt_file": None, "system_prompt_file": None}
-    default |= method.data_default()
+    default |= method.data_default
 
     def source(file: str) -> Row:
         rows: Row = {"dataset_name": method.dataset, "data_path": str(PurePath(workspace) / file), "split": "train"}
-        return rows | method.data_source()
+        return rows | method.data_source
 
     held_out = source(VALIDATION) if plan.held_out is not None else None
     return {"shuffle": False, "train": source(TRAIN), "validation": held_out, "default": default}
 
 
 def write(plan: TrainingPlan, workspace: Path) -> int:
-    """Write the files that `section` names; returns the tokens of the longest sequence, prompt and completion.
+    """Write the files that `section` names; returns the tokens of the longest sequence, prompt and completion, which is
+    NeMo RL's limit: it leaves what is longer out of the loss.
 
     Raises ValueError when the rows are not those of the plan, cannot be carried, or are too long.
     """

@@ -1,9 +1,7 @@
 """From a checkpoint of NeMo RL to what a training leaves: a model directory, and the adapter where there is one.
 
-LoRA is saved as PEFT's own files and merged here, as the other engine does; NeMo RL's converters merge Megatron
-checkpoints only. A model trained whole is saved as torch's distributed checkpoint, which NeMo RL's converter makes
-Hugging Face's; it is read back strictly and written as safetensors. What is missing or not finite is an error: the
-libraries fill a gap with the base model, or with noise, and warn at most.
+LoRA is saved as PEFT's own files and merged here: NeMo RL's converters merge Megatron checkpoints only. What is missing
+or not finite is an error: the libraries fill a gap with the base model, or with noise, and warn at most.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from typing import Any
 
 from pipeline.core.model_files import adapter_config
 from pipeline.core.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
-from pipeline.training.nemo.read import ADAPTER, WEIGHTS, SavedCheckpoint
+from pipeline.training.nemo.output import ADAPTER, WEIGHTS, SavedCheckpoint
 from pipeline.training.nemo.render import conversion
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.weights import without_places

@@ -1,17 +1,20 @@
 """A training by NeMo RL, from the plan to its result: `run` is what the entry point calls for this engine.
 
-NeMo RL resumes by itself from its newest checkpoint, so running again is all that a retry takes. The sentinel looks at
-each row as it is printed and ends a training that went wrong; then the best checkpoint is what is left. The caller
-holds the writer's lock and knows the exit codes: ValueError for what no retry mends (64), SystemExit(143) after a
-pre-emption, RuntimeError for a crash.
+NeMo RL resumes by itself from its newest checkpoint. The caller holds the writer's lock and knows the exit codes:
+ValueError for what no retry mends (64), SystemExit(143) after a pre-emption, RuntimeError for a crash.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import signal
+import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,18 +22,24 @@ from typing import Any
 import yaml
 
 from pipeline.core import layout
+from pipeline.core.processes import die_with_parent
 from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
-from pipeline.training.goodput import account, interruptions
-from pipeline.training.journal import TrainingJournal, read_journal
-from pipeline.training.metrics_log import MetricsLog
+from pipeline.training.checkpoints import Superseded
+from pipeline.training.goodput import result_of
+from pipeline.training.journal import MetricsLog, TrainingJournal, read_journal
 from pipeline.training.nemo import data
 from pipeline.training.nemo.export import export
-from pipeline.training.nemo.follow import Process
-from pipeline.training.nemo.limits import refuse
-from pipeline.training.nemo.output import UNSEEN, Output, Row, begins
-from pipeline.training.nemo.read import SavedCheckpoint, Say, best, set_aside, whole
-from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, unknown_keys, workspace
+from pipeline.training.nemo.output import UNSEEN, Output, Row, SavedCheckpoint, Say, begins, best, set_aside, whole
+from pipeline.training.nemo.render import (
+    EXAMPLES,
+    PYTHON,
+    command,
+    configuration,
+    refuse,
+    unknown_keys,
+    workspace,
+)
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import PREEMPTED, Health, TrainingResult
 
@@ -40,6 +49,10 @@ SHOWN = {
     "loss": "loss",
     "held_out/accuracy": "held out",
 }
+TAIL = 30
+KILL_AFTER_S = 10.0
+FENCE_S = 2.0
+"""Between two looks at the claim on the folder."""
 
 
 def run(
@@ -69,20 +82,7 @@ def run(
         checkpoint = export(plan, saved, folder, step, checkout, python)
     attempt.journal.add("ended", step, why="stopped" if attempt.stopped else "done")
     events = read_journal(folder / layout.JOURNAL_FILE)
-    starts = [event.step for event in events if event.kind == "started"]
-    return TrainingResult(
-        iteration=plan.iteration,
-        plan_digest=plan.digest(),
-        checkpoint=checkpoint,
-        metrics=tuple(attempt.rows),
-        seconds=sum(row.get("seconds/step", 0.0) for row in attempt.rows),
-        attempts=len(starts),
-        resumed_from=tuple(step for step in starts if step > 0),
-        health=attempt.health,
-        goodput=account(events),
-        preemptions=interruptions(events),
-        engine="nemo_rl",
-    )
+    return result_of(plan, events, checkpoint, metrics=tuple(attempt.rows), health=attempt.health)
 
 
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
@@ -246,3 +246,73 @@ class _Attempt:
         kept = [row for step, row in sorted(rows.items()) if self.reached and step <= self.ours(self.reached)]
         write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
         return kept
+
+
+class Process:
+    """One run of NeMo RL's command in a directory of its own, in a process group of its own, with Ray's processes.
+    `root`: of the checkpoints it writes."""
+
+    def __init__(self, command: Sequence[str], cwd: Path, root: Path, grace_s: float) -> None:
+        self._command, self._cwd, self._root, self._grace_s = command, cwd, root, grace_s
+        self._process: subprocess.Popen[str] | None = None
+        self._over = False
+        self.tail: list[str] = []
+        """The last lines."""
+
+    def follow(self, take: Callable[[str], None], fence: Callable[[], None] = lambda: None) -> int:
+        """Run to the end, handing on each line; returns the exit code, negative for a signal. Ends it at once when
+        `fence` raises, which is asked every few seconds."""
+        with subprocess.Popen(
+            self._command,
+            cwd=self._cwd,
+            env={**os.environ, "HF_DATASETS_CACHE": str(self._root.parent / "cache")},  # an erasure looks there
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+            # uv passes SIGTERM on to what it runs; SIGKILL would leave that running beside its successor.
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
+        ) as process:
+            self._process = process
+            assert process.stdout is not None
+            threading.Thread(target=self._end_once_superseded, args=(fence,), daemon=True).start()
+            try:
+                if self._over:  # SIGTERM came while it was being started
+                    self.end()
+                for line in process.stdout:
+                    self.tail = [*self.tail[1 - TAIL :], line.rstrip()]
+                    take(line)
+                return process.wait()
+            finally:
+                self.end()
+
+    def end_after_save(self) -> None:
+        """End it in the background, as soon as no checkpoint is being written or nine tenths of the grace are over."""
+        threading.Thread(target=self._end_after_save, daemon=True).start()
+
+    def end(self) -> None:
+        """End the process group, first politely; what its leader left behind goes too."""
+        self._over, process = True, self._process
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # nobody is left, from any moment on
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(min(KILL_AFTER_S, 0.1 * self._grace_s))
+            os.killpg(process.pid, signal.SIGKILL)
+
+    def _end_once_superseded(self, fence: Callable[[], None]) -> None:
+        while not self._over:
+            try:
+                fence()
+            except Superseded:
+                return self.end()
+            time.sleep(FENCE_S)
+
+    def _end_after_save(self) -> None:
+        until = time.monotonic() + 0.9 * self._grace_s
+        while any(self._root.glob("tmp_step_*")) and time.monotonic() < until:
+            time.sleep(0.1)
+        self.end()

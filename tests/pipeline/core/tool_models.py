@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from pipeline.core.chat_template import rendered
 from pipeline.demo import MODEL_DIR
-from pipeline.recipe.methods.answers import tokenised
+from pipeline.training.methods.answers import tokenised
 from tests.pipeline.core.tool_templates import TOOL_TEMPLATE
 
 

@@ -21,8 +21,7 @@ from pipeline.registry.live import TrainingRun, live_metrics
 from pipeline.registry.runs import MlflowAddresses, metrics_file
 from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.training.journal import TrainingJournal
-from pipeline.training.metrics_log import MetricsLog, read_rows
+from pipeline.training.journal import MetricsLog, TrainingJournal, read_rows
 from tests.ports import held_port
 from tests.servers import mlflow_server
 

@@ -17,9 +17,10 @@ import json, math, sys
 from pathlib import Path
 from pipeline.core.locations import record_of_iteration
 from pipeline.rewards.verifiers import grader_of
-from pipeline.training import fit
+from pipeline.training.methods import trainer_of
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.setup import PlanSetup
+from pipeline.training.worker import run
 
 def breaks(completions, **_):
     raise KeyError("no such column")
@@ -36,9 +37,9 @@ for name, path in zip(BAD, sys.argv[1:], strict=True):
     path = Path(path)
     plan, folder = TrainingPlan.model_validate_json(path.read_bytes(), context=record_of_iteration(path)), path.parent
     BAD[name].__name__ = "bad"
-    setup = PlanSetup(plan, folder, BAD[name])
+    builder = trainer_of(PlanSetup(plan, folder, BAD[name]))
     try:
-        result = fit.run(setup, plan.method.arguments(setup), grader_of(plan.rewards.verifier))
+        result = run(builder, builder.arguments(), grader_of(plan.rewards.verifier))
         found[name] = [result.health.verdict, result.health.findings[0].step, result.health.findings[0].reason]
     except Exception as error:  # the boundary to the broken reward: what it raised is what is looked at
         found[name] = [type(error).__name__, str(error)]

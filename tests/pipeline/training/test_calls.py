@@ -13,7 +13,7 @@ import pytest
 from pipeline.core.chat_template import rendered, rendered_answer
 from pipeline.recipe import Checkpoints, Validation
 from pipeline.recipe.methods import METHODS
-from pipeline.recipe.methods.answers import tokenised
+from pipeline.training.methods.answers import tokenised
 from pipeline.training.result import NEVER_RETRY
 from pipeline.training.setup import load_tokenizer
 from tests.fork_server import ForkServer, adapter_of, result_of, survive

@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from pipeline.training.metrics_log import MetricsLog, read_rows
+from pipeline.training.journal import MetricsLog, read_rows
 
 
 def test_step_that_is_computed_again_keeps_its_first_line(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.recipe import Checkpoints, Sentinel, Validation
+from pipeline.recipe import Checkpoints, Validation
 from pipeline.recipe.methods import DPO, GRPO, DynamicSampling
 from pipeline.training.journal import read_journal
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
@@ -74,7 +74,7 @@ def test_solved_training_ends_early_with_the_same_bits(tmp_path: Path, fork_serv
 
     def plan(name: str) -> Path:
         store, made = make_plan(
-            tmp_path / name, answer="8", grpo=quick, validation=often, sentinel=Sentinel(window=3),
+            tmp_path / name, answer="8", grpo=quick, validation=often,
             checkpoints=Checkpoints(every_steps=3),
         )  # fmt: skip
         return folder(store, made) / "plan.json"

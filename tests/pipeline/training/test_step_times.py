@@ -13,7 +13,7 @@ from pipeline.recipe import Accelerator, Compute, Lora, Rewards, Training, Train
 from pipeline.recipe.methods import DPO, GRPO, MethodName
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Goodput, Health, TrainingResult
-from pipeline.training.step_times import measured_step_s
+from pipeline.training.throughput import measured_step_s
 from tests.contexts import context_of
 from tests.pipeline.selection.test_choose import decide
 

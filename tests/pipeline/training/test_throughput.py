@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipeline.training.throughput import Shape, Tokens, forward_flops, peak_tflops, step_rates, training_flops, typical
+from pipeline.training.throughput import Shape, Tokens, peak_tflops, step_rates, typical
 
 PALM = Shape(parameters=540_350_000_000, trainable=540_350_000_000, layers=118, attention_width=48 * 256)
 """Table 1 of arXiv 2204.02311."""
@@ -19,8 +19,8 @@ def test_palm_reproduces_its_published_mfu() -> None:
 def test_frozen_weights_need_no_gradient_of_their_own() -> None:
     full = Shape(parameters=1000, trainable=1000, layers=2, attention_width=8)
     lora = full._replace(trainable=10)
-    assert training_flops(full, 16) == 6 * 1000 + 12 * 2 * 8 * 16 == 3 * forward_flops(full, 16)
-    assert training_flops(lora, 16) == 4 * 1000 + 2 * 10 + 12 * 2 * 8 * 16
+    assert full.flops(16, True) == 6 * 1000 + 12 * 2 * 8 * 16 == 3 * full.flops(16, False)
+    assert lora.flops(16, True) == 4 * 1000 + 2 * 10 + 12 * 2 * 8 * 16
 
 
 def test_log_probabilities_count_as_work_and_as_time() -> None:

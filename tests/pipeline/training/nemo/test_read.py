@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipeline.training.nemo.read import SavedCheckpoint, best, find_flaw, set_aside, whole
+from pipeline.training.nemo.output import SavedCheckpoint, best, find_flaw, set_aside, whole
 
 
 def checkpoint(root: Path, step: int, lora: bool = True, **info: float) -> Path:

@@ -15,8 +15,15 @@ from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Training, 
 from pipeline.recipe.methods import DPO, GRPO
 from pipeline.recipe.rewards import Verifier, Weights
 from pipeline.recipe.training import TrainingSettings
-from pipeline.training.nemo.limits import WITHOUT_EFFECT, refuse
-from pipeline.training.nemo.render import EXAMPLES, command, configuration, conversion, unknown_keys
+from pipeline.training.nemo.render import (
+    EXAMPLES,
+    WITHOUT_EFFECT,
+    command,
+    configuration,
+    conversion,
+    refuse,
+    unknown_keys,
+)
 from pipeline.training.plan import TrainingPlan
 
 from .plans import CORRECT, DPO_SETTINGS, SECTIONS, make_plan
@@ -57,7 +64,7 @@ OTHER: dict[str, dict[str, Any]] = {
     "training": {
         "engine": "trl", "nemo_rl_release": "0.6.0", "tools": {},
         "seed": 7, "threads": 2, "timeout_s": 1.0, "grace_s": 5.0,
-        "sentinel": {"window": 3}, "lora": None,
+        "sentinel": {"kl_stop": 3.0}, "lora": None,
     },
 }  # fmt: skip
 """Another value for every setting."""

@@ -18,10 +18,9 @@ import yaml
 
 from pipeline.core.storage import digest_dir, digest_file
 from pipeline.training.checkpoints.claims import claim
-from pipeline.training.nemo.follow import Process
 from pipeline.training.nemo.output import LABELS, UNSEEN
 from pipeline.training.nemo.render import configuration, workspace
-from pipeline.training.nemo.run import run
+from pipeline.training.nemo.run import Process, run
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 from tests.processes import is_alive

@@ -13,8 +13,8 @@ from pipeline.selection.evidence import Evidence
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.training.schedule import SCHEMAS
 
-ROOT = Path(__file__).parents[4]
-MAY_NAME_THEM = {"pipeline/recipe/methods", "pipeline/training/nemo"}
+ROOT = Path(__file__).parents[3]
+MAY_NAME_THEM = {"pipeline/recipe/methods", "pipeline/training/methods", "pipeline/training/nemo"}
 """The methods themselves, and the engine that has its own rendering of each that it knows."""
 
 

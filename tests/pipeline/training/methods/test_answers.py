@@ -14,8 +14,8 @@ from transformers import AutoTokenizer
 from pipeline.core.chat_template import for_template, rendered
 from pipeline.core.conversation import to_prompt
 from pipeline.demo import MODEL_DIR
-from pipeline.recipe.methods.answers import end_token, tokenised
 from pipeline.selection.chats import CHAT, to_rows
+from pipeline.training.methods.answers import end_token, tokenised
 
 CALLS = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}\
 {{ call.function.name }}({{ call.function.arguments if call.function.arguments is string \

@@ -1,32 +1,90 @@
-"""What NeMo RL needs to hear of a plan that trains by GRPO.
+"""A method as NeMo RL runs it: the part of configuration, data and limits that differs between methods.
 
-Departures of what is rendered, by NeMo RL's own definition: dynamic sampling ends the training when groups are still
-missing after the last round; leave-one-out scales by the deviation of the other rewards too; its KL and advantages are
-clamped as its example says. Rows go into ResponseDataset's `input` and `output`, which is one message of the user and
-the reference: a system prompt or an earlier turn has no place there, and such rows are refused.
+Departures, by NeMo RL's own definitions. GRPO: dynamic sampling ends the training when groups are still missing after
+the last round; leave-one-out scales by the deviation of the other rewards too; KL and advantages are clamped as its
+example says. DPO: the sft term is averaged within each completion first.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
-from pipeline.recipe.methods import GRPO
-from pipeline.training.nemo.rendering import Rendering, Row, TokenCount, Tree, distinct
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.training.plan import TrainingPlan
 
+Tree = dict[str, Any]
+Row = dict[str, Any]
+TokenCount = Callable[[Sequence[Row], bool], int]
+"""Tokens of messages; True: with the words that open an answer."""
 LOSSES = {"dapo": True, "grpo": False}
 """Our `loss_type` to NeMo RL's `token_level_loss`."""
+
+
+class Rendering:
+    """Of one plan. Everything in it is a pure function of the plan."""
+
+    example: ClassVar[str]
+    """The file in NeMo RL's `examples/configs` whose keys are inherited."""
+    script: ClassVar[str]
+    """The file in `examples` that trains."""
+    dataset: ClassVar[str]
+    """NeMo RL's class for the rows."""
+    data_default: ClassVar[Row] = {}
+    """Keys in `data.default`."""
+    data_source: ClassVar[Row] = {}
+    """Keys in `data.train` and `data.validation`."""
+
+    def __init__(self, plan: TrainingPlan) -> None:
+        self.plan = plan
+
+    def limits(self) -> Iterator[str]:
+        """Each setting that NeMo RL cannot express, and what to change."""
+        raise NotImplementedError
+
+    def sections(self) -> Tree:
+        """The sections of the configuration that are the method's own."""
+        raise NotImplementedError
+
+    def policy(self) -> Tree:
+        """Its keys in the section `policy`."""
+        return {}
+
+    def refuse(self, rows: Sequence[Row]) -> None:
+        """Raise ValueError for rows that the dataset's class cannot hold."""
+
+    def line(self, row: Row) -> Row:
+        """A row of the plan, or of its held-out prompts, as a line of the file."""
+        raise NotImplementedError
+
+    def held_out_lines(self, rows: Sequence[Row]) -> list[Row]:
+        """No release up to 0.7.0 has a key for several answers to a prompt: it stands in the file as often as it is
+        answered, and accuracy is the mean over the answers either way."""
+        return [line for line in map(self.line, rows) for _ in range(self.plan.training.validation.samples)]
+
+    def longest(self, rows: Sequence[Row], tokens: TokenCount) -> int:
+        """Tokens of the longest sequence, prompt and completion."""
+        raise NotImplementedError
 
 
 class GRPORendering(Rendering):
     example = "grpo_math_1B.yaml"
     script = "run_grpo.py"
     dataset = "ResponseDataset"
+    """Its `input` and `output` are one message of the user and the reference."""
+    data_default: ClassVar[Row] = {
+        "input_key": "input",
+        "output_key": "output",
+        "processor": "math_hf_data_processor",
+        "env_name": "math",
+    }
+    data_source: ClassVar[Row] = {"split_validation_size": 0}
 
     def __init__(self, plan: TrainingPlan, grpo: GRPO) -> None:
-        self.plan, self.grpo = plan, grpo
+        super().__init__(plan)
+        self.grpo = grpo
 
     def limits(self) -> Iterator[str]:
         grpo = self.grpo
@@ -124,17 +182,6 @@ class GRPORendering(Rendering):
             }
         }
 
-    def data_default(self) -> Row:
-        return {
-            "input_key": "input",
-            "output_key": "output",
-            "processor": "math_hf_data_processor",
-            "env_name": "math",
-        }
-
-    def data_source(self) -> Row:
-        return {"split_validation_size": 0}
-
     def refuse(self, rows: Sequence[Row]) -> None:
         shapes = Counter("+".join(message["role"] for message in row["prompt"]) for row in rows)
         if others := {shape: n for shape, n in shapes.items() if shape != "user"}:
@@ -152,11 +199,79 @@ class GRPORendering(Rendering):
     def line(self, row: Row) -> Row:
         return {"input": row["prompt"][0]["content"], "output": row["reference"]}
 
-    def held_out_lines(self, rows: Sequence[Row]) -> list[Row]:
-        """No release up to 0.7.0 has a key for several answers to a prompt (its main branch has one): a prompt stands
-        in the file as often as it is answered, and accuracy is the mean over the answers either way."""
-        return [line for line in map(self.line, rows) for _ in range(self.plan.training.validation.samples)]
-
     def longest(self, rows: Sequence[Row], tokens: TokenCount) -> int:
         prompts: list[Any] = distinct(row["prompt"] for row in rows)
         return max(tokens(prompt, True) for prompt in prompts) + self.grpo.max_completion_tokens
+
+
+class DPORendering(Rendering):
+    example = "dpo.yaml"
+    script = "run_dpo.py"
+    dataset = "PreferenceDataset"
+
+    def __init__(self, plan: TrainingPlan, dpo: DPO) -> None:
+        super().__init__(plan)
+        self.dpo = dpo
+
+    def limits(self) -> Iterator[str]:
+        dpo = self.dpo
+        if unknown := set(dpo.loss_type) - {"sigmoid", "sft"}:
+            yield f"training.dpo.loss_type {', '.join(sorted(unknown))}: set sigmoid, with or without sft."
+        elif "sigmoid" not in dpo.loss_type:
+            yield "training.dpo.loss_type without sigmoid: that is supervised fine-tuning. Add sigmoid."
+        if self.plan.held_out is not None:
+            yield (
+                "training.validation.every_steps: it judges DPO by the loss on held-out pairs, and the plan holds "
+                "prompts to answer. Set 0."
+            )
+        if dpo.batch_size % self.plan.world_size:
+            yield (
+                f"training.dpo.batch_size {dpo.batch_size} does not split over {self.plan.world_size} devices: use a "
+                "multiple."
+            )
+
+    def sections(self) -> Tree:
+        weights = dict(zip(self.dpo.loss_type, self.dpo.loss_weights, strict=True))
+        return {
+            "dpo": {
+                "max_num_steps": self.dpo.steps,
+                "max_num_epochs": 1,
+                "val_period": 0,
+                "val_at_start": False,
+                "val_at_end": False,
+                "seed": self.plan.training.seed,
+                "reference_policy_kl_penalty": self.dpo.beta,
+                "preference_average_log_probs": False,
+                "sft_average_log_probs": True,  # summed, a long completion would drown the preference
+                "preference_loss_weight": weights["sigmoid"],
+                "sft_loss_weight": weights.get("sft", 0.0),
+            }
+        }
+
+    def line(self, row: Row) -> Row:
+        ranked = [{"rank": rank, "completion": row[side]} for rank, side in enumerate(("chosen", "rejected"))]
+        return {"context": row["prompt"], "completions": ranked}
+
+    def longest(self, rows: Sequence[Row], tokens: TokenCount) -> int:
+        sides = distinct(row["prompt"] + row[side] for row in rows for side in ("chosen", "rejected"))
+        longest = max(tokens(side, False) for side in sides)
+        if self.dpo.max_tokens is not None and longest > self.dpo.max_tokens:
+            raise ValueError(
+                f"A pair has {longest} tokens, more than training.dpo.max_tokens {self.dpo.max_tokens}: NeMo RL would "
+                "leave it out instead of cutting it. Raise max_tokens, or set training.engine trl."
+            )
+        return longest
+
+
+def rendering(plan: TrainingPlan) -> Rendering:
+    """Of the plan's method. Raises ValueError for a method that is not rendered for NeMo RL."""
+    method = plan.trained_by()
+    if isinstance(method, GRPO):
+        return GRPORendering(plan, method)
+    if isinstance(method, DPO):
+        return DPORendering(plan, method)
+    raise ValueError(f"training.engine nemo_rl: {method.title} is not rendered for NeMo RL. Set training.engine trl.")
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    return [json.loads(text) for text in dict.fromkeys(map(json.dumps, values))]

@@ -10,9 +10,8 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.kto_trainer import KTOTrainer
 from trl.trainer.sft_trainer import SFTTrainer
 
-from pipeline.recipe.methods.group_trainer import GroupTrainer
-from pipeline.recipe.methods.thumb_trainer import ThumbTrainer
-from pipeline.training.sentinel import SAMPLING_GAP
+from pipeline.training.methods.group_trainer import GroupTrainer
+from pipeline.training.methods.thumb_trainer import ThumbTrainer
 
 PARAMETERS = {
     "_generate_single_turn": ["self", "prompt_ids", "images", "multimodal_fields", "num_generations"],
@@ -56,7 +55,7 @@ def test_trl_generates_what_dynamic_sampling_hands_on() -> None:
 def test_trl_returns_and_logs_what_is_read() -> None:
     keys = {node.value for node in ast.walk(body("_generate_and_score_completions")) if isinstance(node, ast.Constant)}
     used: list[Any] = ["prompt_mask", "completion_mask", "advantages", "old_per_token_logps", "ref_per_token_logps"]
-    assert {*used, SAMPLING_GAP} <= keys
+    assert {*used, "sampling/sampling_logp_difference/mean"} <= keys
 
 
 @pytest.mark.slow

@@ -1,9 +1,6 @@
 """Prompts and answers as token ids: a prompt as generation is asked it, an answer as generation draws it.
 
-An answer is its own text and the one token that the chat template ends a turn with, nothing after it (many templates
-write a line break there). Tokenised here and not by TRL, because Arrow merges the structs of different tools' calls:
-rows of a table hold calls as JSON in text, and no table comes between decoding them and the template. An answer's calls
-are in the tokens that the template has for them.
+Tokenised here and not by TRL: Arrow merges the structs of different tools' calls, so rows hold calls as JSON in text.
 """
 
 from __future__ import annotations
@@ -11,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+
+from datasets import Dataset
 
 from pipeline.core.chat_template import rendered, rendered_answer
 from pipeline.core.conversation import split
@@ -26,19 +25,18 @@ class TokenisedAnswers(NamedTuple):
 
     def refuse_long_prompts(self, limit: int | None) -> None:
         """Raise ValueError where a prompt leaves its answer no token within `limit`."""
-        self._refuse([len(ids) for ids in self.prompts], limit, "prompts fill", least=1)
+        self._refuse([len(ids) + 1 for ids in self.prompts], limit, "prompts fill")
 
     def refuse_long_rows(self, limit: int | None) -> None:
         """Raise ValueError where a prompt and its whole answer take more than `limit` tokens."""
         sizes = [len(prompt) + len(answer) for prompt, answer in zip(self.prompts, self.answers, strict=True)]
-        self._refuse(sizes, limit, "prompts with their answers take more than", least=0)
+        self._refuse(sizes, limit, "prompts with their answers take more than")
 
-    def _refuse(self, sizes: Sequence[int], limit: int | None, what: str, least: int) -> None:
-        long = sum(size + least > limit for size in sizes) if limit is not None else 0
-        if long:
+    def _refuse(self, sizes: Sequence[int], limit: int | None, what: str) -> None:
+        if limit is not None and (long := sum(size > limit for size in sizes)):
             raise ValueError(
                 f"{long} of {len(sizes)} {what} the {limit} tokens of max_tokens, or of the model's context; the "
-                f"longest has {max(sizes)}. Raise the method's max_tokens, or leave long prompts out."
+                f"longest needs {max(sizes)}. Raise the method's max_tokens, or leave long prompts out."
             )
 
     def labelled(self) -> list[dict[str, Ids]]:
@@ -48,37 +46,38 @@ class TokenisedAnswers(NamedTuple):
             for prompt, answer in zip(self.prompts, self.answers, strict=True)
         ]
 
+    def swapped(self, labels: Sequence[bool], at_once: int) -> Dataset:
+        """Rows as KTOTrainer's collator takes them.
+
+        Of `at_once` rows, which a device takes together, each also has the answer of the one before it (the first: of
+        the last), by which the paper's reference point is estimated.
+        """
+        batches = [self.answers[first : first + at_once] for first in range(0, len(labels), at_once)]
+        swapped = [answer for batch in batches for answer in (batch[-1], *batch[:-1])]
+        columns = {"prompt_ids": self.prompts, "completion_ids": self.answers, "KL_completion_ids": swapped}
+        return Dataset.from_dict({**columns, "label": list(labels)})
+
 
 def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> TokenisedAnswers:
     """Of rows with a `prompt` of messages and a `completion` of text, in their order.
 
-    `stops`: tokens that generation ends at. Raises ValueError for an answer without text, and where the chat template
-    ends an answer with none of `stops`.
+    `stops`: tokens that generation ends at; an answer ends with the one that the chat template ends a turn with. Raises
+    ValueError for an answer without text, and where the chat template ends an answer with none of `stops`.
     """
     end = end_token(tokenizer, stops)
-    prompts: dict[str, Ids] = {}
-    answers: dict[tuple[str, str], Ids] = {}
-    keys = [json.dumps(row["prompt"], ensure_ascii=False) for row in rows]
+    known: dict[tuple[str, str], tuple[Ids, Ids]] = {}
+    keys = [(json.dumps(row["prompt"], ensure_ascii=False), row["completion"]) for row in rows]
     for key, row in zip(keys, rows, strict=True):
-        if not row["completion"].strip():
+        text = row["completion"]
+        if not text.strip():
             raise ValueError("A row's answer is empty. Make the preference dataset anew: it leaves such rows out.")
-        if key not in prompts:
-            prompts[key] = _ids(tokenizer, rendered(tokenizer, row["prompt"]))
-        answer = _answer_key(key, row)
-        if answer not in answers:
-            calls = bool(answer[0])
-            text = rendered_answer(tokenizer, row["prompt"], row["completion"]) if calls else row["completion"]
+        if key not in known:
+            if split(text)[1]:  # calls are in the tokens that the template has for them
+                text = rendered_answer(tokenizer, row["prompt"], text)
             ids = _ids(tokenizer, text)
             stop = next((place for place, id in enumerate(ids) if id in stops), len(ids))
-            answers[answer] = [*ids[:stop], end]
-    return TokenisedAnswers(
-        [prompts[key] for key in keys], [answers[_answer_key(key, row)] for key, row in zip(keys, rows, strict=True)]
-    )
-
-
-def _answer_key(prompt: str, row: Mapping[str, Any]) -> tuple[str, str]:
-    """What decides an answer's tokens: its text, and the prompt where the template renders its calls."""
-    return (prompt if split(row["completion"])[1] else ""), row["completion"]
+            known[key] = _ids(tokenizer, rendered(tokenizer, row["prompt"])), [*ids[:stop], end]
+    return TokenisedAnswers([known[key][0] for key in keys], [known[key][1] for key in keys])
 
 
 def end_token(tokenizer: Any, stops: Sequence[int]) -> int:
@@ -86,8 +85,7 @@ def end_token(tokenizer: Any, stops: Sequence[int]) -> int:
     question = [{"role": "user", "content": "1"}]
     before = rendered(tokenizer, question)
     whole = rendered(tokenizer, [*question, {"role": "assistant", "content": "1"}], add_generation_prompt=False)
-    tail = whole[len(before) :] if whole.startswith(before) else whole
-    ends = [id for id in _ids(tokenizer, tail) if id in stops]
+    ends = [id for id in _ids(tokenizer, whole.removeprefix(before)) if id in stops]
     if not ends:
         raise ValueError(
             "The chat template ends an answer with no token that generation stops at: a model trained so would not "

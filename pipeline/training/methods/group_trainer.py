@@ -1,11 +1,6 @@
-"""TRL's GRPOTrainer with the three things that the recipe asks for and it has no argument for.
+"""TRL's GRPOTrainer with dynamic sampling, the leave-one-out baseline and the split of a step's time.
 
-Dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): groups that are all right or all wrong are replaced by groups of
-other prompts before the step, within a budget of rounds. Departure: DAPO fills a batch from a stream of prompts; here
-the plan's rows come first and replacements are drawn from all of its prompts by (seed, step, round, rank), so a resumed
-training draws the same. The leave-one-out baseline (RLOO, arXiv 2402.14740): a reward is compared with the mean of the
-other n - 1, which is the centred reward times n / (n - 1). Departure from NeMo RL: the standard deviation stays the
-whole group's. And the split of a step's time.
+Dynamic sampling: DAPO (arXiv 2503.14476, section 3.2); replacements come from the plan's prompts, not from a stream.
 """
 
 from __future__ import annotations
@@ -17,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from pipeline.recipe.methods.method import TrainerSetup
+from pipeline.recipe.methods import GRPO
 
 if TYPE_CHECKING:
-    from pipeline.recipe.methods.grpo import GRPO
+    from pipeline.training.setup import PlanSetup
 
 Row = dict[str, Any]
 Drawn = tuple[Any, ...]
@@ -31,13 +26,9 @@ class Group(NamedTuple):
     """One prompt's completions, as rows of the plan and as what was drawn for each."""
 
     rows: list[Row]
-    prompt_ids: list[Any]
-    completion_ids: list[Any]
-    completions: list[Any]
-    logprobs: list[Any] | None
-    """Of the engine; None where the model itself generates."""
-    tool_mask: list[Any] | None
-    """Of each completion's tokens 1 for the policy's own, 0 for a tool's; None where no tool is replayed."""
+    drawn: tuple[list[Any] | None, ...]
+    """Ids of prompts and of completions, for each token 1 for the policy's own and 0 for a tool's (None: no tool is
+    replayed), completions, and the engine's log-probabilities (None: the model itself generates)."""
     more: dict[str, list[Any]]
     """Further columns for the reward, as a rollout returns them."""
     mixed: bool
@@ -45,10 +36,9 @@ class Group(NamedTuple):
 
 
 class GroupTrainer(GRPOTrainer):
-    """Overrides five methods that TRL keeps to itself; tests/pipeline/recipe/methods/test_trl.py holds their
-    signatures."""
+    """Overrides five methods that TRL keeps to itself; tests/pipeline/training/methods/test_trl.py holds signatures."""
 
-    def __init__(self, *args: Any, settings: GRPO, setup: TrainerSetup, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, settings: GRPO, setup: PlanSetup, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._settings, self._setup = settings, setup
         self._size = settings.num_generations
@@ -64,19 +54,19 @@ class GroupTrainer(GRPOTrainer):
             )
 
     def _generate_single_turn(self, *args: Any, **kwargs: Any) -> Any:
-        with self._setup.span("generate"):
+        with self._setup.clock.span("generate"):
             output = super()._generate_single_turn(*args, **kwargs)
         self._counted["generated"] += sum(map(len, output[0]))
         return output
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        with self._setup.span("reward"):
+        with self._setup.clock.span("reward"):
             return super()._calculate_rewards(*args, **kwargs)
 
     def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():  # the update's own forward pass
             return super()._get_per_token_logps_and_entropies(*args, **kwargs)
-        with self._setup.span("logprobs"):
+        with self._setup.clock.span("logprobs"):
             return super()._get_per_token_logps_and_entropies(*args, **kwargs)
 
     def _generate(self, prompts: list[Any]) -> Drawn:
@@ -112,48 +102,37 @@ class GroupTrainer(GRPOTrainer):
         Every rank draws as often and as much as the one that lacks most, for generation may take all of them.
         """
         wanted = len(inputs) // self._size
-        groups = self._draw(inputs)
-        kept, flat, drawn, took = [g for g in groups if g.mixed], [g for g in groups if not g.mixed], wanted, 1
-        while took < rounds and (lack := self.most(wanted - len(kept))) > 0:
-            groups = self._draw(self._replacements(lack, took))
-            kept += [g for g in groups if g.mixed]
-            flat += [g for g in groups if not g.mixed]
-            drawn, took = drawn + lack, took + 1
+        groups, took = self._draw(inputs), 1
+        while took < rounds and (lack := self.most(wanted - sum(group.mixed for group in groups))) > 0:
+            groups += self._draw(self._replacements(lack, took))
+            took += 1
+        kept, flat = [g for g in groups if g.mixed], [g for g in groups if not g.mixed]
         metrics = self._metrics["train"]
         metrics["dynamic/rounds"].append(float(took))
-        metrics["dynamic/mixed_share"].append(len(kept) / drawn)
+        metrics["dynamic/mixed_share"].append(len(kept) / len(groups))
         chosen = [*kept, *flat][:wanted]
-        prompt_ids = [each for group in chosen for each in group.prompt_ids]
-        completion_ids = [each for group in chosen for each in group.completion_ids]
-        completions = [each for group in chosen for each in group.completions]
-        logprobs = None if chosen[0].logprobs is None else [each for group in chosen for each in group.logprobs or ()]
-        masks = None if chosen[0].tool_mask is None else [each for group in chosen for each in group.tool_mask or ()]
+        columns = [
+            None if parts[0] is None else [each for part in parts for each in part]
+            for parts in zip(*(group.drawn for group in chosen), strict=True)
+        ]
         more = {name: [each for group in chosen for each in group.more[name]] for name in chosen[0].more}
-        self._ready = (prompt_ids, completion_ids, masks, completions, logprobs, more, None, [])
+        self._ready = (*columns, more, None, [])
         return [dict(row) for group in chosen for row in group.rows]  # TRL writes `more` into each
 
     def _draw(self, rows: list[Row]) -> list[Group]:
         """Generate for rows that come in groups, and say which groups are mixed."""
         drawn: Any = super()._generate([row["prompt"] for row in rows])
         prompt_ids, completion_ids, masks, completions, logprobs, more, *_ = drawn
-        with self._setup.span("reward"):
+        with self._setup.clock.span("reward"):
             texts = more.get("text") or [messages[-1]["content"] for messages in completions]
             rewards = self._setup.reward.rewards(texts, rows, completion_ids, more.get("turns", ()))
-        size = self._size
-        parts = [slice(at, at + size) for at in range(0, len(rows), size)]
-        return [
-            Group(
-                rows[part],
-                prompt_ids[part],
-                completion_ids[part],
-                completions[part],
-                logprobs and logprobs[part],
-                masks and masks[part],
-                {name: values[part] for name, values in more.items()},
-                len({reward for reward in rewards[part] if reward is not None}) > 1,
-            )
-            for part in parts
-        ]
+        columns, groups = (prompt_ids, completion_ids, masks, completions, logprobs), list[Group]()
+        for at in range(0, len(rows), self._size):
+            part = slice(at, at + self._size)
+            mixed = len({reward for reward in rewards[part] if reward is not None}) > 1
+            parts = tuple(column and column[part] for column in columns)
+            groups.append(Group(rows[part], parts, {name: values[part] for name, values in more.items()}, mixed))
+        return groups
 
     def _replacements(self, groups: int, took: int) -> list[Row]:
         dice = random.Random(f"{self.args.seed}/{self.state.global_step}/{took}/{self.accelerator.process_index}")
@@ -168,7 +147,11 @@ class GroupTrainer(GRPOTrainer):
 
 
 def leave_one_out(rewards: Sequence[float | None], size: int) -> list[float]:
-    """n / (n - 1) for every completion, n being the scorable ones of its group of `size`; 1 where there is no other."""
+    """n / (n - 1) for every completion, n being the scorable ones of its group of `size`; 1 where there is no other.
+
+    A reward is so compared with the mean of the other n - 1 (RLOO, arXiv 2402.14740). Departure from NeMo RL: the
+    standard deviation stays the whole group's.
+    """
     factors: list[float] = []
     for at in range(0, len(rewards), size):
         scorable = sum(reward is not None for reward in rewards[at : at + size])

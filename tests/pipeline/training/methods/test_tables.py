@@ -1,4 +1,4 @@
-"""KTO's and SFT's own settings: balance of the two kinds of thumbs, what is refused, what a step takes."""
+"""Methods of tables: balance of the two kinds of thumbs, what is refused, what a step takes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.recipe.methods import KTO, SFT
-from pipeline.recipe.methods.answers import TokenisedAnswers
-from pipeline.recipe.methods.thumb_trainer import thumb_dataset
+from pipeline.recipe.methods import KTO, SFT, Method
+from pipeline.training.methods import trainer_of
+from pipeline.training.methods.answers import TokenisedAnswers
 
 
 class Setup(SimpleNamespace):
-    """As much of a TrainerSetup as arguments ask for, on one device."""
+    """As much of a PlanSetup as arguments ask for, on one device."""
 
     def shared_arguments(self) -> dict[str, Any]:
         return {"output_dir": "trl", "use_cpu": True, "bf16": False}
@@ -28,6 +28,11 @@ class Setup(SimpleNamespace):
 
     def context(self) -> int:
         return 256
+
+
+def arguments(method: Method) -> Any:
+    setup: Any = Setup(plan=SimpleNamespace(trained_by=lambda: method))
+    return trainer_of(setup).arguments()
 
 
 @pytest.mark.parametrize(("up", "down"), [(50, 50), (90, 10), (10, 90), (150, 750)])
@@ -53,35 +58,27 @@ def test_one_kind_of_thumbs_is_refused(labels: list[bool]) -> None:
 def test_a_device_with_one_row_at_once_is_refused() -> None:
     with pytest.raises(ValidationError, match="batch_size"):
         KTO(batch_size=1)
-    alone: Any = Setup()
     with pytest.raises(ValueError, match="two rows and more at once on a device"):
-        KTO(trainer_args={"per_device_train_batch_size": 1}).arguments(alone)
+        arguments(KTO(trainer_args={"per_device_train_batch_size": 1}))
 
 
 def test_arguments_are_those_of_the_recipe() -> None:
-    setup: Any = Setup()
-    found: Any = KTO(beta=0.3, loss_type="apo_zero_unpaired", max_class_weight=10).arguments(setup)
+    found = arguments(KTO(beta=0.3, loss_type="apo_zero_unpaired", max_class_weight=10))
     assert (found.beta, found.loss_type, found.max_length) == (0.3, "apo_zero_unpaired", 256)
     assert (found.desirable_weight * 3, found.train_sampling_strategy) == (found.undesirable_weight, "sequential")
-    other: Any = SFT(loss_type="dft").arguments(setup)
+    other = arguments(SFT(loss_type="dft"))
     assert (other.loss_type, other.max_length, other.train_sampling_strategy) == ("dft", None, "sequential")
 
 
-@pytest.mark.parametrize("name", ["beta", "desirable_weight", "train_sampling_strategy", "sync_ref_model", "seed"])
-def test_kto_refuses_what_is_decided_elsewhere(name: str) -> None:
+@pytest.mark.parametrize(("method", "name"), [(KTO, "beta"), (KTO, "sync_ref_model"), (SFT, "packing"), (SFT, "seed")])
+def test_what_is_decided_elsewhere_is_refused(method: type[Method], name: str) -> None:
     with pytest.raises(ValidationError, match=f"trainer_args: {name} would override"):
-        KTO(trainer_args={name: 1})
-
-
-@pytest.mark.parametrize("name", ["packing", "shuffle_dataset", "completion_only_loss", "max_length", "eos_token"])
-def test_sft_refuses_what_is_decided_elsewhere(name: str) -> None:
-    with pytest.raises(ValidationError, match=f"trainer_args: {name} would override"):
-        SFT(trainer_args={name: 1})
+        method.model_validate({"trainer_args": {name: 1}})
 
 
 def test_each_row_has_the_answer_of_its_neighbour_on_the_device() -> None:
     answers = TokenisedAnswers([[0]] * 5, [[n] for n in range(1, 6)])
-    rows = thumb_dataset(answers, [True] * 5, at_once=2)
+    rows = answers.swapped([True] * 5, at_once=2)
     assert rows["KL_completion_ids"][:] == [[2], [1], [4], [3], [5]]
 
 
