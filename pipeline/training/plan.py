@@ -17,7 +17,7 @@ from pipeline.selection.cost import MethodCost
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
-from pipeline.training.checkpoints.mirror_places import place_of, remember
+from pipeline.training.checkpoints.mirror import place_of, remember
 from pipeline.training.schedule import Metadata, Recorded, checkable, held_out_rows, schedule
 from pipeline.training.scoring import FreshScorers, scorers_of
 

@@ -15,8 +15,7 @@ from pipeline.core import layout
 from pipeline.core.removal import Place
 from pipeline.core.storage import Store
 from pipeline.rollout.blocks import blocks
-from pipeline.training.checkpoints.mirror_places import MirrorPlace, place_of, places_of
-from pipeline.training.checkpoints.mirror_removal import MirrorFolder, mirror_folder
+from pipeline.training.checkpoints.mirror import MirrorFolder, MirrorPlace, mirror_folder, place_of, places_of
 from pipeline.training.journal import read_journal
 from pipeline.training.plan import TrainingPlan
 

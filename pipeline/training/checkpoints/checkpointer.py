@@ -1,8 +1,7 @@
 """The checkpoints of one training: a kill at any instant leaves a complete one, and a start finds it.
 
-Owns the order in which things become visible. A commit writes the manifest into what the trainer saved, syncs every
-file and directory, and publishes the folder by one rename; a removal renames first, so a published folder is never
-half removed. Constructed by the one process that writes (`only_writer`); other ranks are told what it found.
+A commit writes the manifest into what the trainer saved, syncs every file and directory, and publishes the folder by
+one rename; a removal renames first. Constructed by the one process that writes (`only_writer`).
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 
 from pipeline.core.storage import publish_dir, write_atomically
 from pipeline.recipe import Checkpoints
+from pipeline.training.checkpoints.claims import room
 from pipeline.training.checkpoints.manifest import (
     MANIFEST,
     CheckpointManifest,
@@ -33,7 +33,6 @@ from pipeline.training.checkpoints.manifest import (
 )
 from pipeline.training.checkpoints.mirror import Mirror
 from pipeline.training.checkpoints.uploads import Uploads
-from pipeline.training.checkpoints.writer import room
 
 
 class Checkpointer:

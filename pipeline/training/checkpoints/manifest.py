@@ -1,12 +1,7 @@
-"""A checkpoint's manifest: what a complete checkpoint consists of, and whose it is.
+"""A checkpoint's manifest, its folder's name, and which checkpoints are kept. The disk and the mirror both ask here.
 
-Owns the rule by which a folder counts as complete and compatible. safetensors loads a flipped bit without a word and
-the Trainer resumes from half a checkpoint without one, so sizes and hashes decide, and nothing else does. The manifest
-is written last and carries a hash of itself, so that a flipped digit of a score is noticed too.
-
-The folders that checkpoints lie in: `step-NNNNNN` once published, a hidden name before and after.
-
-Which checkpoints are kept, and which one is the best. Pure: the disk and the mirror both ask here.
+safetensors loads a flipped bit without a word, and the Trainer resumes from half a checkpoint: sizes and hashes decide.
+The manifest is written last and carries a hash of itself.
 """
 
 from __future__ import annotations

@@ -1,20 +1,24 @@
-"""The mirror: the same checkpoints in an object store, for nodes whose disk dies with them.
+"""The mirror: the same checkpoints in an object store or a folder, for nodes whose disk dies with them.
 
-Owns the layout `<mirror>/<first 12 of the plan digest>/step-NNNNNN/` and the fence between attempts. Files go up first
-and the manifest last: a checkpoint whose manifest is not there is never trusted. Raises whatever the driver raises.
+A training has `<mirror>/<first 12 of the plan digest>/step-NNNNNN/`. Files go up first and the manifest last.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
-from pipeline.core.storage import Record, write_atomically
+from pipeline.core import layout
+from pipeline.core.buckets import is_bucket
+from pipeline.core.locations import Uri
+from pipeline.core.redaction import redacted
+from pipeline.core.storage import Record, Store, write_atomically
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints.manifest import (
     MANIFEST,
@@ -26,31 +30,62 @@ from pipeline.training.checkpoints.manifest import (
     step_of,
     unseal,
 )
-from pipeline.training.checkpoints.mirror_removal import CLAIM, mark_of, mirror_folder
+
+CLAIM = "writer.json"
+_MARK = "erased-"
+_WORDS = b"An erasure removed data that this training learned from: nothing of it may lie here.\n"
 
 
-class MirrorClaim(Record):
-    attempt: int
-    id: str
-    """Tells two attempts apart that claimed the same number at once: the one that is read back has won."""
+class MirrorPlace(Record):
+    """A training's folder in a mirror: the mirror's URI or absolute path, and the folder's name in it."""
+
+    uri: Uri
+    folder: str
 
 
-class Mirror:
-    """Checkpoints of one training under `uri`. Makes no connection until it is asked.
+class MirrorPlaces(Record):
+    """Where checkpoints of an iteration were ever copied to: a plan names its present mirror alone."""
 
-    The fence: `writer.json` names the attempt that writes. Each claims a number above the one that it finds, and stops
-    writing once it finds another's that is as high as its own. It looks before the files and before the manifest; the
-    store has no lock, so an attempt that is overtaken after its last look still puts one object, and one that could
-    not reach the store at its start claims late. Neither makes a bad checkpoint count: a folder with files of two
-    attempts fits no manifest, every sha256 is checked when it is fetched, and the next upload replaces it.
+    places: tuple[MirrorPlace, ...] = ()
 
-    An erasure closes the mirror to a training with a mark beside the claim. It is looked for before each file and after
-    the last one, and `withdraw` takes out what the training has put.
 
-    Raises ValueError when no driver takes the URI.
+def place_of(uri: str, plan_digest: str) -> MirrorPlace:
+    path = uri.removeprefix("file://")
+    return MirrorPlace(uri=uri if "://" in path else str(Path(path).absolute()), folder=plan_digest[:12])
+
+
+def remember(store: Store, iteration: str, place: MirrorPlace) -> None:
+    """Put a place on record, once."""
+    recorded = places_of(store, iteration)
+    if place not in recorded:
+        store.write(layout.iteration(iteration, layout.MIRRORS), MirrorPlaces(places=(*recorded, place)))
+
+
+def places_of(store: Store, iteration: str) -> tuple[MirrorPlace, ...]:
+    """Raises ValueError for a record that cannot be read."""
+    record = store.read(layout.iteration(iteration, layout.MIRRORS), MirrorPlaces)
+    return record.places if record is not None else ()
+
+
+def mark_of(iteration: str) -> str:
+    """The name of the object that closes a mirror to an iteration's training."""
+    return f"{_MARK}{iteration}"
+
+
+def mirror_folder(uri: str, folder: str) -> MirrorFolder | None:
+    """`folder` below the mirror's `uri`; None for a store that is neither a folder nor S3. Makes no connection."""
+    known = is_bucket(uri) or "://" not in uri.removeprefix("file://")
+    return MirrorFolder(uri, folder) if known else None
+
+
+class MirrorFolder:
+    """One training's folder in a mirror, as an erasure clears and closes it. The writers' claim and the marks stay.
+
+    Methods raise OSError, with what to do, where the store does not answer or does not let them.
     """
 
-    def __init__(self, uri: str, origin: Origin, attempt: int) -> None:
+    def __init__(self, uri: str, folder: str) -> None:
+        """Raises ValueError when no driver takes the URI."""
         try:
             # A cached listing would hide what another attempt did meanwhile.
             fs, root = url_to_fs(uri, use_listings_cache=False, skip_instance_cache=True)
@@ -62,7 +97,83 @@ class Mirror:
             fs.auto_mkdir = True
         self.uri = uri
         self._fs: Any = fs
-        self._root = f"{root.rstrip('/')}/{origin.plan_digest[:12]}"
+        self._root = f"{root.rstrip('/')}/{folder}"
+        self.name = f"{uri.rstrip('/')}/{folder}" if is_bucket(uri) else self._root
+
+    def is_begun(self) -> bool:
+        """Whether an attempt ever claimed it."""
+        with self._asked():
+            return self._fs.exists(f"{self._root}/{CLAIM}")
+
+    def close(self, iteration: str) -> None:
+        """Leave the mark, unless it is there."""
+        with self._asked():
+            if not self._fs.exists(f"{self._root}/{mark_of(iteration)}"):
+                self._fs.pipe_file(f"{self._root}/{mark_of(iteration)}", _WORDS)
+
+    def steps(self) -> list[str]:
+        """The names of the checkpoints, whole or not, of which anything is there."""
+        with self._asked():
+            return [name for name in self._names() if name != CLAIM and not name.startswith(_MARK)]
+
+    def clear(self) -> list[str]:
+        """Delete all of them, and list what is there then: a line for each checkpoint that stays, with the reason."""
+        reasons: dict[str, str] = {}
+        for step in self.steps():
+            try:
+                with self._asked():
+                    self._fs.rm(f"{self._root}/{step}", recursive=True)
+            except OSError as error:
+                reasons[step] = error.strerror or str(error)
+        lines = [f"{self.name}/{step}: {reasons.get(step, 'the store did not delete it')}" for step in self.steps()]
+        if is_bucket(self.uri):
+            with self._asked():
+                answer = self._fs.call_s3("get_bucket_versioning", Bucket=self._root.partition("/")[0])
+            if answer.get("Status"):
+                what = "the bucket keeps versions, and those of deleted checkpoints stay. Expire noncurrent versions"
+                lines.append(f"{self.name}: {what} by a lifecycle rule")
+        return lines
+
+    def _names(self) -> list[str]:
+        try:
+            there = self._fs.ls(self._root, detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in there)
+
+    @contextmanager
+    def _asked(self) -> Generator[None]:
+        try:
+            yield
+        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+            if not is_bucket(self.uri) and isinstance(error, OSError):
+                raise
+            raise OSError(
+                f"the store does not answer or refuses ({redacted(str(error))}). Check AWS_ENDPOINT_URL and the "
+                "network, and grant s3:ListBucket, s3:GetBucketVersioning, s3:GetObject, s3:PutObject, s3:DeleteObject"
+            ) from error
+
+
+class MirrorClaim(Record):
+    attempt: int
+    id: str
+    """Tells two attempts apart that claimed the same number at once: the one that is read back has won."""
+
+
+class Mirror(MirrorFolder):
+    """Checkpoints of one training under `uri`. Makes no connection until it is asked; raises what the driver raises.
+
+    The fence: `writer.json` names the attempt that writes. Each claims a number above the one that it finds, and stops
+    writing once it finds another's that is as high as its own. It looks before the files and before the manifest; an
+    attempt that is overtaken after its last look still puts one object. That makes no bad checkpoint count: every
+    sha256 is checked when it is fetched, and the next upload replaces it.
+
+    An erasure closes the mirror to a training with a mark beside the claim. It is looked for before each file and after
+    the last one, and `clear` takes out what the training has put.
+    """
+
+    def __init__(self, uri: str, origin: Origin, attempt: int) -> None:
+        super().__init__(uri, origin.plan_digest[:12])
         self._origin = origin
         self._claim = MirrorClaim(attempt=attempt, id=uuid.uuid4().hex)
         self._claimed = False
@@ -118,11 +229,6 @@ class Mirror:
         iteration = self._origin.iteration
         return bool(iteration) and self._fs.exists(f"{self._root}/{mark_of(iteration)}")
 
-    def withdraw(self) -> list[str]:
-        """Take every checkpoint of the training out of the store; a line for each that stays, with the reason."""
-        folder = mirror_folder(self.uri, self._root.rpartition("/")[2])
-        return folder.clear() if folder is not None else []
-
     def retain(self, committed: int, settings: Checkpoints) -> None:
         """Drop what the settings don't keep of the steps up to `committed`, cut uploads included."""
         kept = keep(self.manifests(), committed, settings)
@@ -140,11 +246,8 @@ class Mirror:
             self.claim()
             return True
         remote_claim = self._claim_there()
-        if (
-            remote_claim is not None
-            and remote_claim.id != self._claim.id
-            and remote_claim.attempt >= self._claim.attempt
-        ):
+        other = remote_claim is not None and remote_claim.id != self._claim.id
+        if other and remote_claim.attempt >= self._claim.attempt:
             return False
         if remote_claim != self._claim:
             self._write_claim()
@@ -153,9 +256,7 @@ class Mirror:
     def _claim_there(self) -> MirrorClaim | None:
         try:
             return MirrorClaim.model_validate_json(self._fs.cat_file(f"{self._root}/{CLAIM}"))
-        except FileNotFoundError:
-            return None
-        except ValueError:  # half written, where the store is a plain file system: nobody's
+        except (FileNotFoundError, ValueError):  # half written, where the store is a plain file system
             return None
 
     def _write_claim(self) -> None:
@@ -167,11 +268,7 @@ class Mirror:
             raise OSError(f"{path} has {there} bytes after the upload instead of {size}")
 
     def _steps(self) -> list[int]:
-        try:
-            there = self._fs.ls(self._root, detail=False)
-        except FileNotFoundError:
-            return []
-        return sorted(step for name in there if (step := step_of(str(name).rstrip("/").rpartition("/")[2])) is not None)
+        return sorted(step for name in self._names() if (step := step_of(name)) is not None)
 
     def _path(self, step: int, *name: str) -> str:
         return "/".join((self._root, folder_name(step), *name))

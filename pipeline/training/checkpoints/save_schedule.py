@@ -1,9 +1,7 @@
-"""When to save: every so many steps, or as often as the cost of saving and the frequency of interruptions make best.
+"""When to save: every so many steps, or after sqrt(2 x save time x mean time between interruptions).
 
-Rule: save when sqrt(2 x save time x mean time between interruptions) has passed since the last save (Young,
-doi:10.1145/361147.361115). Departures: Daly's higher-order terms (doi:10.1016/j.future.2004.11.016) are left out, for
-they matter when a save takes more than a tenth of that mean time; the mean time itself is the longest interval; and
-until a save was measured, `every_steps` decides. Clocks differ: one process asks, and the others are told.
+Young's rule (doi:10.1145/361147.361115). Departures: Daly's higher-order terms (doi:10.1016/j.future.2004.11.016) are
+left out; the mean time itself is the longest interval; and until a save was measured, `every_steps` decides.
 """
 
 from __future__ import annotations

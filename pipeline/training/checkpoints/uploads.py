@@ -1,8 +1,7 @@
-"""Uploads beside the training: one thread, and the newest checkpoint wins over one that waits.
+"""Uploads beside the training: one thread, and the newest checkpoint replaces one that waits.
 
-Owns what waits, what is in flight and what is said about it. No step waits for it, and no error of it stops a
-training: a checkpoint that did not get up is reported, and the next one tries again. Where an erasure has closed the
-mirror to the training, what was in flight is taken out again.
+No step waits for it, and no error of it stops a training. Where an erasure has closed the mirror to the training, what
+was in flight is taken out again.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class Uploads:
         self._say(f"an erasure has closed the mirror {self._mirror.uri} to this training: nothing more is uploaded")
         self.erased = True
         try:
-            for line in self._mirror.withdraw():
+            for line in self._mirror.clear():
                 self._say(f"still in the mirror, {line}")
         finally:
             self.close()

@@ -18,8 +18,7 @@ from pipeline.demo.task import problems
 from pipeline.recipe import Checkpoints, Validation
 from pipeline.recipe.methods import METHODS
 from pipeline.rollout.blocks import ErasureBlock, block
-from pipeline.training.checkpoints.mirror_places import places_of
-from pipeline.training.checkpoints.mirror_removal import mirror_folder
+from pipeline.training.checkpoints.mirror import mirror_folder, places_of
 from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED, NEVER_RETRY, TrainingResult

@@ -39,8 +39,7 @@ from pipeline.traces.lake.files import write_files
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason, Window, day_digest
 from pipeline.traces.rows import SCHEMA
-from pipeline.training.checkpoints.mirror_places import places_of
-from pipeline.training.checkpoints.mirror_removal import CLAIM
+from pipeline.training.checkpoints.mirror import CLAIM, places_of
 from pipeline.training.plan import plan_training
 from pipeline.training.result import Goodput, Health, TrainingResult
 from tests.contexts import KEYS, context_of

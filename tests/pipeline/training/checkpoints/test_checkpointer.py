@@ -25,15 +25,7 @@ def test_commit_publishes_whole_and_keeps_last_and_best(tmp_path: Path) -> None:
     assert manifest["files"].keys() == set(FILES)
 
 
-def test_nothing_is_found_before_the_first_commit(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    assert (run.newest(), run.best(), run.said) == (None, None, [])
-    assert run.checkpoints.drain(0)
-    run.checkpoints.close()
-
-
-@pytest.mark.parametrize("name", [*FILES, MANIFEST])
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize(("name", "harm"), [(WEIGHTS, "flip"), (STATE, "truncate"), (MANIFEST, "remove")])
 def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path, name: str, harm: str) -> None:
     Run(tmp_path).save(5)
     HARMS[harm](Run(tmp_path).save(10) / name)
@@ -50,15 +42,6 @@ def test_training_begins_anew_where_all_checkpoints_are_damaged(tmp_path: Path) 
     run = Run(tmp_path)
     assert run.newest() is None
     assert [line[11:22] for line in run.said] == ["step-000010", "step-000005"]
-
-
-def test_a_file_that_was_cut_is_named_with_both_sizes(tmp_path: Path) -> None:
-    path = Run(tmp_path).save(5) / STATE
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes()[:-1])
-    run = Run(tmp_path)
-    assert run.newest() is None
-    assert run.said[0].endswith(f"{STATE} has {size - 1} bytes instead of {size}")
 
 
 def test_a_file_that_does_not_belong_is_a_flaw(tmp_path: Path) -> None:
@@ -98,7 +81,7 @@ def test_a_renamed_checkpoint_is_not_resumed(tmp_path: Path) -> None:
     assert "says step 5" in run.said[0]
 
 
-@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "a/../../b", "./a", "", ".", "a//b"])
+@pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "a/../../b", ""])
 def test_manifest_naming_a_file_outside_its_folder_is_refused(tmp_path: Path, name: str) -> None:
     folder = Run(tmp_path).save(5)
     true = read(folder, Origin(PLAN, 1))

@@ -17,13 +17,13 @@ def killed(folder: Path, kills: int, kind: str, steps: int = 0) -> dict[str, int
 
 
 def test_kill_leaves_the_last_commit_or_the_next(tmp_path: Path) -> None:
-    account = killed(tmp_path, 40, "committed", steps=10)
+    account = killed(tmp_path, 25, "committed", steps=10)
     assert account["steps"] >= 10  # else the kills met nothing but starts
     assert (account["torn"], account["back"]) == (0, 0)
 
 
 def test_a_kill_leaves_no_half_of_a_checkpoint_in_the_mirror(tmp_path: Path) -> None:
-    account = killed(tmp_path, 15, "mirrored", steps=4)
+    account = killed(tmp_path, 10, "mirrored", steps=4)
     assert account["steps"] >= 4
     assert account["torn"] == 0
 

@@ -1,8 +1,16 @@
+"""A checkpoint's manifest, its removal, and when the next one is saved."""
+
 import math
+from pathlib import Path
 
 import pytest
 
+from pipeline.recipe import Checkpoints
+from pipeline.training.checkpoints import SaveSchedule
+from pipeline.training.checkpoints import manifest as manifests
 from pipeline.training.checkpoints.manifest import CheckpointManifest, File, Origin, sealed, unseal
+
+from .conftest import trained
 
 ORIGIN = Origin("p", 2)
 
@@ -12,12 +20,9 @@ def manifest(score: float | None = 0.7109375) -> CheckpointManifest:
     return CheckpointManifest(plan_digest="p", step=120, world_size=2, score=score, attempt=1, files=files)
 
 
-@pytest.mark.parametrize("score", [None, 0.0, 0.1 + 0.2, -math.inf, math.inf])
-def test_what_is_sealed_comes_back(score: float | None) -> None:
-    assert unseal(sealed(manifest(score)), ORIGIN, 120) == manifest(score)
-
-
-def test_a_score_that_is_no_number_comes_back() -> None:
+def test_what_is_sealed_comes_back() -> None:
+    for score in (None, 0.1 + 0.2, -math.inf):
+        assert unseal(sealed(manifest(score)), ORIGIN, 120) == manifest(score)
     assert math.isnan(unseal(sealed(manifest(math.nan)), ORIGIN, 120).score or 0.0)
 
 
@@ -33,3 +38,50 @@ def test_every_flipped_bit_and_every_truncation_is_noticed() -> None:
         with pytest.raises(ValueError):
             unnoticed.append((size, unseal(whole[:size], ORIGIN, 120)))
     assert unnoticed == []
+
+
+def test_a_removal_that_is_cut_leaves_nothing_under_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = trained(tmp_path / "step-000005", 5)
+
+    def cut(path: Path, ignore_errors: bool = False) -> None:
+        if path.exists():
+            next(path.iterdir()).unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(manifests.shutil, "rmtree", cut)
+        with pytest.raises(KeyboardInterrupt):
+            manifests.remove(folder)
+    assert not folder.exists()
+    assert manifests.published(tmp_path) == []
+    manifests.clear_hidden(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_decide_without_a_mean_time_between_interruptions() -> None:
+    cadence = SaveSchedule(Checkpoints(every_steps=10))
+    cadence.saved(8.0)
+    assert [step for step in range(1, 31) if cadence.due(step, 1e9)] == [10, 20, 30]
+    assert cadence.interval_s is None
+
+
+def test_steps_decide_until_a_save_was_measured() -> None:
+    cadence = SaveSchedule(Checkpoints(every_steps=10, interruption_every_s=3600))
+    assert (cadence.due(9, 1e9), cadence.due(10, 0.0)) == (False, True)
+    cadence.saved(8.0)
+    assert cadence.interval_s == pytest.approx(240.0)  # sqrt(2 x 8 x 3600)
+    assert (cadence.due(10, 239.9), cadence.due(11, 240.0)) == (False, True)
+
+
+def test_one_slow_save_does_not_stretch_the_interval() -> None:
+    cadence = SaveSchedule(Checkpoints(interruption_every_s=3600))
+    for seconds in (8.0, 8.0, 500.0, 8.0):
+        cadence.saved(seconds)
+    assert cadence.interval_s == pytest.approx(240.0)
+    for _ in range(3):
+        cadence.saved(2.0)
+    assert cadence.interval_s == pytest.approx(120.0)
+    cadence.saved(600.0)
+    longer = SaveSchedule(Checkpoints(interruption_every_s=60))
+    longer.saved(600.0)
+    assert longer.interval_s == 60, "never longer than the time between interruptions"

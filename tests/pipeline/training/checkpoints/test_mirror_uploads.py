@@ -84,7 +84,7 @@ def test_the_manifest_goes_up_last(run: Run, gated: type[Gated]) -> None:
     assert names[-1] == MANIFEST
 
 
-@pytest.mark.parametrize("file", range(len(FILES) + 1))
+@pytest.mark.parametrize("file", [0, len(FILES)])
 def test_failed_upload_is_reported_once_and_tried_again(run: Run, gated: type[Gated], file: int) -> None:
     gated.gate.clear()
     run.save(1)
