@@ -1,7 +1,6 @@
 """The two brakes of a training that may run too far: its limit on KL, and the second scorer's fall.
 
-A stop by them alone is an early stop where an earlier checkpoint beat the start: what came after that checkpoint is
-what the brake speaks of, so it is the candidate, and the gate decides on it. Any other stop stays one.
+A stop by them alone is an early stop where an earlier checkpoint beat the start: that one is the candidate.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from typing import Any
 from pipeline.training.result import HealthFinding
 
 BRAKES = ("answer_kl", "second_score")
-"""Rules of the sentinel (pipeline/training/sentinel.py)."""
+"""Rules of the sentinel."""
 SAME_DISTANCE = "kl"
-"""Its limit on KL a token: of the same answers as `answer_kl`, so beside a brake it is no other reason to stop."""
+"""Its limit on KL a token: of the same answers as `answer_kl`, so with a brake it is no other reason to stop."""
 
 
 class HeldOutScores:
@@ -58,14 +57,12 @@ def early_stop(findings: Sequence[HealthFinding], best: int | None) -> tuple[Hea
     stops = {finding.rule for finding in findings if finding.verdict == "STOP"}
     if best is None or not stops.intersection(BRAKES) or stops - {*BRAKES, SAME_DISTANCE}:
         return tuple(findings)
-    return tuple(
-        finding.model_copy(
-            update={"verdict": "PASS", "reason": f"{finding.reason}: ends here, the checkpoint of step {best} stays"}
-        )
-        if finding.verdict == "STOP"
-        else finding
-        for finding in findings
-    )
+
+    def note(finding: HealthFinding) -> HealthFinding:
+        reason = f"{finding.reason}: ends here, the checkpoint of step {best} stays"
+        return finding.model_copy(update={"verdict": "PASS", "reason": reason})
+
+    return tuple(note(finding) if finding.verdict == "STOP" else finding for finding in findings)
 
 
 def braked(findings: Sequence[HealthFinding]) -> bool:

@@ -1,10 +1,7 @@
-"""How a training is spread over processes: what accelerate is told, and the proof that it listened.
+"""How a training is spread over processes: accelerate's settings for DDP, FSDP2 and ZeRO, and a check of what it runs.
 
-Owns accelerate's settings for DDP, FSDP2 and ZeRO, as its launcher's environment and as its configuration file.
-Refuses to start processes (gang.py) and to choose a precision (fit.py).
-
-They travel as environment, not as TrainingArguments(fsdp=..., deepspeed=...): accelerate opens the gloo group that
-FSDP2 needs beside NCCL, to offload and to gather a full state dict, only when the variables say so.
+They travel as environment, not as TrainingArguments: accelerate opens the gloo group that FSDP2 needs beside NCCL, to
+offload and to gather a full state dict, only when the variables say so.
 """
 
 from __future__ import annotations

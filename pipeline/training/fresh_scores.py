@@ -1,18 +1,17 @@
 """The scorers of a training process, opened: what each says of a completion that no reference can check.
 
-Owns that the reward model is loaded once a process, that the judge and the user's function are asked about a whole
-batch at once, and that an answer without its end is worth 0 and is shown to nobody. A scorer that could not speak says
-so: it is never a 0.
+The reward model is loaded once a process; the judge and the user's function are asked about a whole batch at once. An
+answer without its end is worth 0. A scorer that could not speak gives no score, never a 0.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.custom import CustomScorer, CustomTask
@@ -37,8 +36,7 @@ class FreshAnswer(NamedTuple):
     ended: bool
 
 
-class Scorer(Protocol):
-    def __call__(self, answers: Sequence[FreshAnswer], /) -> list[Finding]: ...
+Scorer = Callable[[Sequence[FreshAnswer]], list[Finding]]
 
 
 class FreshScores:
@@ -56,7 +54,7 @@ class FreshScores:
         return [{str(name): findings[at] for name, findings in said} for at in range(len(answers))]
 
     def watching(self, answers: Sequence[FreshAnswer]) -> list[Finding]:
-        """The second scorer's word on each; an answer that has not ended is worth 0."""
+        """The second scorer's finding on each; an answer that has not ended is worth 0."""
         ended = [answer for answer in answers if answer.ended]
         said = iter(self._scorers[self._second](ended) if ended else ())
         return [next(said) if answer.ended else UNENDED for answer in answers]
@@ -69,29 +67,22 @@ def open_scores(plan: TrainingPlan, folder: Path) -> Generator[FreshScores]:
     Raises ValueError for a scorer that cannot be used as the plan has it.
     """
     assert plan.scorers is not None, "only a plan with scorers comes here"
+    makers = {"reward_model": _reward_model, "judge": _judge, "custom": _custom}
     wanted = {*plan.scorers.reward, plan.scorers.watching}
-    scorers: dict[ScorerName, Scorer] = {}
     with ExitStack() as stack:
-        if "reward_model" in wanted:
-            scorers["reward_model"] = _reward_model(plan)
-        if "judge" in wanted:
-            scorers["judge"] = _judge(plan, folder, stack)
-        if "custom" in wanted:
-            scorers["custom"] = _custom(plan, stack)
+        scorers: dict[ScorerName, Scorer] = {name: makers[name](plan, folder, stack) for name in wanted}
         yield FreshScores(scorers, plan.scorers.reward, plan.scorers.watching)
 
 
-def _reward_model(plan: TrainingPlan) -> Scorer:
+def _reward_model(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
     from pipeline.rewards.reward_model.network import RewardModel
     from pipeline.rewards.reward_model.scorer import AnsweredChat
 
     assert plan.scorers is not None and plan.scorers.reward_model is not None, "the plan names its folder"
     model = RewardModel.load(Path(plan.scorers.reward_model.uri))
-
-    def score(answers: Sequence[FreshAnswer]) -> list[Finding]:
-        return model.score([AnsweredChat(json.loads(a.prompt), a.text, a.ended) for a in answers], SCORING_BATCH)
-
-    return score
+    return lambda answers: model.score(
+        [AnsweredChat(json.loads(a.prompt), a.text, a.ended) for a in answers], SCORING_BATCH
+    )
 
 
 def _judge(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
@@ -101,17 +92,12 @@ def _judge(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
         raise ValueError("The plan's completions are scored by a judge, and JUDGE_URL is not set. Set it, and retry.")
     rank = int(os.environ.get("RANK", "0"))
     budget = budget_of(settings, folder, rank, plan.world_size)
-    judge = JudgeScores(
-        stack.enter_context(open_judge(endpoint, settings, budget, emit)), settings, budget, folder, rank
-    )
-
-    def score(answers: Sequence[FreshAnswer]) -> list[Finding]:
-        return judge.score([answer.prompt for answer in answers], [answer.text for answer in answers])
-
-    return score
+    session = stack.enter_context(open_judge(endpoint, settings, budget, emit))
+    judge = JudgeScores(session, settings, budget, folder, rank)
+    return lambda answers: judge.score([answer.prompt for answer in answers], [answer.text for answer in answers])
 
 
-def _custom(plan: TrainingPlan, stack: ExitStack) -> Scorer:
+def _custom(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
     assert plan.rewards.custom is not None, "the plan's scorers are those that its rewards have"
     custom = CustomScorer(plan.rewards.custom)
     stack.callback(custom.close)

@@ -1,8 +1,6 @@
 """The training processes of one node: started together, ended together, started again together after a crash.
 
-Owns what the node's exit code says of them: 0 all are done; 143 pre-empted, run me again; 64 and 65 never retry; else
-the code of the first that failed (128 + n for signal n). Refuses to start a gang of several nodes again: there whoever
-placed it starts every node afresh, for peers elsewhere would wait for ranks that are not the ones they knew.
+A gang of several nodes is started again by whoever placed it, all nodes at once: ranks elsewhere would wait for others.
 """
 
 from __future__ import annotations
@@ -40,10 +38,10 @@ def run(
 ) -> int:
     """Run `command` PLAN in `plan.processes` processes with ranks, to the end; returns the node's exit code.
 
-    `master`: host:port of node 0, when the plan has several nodes. `max_restarts`: after crashes, of all processes of a
-    single node at once; each resumes from the newest checkpoint. SIGTERM and SIGINT go to every process, which has
-    `plan.training.grace_s` until SIGKILL. Call it in the main thread. Raises InvalidPlan for a node that is not the
-    plan's, or several without a master.
+    The code: 0 all are done; 143, 64 and 65 as those of `result.py`; else that of the first that failed (128 + n for
+    signal n). `master`: host:port of node 0, when the plan has several nodes. `max_restarts`: after crashes, of all
+    processes of a single node at once. SIGTERM and SIGINT go to every process, which has `plan.training.grace_s` until
+    SIGKILL. Call it in the main thread. Raises InvalidPlan for a node that is not the plan's, or no master.
     """
     config = _config(plan, node_rank, master)
     os.environ["OMP_NUM_THREADS"] = str(plan.training.threads)  # torch hands its own environment on

@@ -1,8 +1,7 @@
-"""The rubric judge inside a training: asked at once about a whole batch, within a deadline and one budget, journalled.
+"""The rubric judge inside a training: asked about a whole batch, within a deadline and one budget, journalled.
 
-A judge's answers are not the same twice. So each answer, and each silence, is on disk before it is used, and a resumed
-training that draws the same completions again gets the same scores and asks nobody. A line holds digests and figures,
-no text. Each process writes a file of its own and has its share of the budget.
+A judge's answers are not the same twice, so each one, and each silence, is on disk before it is used: a resumed
+training gets the same scores. Each process writes a file of its own and has its share of the budget.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The local launcher: runs the trainer as a subprocess, follows its progress, reads its result.
 
-Owns the exit-code contract on this machine: 0 a result, 143 pre-empted (run me again), 64 never retry, 65 blocked by
-an erasure, anything else a crash. `result.json` is the truth; output lines are only for people.
+`result.json` decides, with the exit codes of `result.py`; output lines are only for people.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from threading import Timer
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
@@ -68,7 +68,9 @@ def _follow(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables
     ) as process:
         assert process.stdout is not None
-        watchdog = _deadline(process, timeout_s)
+        watchdog = Timer(timeout_s, process.kill)
+        watchdog.daemon = True
+        watchdog.start()
         try:
             for line in process.stdout:
                 tail = [*tail[-29:], line.rstrip()]
@@ -84,12 +86,3 @@ def _follow(
             raise
         finally:
             watchdog.cancel()
-
-
-def _deadline(process: subprocess.Popen[str], timeout_s: float):
-    from threading import Timer
-
-    timer = Timer(timeout_s, process.kill)
-    timer.daemon = True
-    timer.start()
-    return timer

@@ -1,8 +1,4 @@
-"""The packages that a training by TRL needs on the machine that trains, a compiler among them, and which are missing.
-
-Looks for them and imports none. Refuses to speak for a cluster, where they are the image's, and for NeMo RL, which has
-an environment of its own.
-"""
+"""The packages and the compiler that a training by TRL needs on the machine that trains, and which are missing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The lines that a training process prints for people; the launcher passes on what starts like them.
-
-Where a Dagster Pipes session is open (its variables are set), they go there too, with nothing but the text of the line.
-"""
+"""The lines that a training process prints for people, also into an open Dagster Pipes session."""
 
 from __future__ import annotations
 

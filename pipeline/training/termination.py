@@ -1,8 +1,7 @@
-"""SIGTERM as a saved stop: whether there is time for one, and the end at once where there is none.
+"""SIGTERM as a saved stop where there is time for one; else the process ends at once, and the last checkpoint stands.
 
 The step under way is finished, saved and left with exit code 143; a method that generates goes on to the end of its
-batch, for in the middle of one there is no state to resume from. If that would take longer than the grace, the process
-ends at once and the last checkpoint stands: the commit protocol makes every instant a safe one.
+batch, for in the middle of one there is no state to resume from.
 """
 
 from __future__ import annotations

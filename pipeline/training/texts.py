@@ -1,8 +1,7 @@
-"""What a batch of completions looks like by itself: openings that different prompts share, variety, refusals, answers.
+"""Figures of a batch of completions by themselves: openings that different prompts share, variety, refusals, answers.
 
-Owns figures of text that need neither a model nor a reference. A token is a word, a number or a run of punctuation.
-Completions of one prompt agree with each other when a policy is sure, and that is no collapse: openings count across
-prompts, and variety is measured within draws of one completion a prompt, then averaged (distinct-n, arXiv 1510.03055).
+A token is a word, a number or a run of punctuation. Openings count across prompts, and variety is measured within draws
+of one completion a prompt, then averaged (distinct-n, arXiv 1510.03055): one prompt's completions may agree.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""GRPO's completions as episodes with tools: a call gets the result that the traces recorded, and the policy goes on.
+"""GRPO's completions as episodes with tools: a call gets the result that the traces recorded. No tool is run.
 
-TRL's `rollout_func` (1.16, experimental there): called with a batch's prompts, it returns token ids and, under
-`env_mask`, which of them the policy wrote. Results carry no loss. Nothing here keeps state between batches and the only
-randomness is the generation's, so a resumed training draws the same episodes. Refuses to run a tool.
+TRL's `rollout_func` (1.16, experimental there) returns token ids and, under `env_mask`, which of them the policy wrote:
+results carry no loss. Nothing keeps state between batches, so a resumed training draws the same episodes.
 """
 
 from __future__ import annotations

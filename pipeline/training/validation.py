@@ -1,8 +1,7 @@
 """Held-out prompts, answered by the policy during training: what its progress and its health are judged by.
 
-Owns how they are asked: sampled at temperature 1 with the same seed each time, graded by the pipeline's verifier, and
-compared with the base model token by token. Leaves the training untouched: its random state is set aside meanwhile.
-The ranks share the prompts; every rank generates equally often, for a sharded model needs all of them.
+Sampled at temperature 1 with the same seed each time, graded by the verifier, compared with the base model token by
+token. The training's random state is set aside meanwhile. Every rank generates equally often: a sharded model needs it.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ BATCH = 128
 _GATHER: Any = gather_object  # typed as never returning
 MICRO_BATCH = 16
 """Completions whose log-probabilities are taken at once: their logits are tokens x vocabulary."""
-
-
 MOST_SILENT = 0.5
 """Share of answers without a second score above which the others tell nothing."""
 
@@ -106,12 +103,8 @@ class Validator:
         """The answers with the second scorer's word."""
         if self._watching is None:
             return list(answers)
-        said = self._watching(
-            [
-                FreshAnswer(to_prompt(row.prompt), answer.text, answer.finished)
-                for row, answer in zip(rows, answers, strict=True)
-            ]
-        )
+        pairs = zip(rows, answers, strict=True)
+        said = self._watching([FreshAnswer(to_prompt(row.prompt), each.text, each.finished) for row, each in pairs])
         return [answer._replace(second=finding) for answer, finding in zip(answers, said, strict=True)]
 
     def _answer(self, trainer: Trainer, rows: Sequence[HeldOut]) -> list[GradedCompletion]:
@@ -122,22 +115,21 @@ class Validator:
             texts: list[str] = self._tokenizer.batch_decode(completions, skip_special_tokens=True)
             stops = _stops(trainer.accelerator.unwrap_model(trainer.model), self._tokenizer)
             kl = self._kl(trainer, prompts, completions)
-            for row, text, tokens, right, far in zip(
-                batch, texts, completions, self._grades(batch, texts), kl, strict=True
-            ):
+            grades = self._grades(batch, texts)
+            for row, text, tokens, right, far in zip(batch, texts, completions, grades, kl, strict=True):
                 finished = bool(tokens) and tokens[-1] in stops
                 answers.append(GradedCompletion(str(row.prompt), text, right, len(tokens), finished, far))
         return answers
 
     def _grades(self, rows: Sequence[HeldOut], texts: Sequence[str]) -> list[float | None]:
         """Of the answers to prompts with a reference; None for the others."""
-        checks = {
-            place: VerifierTask(text, row.reference, row.verifier)
-            for place, (row, text) in enumerate(zip(rows, texts, strict=True))
-            if row.reference is not None and row.verifier is not None
-        }
-        graded = dict(zip(checks, self._check(list(checks.values())), strict=True)) if checks else {}
-        return [graded[place].outcome.score if place in graded else None for place in range(len(rows))]
+        checks = [
+            VerifierTask(text, row.reference, row.verifier) if row.reference is not None and row.verifier else None
+            for row, text in zip(rows, texts, strict=True)
+        ]
+        asked = [check for check in checks if check is not None]
+        graded = iter(self._check(asked) if asked else ())
+        return [next(graded).outcome.score if check is not None else None for check in checks]
 
     def _generate(
         self, trainer: Trainer, prompts: Sequence[list[dict[str, str]]]
@@ -178,12 +170,11 @@ class Validator:
             return [None] * len(completions)
         estimates: list[float | None] = []
         for first in range(0, len(completions), MICRO_BATCH):
-            asked, completion_batch = prompts[first : first + MICRO_BATCH], completions[first : first + MICRO_BATCH]
-            policy = _log_probabilities(model, asked, completion_batch, self._tokenizer.pad_token_id)
+            part = slice(first, first + MICRO_BATCH)
+            batch = prompts[part], completions[part], self._tokenizer.pad_token_id
+            policy = _log_probabilities(model, *batch)
             with model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext():
-                base = _log_probabilities(
-                    model if reference is None else reference, asked, completion_batch, self._tokenizer.pad_token_id
-                )
+                base = _log_probabilities(model if reference is None else reference, *batch)
             for mine, theirs in zip(policy, base, strict=True):
                 gap = theirs - mine
                 estimates.append(float((gap.exp() - 1 - gap).sum()))
@@ -196,13 +187,11 @@ def measured(answers: Sequence[GradedCompletion]) -> dict[str, float]:
     tokens = sum(answer.tokens for answer in answers)
     graded = [answer.right for answer in answers if answer.right is not None]
     apart = [answer.kl for answer in answers if answer.kl is not None]
+    texts = completion_statistics([a.text for a in answers], [a.prompt for a in answers])
     answer_metrics = {
         "length": tokens / len(answers),
         "truncated": sum(not answer.finished for answer in answers) / len(answers),
-        **{
-            name.removeprefix("text/"): value
-            for name, value in completion_statistics([a.text for a in answers], [a.prompt for a in answers]).items()
-        },
+        **{name.removeprefix("text/"): value for name, value in texts.items()},
     }
     if graded:
         answer_metrics["accuracy"] = sum(graded) / len(graded)

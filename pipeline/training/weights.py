@@ -1,4 +1,4 @@
-"""What libraries write beside weights that says where these lie: taken out, so that a folder is the same anywhere."""
+"""What libraries write into a folder of weights that says where these lie: taken out."""
 
 from __future__ import annotations
 

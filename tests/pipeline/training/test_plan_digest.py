@@ -27,7 +27,7 @@ def changed(plan: TrainingPlan, section: str, update: Update) -> TrainingPlan:
         ("training", {"timeout_s": 9.0}),
         ("training", {"grace_s": 9.0}),
         ("training.checkpoints", {"every_steps": 3}),
-        ("training.sentinel", {"window": 9}),
+        ("training.sentinel", {"kl_stop": 9.0}),
         ("training.validation", {"every_steps": 3}),
         ("rewards.verifier", {"workers": 9}),
         ("rewards", {"max_drift": 0.9}),
