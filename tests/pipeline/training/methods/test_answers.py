@@ -113,7 +113,7 @@ def test_rows_that_do_not_fit_are_refused(tokenizer: Any, stops: list[int]) -> N
     longest = max(map(len, answers.prompts))
     answers.refuse_long_prompts(longest + 1)
     answers.refuse_long_prompts(None)
-    with pytest.raises(ValueError, match=rf"1 of 2 prompts fill the {longest} tokens .*longest has {longest}"):
+    with pytest.raises(ValueError, match=rf"1 of 2 prompts fill the {longest} tokens .*longest needs {longest + 1}"):
         answers.refuse_long_prompts(longest)
     answers.refuse_long_rows(longest + 2)
     with pytest.raises(ValueError, match=rf"1 of 2 prompts with their answers take more than the {longest + 1} tokens"):
