@@ -6,8 +6,8 @@ offload and to gather a full state dict, only when the variables say so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe import Distribution
 from pipeline.training.plan import TrainingPlan
@@ -102,24 +102,15 @@ def trainer_arguments(world_size: int, *, on_gpu: bool) -> dict[str, Any]:
     }
 
 
-class ShardingStrategy(NamedTuple):
-    """A strategy as it runs. `offloaded`: what lies in the host's memory."""
-
-    strategy: str
-    offloaded: frozenset[str]
-    processes: int
-
-    def __str__(self) -> str:
-        where = f", {' and '.join(sorted(self.offloaded))} offloaded" if self.offloaded else ""
-        return f"{self.strategy} over {self.processes} processes{where}"
-
-
 def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
     """Raise ValueError unless accelerate runs what the plan says.
 
     Where it can't (FSDP2 without a GPU, settings that came too late) it trains as plain DDP and says nothing.
     """
-    wanted, actual = _planned(plan), _running(accelerator)
+    distribution = plan.training.distribution
+    offloaded = {"ddp": (), "zero2": ("optimizer",)}.get(distribution.strategy, ("optimizer", "weights"))
+    wanted = _words(distribution.strategy, offloaded if distribution.cpu_offload else (), plan.world_size)
+    actual = _words(*_running(accelerator), accelerator.num_processes)
     if wanted != actual:
         raise ValueError(
             f"The plan says {wanted}, but accelerate runs {actual} on {accelerator.device.type}. fsdp2, zero2 and "
@@ -128,38 +119,28 @@ def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
         )
 
 
-def _planned(plan: TrainingPlan) -> ShardingStrategy:
-    distribution = plan.training.distribution
-    offloaded = {"ddp": (), "zero2": ("optimizer",)}.get(distribution.strategy, ("optimizer", "weights"))
-    return ShardingStrategy(
-        strategy=distribution.strategy,
-        offloaded=frozenset(offloaded if distribution.cpu_offload else ()),
-        processes=plan.world_size,
-    )
+def _words(strategy: str, offloaded: Iterable[str], processes: int) -> str:
+    """A strategy; `offloaded`: what lies in the host's memory."""
+    where = " and ".join(sorted(offloaded))
+    return f"{strategy}{f', {where} offloaded' if where else ''} over {processes} processes"
 
 
-def _running(accelerator: Accelerator) -> ShardingStrategy:
+def _running(accelerator: Accelerator) -> tuple[str, Iterable[str]]:
     from accelerate.utils import DistributedType
     from torch.distributed.fsdp import CPUOffloadPolicy
 
     kind, state = accelerator.distributed_type, accelerator.state
-    offloaded: set[str] = set()
     if kind == DistributedType.FSDP:
         assert state.fsdp_plugin is not None, "accelerate sets it with this type"
-        strategy = f"fsdp{state.fsdp_plugin.fsdp_version}"
-        if isinstance(state.fsdp_plugin.cpu_offload, CPUOffloadPolicy):
-            offloaded = {"optimizer", "weights"}
-    elif kind == DistributedType.DEEPSPEED:
+        offloads = isinstance(state.fsdp_plugin.cpu_offload, CPUOffloadPolicy)
+        return f"fsdp{state.fsdp_plugin.fsdp_version}", ("optimizer", "weights") if offloads else ()
+    if kind == DistributedType.DEEPSPEED:
         plugin = state.deepspeed_plugin
         assert plugin is not None, "accelerate sets it with this type"
-        strategy = f"zero{plugin.zero_stage}"
         devices = {"optimizer": plugin.offload_optimizer_device, "weights": plugin.offload_param_device}
-        offloaded = {what for what, device in devices.items() if device == "cpu"}
-    elif kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
-        strategy = "ddp"
-    else:
-        strategy = str(kind.value)
-    return ShardingStrategy(strategy, frozenset(offloaded), accelerator.num_processes)
+        return f"zero{plugin.zero_stage}", [what for what, device in devices.items() if device == "cpu"]
+    ddp = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+    return "ddp" if ddp else str(kind.value), ()
 
 
 def _distributed_type(distribution: Distribution, world_size: int, on_gpu: bool) -> str:

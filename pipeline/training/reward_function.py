@@ -1,15 +1,13 @@
 """The pipeline's own composite as the trainers' reward function: the same verdicts and sums as for logged traces.
 
-Owns what a batch of fresh completions is worth, and what it says of the policy's health. A completion whose check
-failed has no reward: None leaves it out of its group. Of a prompt without a reference the scorers' word is composed
-as for fresh samples, but for one thing: where any of them could not speak there is no reward, for a group is held
-against one scale.
+A completion whose check failed has no reward: None leaves it out of its group. Of a prompt without a reference the
+scorers' findings are composed as for fresh samples, but where any of them could not speak there is no reward.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -67,7 +65,7 @@ class RewardFunction:
         self._scores, self._stops = scores, frozenset(stops)
         self._known: dict[FreshCompletion, Reward] = {}
         self.last: list[float | None] = []
-        """The rewards of the last batch that was asked for."""
+        """The rewards of the last batch that TRL asked for."""
 
     def rewards(
         self,
@@ -87,41 +85,35 @@ class RewardFunction:
     def score(self, completions: Sequence[FreshCompletion]) -> list[Reward]:
         """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
         new = [fresh for fresh in dict.fromkeys(completions) if fresh not in self._known]
-        if new:
-            self._known |= self._checked([(each, each.check) for each in new if each.check is not None])
-            self._known |= self._scored([each for each in new if each.check is None])
+        self._check_new([(each, each.check) for each in new if each.check is not None])
+        self._score_new([each for each in new if each.check is None])
         return [self._known[fresh] for fresh in completions]
 
-    def _checked(self, completions: Sequence[tuple[FreshCompletion, VerifierTask]]) -> dict[FreshCompletion, Reward]:
+    def _check_new(self, completions: Sequence[tuple[FreshCompletion, VerifierTask]]) -> None:
         """Of completions with a reference."""
         if not completions:
-            return {}
-        checks = [check for _, check in completions]
-        grades, others = self._check(checks), [dict[str, Finding]() for _ in checks]
+            return
+        others = [dict[str, Finding]() for _ in completions]
         if self._custom is not None:
             tasks = [
-                CustomTask(
-                    fresh.prompt, check.completion, check.reference, metadata_behind(fresh.prompt, self._metadata)
-                )
-                for fresh, check in completions
+                CustomTask(each.prompt, check.completion, check.reference, metadata_behind(each.prompt, self._metadata))
+                for each, check in completions
             ]
             others = [{"custom": score.finding} for score in self._custom(tasks)]
-        return {
-            fresh: score_fresh(check, grade, self._settings, findings)
-            for (fresh, check), grade, findings in zip(completions, grades, others, strict=True)
-        }
+        grades = self._check([check for _, check in completions])
+        for (fresh, check), grade, findings in zip(completions, grades, others, strict=True):
+            self._known[fresh] = score_fresh(check, grade, self._settings, findings)
 
-    def _scored(self, completions: Sequence[FreshCompletion]) -> dict[FreshCompletion, Reward]:
+    def _score_new(self, completions: Sequence[FreshCompletion]) -> None:
         """Of completions without one: 0 where it has not ended, else what the scorers and the rules make of it."""
+        self._known |= {each: UNENDED_REWARD for each in completions if not each.ended}
         ended = [each for each in completions if each.ended]
-        rewards = {each: UNENDED_REWARD for each in completions if not each.ended}
         if ended:
             assert self._scores is not None, "a plan of such rows names its scorers"
             said = self._scores.rewarding([FreshAnswer(each.prompt, each.text, True) for each in ended])
             for each, findings in zip(ended, said, strict=True):
                 measured = measure(each.text, None, None, self._settings.rules)
-                rewards[each] = compose({**measured, **findings}, "fresh", self._strict)
-        return rewards
+                self._known[each] = compose({**measured, **findings}, "fresh", self._strict)
 
     def _completions(
         self,
@@ -140,26 +132,17 @@ class RewardFunction:
             for text, reference, verifier, prompt, ended in zip(texts, references, verifiers, asked, ends, strict=True)
         ]
 
-    def __call__(  # noqa: PLR0913 (TRL passes the columns of a batch by name)
-        self,
-        completions: Sequence[Messages],
-        reference: Sequence[str | None],
-        verifier: Sequence[VerifierKind | None],
-        prompts: Sequence[Messages] = (),
-        completion_ids: Sequence[Sequence[int]] = (),
-        log_metric: Callable[[str, float], None] | None = None,
-        turns: Sequence[Messages] = (),
-        text: Sequence[str] = (),
-        **_: Any,
-    ) -> list[float | None]:
-        """`turns`, `text`: of completions that are episodes, the turns before the last answer, and that answer."""
-        texts = list(text) or [messages[-1]["content"] for messages in completions]
+    def __call__(self, completions: Sequence[Messages], **batch: Any) -> list[float | None]:
+        """`batch`: the columns of its rows, and with `turns` and `text`, of completions that are episodes, the turns
+        before the last answer, and that answer."""
+        prompts, turns = batch.get("prompts") or (), batch.get("turns") or ()
+        texts = list(batch.get("text") or ()) or [messages[-1]["content"] for messages in completions]
         if prompts:
             texts = [in_one_form(drawn, prompt) for drawn, prompt in zip(texts, prompts, strict=True)]
-        asked_for = _continued(prompts, turns)
-        rewards = self.score(self._completions(texts, reference, verifier, asked_for, completion_ids))
+        columns = batch["reference"], batch["verifier"], _continued(prompts, turns), batch.get("completion_ids") or ()
+        rewards = self.score(self._completions(texts, *columns))
         self._known = {}
-        if log_metric is not None:
+        if (log_metric := batch.get("log_metric")) is not None:
             asked = [str(prompt) for prompt in prompts] or [""] * len(texts)
             statistics = {**reward_statistics(rewards), **completion_statistics(texts, asked)}
             if turns:
@@ -194,15 +177,10 @@ def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:
     variance = _covariance(totals, totals)
     if variance > 1e-12:
         for name in COMPONENTS:
-            parts = [_contribution(reward, name) for reward in scored]
+            parts = [reward.weights.get(name, 0.0) * (reward.findings[name].value or 0.0) for reward in scored]
             if any(parts):
                 metrics[f"component/{name}"] = _covariance(parts, totals) / variance
     return metrics
-
-
-def _contribution(reward: Reward, name: str) -> float:
-    weights: Mapping[str, float] = reward.weights
-    return weights.get(name, 0.0) * (reward.findings[name].value or 0.0)
 
 
 def _covariance(first: Sequence[float], second: Sequence[float]) -> float:

@@ -53,8 +53,7 @@ class Checkpointer:
         fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._root, self._attempt, self._settings, self._say = root, attempt, settings, say
-        self._origin = origin
-        self.fence = fence
+        self._origin, self.fence = origin, fence
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)
         clear_hidden(root)
@@ -107,7 +106,7 @@ class Checkpointer:
         return self._uploads is not None and self._uploads.erased
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait for the uploads. Whether the newest checkpoint is in the mirror; True without a mirror."""
+        """Wait for the uploads. Whether the newest checkpoint is up; True without a mirror."""
         return self._uploads is None or self._uploads.drain(timeout_s)
 
     def close(self) -> None:
@@ -116,15 +115,9 @@ class Checkpointer:
             self._uploads.close()
 
     def _publish(self, saved: Path, step: int, score: float | None, final: Path) -> None:
-        manifest = CheckpointManifest(
-            plan_digest=self._origin.plan_digest,
-            step=step,
-            world_size=self._origin.world_size,
-            score=score,
-            attempt=self._attempt,
-            files=measure(saved),
-        )
-        write_atomically(saved / MANIFEST, sealed(manifest))
+        plan, world = self._origin.plan_digest, self._origin.world_size
+        own = {"plan_digest": plan, "step": step, "world_size": world, "score": score, "attempt": self._attempt}
+        write_atomically(saved / MANIFEST, sealed(CheckpointManifest.model_validate({**own, "files": measure(saved)})))
         self.fence()
         remove(final)  # not whole: an attempt passed it over
         published_now = publish_dir(saved, final)
@@ -134,8 +127,7 @@ class Checkpointer:
         sound = [each for each in self._local(lambda reason: None) if each.step not in self._flawed]
         kept = keep(sound, committed, self._settings)
         for folder in published(self._root):
-            step = step_of(folder.name)
-            assert step is not None
+            step = step_of(folder.name) or 0
             needed = step in kept or (self._uploads is not None and self._uploads.needs(folder))
             if step <= committed and not needed:
                 remove(folder)
@@ -188,13 +180,13 @@ class Checkpointer:
             return [], silence
 
     def _local(self, warn: Callable[[str], None]) -> list[CheckpointManifest]:
-        local_manifests: list[CheckpointManifest] = []
+        manifests: list[CheckpointManifest] = []
         for folder in published(self._root):
             try:
-                local_manifests.append(read(folder, self._origin))
+                manifests.append(read(folder, self._origin))
             except ValueError as reason:
                 warn(f"checkpoint {folder.name} is passed over: {reason}")
-        return local_manifests
+        return manifests
 
     def _whole(self, folder: Path) -> bool:
         try:

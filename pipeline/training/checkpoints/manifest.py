@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from pydantic import field_validator
+from pydantic import ValidationError, field_validator
 
 from pipeline.core.storage import Record, digest_file, digest_json
 from pipeline.recipe import Checkpoints
@@ -67,7 +67,7 @@ class CheckpointManifest(Record):
 
 
 class SealedManifest(Record):
-    """What lies on disk: the manifest, and the sha256 of its canonical JSON."""
+    """What lies on disk, with the sha256 of the manifest's canonical JSON."""
 
     manifest: CheckpointManifest
     sha256: str
@@ -77,8 +77,10 @@ def measure(folder: Path) -> dict[str, File]:
     """Size and sha256 of every file of what is to become a checkpoint."""
     names = sorted(_names(folder))
     assert names, f"the trainer saved nothing in {folder}"
+    paths = [folder / name for name in names]
     with ThreadPoolExecutor(HASHERS) as pool:
-        return dict(zip(names, pool.map(_measure, (folder / name for name in names)), strict=True))
+        files = pool.map(lambda path: File(size=path.stat().st_size, sha256=digest_file(path)), paths)
+        return dict(zip(names, files, strict=True))
 
 
 def sealed(manifest: CheckpointManifest) -> bytes:
@@ -89,11 +91,11 @@ def sealed(manifest: CheckpointManifest) -> bytes:
 def unseal(content: bytes, origin: Origin, step: int) -> CheckpointManifest:
     """The manifest of the checkpoint of `step`. Raises ValueError with the reason why it must not be resumed from."""
     try:
-        sealed_manifest = SealedManifest.model_validate_json(content)
-    except ValueError as error:
-        raise ValueError(f"{MANIFEST} cannot be read ({_first_line(error)})") from error
-    manifest = sealed_manifest.manifest
-    if digest_json(manifest) != sealed_manifest.sha256:
+        found = SealedManifest.model_validate_json(content)
+    except ValidationError as error:
+        raise ValueError(f"{MANIFEST} cannot be read ({error.errors()[0]['msg']})") from error
+    manifest = found.manifest
+    if digest_json(manifest) != found.sha256:
         raise ValueError(f"{MANIFEST} does not have its own sha256")
     if manifest.world_size != origin.world_size:
         raise ValueError(f"{manifest.world_size} processes saved it, and now there are {origin.world_size}")
@@ -128,15 +130,11 @@ def find_flaw(folder: Path, manifest: CheckpointManifest) -> str | None:
         if (size := (folder / name).stat().st_size) != expected.size:
             return f"{name} has {size} bytes instead of {expected.size}"
     try:
-        actual_files = measure(folder)
+        actual = measure(folder)
     except OSError as error:
         return f"a file cannot be read ({error})"
-    wrong = [name for name, expected in manifest.files.items() if actual_files[name] != expected]
-    return f"{wrong[0]} does not have its recorded sha256" if wrong else None
-
-
-def _measure(path: Path) -> File:
-    return File(size=path.stat().st_size, sha256=digest_file(path))
+    wrong = (name for name, expected in manifest.files.items() if actual[name] != expected)
+    return next((f"{name} does not have its recorded sha256" for name in wrong), None)
 
 
 def _names(folder: Path) -> Iterable[str]:
@@ -144,11 +142,6 @@ def _names(folder: Path) -> Iterable[str]:
     for path in folder.rglob("*"):
         if path.is_file() and not path.is_symlink() and path.name != MANIFEST:
             yield path.relative_to(folder).as_posix()
-
-
-def _first_line(error: ValueError) -> str:
-    errors = getattr(error, "errors", None)
-    return str(errors()[0]["msg"]) if errors else str(error)
 
 
 def folder_name(step: int) -> str:
