@@ -57,11 +57,12 @@ TESTS: dict[str, tuple[str, ...]] = {
     ),
     "pipeline/training/checkpoints/claims.py": _named("pipeline/training/checkpoints", "claims"),
     "pipeline/training/checkpoints/manifest.py": _named(
-        "pipeline/training/checkpoints", "manifest", "manifest_folders", "checkpointer", "retention", "mirror"
+        "pipeline/training/checkpoints", "manifest", "checkpointer", "retention", "mirror"
     ),
-    "pipeline/training/checkpoints/mirror.py": _named("pipeline/training/checkpoints", "mirror", "mirror_uploads"),
-    "pipeline/training/checkpoints/save_schedule.py": _named("pipeline/training/checkpoints", "save_schedule"),
-    "pipeline/training/checkpoints/writer.py": _named("pipeline/training/checkpoints", "writer"),
+    "pipeline/training/checkpoints/mirror.py": _named(
+        "pipeline/training/checkpoints", "mirror", "mirror_uploads", "mirror_removal"
+    ),
+    "pipeline/training/checkpoints/save_schedule.py": _named("pipeline/training/checkpoints", "manifest"),
     "pipeline/traces/gates.py": _named("pipeline/traces", "gates"),
     "pipeline/training/sentinel.py": _named("pipeline/training", "sentinel"),
 }

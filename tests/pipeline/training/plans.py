@@ -156,14 +156,6 @@ def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
     return make_plan(root, processes=2, grpo=settings, validation=asked)
 
 
-def two_ranks_of(root: Path, method: str) -> tuple[Store, TrainingPlan]:
-    """A plan of KTO or SFT for two processes, that take their rows in two parts a step."""
-    settings = {"kto": KTO_SETTINGS, "sft": SFT_SETTINGS}[method]
-    parts = settings.model_copy(update={"trainer_args": {"per_device_train_batch_size": 2}})
-    asked = Validation(every_steps=2, prompts=5, samples=1, max_completion_tokens=32)
-    return make_plan(root, method, processes=2, validation=asked, **{method: parts})
-
-
 def table(store: Store, name: str, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
     path = store.path(f"{name}.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)

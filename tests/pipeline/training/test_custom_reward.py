@@ -121,12 +121,3 @@ def test_a_function_that_changed_since_the_plan_is_refused(tmp_path: Path) -> No
     write_function(tmp_path / "f", SHORTER + "\n    # shorter still\n")
     with pytest.raises(InvalidPlan, match=r"rewards\.custom\.code: .*begin a new iteration"):
         work(plan, folder(store, plan), 0.0)
-
-
-def test_a_changed_function_is_another_training(tmp_path: Path) -> None:
-    digests = set[str]()
-    for name, source in {"a": SHORTER, "b": SHORTER.replace("1 /", "2 /"), "c": SHORTER}.items():
-        section = located(write_function(tmp_path / name, source), tmp_path)
-        rewards = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)
-        digests.add(make_plan(tmp_path / f"root {name}", rewards=rewards)[1].digest())
-    assert len(digests) == 2, "where the file lies decides nothing"

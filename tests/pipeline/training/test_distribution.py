@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import sys
 from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +17,12 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 from accelerate.utils.launch import (
     prepare_deepspeed_cmd_env,
     prepare_multi_gpu_env,
-    prepare_simple_launcher_cmd_env,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Distribution, Training
-from pipeline.training import gang
 from pipeline.training.distribution import (
     accelerate_config,
     assert_distribution,
@@ -41,40 +38,6 @@ SHARDED = [
     for strategy, offload in itertools.product(("fsdp2", "zero2", "zero3"), (False, True))
 ]
 KINDS = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
-
-WORKER = """
-import os
-import sys
-
-from pipeline.recipe import Distribution, Training
-from pipeline.training.distribution import assert_distribution, check_world, environment, trainer_arguments
-from pipeline.training.plan import TrainingPlan
-
-
-def plan(strategy, processes=2):
-    training = Training(distribution=Distribution(strategy=strategy))
-    return TrainingPlan.model_construct(nodes=1, processes=processes, training=training)
-
-
-check_world(plan("ddp"), os.environ)
-os.environ.update(environment(Distribution(strategy="fsdp2"), on_gpu=False))
-from transformers import TrainingArguments
-
-arguments = TrainingArguments(sys.argv[1] + ".trl", use_cpu=True, **trainer_arguments(2, on_gpu=False))
-from accelerate import Accelerator
-
-accelerator = Accelerator()
-assert accelerator.num_processes == 2 and accelerator.state.backend == "gloo", accelerator.state
-assert_distribution(accelerator, plan("ddp"))
-assert str(arguments.device) == "cpu", "an optimizer's state can't be restored to cpu:0"
-for other in (plan("fsdp2"), plan("ddp", processes=4)):
-    try:
-        assert_distribution(accelerator, other)
-    except ValueError as error:
-        print(error)
-    else:
-        raise SystemExit("trained as plain DDP")
-"""
 
 
 def plan(distribution: Distribution, nodes: int = 1, processes: int = 2) -> TrainingPlan:
@@ -123,17 +86,6 @@ def test_accelerate_launcher_exports_our_environment(
     assert launched["ACCELERATE_MIXED_PRECISION"] == "bf16"
 
 
-def test_on_cpu_accelerates_launcher_reads_the_file(tmp_path: Path, exported: Any) -> None:
-    file = tmp_path / "accelerate.yaml"
-    file.write_text(yaml.safe_dump(accelerate_config(DDP, 1, 2, on_gpu=False)))
-    args, config, _ = _validate_launch_command(
-        launch_command_parser().parse_args(["--config_file", str(file), "train.py"])
-    )
-    assert config.distributed_type == DistributedType.MULTI_CPU
-    assert prepare_simple_launcher_cmd_env(args)[1]["ACCELERATE_USE_CPU"].lower() == "true"
-    assert environment(DDP, on_gpu=False)["ACCELERATE_USE_CPU"] == "true"
-
-
 def accelerator(world_size: int = 2) -> Any:
     """An Accelerator as it would be with GPUs: the plugins are real and read the environment."""
     plugins: dict[str, Any] = {}
@@ -157,14 +109,6 @@ def test_accelerate_state_is_accepted_for_its_plan_alone(distribution: Distribut
         assert_distribution(accelerator(), plan(distribution, processes=4))
 
 
-def test_the_first_version_of_fsdp_is_refused(exported: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    exported(SHARDED[0])
-    monkeypatch.setenv("FSDP_VERSION", "1")
-    monkeypatch.setenv("FSDP_CPU_RAM_EFFICIENT_LOADING", "false")
-    with pytest.raises(ValueError, match="runs fsdp1"):
-        assert_distribution(accelerator(), plan(SHARDED[0]))
-
-
 @pytest.mark.slow
 def test_fsdp_gathers_full_weights_and_wraps_decoder_layers(exported: Any) -> None:
     from peft import LoraConfig, get_peft_model
@@ -181,22 +125,6 @@ def test_fsdp_gathers_full_weights_and_wraps_decoder_layers(exported: Any) -> No
     policy = fsdp2_prepare_auto_wrap_policy(plugin, model)
     assert policy is not None
     assert [module for module in model.modules() if policy(module)] == layers
-
-
-@pytest.mark.variant
-@pytest.mark.slow
-def test_on_cpu_two_ranks_pass_as_ddp_and_are_refused_as_fsdp(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    for name in ("OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "TORCHELASTIC_SIGNALS_TO_HANDLE"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))
-    worker = tmp_path / "worker.py"
-    worker.write_text(WORKER)
-    command = (sys.executable, str(worker))
-    assert gang.run(tmp_path / "plan.json", plan(DDP), max_restarts=0, command=command) == 0
-    said = capfd.readouterr().out
-    assert said.count("The plan says fsdp2 over 2 processes, but accelerate runs ddp over 2 processes on cpu.") == 2
-    assert said.count("The plan says ddp over 4 processes, but accelerate runs ddp over 2 processes on cpu.") == 2
 
 
 worlds = st.tuples(st.integers(1, 4), st.integers(1, 8))
@@ -230,19 +158,6 @@ def test_ranks_of_another_world_are_refused(world: tuple[int, int], name: str, d
         environ[name] = value
     with pytest.raises(ValueError, match=f"{name} must be"):
         check_world(plan(DDP, *world), environ)
-
-
-@pytest.mark.parametrize("missing", ["MASTER_ADDR", "MASTER_PORT"])
-def test_several_ranks_need_a_place_to_meet(missing: str) -> None:
-    environ = ranked(1, 2, rank=1)
-    del environ[missing]
-    with pytest.raises(ValueError, match=f"{missing} must be set"):
-        check_world(plan(DDP), environ)
-
-
-def test_a_pod_that_counts_nodes_as_ranks_is_told_how_to_start() -> None:
-    with pytest.raises(ValueError, match=r"2 nodes x 8 processes.* WORLD_SIZE=2.*torchrun --nnodes 2"):
-        check_world(plan(DDP, nodes=2, processes=8), {"RANK": "0", "WORLD_SIZE": "2"})
 
 
 def test_trainers_take_the_arguments_of_several_processes() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.iteration import identify
@@ -103,23 +102,6 @@ def test_a_plan_holds_the_results_of_its_prompts(tmp_path: Path) -> None:
     assert plan.data is not None
     held = recorded_by_prompt(plan.data)
     assert held == recorded(held, ()) and len(held) > 10
-
-
-def test_results_are_part_of_what_is_trained(tmp_path: Path) -> None:
-    _, plan = make_tool_plan(tmp_path / "a")
-
-    def changed(prompts: Collection[str], agreed: Collection[str]) -> Results:
-        return {key: dict.fromkeys(results, "nothing") for key, results in recorded(prompts, agreed).items()}
-
-    ending = TOOLS.model_copy(update={"on_miss": "end"})
-    assert make_tool_plan(tmp_path / "b", changed)[1].digest() != plan.digest()
-    assert make_tool_plan(tmp_path / "c", tools=ending)[1].digest() != plan.digest()
-    assert make_tool_plan(tmp_path / "d")[1].digest() == plan.digest()
-
-
-def test_without_tools_no_result_is_read(tmp_path: Path) -> None:
-    _, plan = make_tool_plan(tmp_path, results=None, tools=None)
-    assert plan.data is not None and "recorded" not in pq.read_schema(plan.data.uri).names
 
 
 @pytest.mark.parametrize(

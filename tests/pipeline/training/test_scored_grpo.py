@@ -26,7 +26,7 @@ from tests.fork_server import ForkServer, adapter_of, result_of
 from tests.pipeline.rewards.functions import write_function
 from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, scored, serving
 from tests.pipeline.training.plans import folder
-from tests.pipeline.training.scored_plans import ASKED, SETTINGS, loves, make_scored_plan, rubric
+from tests.pipeline.training.scored_plans import ASKED, loves, make_scored_plan, rubric
 
 LENGTH = """
     def reward(prompt, completion, reference, metadata):
@@ -40,14 +40,6 @@ WITHOUT_7 = """
 WITH_7 = """
     def reward(prompt, completion, reference, metadata):
         return 1.0 if "7" in completion else 0.0
-"""
-CONSTANT = """
-    def reward(prompt, completion, reference, metadata):
-        return 0.5
-"""
-NAN = """
-    def reward(prompt, completion, reference, metadata):
-        return float("nan") if sum(map(ord, completion)) % 3 == 0 else 0.5
 """
 REPORT = RewardModelReport(iteration="", model=model_ref(MODEL_DIR), admitted=True)
 
@@ -121,13 +113,6 @@ def test_the_second_scorer_is_the_one_that_weighs_least(tmp_path: Path) -> None:
     assert watching("c", Weights(reward_model=1.0)) == "judge", "the reward does not weigh it at all"
     named = ASKED.model_copy(update={"scorer": "reward_model"})
     assert watching("d", BOTH, validation=named) == "reward_model"
-
-
-def test_another_reward_model_is_another_training(tmp_path: Path) -> None:
-    rewards = Rewards(min_coverage=0, fresh=BOTH, judge=rubric(), reward_model=RewardModelSettings())
-    other = REPORT.model_copy(update={"model": model_ref(MODEL_DIR).model_copy(update={"digest": "other"})})
-    digests = [make_scored_plan(tmp_path / n, rewards, r)[1].digest() for n, r in (("a", REPORT), ("b", other))]
-    assert digests[0] != digests[1]
 
 
 @pytest.mark.variant
@@ -207,59 +192,6 @@ def test_a_judge_that_is_away_ends_the_training_with_its_name(
 
 @pytest.mark.variant
 @pytest.mark.slow
-def test_what_the_judge_leaves_unanswered_has_no_reward(
-    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def hangs_at_times(server: Server, request: Request, place: int) -> Said:
-        text = parts(request)["answer to be scored"]
-        if grade(text) == 1:
-            server.closing.wait(60)
-        return scored(grade(text))
-
-    rewards = Rewards(
-        min_coverage=0, judge=rubric(concurrency=32, batch_timeout_s=3.0), **custom(tmp_path, LENGTH, judge=1.0)
-    )
-    path = plan_path(tmp_path, rewards, grpo=SETTINGS.model_copy(update={"steps": 2}))
-    with serving(hangs_at_times) as server:
-        monkeypatch.setenv("JUDGE_URL", server.url)
-        assert fork_server.attempt(path).code == 0, fork_server.said()
-    steps = [row for row in result_of(path).metrics if "loss" in row]
-    assert any(0 < step["abstained"] == step["abstained/judge_timeout"] < 1 for step in steps)
-
-
-@pytest.mark.variant
-@pytest.mark.slow
-def test_a_scorer_that_returns_no_number_leaves_answers_out(
-    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, NAN))
-    path = plan_path(tmp_path, rewards, grpo=SETTINGS.model_copy(update={"steps": 2}))
-    with serving(by_text) as server:
-        monkeypatch.setenv("JUDGE_URL", server.url)
-        assert fork_server.attempt(path).code == 0, fork_server.said()
-    steps = [row for row in result_of(path).metrics if "loss" in row]
-    assert any(0 < step["abstained"] < 1 for step in steps), steps
-    assert all(step["abstained"] == step.get("abstained/custom_invalid", 0.0) for step in steps)
-
-
-@pytest.mark.variant
-@pytest.mark.slow
-def test_a_scorer_that_tells_nothing_is_counted(
-    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, CONSTANT))
-    path = plan_path(tmp_path, rewards, grpo=SETTINGS.model_copy(update={"steps": 2}))
-    with serving(by_text) as server:
-        monkeypatch.setenv("JUDGE_URL", server.url)
-        assert fork_server.attempt(path).code == 0, fork_server.said()
-    steps = [row for row in result_of(path).metrics if "loss" in row]
-    cut = any(step["completions/clipped_ratio"] > 0 for step in steps)
-    if not cut:  # one that was cut is worth 0, and the others are not
-        assert all(step["frac_reward_zero_std"] == 1 and step["grad_norm"] == 0 for step in steps)
-
-
-@pytest.mark.variant
-@pytest.mark.slow
 def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_server: ForkServer) -> None:
     """Users love a 7, which the second scorer forbids."""
     report = loves("7", tmp_path / "thumbs")
@@ -284,20 +216,6 @@ def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_
     scores = {row["step"]: row["held_out/second_score"] for row in result.metrics if "held_out/second_score" in row}
     best = max((score, -step) for step, score in scores.items() if 0 < step < stopped.step)
     assert result.checkpoint.step == -best[1] < stopped.step
-
-
-@pytest.mark.variant
-@pytest.mark.slow
-def test_kl_ends_what_scorers_drive_too_far(tmp_path: Path, fork_server: ForkServer) -> None:
-    given: dict[str, Any] = custom(tmp_path, LENGTH)
-    rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
-    report = loves("7", tmp_path / "thumbs")
-    wild = SETTINGS.model_copy(update={"steps": 12, "learning_rate": 1e-2, "kl_stop": 0.2})
-    path = plan_path(tmp_path, rewards, report, grpo=wild)
-    assert fork_server.attempt(path).code == 0, fork_server.said()
-    result = result_of(path)
-    rules = {finding.rule for finding in result.health.findings}
-    assert rules & {"answer_kl", "second_score"} and result.checkpoint.step < 12
 
 
 @pytest.mark.variant

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import adapter_of, result_of
-from tests.pipeline.training.plans import folder, two_ranks, two_ranks_of
+from tests.pipeline.training.plans import folder, two_ranks
 
 pytestmark = pytest.mark.slow
 
@@ -67,21 +67,3 @@ def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path, undisturb
     assert again.resumed_from == (2, 6), "a batch of generation serves two steps: it ends at an even one"
     held_out = [[row.get("held_out/accuracy") for row in found.metrics] for found in (whole, again)]
     assert held_out[0] == held_out[1]
-
-
-@pytest.mark.variant
-@pytest.mark.parametrize("method", ["kto", "sft"])
-def test_unpaired_answers_train_to_the_same_bits_on_two_ranks(method: str, tmp_path: Path) -> None:
-    whole, broken = (folder(*two_ranks_of(tmp_path / name, method)) / "plan.json" for name in ("whole", "broken"))
-    assert subprocess.run([sys.executable, "-m", "pipeline.training", str(whole)]).returncode == 0
-    for process, line in lines(broken):
-        if "step 3/6" in line:
-            process.send_signal(signal.SIGTERM)
-    assert process.returncode == 143
-    *_, (process, _) = lines(broken)
-    assert process.returncode == 0
-    again, first = result_of(broken), result_of(whole)
-    assert adapter_of(broken) == adapter_of(whole)
-    assert again.attempts == 2 and again.resumed_from[0] in (2, 3, 4)
-    held_out = [[row.get("held_out/answer_kl") for row in found.metrics] for found in (first, again)]
-    assert held_out[0] == held_out[1] and held_out[0][-1] is not None

@@ -86,13 +86,6 @@ def test_a_call_without_a_result_is_a_miss(on_miss: str, answers: int) -> None:
         assert "Nothing" not in by_policy(drawn) and drawn["text"] == [ANSWER]
 
 
-def test_one_of_two_calls_without_a_result_is_a_miss() -> None:
-    both = f"{call_text(ORDER)}\n{call_text('K00')}"
-    drawn = replay()([TURN.conversation], Policy([both], [ANSWER]))
-    assert [turn["content"] for turn in drawn["turns"][0][1:]] == [RESULT, RecordedTools().error]
-    assert replay(on_miss="end")([TURN.conversation], Policy([both]))["turns"] == [[]]
-
-
 def test_only_those_that_call_are_asked_again() -> None:
     policy = Policy([ANSWER, call_text(ORDER), ANSWER], [ANSWER])
     drawn = replay()([TURN.conversation] * 3, policy)
@@ -121,12 +114,6 @@ def test_an_episode_without_room_has_not_ended() -> None:
 def test_a_call_that_is_cut_gets_no_result() -> None:
     drawn = replay()([TURN.conversation], Policy([call_text(ORDER)], cut=True))
     assert drawn["turns"] == [[]] and drawn["completion_ids"][0][-1] != END
-
-
-def test_a_prompt_of_another_conversation_misses() -> None:
-    other = begin(random.Random(5), "train", tool=True)
-    drawn = replay()([other.conversation], Policy([call_text(ORDER)], [ANSWER]))
-    assert drawn["turns"][0][1]["content"] == RecordedTools().error
 
 
 def test_a_template_of_another_form_is_refused() -> None:

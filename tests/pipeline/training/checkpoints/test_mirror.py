@@ -57,29 +57,12 @@ def test_a_node_without_its_disk_resumes_from_s3(tmp_path: Path, bucket: str) ->
     assert folders == {"step-000005", "step-000015", "step-000020", CLAIM}
 
 
-def test_the_disk_is_preferred_to_a_mirror_that_is_not_newer(tmp_path: Path, uri: str, mirror: Path) -> None:
-    run = attempt(tmp_path, uri)
-    up(run, 5)
-    inode = (run.root / "step-000005").stat().st_ino
-    (mirror / "step-000005" / WEIGHTS).write_bytes(b"")  # it would be noticed
-    assert (run.newest(), run.said) == ("step-000005", [])
-    assert (run.root / "step-000005").stat().st_ino == inode
-
-
 def test_the_mirror_heals_the_disk(tmp_path: Path, uri: str) -> None:
     run = attempt(tmp_path, uri)
     HARMS["flip"](up(run, 5) / STATE)
     assert run.newest() == "step-000005"
     assert is_whole(run.root / "step-000005")
     assert [line for line in run.said if STATE in line] == run.said != []
-
-
-def test_what_the_mirror_healed_has_its_place_at_the_next_commit(tmp_path: Path, uri: str) -> None:
-    run = attempt(tmp_path, uri, keep_last=2, keep_best=1)
-    HARMS["flip"](up(run, 5) / STATE)
-    run.newest()
-    up(run, 10)
-    assert run.there() == ["step-000005", "step-000010"]
 
 
 @pytest.mark.parametrize(("name", "harm"), [(STATE, "flip"), (WEIGHTS, "remove"), (MANIFEST, "truncate")])
@@ -119,15 +102,6 @@ def test_upload_that_a_kill_left_out_happens_at_the_next_start(tmp_path: Path, u
     run.newest()
     assert run.checkpoints.drain(TIMEOUT_S)
     assert is_whole(mirror / "step-000005")
-
-
-def test_another_plan_has_another_place(tmp_path: Path, uri: str) -> None:
-    up(attempt(tmp_path / "first", uri), 5)
-    other = Run(tmp_path / "second", plan="q" * 64, mirror=uri)
-    assert (other.newest(), other.said) == (None, [])
-    near = Run(tmp_path / "third", plan=PLAN[:12] + "r" * 52, mirror=uri)
-    assert near.newest() is None
-    assert "belongs to another plan" in near.said[0]
 
 
 @pytest.mark.slow

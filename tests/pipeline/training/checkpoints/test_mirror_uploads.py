@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -97,25 +96,6 @@ def test_failed_upload_is_reported_once_and_tried_again(run: Run, gated: type[Ga
         "checkpoint step-000001 is not in the mirror (ConnectionResetError: hung up); the next one tries again"
     ]
     assert mirrored(run) == ["step-000002"]
-
-
-def test_draining_tries_the_last_one_once_more(run: Run, gated: type[Gated]) -> None:
-    gated.faults = iter([OSError("no route")])
-    run.save(1)
-    # The first drain may still meet the failing upload in flight, and then only waits for it.
-    assert run.checkpoints.drain(TIMEOUT_S) or run.checkpoints.drain(TIMEOUT_S)
-    assert [line[11:22] for line in run.said] == ["step-000001"]
-    assert mirrored(run) == ["step-000001"]
-
-
-def test_a_mirror_that_never_answers_is_not_drained(run: Run, gated: type[Gated]) -> None:
-    gated.faults = repeat(OSError("no route"))
-    run.save(1)
-    assert not run.checkpoints.drain(TIMEOUT_S)
-    assert mirrored(run) == []
-    assert set(run.said) == {
-        "checkpoint step-000001 is not in the mirror (OSError: no route); the next one tries again"
-    }
 
 
 def test_closed_uploads_take_no_more(run: Run) -> None:

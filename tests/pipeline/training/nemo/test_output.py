@@ -95,16 +95,6 @@ def test_what_the_base_model_can_do_is_the_row_of_step_0() -> None:
     assert begins(before.splitlines()[0]) and begins(STEP.splitlines()[0]) and not begins("▶ Setting up model...")
 
 
-def test_dpo_reports_pairs_ranked_right() -> None:
-    (row,) = read("=== Step 1/9 ===\n📊 Training Results:\n  • loss: 0.6931\n  • accuracy: 0.5000\n")
-    assert row == {"step": 1, "loss": 0.6931, "rewards/accuracies": 0.5}
-
-
-def test_not_a_number_is_read_as_one() -> None:
-    (row,) = read("📊 Training Results:\n  • Loss: nan\n  • Avg Reward: inf\n")
-    assert row["loss"] != row["loss"] and row["reward"] == float("inf")
-
-
 @given(st.lists(st.text(), max_size=30), st.integers(0, 100))
 def test_no_line_whatever_stops_a_training(lines: list[str], step: int) -> None:
     output = Output(step)

@@ -34,15 +34,6 @@ def checkpoint(root: Path, step: int, lora: bool = True, **info: float) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("lora", [True, False])
-def test_whole_checkpoints_are_found_newest_first_by_number(lora: bool, tmp_path: Path) -> None:
-    for step in (9, 100, 20):
-        checkpoint(tmp_path, step, lora)
-    said: list[str] = []
-    assert [each.step for each in whole(tmp_path, lora, said.append)] == [100, 20, 9]
-    assert not said and not whole(tmp_path / "nothing", lora, said.append)
-
-
 FILES = {
     True: [
         "training_info.json", "config.yaml", "train_dataloader.pt", "policy/optimizer", "policy/tokenizer",

@@ -26,7 +26,7 @@ from pipeline.training.nemo.render import (
 )
 from pipeline.training.plan import TrainingPlan
 
-from .plans import CORRECT, DPO_SETTINGS, SECTIONS, make_plan
+from .plans import CORRECT, SECTIONS, make_plan
 
 Tree = dict[str, Any]
 RECIPES = Path(__file__).parents[4] / "jobs" / "recipes"
@@ -104,13 +104,6 @@ def test_every_setting_is_rendered_refused_or_without_effect(name: str, tmp_path
     assert (after == before) == (name in WITHOUT_EFFECT)
 
 
-def test_without_held_out_prompts_there_is_no_best_checkpoint(tmp_path: Path) -> None:
-    plans = [make_plan(tmp_path, held_out=False, checkpoints={"keep_best": n}) for n in (0, 3)]
-    assert said(plans[0]) == said(plans[1])
-    saved = rendered(plans[0])["checkpointing"]
-    assert saved["metric_name"] is None and saved["keep_top_k"] == 2
-
-
 def test_grpo_says_what_the_plan_says(tmp_path: Path) -> None:
     grpo = {**SECTIONS["grpo"].model_dump(), "steps": 12, "num_minibatches": 2, "beta": 0.04, "epsilon_high": 0.28}
     distributed = {"strategy": "fsdp2"}
@@ -129,11 +122,6 @@ def test_grpo_says_what_the_plan_says(tmp_path: Path) -> None:
     assert tree["grpo"]["max_val_samples"] // tree["grpo"]["val_batch_size"] == 1, "it would ask nobody"
     assert tree["cluster"] == {"num_nodes": 2, "gpus_per_node": 2}
     assert tree["policy"]["dtensor_cfg"]["lora_cfg"]["dim"] == 4
-
-
-def test_another_plan_never_finds_these_checkpoints(tmp_path: Path) -> None:
-    folders = {rendered(make_plan(tmp_path, seed=seed))["checkpointing"]["checkpoint_dir"] for seed in (1, 2)}
-    assert len(folders) == 2
 
 
 @pytest.mark.filterwarnings("ignore:Detected call of:UserWarning")  # nothing is trained here
@@ -205,13 +193,6 @@ def test_what_it_cannot_express_of_dpo_is_refused(change: dict[str, Any], word: 
         refuse(make_plan(tmp_path, "dpo", **change))
 
 
-def test_dpo_weighs_its_losses(tmp_path: Path) -> None:
-    settings = {**DPO_SETTINGS.model_dump(), "loss_type": ("sft", "sigmoid"), "loss_weights": (0.3, 1.0), "beta": 0.2}
-    section = rendered(make_plan(tmp_path, "dpo", dpo=settings))["dpo"]
-    assert (section["preference_loss_weight"], section["sft_loss_weight"]) == (1.0, 0.3)
-    assert section["reference_policy_kl_penalty"] == 0.2 and section["val_period"] == 0
-
-
 def test_trainer_args_reach_keys_of_nemo_rl(tmp_path: Path) -> None:
     args = {"policy.generation.vllm_cfg.gpu_memory_utilization": 0.5, "policy.dtensor_cfg.tensor_parallel_size": 2}
     grpo = {**SECTIONS["grpo"].model_dump(), "trainer_args": args}
@@ -239,12 +220,6 @@ def test_the_commands_are_nemo_rls(tmp_path: Path) -> None:
         "python", "examples/converters/convert_dcp_to_hf.py", "--config", "/run/step_6/config.yaml",
         "--dcp-ckpt-path", "/run/step_6/policy/weights", "--hf-ckpt-path", "/out",
     ]  # fmt: skip
-
-
-def test_the_configuration_survives_safe_yaml(tmp_path: Path) -> None:
-    for method in ("grpo", "dpo"):
-        tree = rendered(make_plan(tmp_path, method))
-        assert yaml.safe_load(yaml.safe_dump(tree)) == tree
 
 
 @pytest.mark.shared
@@ -279,26 +254,6 @@ def test_released_engines_know_every_key(name: str, release: str, shared_data: P
         plan = make_plan(tmp_path, "grpo", rewards=recipe.rewards, nodes=nodes, processes=processes, **sections)
     assert plan.training.nemo_rl_release == release
     assert unknown_keys(rendered(plan), examples) == []
-
-
-@pytest.mark.shared
-@pytest.mark.parametrize(("method", "name"), [("grpo", "grpo_math_1B.yaml"), ("dpo", "dpo.yaml")])
-def test_nothing_of_the_examples_own_data_set_is_inherited(
-    method: str, name: str, shared_data: Path, tmp_path: Path
-) -> None:
-    inherited = yaml.safe_load((shared_data / "nemo-rl" / name).read_text())["data"]
-    ours = rendered(make_plan(tmp_path, method))["data"]
-    assert ours["shuffle"] is False, "the rows are in the order of the steps"
-    for part in (part for part in ("train", "validation", "default") if ours[part] is not None):
-        others = set(inherited.get(part) or ()) - set(ours[part])
-        assert others <= {"seed"}, "of a split that is not made"
-    assert ours["train"]["split"] == "train" and ours["default"]["prompt_file"] is None
-
-
-@pytest.mark.shared
-def test_a_key_that_nemo_rl_does_not_have_is_found(shared_data: Path) -> None:
-    example = yaml.safe_load((shared_data / "nemo-rl" / "dpo.yaml").read_text())
-    assert unknown_keys({"dpo": {"beta": 1}, "data": {"train": {"x": 1}}}, [example]) == ["dpo.beta"]
 
 
 @pytest.mark.parametrize(("name", "title"), [("kto", "KTO"), ("sft", "SFT")])

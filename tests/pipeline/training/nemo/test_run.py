@@ -18,7 +18,6 @@ import yaml
 
 from pipeline.core.storage import digest_dir, digest_file
 from pipeline.training.checkpoints.claims import claim
-from pipeline.training.nemo.output import LABELS, UNSEEN
 from pipeline.training.nemo.render import configuration, workspace
 from pipeline.training.nemo.run import Process, run
 from pipeline.training.plan import TrainingPlan
@@ -115,12 +114,6 @@ def test_dpo_and_full_weights_are_converted(checkout: Path, tmp_path: Path) -> N
     assert result.metrics[0]["rewards/accuracies"] == 0.75 and steps(result) == [1, 2, 3, 4, 5, 6]
 
 
-def test_minibatches_count_in_optimizer_steps(checkout: Path, tmp_path: Path) -> None:
-    grpo = {**SECTIONS["grpo"].model_dump(), "steps": 12, "num_minibatches": 2}
-    result = trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
-    assert steps(result) == [0, 2, 4, 6, 8, 10, 12] and result.checkpoint.step == 12
-
-
 def test_killed_and_terminated_it_ends_with_the_same_weights(checkout: Path, tmp_path: Path) -> None:
     plan, broken = make_plan(tmp_path / "whole"), make_plan(tmp_path / "broken")
     whole = trained(plan, tmp_path / "whole", checkout)
@@ -177,13 +170,6 @@ def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_pa
     assert any("tmp_step_5 was never finished" in line for line in said)
 
 
-def test_an_end_without_the_last_checkpoint_is_an_error(checkout: Path, tmp_path: Path) -> None:
-    grpo = {**SECTIONS["grpo"].model_dump(), "steps": 5}
-    behave(checkout, no_last=True)
-    with pytest.raises(RuntimeError, match=r"step 5 is not there \(newest: 4\)"):
-        trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
-
-
 def test_a_training_that_ended_is_not_trained_again(checkout: Path, tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     first = trained(plan, tmp_path, checkout)
@@ -197,14 +183,6 @@ def test_training_gone_wrong_is_stopped_at_its_best_checkpoint(checkout: Path, t
     result = trained(make_plan(tmp_path, checkpoints={"every_steps": 2, "keep_best": 2}), tmp_path, checkout)
     assert result.health.verdict == "STOP" and result.health.findings[-1].step == 5
     assert result.checkpoint.step == 2
-
-
-def test_stopped_before_the_first_checkpoint_the_base_stands(checkout: Path, tmp_path: Path) -> None:
-    behave(checkout, loss={"1": math.nan}, pause_at=1)
-    plan = make_plan(tmp_path)
-    result = trained(plan, tmp_path, checkout)
-    assert result.health.verdict == "STOP" and result.checkpoint.step == 0
-    assert result.checkpoint.model == plan.base
 
 
 @pytest.mark.parametrize("what", ["data", "checkout", "key"])
@@ -243,12 +221,3 @@ def test_a_checkout_of_another_release_is_refused(info: str, word: str, checkout
     (checkout / "nemo_rl" / "package_info.py").write_text(info)
     with pytest.raises(ValueError, match=word):
         trained(make_plan(tmp_path), tmp_path, checkout)
-
-
-def test_health_that_nobody_feeds_is_announced_as_off(checkout: Path, tmp_path: Path) -> None:
-    lines: list[str] = []
-    trained(make_plan(tmp_path), tmp_path, checkout, lines)
-    (line,) = (line for line in lines if line.startswith("health: off for "))
-    fed = {name for names in LABELS.values() for metrics in names.values() for name in metrics}
-    assert not fed & set(UNSEEN)
-    assert all(name in line for name in ("kl", "entropy", "grad_norm"))
