@@ -1,9 +1,7 @@
 """The one entry point of training: `python -m pipeline.training PLAN`, and `--help` for what a launcher adds.
 
-Starts the processes that the plan asks for on this node, or is one of them when a launcher says so (RANK), or hands the
-plan to NeMo RL. Exit codes:
-0 `result.json` is written and verified; 143 run me again: pre-empted, or superseded by a later start; 64 never retry,
-the plan or what it names is wrong; 65 never retry, an erasure took data of the training away; anything else is a crash.
+Starts the plan's processes on this node, is one of them (RANK), or hands the plan to NeMo RL. Exit codes: 0 a verified
+`result.json`; 143 run me again; 64 and 65 never retry (a wrong plan; an erasure); anything else is a crash.
 """
 
 from __future__ import annotations
@@ -77,18 +75,11 @@ def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NE
         from pipeline.training.worker import work
 
         work(plan, path.parent, started_at, attempt)
-    except InvalidPlan as error:
+    except (InvalidPlan, TrainingBlocked, Superseded, WriterLocked) as error:
         print(error, file=sys.stderr)
-        return NEVER_RETRY
-    except TrainingBlocked as error:
-        print(error, file=sys.stderr)
-        return BLOCKED
-    except Superseded as error:
-        print(error, file=sys.stderr)
-        return PREEMPTED
-    except WriterLocked as error:
-        print(error, file=sys.stderr)
-        return PREEMPTED if attempt else 1  # no crash: the lock of a node that died is given back in time
+        if isinstance(error, WriterLocked):
+            return PREEMPTED if attempt else 1  # no crash: the lock of a node that died is given back in time
+        return {InvalidPlan: NEVER_RETRY, TrainingBlocked: BLOCKED, Superseded: PREEMPTED}[type(error)]
     return 0
 
 

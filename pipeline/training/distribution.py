@@ -42,47 +42,37 @@ def check_world(plan: TrainingPlan, environ: Mapping[str, str]) -> None:
         )
 
 
-def accelerate_config(distribution: Distribution, nodes: int, processes: int, *, on_gpu: bool) -> dict[str, Any]:
-    """The file of `accelerate launch --config_file`. `processes`: on each node, one for each GPU."""
-    world_size = nodes * processes
-    config: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": _distributed_type(distribution, world_size, on_gpu),
-        "mixed_precision": "bf16" if on_gpu else "no",
-        "use_cpu": not on_gpu,
-        "num_machines": nodes,
-        "num_processes": world_size,
-        "machine_rank": 0,
-        "rdzv_backend": "static",
-        "same_network": True,
-        "main_training_function": "main",
-        "debug": False,
-    }
-    if distribution.strategy == "fsdp2":
-        config["fsdp_config"] = _fsdp2(distribution)
-    elif distribution.strategy != "ddp":
-        config["deepspeed_config"] = _zero(distribution)
-    return config
-
-
 def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool = False) -> dict[str, str]:
-    """What accelerate's launcher would export for this strategy: to be set before TRL's config is constructed.
+    """What accelerate reads for this strategy: to be set before TRL's config is constructed.
 
     `second_model`: TRL loads the base again, as the reference of a policy without an adapter. Under FSDP2 every rank
     then loads all weights: where only rank 0 does, accelerate hands out the policy's, but nobody the reference's (TRL
     1.16 shards what each rank has), and the others train against what lay in memory.
     """
+    variables: dict[str, Any] = {}
+    offload = distribution.cpu_offload
     if distribution.strategy == "fsdp2":
-        settings = {name.upper(): value for name, value in _fsdp2(distribution).items()}
-        settings["FSDP_CPU_RAM_EFFICIENT_LOADING"] = not second_model
-        variables: dict[str, Any] = {"ACCELERATE_USE_FSDP": True, **settings}
-    elif distribution.strategy == "ddp":
-        variables = {}
-    else:
-        names = {"zero_stage": "ZERO_STAGE", "zero3_init_flag": "ZERO3_INIT"}
-        settings = {names.get(name, name.upper()): value for name, value in _zero(distribution).items()}
-        settings.pop("DEEPSPEED_MULTINODE_LAUNCHER")
-        variables = {"ACCELERATE_USE_DEEPSPEED": True, **{f"ACCELERATE_DEEPSPEED_{n}": v for n, v in settings.items()}}
+        variables = {
+            "ACCELERATE_USE_FSDP": True,
+            "FSDP_VERSION": 2,
+            "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",  # of no named class: the model's own decoder layers
+            "FSDP_RESHARD_AFTER_FORWARD": True,
+            "FSDP_OFFLOAD_PARAMS": offload,
+            # Weights and the adapter's random start come from rank 0: the others can't differ.
+            "FSDP_CPU_RAM_EFFICIENT_LOADING": not second_model,
+            "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",  # gathered on rank 0, which exports the adapter
+            "FSDP_ACTIVATION_CHECKPOINTING": False,  # the trainer's gradient_checkpointing does it
+        }
+    elif distribution.strategy != "ddp":
+        third = distribution.strategy == "zero3"
+        variables = {
+            "ACCELERATE_USE_DEEPSPEED": True,
+            "ACCELERATE_DEEPSPEED_ZERO_STAGE": 3 if third else 2,
+            "ACCELERATE_DEEPSPEED_OFFLOAD_OPTIMIZER_DEVICE": "cpu" if offload else "none",
+            "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu" if offload and third else "none",
+            "ACCELERATE_DEEPSPEED_ZERO3_INIT": third,
+            "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL": third,  # gathered on rank 0, which exports the adapter
+        }
     variables["ACCELERATE_USE_CPU"] = not on_gpu
     if not on_gpu:  # accelerate says cpu:<rank>, where torch can't restore an optimizer's state to
         variables["ACCELERATE_TORCH_DEVICE"] = "cpu"
@@ -141,38 +131,3 @@ def _running(accelerator: Accelerator) -> tuple[str, Iterable[str]]:
         return f"zero{plugin.zero_stage}", [what for what, device in devices.items() if device == "cpu"]
     ddp = kind in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
     return "ddp" if ddp else str(kind.value), ()
-
-
-def _distributed_type(distribution: Distribution, world_size: int, on_gpu: bool) -> str:
-    if distribution.strategy == "fsdp2":
-        return "FSDP"
-    if distribution.strategy != "ddp":
-        return "DEEPSPEED"
-    return "NO" if world_size == 1 else "MULTI_GPU" if on_gpu else "MULTI_CPU"
-
-
-def _fsdp2(distribution: Distribution) -> dict[str, Any]:
-    """Without a class name to wrap, accelerate takes the model's own decoder layers, through PEFT as well."""
-    return {
-        "fsdp_version": 2,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_reshard_after_forward": True,
-        "fsdp_offload_params": distribution.cpu_offload,
-        # Weights and the adapter's random start come from rank 0: the others can't differ.
-        "fsdp_cpu_ram_efficient_loading": True,
-        "fsdp_state_dict_type": "FULL_STATE_DICT",  # gathered on rank 0, which exports the adapter
-        "fsdp_activation_checkpointing": False,  # the trainer's gradient_checkpointing does it
-    }
-
-
-def _zero(distribution: Distribution) -> dict[str, Any]:
-    stage = {"zero2": 2, "zero3": 3}[distribution.strategy]
-    offload = "cpu" if distribution.cpu_offload else "none"
-    return {
-        "deepspeed_multinode_launcher": "standard",
-        "zero_stage": stage,
-        "offload_optimizer_device": offload,
-        "offload_param_device": offload if stage == 3 else "none",
-        "zero3_init_flag": stage == 3,
-        "zero3_save_16bit_model": stage == 3,  # gathered on rank 0, which exports the adapter
-    }

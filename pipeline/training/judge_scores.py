@@ -10,7 +10,6 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -32,17 +31,10 @@ class Scored(msgspec.Struct):
     usd: float
 
 
-class Spending(NamedTuple):
-    """What a training's judge has cost."""
-
-    tokens: int = 0
-    usd: float = 0.0
-
-
-def spending_in(folder: Path) -> Spending:
-    """Of all processes and attempts of the training in `folder`."""
+def spending_in(folder: Path) -> tuple[int, float]:
+    """Tokens and US dollars, of all processes and attempts of the training in `folder`."""
     last = [lines[-1] for path in sorted(folder.glob(NAME.format(rank="*"))) if (lines := _read(path))]
-    return Spending(sum(line.tokens for line in last), sum(line.usd for line in last))
+    return sum(line.tokens for line in last), sum((line.usd for line in last), 0.0)
 
 
 def budget_of(settings: Judge, folder: Path, rank: int, processes: int) -> Budget:

@@ -146,15 +146,16 @@ def run(
     _close(keeper, plan.training.grace_s)
     shutil.rmtree(folder / "trl", ignore_errors=True)
     journal.add("ended", checkpoint.step, why=progress.ending)
-    history, spent = [row for row in trainer.state.log_history if is_measured(row)], spending_in(folder)
+    history = [row for row in trainer.state.log_history if is_measured(row)]
+    tokens, usd = spending_in(folder)
     return result_of(
         plan,
         read_journal(folder / layout.JOURNAL_FILE),
         checkpoint,
         metrics=tuple({name: float(value) for name, value in row.items()} for row in history),
         health=progress.health,
-        judge_tokens=spent.tokens,
-        judge_usd=spent.usd,
+        judge_tokens=tokens,
+        judge_usd=usd,
         untrained_steps=trainer.state.max_steps - checkpoint.step if progress.solved or progress.braked else 0,
     )
 

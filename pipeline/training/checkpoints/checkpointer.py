@@ -13,24 +13,9 @@ from typing import Any
 
 from pipeline.core.storage import publish_dir, write_atomically
 from pipeline.recipe import Checkpoints
+from pipeline.training.checkpoints import manifest as manifests
 from pipeline.training.checkpoints.claims import room
-from pipeline.training.checkpoints.manifest import (
-    MANIFEST,
-    CheckpointManifest,
-    Origin,
-    clear_hidden,
-    find_flaw,
-    folder_name,
-    hidden,
-    keep,
-    measure,
-    published,
-    rank,
-    read,
-    remove,
-    sealed,
-    step_of,
-)
+from pipeline.training.checkpoints.manifest import MANIFEST, CheckpointManifest, Origin, find_flaw, folder_name, step_of
 from pipeline.training.checkpoints.mirror import Mirror
 from pipeline.training.checkpoints.uploads import Uploads
 
@@ -56,15 +41,15 @@ class Checkpointer:
         self._origin, self.fence = origin, fence
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)
-        clear_hidden(root)
-        self._mirror = Mirror(settings.mirror, self._origin, attempt) if settings.mirror else None
-        self._uploads = Uploads(self._mirror, self._origin, settings, say) if self._mirror else None
+        manifests.clear_hidden(root)
+        self._mirror = Mirror(settings.mirror, origin, attempt) if settings.mirror else None
+        self._uploads = Uploads(self._mirror, origin, settings, say) if self._mirror else None
 
     def newest(self) -> Path | None:
         """The checkpoint to resume from, fetched from the mirror if that has a newer one; None to begin at step 0.
 
         Each one passed over is said, with the file or the rule that disqualified it. Raises ConnectionError when
-        nothing is here and the mirror, which may have something, does not answer: to begin anew could cost days.
+        nothing is here and the mirror, which may have something, does not answer: to begin again could cost days.
         """
         remote, silence = self._remote()
         folder, cut = self._first(remote, lambda manifest: manifest.step)
@@ -79,7 +64,7 @@ class Checkpointer:
 
     def best(self) -> Path | None:
         """The complete checkpoint that `rank` puts first, from the mirror too; None without any."""
-        return self._first(self._remote()[0], rank)[0]
+        return self._first(self._remote()[0], manifests.rank)[0]
 
     def commit(self, saved: Path, step: int, score: float | None) -> Path:
         """Publish what the trainer saved in the folder `saved`, which is moved. Durable once this returns.
@@ -90,7 +75,8 @@ class Checkpointer:
         self.fence()
         final = self._root / folder_name(step)
         with room(self._root):
-            if self._whole(final):
+            known = {manifest.step: manifest for manifest in self._local()}
+            if step in known and find_flaw(final, known[step]) is None:
                 shutil.rmtree(saved)
             else:
                 self._publish(saved, step, score, final)
@@ -106,7 +92,7 @@ class Checkpointer:
         return self._uploads is not None and self._uploads.erased
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait for the uploads. Whether the newest checkpoint is up; True without a mirror."""
+        """Wait for the uploads. Whether the newest checkpoint is in the mirror; True without a mirror."""
         return self._uploads is None or self._uploads.drain(timeout_s)
 
     def close(self) -> None:
@@ -115,38 +101,42 @@ class Checkpointer:
             self._uploads.close()
 
     def _publish(self, saved: Path, step: int, score: float | None, final: Path) -> None:
-        plan, world = self._origin.plan_digest, self._origin.world_size
-        own = {"plan_digest": plan, "step": step, "world_size": world, "score": score, "attempt": self._attempt}
-        write_atomically(saved / MANIFEST, sealed(CheckpointManifest.model_validate({**own, "files": measure(saved)})))
+        manifest = CheckpointManifest(
+            plan_digest=self._origin.plan_digest,
+            step=step,
+            world_size=self._origin.world_size,
+            score=score,
+            attempt=self._attempt,
+            files=manifests.measure(saved),
+        )
+        write_atomically(saved / MANIFEST, manifests.sealed(manifest))
         self.fence()
-        remove(final)  # not whole: an attempt passed it over
+        manifests.remove(final)  # not whole: an attempt passed it over
         published_now = publish_dir(saved, final)
         assert published_now, f"another process writes to {final}"
 
     def _retain(self, committed: int) -> None:
-        sound = [each for each in self._local(lambda reason: None) if each.step not in self._flawed]
-        kept = keep(sound, committed, self._settings)
-        for folder in published(self._root):
+        sound = [each for each in self._local() if each.step not in self._flawed]
+        kept = manifests.keep(sound, committed, self._settings)
+        for folder in manifests.published(self._root):
             step = step_of(folder.name) or 0
             needed = step in kept or (self._uploads is not None and self._uploads.needs(folder))
             if step <= committed and not needed:
-                remove(folder)
+                manifests.remove(folder)
 
     def _first(
         self, remote: Sequence[CheckpointManifest], order: Callable[[CheckpointManifest], Any]
     ) -> tuple[Path | None, str]:
         """The whole checkpoint that comes last in `order`, the disk before the mirror; and how fetching one failed."""
         cut = ""
-        local = self._local(self._say)
-        both = [(order(each), True, each) for each in local] + [(order(each), False, each) for each in remote]
+        both = [(order(each), True, each) for each in self._local(self._say)]
+        both += [(order(each), False, each) for each in remote]
         for _, here, manifest in sorted(both, key=lambda one: one[:2], reverse=True):
             folder = self._root / folder_name(manifest.step)
-            flaw = find_flaw(folder, manifest) if here else ""
-            if not here:
-                try:
-                    flaw = self._fetch(manifest, folder)
-                except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
-                    flaw = cut = f"fetching it from the mirror failed ({type(error).__name__}: {error})"
+            try:
+                flaw = find_flaw(folder, manifest) if here else self._fetch(manifest, folder)
+            except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+                flaw = cut = f"fetching it from the mirror failed ({type(error).__name__}: {error})"
             if flaw is None:
                 self._flawed.discard(manifest.step)
                 return folder, cut
@@ -157,12 +147,12 @@ class Checkpointer:
     def _fetch(self, manifest: CheckpointManifest, final: Path) -> str | None:
         """Publish the mirror's checkpoint here if every file arrives as its manifest says; else its flaw."""
         assert self._mirror is not None
-        staging = hidden(final, "fetched")
+        staging = manifests.hidden(final, "fetched")
         try:
             self._mirror.fetch(manifest, staging)
             flaw = find_flaw(staging, manifest)
             if flaw is None:
-                remove(final)
+                manifests.remove(final)
                 publish_dir(staging, final)
             return flaw
         finally:
@@ -174,22 +164,16 @@ class Checkpointer:
             return [], ""
         try:
             return self._mirror.manifests(self._say), ""
-        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+        except Exception as error:  # the same boundary
             silence = f"the mirror {self._mirror.uri} does not answer ({type(error).__name__}: {error})"
             self._say(silence)
             return [], silence
 
-    def _local(self, warn: Callable[[str], None]) -> list[CheckpointManifest]:
-        manifests: list[CheckpointManifest] = []
-        for folder in published(self._root):
+    def _local(self, warn: Callable[[str], None] = lambda reason: None) -> list[CheckpointManifest]:
+        local: list[CheckpointManifest] = []
+        for folder in manifests.published(self._root):
             try:
-                manifests.append(read(folder, self._origin))
+                local.append(manifests.read(folder, self._origin))
             except ValueError as reason:
                 warn(f"checkpoint {folder.name} is passed over: {reason}")
-        return manifests
-
-    def _whole(self, folder: Path) -> bool:
-        try:
-            return find_flaw(folder, read(folder, self._origin)) is None
-        except ValueError:
-            return False
+        return local

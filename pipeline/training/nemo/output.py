@@ -121,12 +121,6 @@ class SavedCheckpoint(NamedTuple):
     folder: Path
     info: dict[str, Any]
 
-    @property
-    def accuracy(self) -> float | None:
-        """On held-out prompts, if they were asked at this step."""
-        value = self.info.get(ACCURACY)
-        return float(value) if isinstance(value, int | float) else None
-
 
 def whole(root: Path, lora: bool, say: Say) -> list[SavedCheckpoint]:
     """Whole checkpoints, newest first; each one passed over is named with its flaw."""
@@ -143,8 +137,8 @@ def best(saved: Sequence[SavedCheckpoint]) -> SavedCheckpoint | None:
     """The one with the highest held-out accuracy, the newest of equals; NaN and none rank worst."""
 
     def rank(each: SavedCheckpoint) -> tuple[float, int]:
-        accuracy = each.accuracy
-        return (-math.inf if accuracy is None or math.isnan(accuracy) else accuracy, each.step)
+        value = each.info.get(ACCURACY)
+        return (-math.inf if not isinstance(value, int | float) or math.isnan(value) else value, each.step)
 
     return max(saved, key=rank, default=None)
 
@@ -171,16 +165,14 @@ def find_flaw(folder: Path, lora: bool) -> str | None:
         return f"{INFO} cannot be read ({type(error).__name__})"
     if folder.name != f"step_{reached}":
         return f"{INFO} is of step {reached}"
-    for name in ("config.yaml", "train_dataloader.pt"):
-        if not (folder / name).is_file():
-            return f"{name} is missing"
-    for name in ("policy/optimizer", "policy/tokenizer"):  # without an optimizer NeMo RL begins with a fresh one
-        if not any(each.is_file() for each in (folder / name).rglob("*")):
-            return f"{name} is missing"
+    # Without an optimizer NeMo RL begins with a fresh one.
+    for name in ("config.yaml", "train_dataloader.pt", "policy/optimizer/", "policy/tokenizer/"):
+        path = folder / name
+        if not (any(each.is_file() for each in path.rglob("*")) if name.endswith("/") else path.is_file()):
+            return f"{name.rstrip('/')} is missing"
     weights = folder / WEIGHTS
-    for name in ADAPTER if lora else (".metadata",):
-        if not (weights / name).is_file():
-            return f"{WEIGHTS / name} is missing"
+    if missing := [name for name in (ADAPTER if lora else (".metadata",)) if not (weights / name).is_file()]:
+        return f"{WEIGHTS / missing[0]} is missing"
     if not lora and not any(weights.glob("*.distcp")):
         return f"{WEIGHTS} has no shards"
     if empty := [each for each in sorted(folder.rglob("*")) if each.is_file() and not each.stat().st_size]:

@@ -58,10 +58,7 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
         "logger": {
             "log_dir": str(PurePath(workspace(plan, folder)) / "logs"),
             "num_val_samples_to_print": 0,
-            "wandb_enabled": False,
-            "tensorboard_enabled": False,
-            "mlflow_enabled": False,
-            "swanlab_enabled": False,
+            **{f"{service}_enabled": False for service in ("wandb", "tensorboard", "mlflow", "swanlab")},
             "monitor_gpus": False,
         },
         "cluster": {"num_nodes": plan.nodes, "gpus_per_node": plan.processes},
@@ -73,7 +70,7 @@ def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: in
 
 
 def command(plan: TrainingPlan, config_path: str, python: Sequence[str] = PYTHON) -> list[str]:
-    """The training, run in the checkout."""
+    """Of the training, in the checkout."""
     return [*python, f"examples/{rendering(plan).script}", "--config", config_path]
 
 

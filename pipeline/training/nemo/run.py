@@ -31,15 +31,7 @@ from pipeline.training.journal import MetricsLog, TrainingJournal, read_journal
 from pipeline.training.nemo import data
 from pipeline.training.nemo.export import export
 from pipeline.training.nemo.output import UNSEEN, Output, Row, SavedCheckpoint, Say, begins, best, set_aside, whole
-from pipeline.training.nemo.render import (
-    EXAMPLES,
-    PYTHON,
-    command,
-    configuration,
-    refuse,
-    unknown_keys,
-    workspace,
-)
+from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, refuse, unknown_keys, workspace
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import PREEMPTED, Health, TrainingResult
 
@@ -72,8 +64,7 @@ def run(
     config = prepare(plan, folder, checkout)
     say(f"health: off for {', '.join(UNSEEN)}, which NeMo RL does not print; the sentinel watches the rest")
     attempt = _Attempt(plan, folder, say)
-    if attempt.unfinished:
-        attempt.train(command(plan, str(config), python), checkout, fence)
+    attempt.train(command(plan, str(config), python), checkout, fence)
     fence()
     saved = attempt.outcome()
     step = attempt.ours(saved.step) if saved else 0
@@ -135,8 +126,8 @@ class _Attempt:
         self._method = plan.trained_by()
         self._steps = self._method.batches_in(self._method.steps)
         set_aside(self._root, self._lora, say)
-        self._saved = whole(self._root, self._lora, say)
-        self.reached = self._saved[0].step if self._saved else 0
+        saved = whole(self._root, self._lora, say)
+        self.reached = saved[0].step if saved else 0
         self.journal = TrainingJournal(folder / layout.JOURNAL_FILE)
         self.journal.add("started", self.ours(self.reached))
         if self.reached:
@@ -154,16 +145,14 @@ class _Attempt:
     def stopped(self) -> bool:
         return self.health.verdict == "STOP"
 
-    @property
-    def unfinished(self) -> bool:
-        return self.reached < self._steps and not self.stopped
-
     def ours(self, step: int) -> int:
         """A step of NeMo RL in optimizer steps."""
         return step * self._method.updates_per_batch
 
     def train(self, line: Sequence[str], checkout: Path, fence: Callable[[], None]) -> None:
-        """Run NeMo RL to its end, or to ours."""
+        """Run NeMo RL to its end, or to ours, unless an earlier attempt got there."""
+        if self.reached >= self._steps or self.stopped:
+            return
         self._process = Process(line, checkout, self._root, self._plan.training.grace_s)
         before = signal.signal(signal.SIGTERM, self._terminate)
         try:
@@ -183,16 +172,16 @@ class _Attempt:
 
     def outcome(self) -> SavedCheckpoint | None:
         """The last checkpoint; of a training that was stopped the best one, None if it came before any."""
-        self._saved = whole(self._root, self._lora, self._say)
+        saved = whole(self._root, self._lora, self._say)
         if self.stopped:
-            return best(self._saved)
-        if not self._saved or self._saved[0].step != self._steps:
-            there = self._saved[0].step if self._saved else "none"
+            return best(saved)
+        if not saved or saved[0].step != self._steps:
+            there = saved[0].step if saved else "none"
             raise RuntimeError(
                 f"NeMo RL ended as if all were well, and its checkpoint of step {self._steps} is not there (newest: "
                 f"{there}). Look at its output, and run it again."
             )
-        return self._saved[0]
+        return saved[0]
 
     def _terminate(self, *_: Any) -> None:
         self._preempted = True
@@ -222,10 +211,8 @@ class _Attempt:
         self._log.add(row)
         with self._metrics.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
-        self._say(
-            f"step {step}/{self._method.steps}  "
-            + "  ".join(f"{name} {row[key]:.3f}" for key, name in SHOWN.items() if key in row)
-        )
+        parts = "  ".join(f"{name} {row[key]:.3f}" for key, name in SHOWN.items() if key in row)
+        self._say(f"step {step}/{self._method.steps}  {parts}")
         findings = self._watch.add(row)
         self.health = sentinel.remember(self.health, findings)
         for finding in findings:

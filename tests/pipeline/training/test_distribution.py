@@ -3,28 +3,19 @@
 import itertools
 import os
 from dataclasses import fields
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin
-from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
-from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils import DistributedType
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
-from accelerate.utils.launch import (
-    prepare_deepspeed_cmd_env,
-    prepare_multi_gpu_env,
-)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Distribution, Training
 from pipeline.training.distribution import (
-    accelerate_config,
     assert_distribution,
     check_world,
     environment,
@@ -37,7 +28,6 @@ SHARDED = [
     Distribution(strategy=strategy, cpu_offload=offload)
     for strategy, offload in itertools.product(("fsdp2", "zero2", "zero3"), (False, True))
 ]
-KINDS = {"ddp": "MULTI_GPU", "fsdp2": "FSDP", "zero2": "DEEPSPEED", "zero3": "DEEPSPEED"}
 
 
 def plan(distribution: Distribution, nodes: int = 1, processes: int = 2) -> TrainingPlan:
@@ -63,27 +53,6 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Any:
             monkeypatch.setenv(name, value)
 
     return export
-
-
-@pytest.mark.parametrize("distribution", [DDP, *SHARDED], ids=described)
-@pytest.mark.parametrize(("nodes", "processes"), [(1, 8), (2, 4)])
-def test_accelerate_launcher_exports_our_environment(
-    distribution: Distribution, nodes: int, processes: int, tmp_path: Path, exported: Any
-) -> None:
-    file = tmp_path / "accelerate.yaml"
-    file.write_text(yaml.safe_dump(accelerate_config(distribution, nodes, processes, on_gpu=True)))
-    config = load_config_from_file(str(file))
-    assert isinstance(config, ClusterConfig)
-    assert config.distributed_type == DistributedType(KINDS[distribution.strategy])
-    assert (config.num_machines, config.num_processes) == (nodes, 8)
-
-    arguments = ["--config_file", str(file), "--main_process_ip", "127.0.0.1", "--main_process_port", "0", "train.py"]
-    args, _, _ = _validate_launch_command(launch_command_parser().parse_args(arguments))
-    args.deepspeed_fields_from_accelerate_config = ",".join(config.deepspeed_config)  # as launch_command does
-    launched = prepare_deepspeed_cmd_env(args)[1] if args.use_deepspeed else prepare_multi_gpu_env(args)
-    ours = environment(distribution, on_gpu=True)
-    assert {name: launched.get(name, "false") for name in ours} == ours
-    assert launched["ACCELERATE_MIXED_PRECISION"] == "bf16"
 
 
 def accelerator(world_size: int = 2) -> Any:

@@ -59,11 +59,11 @@ def test_a_torn_line_is_asked_again(tmp_path: Path) -> None:
 def test_the_budget_is_of_the_whole_training_and_shared(tmp_path: Path) -> None:
     with serving(always(scored(4))) as server:
         assert ask(server.url, tmp_path, ["a"], max_tokens=4000) == [Finding(0.75)]
-        spent: dict[str, Any] = {"max_tokens": spending_in(tmp_path).tokens}
+        spent: dict[str, Any] = {"max_tokens": spending_in(tmp_path)[0]}
         assert ask(server.url, tmp_path, ["a", "b"], **spent) == [Finding(0.75), Finding(None, "judge_budget")]
         assert ask(server.url, tmp_path, ["c"], rank=1, processes=2, max_tokens=20) == [Finding(None, "judge_budget")]
         assert len(server.requests) == 1
-    assert spending_in(tmp_path).tokens == 100
+    assert spending_in(tmp_path)[0] == 100
 
 
 def hanging(*texts: str) -> Answer:
@@ -79,4 +79,4 @@ def test_what_is_late_has_no_score(tmp_path: Path) -> None:
     with serving(hanging("never")) as server:
         late = ask(server.url, tmp_path, ["never", "at once"], batch_timeout_s=2.0)
     assert late == [Finding(None, "judge_timeout"), Finding(1.0)]
-    assert spending_in(tmp_path).tokens > 100, "what was sent may be billed"
+    assert spending_in(tmp_path)[0] > 100, "what was sent may be billed"
