@@ -42,7 +42,7 @@ class Checkpointer:
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)
         manifests.clear_hidden(root)
-        self._mirror = Mirror(settings.mirror, origin, attempt) if settings.mirror else None
+        self._mirror = Mirror(settings.mirror, origin) if settings.mirror else None
         self._uploads = Uploads(self._mirror, origin, settings, say) if self._mirror else None
 
     def newest(self) -> Path | None:

@@ -155,48 +155,42 @@ class MirrorFolder:
 
 
 class MirrorClaim(Record):
-    attempt: int
     id: str
-    """Tells two attempts apart that claimed the same number at once: the one that is read back has won."""
 
 
 class Mirror(MirrorFolder):
     """Checkpoints of one training under `uri`. Makes no connection until it is asked; raises what the driver raises.
 
-    The fence: `writer.json` names the attempt that writes. Each claims a number above the one that it finds, and stops
-    writing once it finds another's that is as high as its own. It looks before the files and before the manifest; an
-    attempt that is overtaken after its last look still puts one object. That makes no bad checkpoint count: every
-    sha256 is checked when it is fetched, and the next upload replaces it.
+    The fence: each start of a trainer writes its claim to `writer.json`, and stops uploading once it finds another's.
+    It looks before the files and before the manifest; an attempt that is overtaken after its last look still puts one
+    object. That makes no bad checkpoint count: every sha256 is checked when it is fetched.
 
     An erasure closes the mirror to a training with a mark beside the claim. It is looked for before each file and after
     the last one, and `clear` takes out what the training has put.
     """
 
-    def __init__(self, uri: str, origin: Origin, attempt: int) -> None:
+    def __init__(self, uri: str, origin: Origin) -> None:
         super().__init__(uri, origin.plan_digest[:12])
         self._origin = origin
-        self._claim = MirrorClaim(attempt=attempt, id=uuid.uuid4().hex)
+        self._claim = MirrorClaim(id=uuid.uuid4().hex)
         self._claimed = False
 
     def claim(self) -> None:
-        """Become the writer, with a number above any that was claimed before."""
-        if (remote_claim := self._claim_there()) is not None and remote_claim.id != self._claim.id:
-            higher = max(self._claim.attempt, remote_claim.attempt + 1)  # a new disk counts its attempts from 1
-            self._claim = self._claim.model_copy(update={"attempt": higher})
-        self._write_claim()
+        """Become the writer."""
+        self._fs.pipe_file(f"{self._root}/{CLAIM}", self._claim.model_dump_json().encode())
         self._claimed = True
 
     def manifests(self, warn: Callable[[str], None] = lambda reason: None) -> list[CheckpointManifest]:
         """Of every checkpoint that is up and compatible; `warn` hears why another is not."""
-        remote_manifests: list[CheckpointManifest] = []
+        found: list[CheckpointManifest] = []
         for step in self._steps():
             try:
-                remote_manifests.append(unseal(self._fs.cat_file(self._path(step, MANIFEST)), self._origin, step))
+                found.append(unseal(self._fs.cat_file(self._path(step, MANIFEST)), self._origin, step))
             except FileNotFoundError:
                 warn(f"{folder_name(step)} in the mirror is passed over: {MANIFEST} is missing, its upload was cut")
             except ValueError as reason:
                 warn(f"{folder_name(step)} in the mirror is passed over: {reason}")
-        return remote_manifests
+        return found
 
     def fetch(self, manifest: CheckpointManifest, into: Path) -> None:
         """Download a checkpoint's files into the folder `into`. Nothing is verified here."""
@@ -242,25 +236,16 @@ class Mirror(MirrorFolder):
         """Whether this attempt may write now; claims if it has not yet, or if its claim was lost."""
         if self.is_closed():
             return False
-        if not self._claimed:
+        found = self._claim_there() if self._claimed else None
+        if found is None:
             self.claim()
-            return True
-        remote_claim = self._claim_there()
-        other = remote_claim is not None and remote_claim.id != self._claim.id
-        if other and remote_claim.attempt >= self._claim.attempt:
-            return False
-        if remote_claim != self._claim:
-            self._write_claim()
-        return True
+        return found in (None, self._claim)
 
     def _claim_there(self) -> MirrorClaim | None:
         try:
             return MirrorClaim.model_validate_json(self._fs.cat_file(f"{self._root}/{CLAIM}"))
         except (FileNotFoundError, ValueError):  # half written, where the store is a plain file system
             return None
-
-    def _write_claim(self) -> None:
-        self._fs.pipe_file(f"{self._root}/{CLAIM}", self._claim.model_dump_json().encode())
 
     def _put(self, file: Path, path: str, size: int) -> None:
         self._fs.put_file(str(file), path)

@@ -77,7 +77,7 @@ def left(folder: Path, kind: str) -> Path | None:
     if kind == "committed":
         torn = [folder for folder in published(root) if not is_whole(folder)]
         return torn[0] if torn else Checkpointer(root, Origin(PLAN, 1), 1, Checkpoints(), lambda line: None).newest()
-    found = Mirror(f"file://{folder}/mirror", Origin(PLAN, 1), 1).manifests()
+    found = Mirror(f"file://{folder}/mirror", Origin(PLAN, 1)).manifests()
     place = folder / "mirror" / PLAN[:12]
     names = [f"step-{each.step:06d}" for each in found]
     torn = [name for name in names if not is_whole(place / name)]

@@ -150,17 +150,18 @@ def test_an_unknown_kind_of_mirror_is_refused_at_once(tmp_path: Path) -> None:
         attempt(tmp_path, "carrier-pigeon://loft")
 
 
-def claimed(mirror: Path) -> int:
-    return json.loads((mirror / CLAIM).read_text())["attempt"]
+def claimed(mirror: Path) -> str:
+    return json.loads((mirror / CLAIM).read_text())["id"]
 
 
 def test_of_two_attempts_the_later_one_writes(tmp_path: Path, uri: str, mirror: Path) -> None:
     first = attempt(tmp_path / "first", uri)
     up(first, 5)
-    second = attempt(tmp_path / "second", uri)  # a new disk: it counts from 1 too
+    earlier = claimed(mirror)
+    second = attempt(tmp_path / "second", uri)
     second.newest()
     up(second, 10)
-    assert claimed(mirror) == 2
+    assert claimed(mirror) != earlier
     first.save(20)
     assert not first.checkpoints.drain(TIMEOUT_S)
     first.save(25)
@@ -173,7 +174,7 @@ def test_of_two_attempts_the_later_one_writes(tmp_path: Path, uri: str, mirror: 
 def test_attempt_overtaken_before_its_manifest_publishes_none(tmp_path: Path, uri: str, mirror: Path) -> None:
     folder = Run(tmp_path).save(5)
     origin = Origin(PLAN, 1)
-    first, second = Mirror(uri, origin, 1), Mirror(uri, origin, 2)
+    first, second = Mirror(uri, origin), Mirror(uri, origin)
     first.claim()
 
     class Overtaken(Mirror):
@@ -181,7 +182,7 @@ def test_attempt_overtaken_before_its_manifest_publishes_none(tmp_path: Path, ur
             super()._put(file, path, size)
             second.claim()
 
-    overtaken = Overtaken(uri, origin, 1)
+    overtaken = Overtaken(uri, origin)
     overtaken.claim()
     assert not overtaken.put(folder, read(folder, origin))
     assert not (mirror / "step-000005" / MANIFEST).exists()
@@ -194,20 +195,10 @@ def test_attempt_overtaken_before_its_manifest_publishes_none(tmp_path: Path, ur
 def test_a_claim_that_was_lost_is_made_again(tmp_path: Path, uri: str, mirror: Path, left: bytes | None) -> None:
     run = attempt(tmp_path, uri, number=3)
     up(run, 5)
+    own = claimed(mirror)
     (mirror / CLAIM).unlink() if left is None else (mirror / CLAIM).write_bytes(left)
     up(run, 10)
-    assert claimed(mirror) == 3
-
-
-def test_of_two_equal_claims_the_one_that_is_read_back_wins(tmp_path: Path, uri: str) -> None:
-    folder = Run(tmp_path).save(5)
-    origin = Origin(PLAN, 1)
-    first, second = Mirror(uri, origin, 1), Mirror(uri, origin, 1)
-    for each in (first, second):
-        each._claimed = True  # both looked before either wrote
-        each._write_claim()
-    manifest = read(folder, origin)
-    assert (first.put(folder, manifest), second.put(folder, manifest)) == (False, True)
+    assert claimed(mirror) == own
 
 
 def test_an_upload_that_arrives_short_is_not_trusted(tmp_path: Path, uri: str, mirror: Path) -> None:
@@ -216,7 +207,7 @@ def test_an_upload_that_arrives_short_is_not_trusted(tmp_path: Path, uri: str, m
     manifest = read(folder, origin)
     HARMS["truncate"](folder / STATE)
     with pytest.raises(OSError, match=rf"{STATE} has \d+ bytes after the upload instead of \d+"):
-        Mirror(uri, origin, 1).put(folder, manifest)
+        Mirror(uri, origin).put(folder, manifest)
     assert not (mirror / "step-000005" / MANIFEST).exists()
 
 
@@ -229,5 +220,5 @@ def test_checkpoint_whose_files_change_is_not_trusted(tmp_path: Path, uri: str, 
             raise ConnectionResetError
 
     with pytest.raises(ConnectionResetError):
-        Cut(uri, Origin(PLAN, 1), 2).put(folder, read(folder, Origin(PLAN, 1)))
+        Cut(uri, Origin(PLAN, 1)).put(folder, read(folder, Origin(PLAN, 1)))
     assert not (mirror / "step-000005" / MANIFEST).exists()

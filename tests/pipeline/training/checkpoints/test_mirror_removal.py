@@ -148,7 +148,7 @@ def test_an_upload_in_flight_is_taken_out_again(tmp_path: Path, last: int) -> No
             super()._put(file, path, size)
             self.files += 1
 
-    mirror = Closed(uri, ORIGIN, 1)
+    mirror = Closed(uri, ORIGIN)
     assert not mirror.put(saved, read(saved, ORIGIN))
     assert mirror.files == last + 1, "nothing is put after the mark is seen"
     assert folder.steps() == ["step-000005"]
