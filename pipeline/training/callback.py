@@ -138,7 +138,7 @@ class ProgressCallback(TrainerCallback):
         self._held_out = self._validator(self._trainer)
         self._scored = step, self._held_out.get(self._plan.judged_by)
         seconds = time.monotonic() - begun
-        self._termination.validated(seconds)
+        self._termination.took("validation", seconds)
         self._journal.add("validated", step, {"validation": seconds})
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more: Any) -> None:
@@ -178,7 +178,7 @@ class ProgressCallback(TrainerCallback):
         now = time.monotonic()
         seconds = now - self._logged
         self._cadence.saved(seconds)
-        self._termination.saved(seconds)
+        self._termination.took("save", seconds)
         self._saved = now
         self._journal.add("saved", state.global_step, {"save": seconds})
 

@@ -84,7 +84,7 @@ def _publish(
 def _keep_generation_config(base: Path, folder: Path) -> None:
     """The base's file as it is, or none: a training neither goes by what it says about sampling nor decides it."""
     theirs, ours = base / "generation_config.json", folder / "generation_config.json"
-    if not theirs.is_file():
-        ours.unlink(missing_ok=True)
-    elif ours.is_file():
+    if ours.is_file() and theirs.is_file():
         shutil.copyfile(theirs, ours)
+    elif not theirs.is_file():
+        ours.unlink(missing_ok=True)

@@ -1,7 +1,4 @@
-"""What a training leaves: its weights, its metrics by step, its health and where its time went.
-
-The exit-code contract of a training process: 0 a verified result, these three, and anything else for a crash.
-"""
+"""What a training leaves: its weights, its metrics by step, its health and where its time went; and its exit codes."""
 
 from __future__ import annotations
 

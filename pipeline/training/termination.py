@@ -29,7 +29,7 @@ class Termination:
         self.loaded = False
         """The training has begun: before, there is nothing to save."""
         self._batch_began: float | None = None
-        self._batch_s = self._validation_s = self._save_s = 0.0
+        self._batch_s, self._longest = 0.0, dict[str, float]()
         signal.signal(signal.SIGTERM, self._terminate)
 
     def batch_begins(self, at: float) -> None:
@@ -41,17 +41,15 @@ class Termination:
             self._batch_s = max(self._batch_s, at - self._batch_began)
         self._batch_began = None
 
-    def validated(self, seconds: float) -> None:
-        self._validation_s = max(self._validation_s, seconds)
-
-    def saved(self, seconds: float) -> None:
-        self._save_s = max(self._save_s, seconds)
+    def took(self, what: str, seconds: float) -> None:
+        """`what`: a validation or a save, whose longest may come once more before the end."""
+        self._longest[what] = max(self._longest.get(what, 0.0), seconds)
 
     def _terminate(self, *_: Any) -> None:
         self.asked = True
         self._notify()
         spent = time.monotonic() - self._batch_began if self._batch_began is not None else 0.0
-        needed = max(0.0, self._batch_s - spent) + self._validation_s + self._save_s
+        needed = max(0.0, self._batch_s - spent) + sum(self._longest.values())
         if not self.loaded or needed > self._grace_s:
             _end()
         backstop = threading.Timer(BACKSTOP * self._grace_s, _end)

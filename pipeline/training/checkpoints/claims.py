@@ -128,17 +128,14 @@ def room(root: Path) -> Generator[None]:
     try:
         yield
     except Exception as error:  # the boundary of torch and safetensors, whose own errors carry no errno
-        free = shutil.disk_usage(root).free
-        if not _full(error, free):
+        free, words = shutil.disk_usage(root).free, str(error)
+        # safetensors quotes the system; torch's writer only says that it stands elsewhere than it should.
+        full = "No space left on device" in words or ("inline_container" in words and free < NOTHING)
+        if isinstance(error, OSError):
+            full = error.errno in FULL
+        if not full:
             raise
         raise ValueError(
             f"There is no room for another checkpoint in {root}: {free >> 20} MiB are free ({error}). The older ones "
             "stand. Free space, or lower training.checkpoints.keep_last or keep_best, and run again: it resumes."
         ) from error
-
-
-def _full(error: Exception, free: int) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in FULL
-    # safetensors quotes the system; torch's writer only says that it stands elsewhere than it should.
-    return "No space left on device" in str(error) or ("inline_container" in str(error) and free < NOTHING)
