@@ -22,22 +22,12 @@ from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
 from pipeline.training.journal import MetricsLog, TrainingJournal
 from pipeline.training.methods import MethodTrainer
-from pipeline.training.progress import emit
+from pipeline.training.progress import emit, step_line
 from pipeline.training.rates import Rates
 from pipeline.training.result import Health, HealthFinding
 from pipeline.training.termination import Termination
 from pipeline.training.validation import Validator
 from pipeline.training.weights import without_places
-
-SHOWN = {
-    "reward": "reward",
-    "accuracy": "accuracy",
-    "rewards/accuracies": "pairs ranked right",
-    "loss": "loss",
-    "held_out/accuracy": "held out",
-    "held_out/second_score": "second score",
-    "tokens_per_s": "tokens/s",
-}
 
 
 class ProgressCallback(TrainerCallback):
@@ -161,8 +151,7 @@ class ProgressCallback(TrainerCallback):
             self._end_early(state, control)
         if state.global_step % TABLE_EVERY in (0, 1) or self.health is not before:
             write_completions(self._trainer, self._folder / "completions", state.global_step)
-        parts = [f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row]
-        emit(f"step {state.global_step}/{state.max_steps}  " + "  ".join(parts))
+        emit(step_line(state.global_step, state.max_steps, row))
         self._logged = time.monotonic()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:

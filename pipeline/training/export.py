@@ -27,7 +27,6 @@ def take_back(plan: TrainingPlan, trainer: Trainer, folder: Path, best: Path | N
     emit(f"the best checkpoint is {best.name}: it stays, and what came after it does not")
 
     def copy(to: Path) -> None:
-        to.mkdir(parents=True)
         for file in [*best.glob("*.safetensors"), *best.glob("*.json")]:
             if file.name not in ("trainer_state.json", MANIFEST):
                 shutil.copy2(file, to)
@@ -58,16 +57,12 @@ def _publish(
     """
 
     def publish(name: str, write: Callable[[Path], None]) -> ModelRef:
-        final, staging = folder / name, folder / f".{name}"
-        shutil.rmtree(staging, ignore_errors=True)
-        write(staging)
-        trainer.processing_class.save_pretrained(staging)  # type: ignore[union-attr]
-        (staging / "README.md").unlink(missing_ok=True)  # an empty model card; ours is in the registry
-        _keep_generation_config(Path(plan.base.uri), staging)
-        without_places(staging)
-        shutil.rmtree(final, ignore_errors=True)  # an attempt that was killed before its result
-        publish_dir(staging, final)
-        return ModelRef(uri=str(final), digest=digest_dir(final))
+        def whole(staging: Path) -> None:
+            write(staging)
+            trainer.processing_class.save_pretrained(staging)  # type: ignore[union-attr]
+            _keep_generation_config(Path(plan.base.uri), staging)
+
+        return publish_weights(folder / name, whole)
 
     if plan.training.lora is None:
         whole = publish("model", write)
@@ -79,6 +74,18 @@ def _publish(
     base.generation_config = GenerationConfig()  # to write a file of contradictions raises; the base's own is copied
     merged: Any = PeftModel.from_pretrained(base, adapter.uri).merge_and_unload()
     return CheckpointRef(adapter=adapter, model=publish("model", merged.save_pretrained), step=step)
+
+
+def publish_weights(final: Path, write: Callable[[Path], None]) -> ModelRef:
+    """What `write` leaves in a new folder, published as `final` in the place of an attempt's that was killed."""
+    staging = final.with_name(f".{final.name}")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    write(staging)
+    without_places(staging)
+    shutil.rmtree(final, ignore_errors=True)
+    publish_dir(staging, final)
+    return ModelRef(uri=str(final), digest=digest_dir(final))
 
 
 def _keep_generation_config(base: Path, folder: Path) -> None:

@@ -18,40 +18,23 @@ from pipeline.training.result import Health, HealthFinding, Verdict
 Row = Mapping[str, float]
 Said = tuple[Verdict, str] | None
 
-WINDOW = 5
-"""Steps that a rule averages over: one bad batch stops nothing."""
-VALIDATIONS = 2
-"""Held-out figures that are averaged: each is a mean over many answers already."""
-SOLVED = 0.9
-"""Accuracy from which a task counts as solved, and groups that are all right are no failure."""
-MOST = 0.5
-"""Share of groups without a gradient from which entropy is that of the few others, and tells nothing of the policy."""
-ACCURACY_FLOOR = 0.5
-"""Of the first accuracy; under it a training stops."""
-ACCURACY_FALL = 0.2
-"""Share of the first accuracy whose loss turns any other sign into a stop."""
-ACCURACY_NOISE = 0.1
-"""A smaller fall of accuracy is none, whatever its share: a window of a few hundred completions says no more."""
-REWARD_RISE = 0.25
-"""In standard deviations of the first rewards: from here a reward that rises against accuracy is looked at."""
-ENTROPY = (0.3, 3.0)
-"""Least and most, of the first steps' entropy: a policy that collapses, and one that dissolves into noise."""
-SHARED_OPENINGS = 0.2
-"""Of completions to different prompts that begin with the same eight words, over the share at first."""
-DISTINCT_FALL = 0.5
-"""Share of the first steps' distinct bigrams that are lost."""
-UNANSWERED = 0.2
-"""Of completions that lost their final answer, or refuse, over the share at first."""
-ABSTAINED = 0.2
-"""Of completions without a reward, because their check failed."""
-ZERO_VARIANCE = 0.8
-"""Share of groups without a gradient."""
-TRUNCATED = 0.2
-"""Share of completions that are cut off at the length limit."""
-COMPONENT_SHARE = 0.7
-"""Of the reward's variance, from one component other than correctness."""
-SAMPLING_GAP = 0.1
-"""Mean |log-probability in vLLM - in the policy| of the sampled tokens, in nats; bf16 alone makes about 0.01."""
+WINDOW = 5  # steps that a rule averages over: one bad batch stops nothing
+VALIDATIONS = 2  # held-out figures that are averaged: each is a mean over many answers already
+SOLVED = 0.9  # accuracy from which a task counts as solved, and groups that are all right are no failure
+MOST = 0.5  # share of groups without a gradient above which entropy is that of the few others
+ACCURACY_FLOOR = 0.5  # of the first accuracy; under it a training stops
+ACCURACY_FALL = 0.2  # share of the first accuracy whose loss turns any other sign into a stop
+ACCURACY_NOISE = 0.1  # a smaller fall of accuracy is none: a window of a few hundred completions says no more
+REWARD_RISE = 0.25  # in standard deviations of the first rewards: a rise against accuracy that counts
+ENTROPY = (0.3, 3.0)  # least and most, of the first entropy: a policy that collapses, or dissolves into noise
+SHARED_OPENINGS = 0.2  # of completions to different prompts with the same first eight words, over the first share
+DISTINCT_FALL = 0.5  # share of the first steps' distinct bigrams that are lost
+UNANSWERED = 0.2  # of completions that lost their final answer, or refuse, over the first share
+ABSTAINED = 0.2  # of completions without a reward, because their check failed
+ZERO_VARIANCE = 0.8  # share of groups without a gradient
+TRUNCATED = 0.2  # share of completions that are cut off at the length limit
+COMPONENT_SHARE = 0.7  # of the reward's variance, from one component other than correctness
+SAMPLING_GAP = 0.1  # mean |log-probability in vLLM - in the policy| in nats a token; bf16 alone makes about 0.01
 _HELD_OUT = "held_out/"
 _SCORE = "held_out/accuracy"
 _NO_GRADIENT = "frac_reward_zero_std"

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.core.model_files import adapter_config
-from pipeline.core.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
+from pipeline.core.storage import CheckpointRef
+from pipeline.training.export import publish_weights
 from pipeline.training.nemo.output import ADAPTER, WEIGHTS, SavedCheckpoint
 from pipeline.training.nemo.render import conversion
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.weights import without_places
 
 
 def export(
@@ -28,25 +28,14 @@ def export(
     `step`: in optimizer steps. Raises RuntimeError when the conversion fails, ValueError for weights that don't fit.
     """
     if plan.training.lora is None:
-        model = _publish(folder / "model", lambda staging: _converted(plan, saved, staging, checkout, python))
+        model = publish_weights(folder / "model", lambda staging: _converted(plan, saved, staging, checkout, python))
         return CheckpointRef(adapter=model, model=model, step=step)
     source = saved.folder / WEIGHTS
     return CheckpointRef(
-        adapter=_publish(folder / "adapter", lambda staging: _adapter(plan, source, staging)),
-        model=_publish(folder / "model", lambda staging: _merged(plan, source, staging)),
+        adapter=publish_weights(folder / "adapter", lambda staging: _adapter(plan, source, staging)),
+        model=publish_weights(folder / "model", lambda staging: _merged(plan, source, staging)),
         step=step,
     )
-
-
-def _publish(final: Path, make: Callable[[Path], None]) -> ModelRef:
-    staging = final.with_name(f".{final.name}")
-    shutil.rmtree(staging, ignore_errors=True)
-    shutil.rmtree(final, ignore_errors=True)  # of an attempt that was killed before its result
-    staging.mkdir(parents=True)
-    make(staging)
-    without_places(staging)
-    publish_dir(staging, final)
-    return ModelRef(uri=str(final), digest=digest_dir(final))
 
 
 def _adapter(plan: TrainingPlan, source: Path, staging: Path) -> None:

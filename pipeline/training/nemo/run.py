@@ -33,14 +33,9 @@ from pipeline.training.nemo.export import export
 from pipeline.training.nemo.output import UNSEEN, Output, Row, SavedCheckpoint, Say, begins, best, set_aside, whole
 from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, refuse, unknown_keys, workspace
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.progress import step_line
 from pipeline.training.result import PREEMPTED, Health, TrainingResult
 
-SHOWN = {
-    "reward": "reward",
-    "rewards/accuracies": "pairs ranked right",
-    "loss": "loss",
-    "held_out/accuracy": "held out",
-}
 TAIL = 30
 KILL_AFTER_S = 10.0
 FENCE_S = 2.0
@@ -211,8 +206,7 @@ class _Attempt:
         self._log.add(row)
         with self._metrics.open("a") as stream:
             stream.write(json.dumps(row) + "\n")
-        parts = "  ".join(f"{name} {row[key]:.3f}" for key, name in SHOWN.items() if key in row)
-        self._say(f"step {step}/{self._method.steps}  {parts}")
+        self._say(step_line(step, self._method.steps, row))
         findings = self._watch.add(row)
         self.health = sentinel.remember(self.health, findings)
         for finding in findings:

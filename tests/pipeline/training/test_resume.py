@@ -98,17 +98,3 @@ def test_solved_training_ends_early_with_the_same_bits(tmp_path: Path, fork_serv
     assert (again.health, again.untrained_steps) == (whole.health, whole.untrained_steps)
     saved = {int(each.name.removeprefix("step-")) for each in (broken.parent / "checkpoints").glob("step-*")}
     assert saved and max(saved) < solved, "whoever resumes decides again"
-
-
-@pytest.mark.variant
-def test_asking_held_out_prompts_leaves_the_training_as_it_is(tmp_path: Path, fork_server: ForkServer) -> None:
-    bits: set[str] = set()
-    for every in (0, 1):
-        store, made = make_plan(
-            tmp_path / str(every), "grpo", validation=ASKED.model_copy(update={"every_steps": every})
-        )
-        path = folder(store, made) / "plan.json"
-        assert fork_server.attempt(path).code == 0
-        bits.add(adapter_of(path))
-        assert ("held_out/kl" in result_of(path).metrics[-1]) == bool(every)
-    assert len(bits) == 1

@@ -35,13 +35,6 @@ def test_a_shared_opening_counts_across_prompts(groups: dict[str, list[str]], sh
     assert of(groups)["text/prefix_share"] == pytest.approx(share)
 
 
-def test_bigrams_of_other_answers_are_less_distinct() -> None:
-    varied = {f"p{n}": [f"a{n} b{n} c{n} d{n}"] for n in range(6)}
-    same = {f"p{n}": ["a b c d"] for n in range(6)}
-    assert of(varied)["text/distinct_2"] == 1
-    assert of(same)["text/distinct_2"] == pytest.approx(1 / 6)
-
-
 @pytest.mark.parametrize(
     ("text", "refuses", "answers"),
     [
@@ -58,10 +51,6 @@ def test_bigrams_of_other_answers_are_less_distinct() -> None:
 def test_refusals_and_answers(text: str, refuses: float, answers: float) -> None:
     found = completion_statistics([text], ["p"])
     assert (found["text/refusals"], found["text/answered"]) == (refuses, answers)
-
-
-def test_no_completions_say_nothing() -> None:
-    assert completion_statistics([], []) == {}
 
 
 @given(st.lists(st.tuples(st.text(max_size=60), st.sampled_from("pqrs")), min_size=1))

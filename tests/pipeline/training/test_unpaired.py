@@ -51,15 +51,6 @@ def test_a_limit_that_nothing_measures_is_refused(changes: dict[str, Any], compl
         make_plan(tmp_path, "kto", kto=KTO_SETTINGS.model_copy(update={"kl_stop": 5.0}), **changes)
 
 
-def test_sft_of_all_weights_has_no_limit_on_kl(tmp_path: Path) -> None:
-    limited = SFT_SETTINGS.model_copy(update={"kl_stop": 5.0})
-    with pytest.raises(
-        ValueError, match=r"training\.sft\.kl_stop 5 is measured against the base model.*training\.lora"
-    ):
-        make_plan(tmp_path, "sft", sft=limited, validation=ASKED, lora=None)
-    assert make_plan(tmp_path / "kto", "kto", validation=ASKED, lora=None)[1].data is not None
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_rows_have_the_columns_of_their_table(method: str, tmp_path: Path) -> None:
     _, plan = make_plan(tmp_path, method)

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.training.checkpoints import MANIFEST, published
+from pipeline.training.checkpoints import MANIFEST
 from pipeline.training.checkpoints.manifest import Origin, read, sealed
 
 from .conftest import FILES, HARMS, PLAN, STATE, WEIGHTS, Run, is_whole, trained
@@ -113,11 +113,3 @@ def test_the_best_is_whole_and_not_nan(tmp_path: Path) -> None:
     assert [line[11:22] for line in run.said] == ["step-000004", "step-000005"]
     HARMS["flip"](run.root / "step-000002" / WEIGHTS)
     assert run.best() == "step-000007"  # nothing tells the rest apart: the newest
-
-
-def test_more_digits_than_the_name_has_places(tmp_path: Path) -> None:
-    run = Run(tmp_path, keep_last=2)
-    for step in (999_998, 999_999, 1_000_000):
-        run.save(step)
-    assert [folder.name for folder in published(run.root)] == ["step-1000000", "step-999999"]
-    assert run.newest() == "step-1000000"

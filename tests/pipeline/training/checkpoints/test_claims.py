@@ -176,25 +176,3 @@ def test_an_attempt_waits_for_the_one_that_it_replaces(tmp_path: Path, monkeypat
         monkeypatch.setattr("time.sleep", lambda _: holder.kill() or holder.wait())
         with only_writer(tmp_path, 1):
             assert holder.returncode
-
-
-@pytest.mark.slow
-def test_a_limit_on_file_size_counts_as_a_full_disk(tmp_path: Path) -> None:
-    code = f"""
-import resource
-from pathlib import Path
-from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints import Checkpointer
-from pipeline.training.checkpoints.manifest import Origin
-root = Path({str(tmp_path)!r})
-saved = root / "trl"
-saved.mkdir()
-(saved / "weights").write_bytes(bytes(1000))
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-try:
-    Checkpointer(root / "checkpoints", Origin("p", 1), 1, Checkpoints(), print).commit(saved, 5, None)
-except ValueError as error:
-    print("said:", error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "said: There is no room for another checkpoint" in done.stdout

@@ -77,13 +77,6 @@ def test_what_a_folder_refuses_is_named_with_the_reason(open_folder: Path) -> No
     assert (open_folder / FOLDER).exists()
 
 
-def test_a_folder_that_cannot_be_listed_is_not_clean(open_folder: Path) -> None:
-    trained(open_folder / FOLDER / "step-000005", 5)
-    (open_folder / FOLDER).chmod(0o000)
-    with without_rights(), pytest.raises(PermissionError):
-        folder_at(str(open_folder)).clear()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("versioned", [False, True])
 def test_a_bucket_is_cleared_and_its_versions_are_named(tmp_path: Path, bucket: str, versioned: bool) -> None:
@@ -153,14 +146,3 @@ def test_an_upload_in_flight_is_taken_out_again(tmp_path: Path, last: int) -> No
     assert mirror.files == last + 1, "nothing is put after the mark is seen"
     assert folder.steps() == ["step-000005"]
     assert mirror.clear() == [] and folder.steps() == []
-
-
-def test_a_start_heals_what_a_killed_attempt_left(tmp_path: Path) -> None:
-    uri = f"file://{tmp_path}/mirror"
-    folder = folder_at(uri)
-    folder.close(ITERATION)
-    trained(tmp_path / "mirror" / FOLDER / "step-000005", 5)  # its last upload ended after the erasure looked
-    run = Run(tmp_path / "run", iteration=ITERATION, mirror=uri)
-    run.save(1)
-    run.checkpoints.drain(WAIT_S)
-    assert run.checkpoints.is_erased and folder.steps() == []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints.manifest import CheckpointManifest, keep, rank
+from pipeline.training.checkpoints.manifest import CheckpointManifest, keep
 
 from .conftest import FILES, HARMS, Run, is_whole
 
@@ -38,13 +38,6 @@ def test_keep(scores: dict[int, float | None], last: int, best: int, committed: 
     dropped = [real[step] for step in real.keys() - kept]
     also = [real[step] for step in real.keys() & kept]
     assert best == 0 or sum(score >= max(dropped, default=-1.0) for score in also) >= min(best, len(real))
-
-
-@given(st.lists(SCORES, min_size=1))
-def test_nothing_ranks_below_a_missing_score_and_nan(scores: list[float | None]) -> None:
-    first = max((at(step, score) for step, score in enumerate(scores)), key=rank)
-    real = [score for score in scores if score is not None and not math.isnan(score)]
-    assert first.score == max(real) if real else first.step == len(scores) - 1
 
 
 class Attempts(RuleBasedStateMachine):

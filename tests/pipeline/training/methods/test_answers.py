@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from transformers import AutoTokenizer
 
-from pipeline.core.chat_template import for_template, rendered
-from pipeline.core.conversation import to_prompt
+from pipeline.core.chat_template import rendered
 from pipeline.demo import MODEL_DIR
 from pipeline.selection.chats import CHAT, to_rows
 from pipeline.training.methods.answers import end_token, tokenised
@@ -65,19 +64,6 @@ def test_a_prompt_with_calls_is_the_same_behind_a_table(in_text: bool, tokenizer
     assert "null" not in "".join(before) and '"order": "K92"' in before[0]
 
 
-def test_a_prompt_without_calls_comes_back_as_labels_have_it() -> None:
-    prompt = json.dumps([{"role": "user", "content": "Ä"}], ensure_ascii=False)
-    column: list[Any] = pa.array([to_rows(prompt)], CHAT).to_pylist()
-    assert to_prompt(column[0]) == prompt
-    assert for_template(column[0]) == (json.loads(prompt), None)
-
-
-def test_calls_stay_text_in_a_table() -> None:
-    held = json.dumps([{"function": {"name": "f", "arguments": '{"a": 1}'}}])
-    (row,) = to_rows(json.dumps([{"role": "assistant", "content": "", "tool_calls": held}]))
-    assert row["tool_calls"] == held, "text as governed rows hold it, not text of text"
-
-
 def test_loss_falls_on_the_answer_and_its_end_alone(tokenizer: Any, stops: list[int]) -> None:
     tokenizer.chat_template = CALLS
     prompt = asked("f", "{}")
@@ -92,12 +78,6 @@ def test_loss_falls_on_the_answer_and_its_end_alone(tokenizer: Any, stops: list[
 def test_an_answer_ends_once(tokenizer: Any, stops: list[int]) -> None:
     rows = [{"prompt": [{"role": "user", "content": "1"}], "completion": f"2<|im_end|>{rest}"} for rest in ("", " 3")]
     assert [tokenizer.decode(ids) for ids in tokenised(tokenizer, stops, rows).answers] == ["2<|im_end|>"] * 2
-
-
-@pytest.mark.parametrize("text", ["", " \n"])
-def test_an_answer_without_text_is_refused(text: str, tokenizer: Any, stops: list[int]) -> None:
-    with pytest.raises(ValueError, match="answer is empty"):
-        tokenised(tokenizer, stops, [{"prompt": [{"role": "user", "content": "1"}], "completion": text}])
 
 
 def test_a_template_that_ends_no_answer_is_refused(tokenizer: Any, stops: list[int]) -> None:

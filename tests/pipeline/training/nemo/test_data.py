@@ -56,22 +56,10 @@ def test_a_conversation_has_no_place_in_a_response_dataset(message: dict[str, st
         data.write(make_plan(tmp_path, rows=rows), tmp_path)
 
 
-def test_references_of_another_check_are_refused(tmp_path: Path) -> None:
-    rows = [*prompts(4), {**prompts(1)[0], "verifier": "code"}]
-    with pytest.raises(ValueError, match="1 of 11 references are not checked as math"):
-        data.write(make_plan(tmp_path, rows=rows), tmp_path)
-
-
 def test_a_pair_over_the_limit_is_refused_not_left_out(tmp_path: Path) -> None:
     plan = make_plan(tmp_path, "dpo", dpo={**DPO_SETTINGS.model_dump(), "max_tokens": 20})
     with pytest.raises(ValueError, match=r"more than training\.dpo\.max_tokens 20"):
         data.write(plan, tmp_path)
-
-
-def test_completions_longer_than_the_context_are_refused(tmp_path: Path) -> None:
-    grpo = {**GRPO_SETTINGS.model_dump(), "max_completion_tokens": 5000}
-    with pytest.raises(ValueError, match="reads 1024"):
-        data.write(make_plan(tmp_path, grpo=grpo), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["data.parquet", "held_out.parquet"])

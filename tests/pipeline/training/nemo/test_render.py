@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,9 +17,7 @@ from pipeline.recipe.training import TrainingSettings
 from pipeline.training.nemo.render import (
     EXAMPLES,
     WITHOUT_EFFECT,
-    command,
     configuration,
-    conversion,
     refuse,
     unknown_keys,
 )
@@ -139,21 +136,6 @@ def test_the_schedule_is_linear_to_0_like_the_trainers(tmp_path: Path) -> None:
     assert rates == pytest.approx([0.6, 0.5, 0.4, 0.3, 0.2, 0.1])
 
 
-def test_the_optimizer_is_the_trainers(tmp_path: Path) -> None:
-    from transformers import TrainingArguments
-
-    default = {field.name: field.default for field in fields(TrainingArguments)}
-    policy = rendered(make_plan(tmp_path))["policy"]
-    assert policy["optimizer"]["kwargs"] == {
-        "lr": 1e-5,
-        "weight_decay": default["weight_decay"],
-        "betas": [default["adam_beta1"], default["adam_beta2"]],
-        "eps": default["adam_epsilon"],
-    }
-    assert policy["max_grad_norm"] == default["max_grad_norm"]
-    assert default["lr_scheduler_type"] == "linear" and default["warmup_steps"] == 0
-
-
 @pytest.mark.parametrize(
     ("change", "word"),
     [
@@ -171,12 +153,6 @@ def test_the_optimizer_is_the_trainers(tmp_path: Path) -> None:
 def test_what_it_cannot_express_is_refused(change: dict[str, Any], word: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(word)):
         refuse(make_plan(tmp_path, **change))
-
-
-def test_every_refusal_is_said_at_once(tmp_path: Path) -> None:
-    lora = {"quantise": "nf4", "target_modules": "q_proj"}
-    with pytest.raises(ValueError, match=r"(?s)quantise.*target_modules.*mirror"):
-        refuse(make_plan(tmp_path, lora=lora, checkpoints={"every_steps": 2, "mirror": "s3://bucket"}))
 
 
 @pytest.mark.parametrize(
@@ -209,17 +185,6 @@ def test_trainer_args_do_not_contradict_the_recipe(key: str, word: str, tmp_path
     grpo = {**SECTIONS["grpo"].model_dump(), "trainer_args": {key: 1}}
     with pytest.raises(ValueError, match=word):
         rendered(make_plan(tmp_path, grpo=grpo))
-
-
-def test_the_commands_are_nemo_rls(tmp_path: Path) -> None:
-    assert command(make_plan(tmp_path), "/c.yaml") == [
-        "uv", "run", "python", "-u", "examples/run_grpo.py", "--config", "/c.yaml",
-    ]  # fmt: skip
-    assert command(make_plan(tmp_path, "dpo"), "/c.yaml", ["python"])[1] == "examples/run_dpo.py"
-    assert conversion(make_plan(tmp_path, lora=None), "/run/step_6", "/out", ["python"]) == [
-        "python", "examples/converters/convert_dcp_to_hf.py", "--config", "/run/step_6/config.yaml",
-        "--dcp-ckpt-path", "/run/step_6/policy/weights", "--hf-ckpt-path", "/out",
-    ]  # fmt: skip
 
 
 @pytest.mark.shared

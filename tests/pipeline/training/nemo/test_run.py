@@ -170,14 +170,6 @@ def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_pa
     assert any("tmp_step_5 was never finished" in line for line in said)
 
 
-def test_a_training_that_ended_is_not_trained_again(checkout: Path, tmp_path: Path) -> None:
-    plan = make_plan(tmp_path)
-    first = trained(plan, tmp_path, checkout)
-    (checkout / "examples" / "run_grpo.py").write_text("raise SystemExit('trained again')")
-    again = trained(plan, tmp_path, checkout)  # killed before its result was written
-    assert again.checkpoint == first.checkpoint and steps(again) == steps(first)
-
-
 def test_training_gone_wrong_is_stopped_at_its_best_checkpoint(checkout: Path, tmp_path: Path) -> None:
     behave(checkout, loss={"5": math.nan}, pause_at=5, accuracy={"0": 0.1, "2": 0.9, "4": 0.2})
     result = trained(make_plan(tmp_path, checkpoints={"every_steps": 2, "keep_best": 2}), tmp_path, checkout)
