@@ -109,7 +109,7 @@ def test_what_decodes_starts_without_scikit_learn(entry: str) -> None:
 MAY_READ_THE_ENVIRONMENT = {
     "assets/environment.py": "the one place",
     "pipeline/training/__main__.py": "torchrun's RANK",
-    "pipeline/training/worker.py": "torchrun's RANK and WORLD_SIZE, and accelerate's settings for this process",
+    "pipeline/training/worker.py": "torchrun's RANK, and accelerate's settings for this process",
     "pipeline/training/progress.py": "torchrun's RANK, and whether Dagster Pipes listens",
     "pipeline/training/launch.py": "hands its own on, with the judge's address",
     "pipeline/training/fresh_scores.py": "a trainer has no Dagster: the judge's address, torchrun's RANK",

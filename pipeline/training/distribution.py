@@ -6,7 +6,7 @@ offload and to gather a full state dict, only when the variables say so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from pipeline.recipe import Distribution
@@ -14,32 +14,6 @@ from pipeline.training.plan import TrainingPlan
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
-
-
-def check_world(plan: TrainingPlan, environ: Mapping[str, str]) -> None:
-    """Raise ValueError unless the ranks that a launcher handed out are those of the plan.
-
-    An environment without RANK and WORLD_SIZE is no worker's: there is nothing to compare.
-    """
-    if "RANK" not in environ and "WORLD_SIZE" not in environ:
-        return
-    sizes = {"WORLD_SIZE": plan.world_size, "LOCAL_WORLD_SIZE": plan.processes}
-    bounds = {"RANK": plan.world_size, "LOCAL_RANK": plan.processes}
-    wrong = [f"{name} must be {size}" for name, size in sizes.items() if environ.get(name) != str(size)]
-    wrong += [
-        f"{name} must be one of 0 to {bound - 1}"
-        for name, bound in bounds.items()
-        if environ.get(name) not in {str(rank) for rank in range(bound)}
-    ]
-    if plan.world_size > 1:
-        wrong += [f"{name} must be set" for name in ("MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
-    if wrong:
-        actual = ", ".join(f"{name}={environ.get(name, 'unset')}" for name in (*sizes, *bounds))
-        raise ValueError(
-            f"The plan is for {plan.nodes} nodes x {plan.processes} processes, but the environment says {actual}: "
-            f"{'; '.join(wrong)}. Start it with torchrun --nnodes {plan.nodes} --nproc-per-node {plan.processes}, "
-            "unset these variables, or change compute.nodes and compute.processes and launch the job again."
-        )
 
 
 def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool = False) -> dict[str, str]:

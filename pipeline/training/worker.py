@@ -32,7 +32,7 @@ from pipeline.serving.decoding import stop_ids
 from pipeline.training.callback import ProgressCallback, is_measured
 from pipeline.training.checkpoints import Checkpointer, only_writer, room
 from pipeline.training.checkpoints.manifest import Origin
-from pipeline.training.distribution import assert_distribution, check_world, environment
+from pipeline.training.distribution import assert_distribution, environment
 from pipeline.training.export import export, take_back
 from pipeline.training.fresh_scores import FreshScores, open_scores
 from pipeline.training.goodput import result_of
@@ -69,7 +69,6 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
         fence = stack.enter_context(only_writer(folder, attempt)).check if writes else lambda: None
         check = stack.enter_context(closing(grader_of(plan.rewards.verifier)))
         try:
-            check_world(plan, os.environ)
             second = plan.training.lora is None and method.keeps_reference
             strategy = environment(plan.training.distribution, on_gpu=torch.cuda.is_available(), second_model=second)
             os.environ.update(strategy)

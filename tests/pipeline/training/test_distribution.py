@@ -10,14 +10,11 @@ import pytest
 from accelerate import DeepSpeedPlugin, FullyShardedDataParallelPlugin
 from accelerate.utils import DistributedType
 from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Distribution, Training
 from pipeline.training.distribution import (
     assert_distribution,
-    check_world,
     environment,
     trainer_arguments,
 )
@@ -94,39 +91,6 @@ def test_fsdp_gathers_full_weights_and_wraps_decoder_layers(exported: Any) -> No
     policy = fsdp2_prepare_auto_wrap_policy(plugin, model)
     assert policy is not None
     assert [module for module in model.modules() if policy(module)] == layers
-
-
-worlds = st.tuples(st.integers(1, 4), st.integers(1, 8))
-
-
-def ranked(nodes: int, processes: int, rank: int) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank % processes),
-        "WORLD_SIZE": str(nodes * processes),
-        "LOCAL_WORLD_SIZE": str(processes),
-        "MASTER_ADDR": "gang-0-0.gang",
-        "MASTER_PORT": "29500",
-    }
-
-
-@given(worlds, st.data())
-def test_ranks_of_the_plan_pass(world: tuple[int, int], data: st.DataObject) -> None:
-    rank = data.draw(st.integers(0, world[0] * world[1] - 1))
-    check_world(plan(DDP, *world), ranked(*world, rank))
-    check_world(plan(DDP, *world), {})
-
-
-@given(worlds, st.sampled_from(["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"]), st.data())
-def test_ranks_of_another_world_are_refused(world: tuple[int, int], name: str, data: st.DataObject) -> None:
-    environ = ranked(*world, rank=0)
-    value = data.draw(st.none() | st.sampled_from(["", "-1", "x", "1.0", "33"]))
-    if value is None:
-        del environ[name]
-    else:
-        environ[name] = value
-    with pytest.raises(ValueError, match=f"{name} must be"):
-        check_world(plan(DDP, *world), environ)
 
 
 def test_trainers_take_the_arguments_of_several_processes() -> None:

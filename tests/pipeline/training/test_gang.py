@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from pipeline.recipe import Distribution, Training
-from pipeline.training.distribution import check_world
 from pipeline.training.gang import exit_code, needed, run
 from pipeline.training.plan import TrainingPlan
 from tests.ports import held_port
@@ -180,7 +179,6 @@ def test_processes_have_rank_loopback_and_threads(launch: Callable[..., int], tm
         assert (found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"]) == (str(rank), str(rank), "2")
         assert (found["MASTER_ADDR"], found["GLOO_SOCKET_IFNAME"]) == ("localhost", "lo")
         assert found["OMP_NUM_THREADS"] == "3"
-        check_world(plan(), found)
 
 
 @pytest.mark.slow
@@ -258,7 +256,6 @@ def test_nodes_meet_at_the_master_and_never_restart_alone(launch: Callable[..., 
     assert json.loads((tmp_path / "checkpoint").read_text()) == [3, 33]
     for rank in range(2):
         assert attempts(tmp_path, rank) == 1
-        check_world(plan(nodes=2, processes=1), json.loads((tmp_path / f"env-{rank}-0").read_text()))
 
 
 @pytest.mark.parametrize(

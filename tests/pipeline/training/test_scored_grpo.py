@@ -19,7 +19,6 @@ from pipeline.recipe.methods import GRPO
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.training.journal import read_journal
 from pipeline.training.judge_scores import spending_in
 from pipeline.training.result import NEVER_RETRY
 from tests.fork_server import ForkServer, adapter_of, result_of
@@ -36,10 +35,6 @@ LENGTH = """
 WITHOUT_7 = """
     def reward(prompt, completion, reference, metadata):
         return 0.0 if "7" in completion else 1.0
-"""
-WITH_7 = """
-    def reward(prompt, completion, reference, metadata):
-        return 1.0 if "7" in completion else 0.0
 """
 REPORT = RewardModelReport(iteration="", model=model_ref(MODEL_DIR), admitted=True)
 
@@ -216,35 +211,6 @@ def test_over_optimisation_is_stopped_by_the_second_scorer(tmp_path: Path, fork_
     scores = {row["step"]: row["held_out/second_score"] for row in result.metrics if "held_out/second_score" in row}
     best = max((score, -step) for step, score in scores.items() if 0 < step < stopped.step)
     assert result.checkpoint.step == -best[1] < stopped.step
-
-
-@pytest.mark.variant
-@pytest.mark.slow
-def test_a_brake_hands_over_what_beat_the_start(tmp_path: Path, fork_server: ForkServer) -> None:
-    """Both scorers love a 7, so the second one's score rises until KL ends the training."""
-    report = loves("7", tmp_path / "thumbs")
-    given: dict[str, Any] = custom(tmp_path, WITH_7) | {
-        "fresh": Weights(reward_model=1.0),
-        "judged": Weights(custom=1.0),
-    }
-    rewards = Rewards(min_coverage=0, reward_model=RewardModelSettings(), **given)
-    grpo = GRPO(
-        steps=40, prompts_per_step=8, num_generations=8, max_completion_tokens=32, learning_rate=2e-3, kl_stop=0.5
-    )
-    asked = Validation(every_steps=2, prompts=48, samples=2, max_completion_tokens=32)
-    path = plan_path(tmp_path, rewards, report, grpo=grpo, validation=asked, sentinel=Sentinel(kl_hold=90, kl_stop=100))
-    assert fork_server.attempt(path).code == 0, fork_server.said()
-    result = result_of(path)
-    assert result.health.verdict != "STOP", result.health
-    (note,) = [finding for finding in result.health.findings if finding.rule == "answer_kl"]
-    assert note.verdict == "PASS" and f"the checkpoint of step {result.checkpoint.step} stays" in note.reason
-    scores = {row["step"]: row["held_out/second_score"] for row in result.metrics if "held_out/second_score" in row}
-    kl = {row["step"]: row["held_out/answer_kl"] for row in result.metrics if "held_out/answer_kl" in row}
-    assert scores[result.checkpoint.step] == max(score for step, score in scores.items() if step < note.step)
-    assert scores[result.checkpoint.step] > scores[0] and kl[result.checkpoint.step] <= 0.5 < kl[note.step]
-    assert result.checkpoint.step < note.step < 40 and result.untrained_steps == 40 - result.checkpoint.step
-    assert Path(result.checkpoint.model.uri).is_dir() and result.checkpoint.model.digest != ""
-    assert read_journal(path.parent / "journal.jsonl")[-1].why == "braked"
 
 
 def test_an_unended_completion_is_worth_nothing_to_anybody(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core.storage import ModelRef, Store, digest_dir, digest_file, model_ref
+from pipeline.core.storage import ModelRef, Store, digest_dir, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
-from pipeline.recipe import Checkpoints, Validation
+from pipeline.recipe import Checkpoints
 from pipeline.recipe.methods import METHODS
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.training.checkpoints.mirror import mirror_folder, places_of
@@ -161,26 +161,6 @@ def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, fork_ser
     path = folder(store, plan) / "plan.json"
     path.write_text(plan.model_copy(update={"base": model_ref(bare)}).model_dump_json())
     refused(fork_server, store, plan, "no chat template")
-
-
-@pytest.mark.variant
-def test_what_the_base_says_about_sampling_changes_no_training(tmp_path: Path, fork_server: ForkServer) -> None:
-    bits: list[tuple[str, list[float | None]]] = []
-    for name, opinions in {"plain": {}, "opinionated": {"repetition_penalty": 1.3, "no_repeat_ngram_size": 2}}.items():
-        base = tmp_path / name / "base"
-        shutil.copytree(MODEL_DIR, base)
-        said = json.loads((base / "generation_config.json").read_text()) | opinions
-        (base / "generation_config.json").write_text(json.dumps(said))
-        asked = Validation(every_steps=2, prompts=8, samples=2, max_completion_tokens=32)
-        store, plan = make_plan(tmp_path / name, grpo=GRPO_SETTINGS.model_copy(update={"steps": 2}), validation=asked)
-        path = folder(store, plan) / "plan.json"
-        path.write_text(plan.model_copy(update={"base": model_ref(base)}).model_dump_json())
-        assert attempt(fork_server, store, plan) == 0, fork_server.said()
-        held_out = [row.get("held_out/length") for row in result_of(path).metrics]
-        bits.append((digest_file(path.parent / "adapter" / "adapter_model.safetensors"), held_out))
-        exported = json.loads((path.parent / "model" / "generation_config.json").read_text())
-        assert exported.items() >= opinions.items(), "whoever serves it elsewhere finds what the base's folder says"
-    assert bits[0] == bits[1]
 
 
 def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_server: ForkServer) -> None:

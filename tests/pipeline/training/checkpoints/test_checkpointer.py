@@ -25,7 +25,9 @@ def test_commit_publishes_whole_and_keeps_last_and_best(tmp_path: Path) -> None:
     assert manifest["files"].keys() == set(FILES)
 
 
-@pytest.mark.parametrize(("name", "harm"), [(WEIGHTS, "flip"), (STATE, "truncate"), (MANIFEST, "remove")])
+@pytest.mark.parametrize(
+    ("name", "harm"), [(WEIGHTS, "flip"), (STATE, "empty"), (STATE, "remove"), (MANIFEST, "empty")]
+)
 def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path, name: str, harm: str) -> None:
     Run(tmp_path).save(5)
     HARMS[harm](Run(tmp_path).save(10) / name)
