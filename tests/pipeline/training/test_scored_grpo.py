@@ -242,3 +242,10 @@ def test_rows_without_references_reach_the_trainer_as_they_are(tmp_path: Path) -
     for data in (plan.data, plan.held_out):
         assert set(pq.read_table(data.uri)["reference"].to_pylist()) == {None}
     assert json.loads((tmp_path / "data" / "iterations" / plan.iteration / "training/plan.json").read_text())["scorers"]
+
+
+def test_another_reward_model_is_another_training(tmp_path: Path) -> None:
+    rewards = Rewards(min_coverage=0, fresh=BOTH, judge=rubric(), reward_model=RewardModelSettings())
+    other = REPORT.model_copy(update={"model": model_ref(MODEL_DIR).model_copy(update={"digest": "other"})})
+    digests = [make_scored_plan(tmp_path / n, rewards, r)[1].digest() for n, r in (("a", REPORT), ("b", other))]
+    assert digests[0] != digests[1]

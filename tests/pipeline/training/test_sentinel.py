@@ -308,3 +308,19 @@ def test_other_rules_wait_for_the_warm_up() -> None:
     rows = history({"held_out/kl": 3.0})
     assert "kl" not in found(rows[:10], Sentinel(warm_up=10))
     assert found(rows[:11], Sentinel(warm_up=10))["kl"] == "STOP"
+
+
+def test_an_odd_first_batch_is_not_what_the_rest_is_held_to() -> None:
+    assert found(history({"entropy": lambda step: 3.0 if step == 1 else 0.5})) == {}
+
+
+def test_groups_all_wrong_are_not_explained_by_held_out() -> None:
+    rows = history({**SURE, "held_out/accuracy": to(0.5, 0.95), "accuracy": to(0.5, 0.45)})
+    assert "zero_variance" in {f.rule for f in review(rows, SETTINGS).findings}
+    assert review(rows, SETTINGS).solved is None
+
+
+def test_base_model_near_the_ceiling_is_not_held_nor_solved() -> None:
+    near = {"held_out/accuracy": to(0.96, 0.98), "accuracy": 0.97, "frac_reward_zero_std": 0.88}
+    for last in (0.02, 0.0, 0.4):  # so near to nothing, a token more or less is a multiple
+        assert review(history({**near, "entropy": to(0.1, last)}), SETTINGS).findings == ()

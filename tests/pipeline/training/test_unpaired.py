@@ -73,3 +73,12 @@ def test_prompts_longer_than_max_tokens_are_refused(method: str, tmp_path: Path,
     store, plan = make_plan(tmp_path, method, **{method: settings})
     assert fork_server.attempt(folder(store, plan) / "plan.json").code == NEVER_RETRY, fork_server.said()
     assert "tokens of max_tokens, or of the model's context" in fork_server.said()
+
+
+def test_sft_of_all_weights_has_no_limit_on_kl(tmp_path: Path) -> None:
+    limited = SFT_SETTINGS.model_copy(update={"kl_stop": 5.0})
+    with pytest.raises(
+        ValueError, match=r"training\.sft\.kl_stop 5 is measured against the base model.*training\.lora"
+    ):
+        make_plan(tmp_path, "sft", sft=limited, validation=ASKED, lora=None)
+    assert make_plan(tmp_path / "kto", "kto", validation=ASKED, lora=None)[1].data is not None

@@ -115,3 +115,12 @@ def test_the_best_is_whole_and_not_nan(tmp_path: Path) -> None:
     assert [line[11:22] for line in run.said] == ["step-000004", "step-000005"]
     HARMS["flip"](run.root / "step-000002" / WEIGHTS)
     assert run.best() == "step-000007"  # nothing tells the rest apart: the newest
+
+
+def test_a_link_does_not_count_as_the_file(tmp_path: Path) -> None:
+    weights = Run(tmp_path).save(5) / WEIGHTS
+    weights.rename(tmp_path / "elsewhere")
+    weights.symlink_to(tmp_path / "elsewhere")
+    run = Run(tmp_path)
+    assert run.newest() is None
+    assert f"{WEIGHTS} is missing" in run.said[0]

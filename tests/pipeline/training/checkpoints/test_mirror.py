@@ -199,3 +199,34 @@ def test_an_upload_that_arrives_short_is_not_trusted(tmp_path: Path, uri: str, m
     with pytest.raises(OSError, match=rf"{STATE} has \d+ bytes after the upload instead of \d+"):
         Mirror(uri, origin).put(folder, manifest)
     assert not (mirror / "step-000005" / MANIFEST).exists()
+
+
+def test_what_the_mirror_healed_has_its_place_at_the_next_commit(tmp_path: Path, uri: str) -> None:
+    run = attempt(tmp_path, uri, keep_last=2, keep_best=1)
+    HARMS["flip"](up(run, 5) / STATE)
+    run.newest()
+    up(run, 10)
+    assert run.there() == ["step-000005", "step-000010"]
+
+
+def test_checkpoint_whose_files_change_is_not_trusted(tmp_path: Path, uri: str, mirror: Path) -> None:
+    up(attempt(tmp_path / "first", uri), 5)
+    folder = Run(tmp_path / "second", attempt=2).save(5)  # the same step again
+
+    class Cut(Mirror):
+        def _put(self, file: Path, path: str, size: int) -> None:
+            raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        Cut(uri, Origin(PLAN, 1)).put(folder, read(folder, Origin(PLAN, 1)))
+    assert not (mirror / "step-000005" / MANIFEST).exists()
+
+
+@pytest.mark.parametrize("left", [b'{"attempt":', None])
+def test_a_claim_that_was_lost_is_made_again(tmp_path: Path, uri: str, mirror: Path, left: bytes | None) -> None:
+    run = attempt(tmp_path, uri, number=3)
+    up(run, 5)
+    own = claimed(mirror)
+    (mirror / CLAIM).unlink() if left is None else (mirror / CLAIM).write_bytes(left)
+    up(run, 10)
+    assert claimed(mirror) == own

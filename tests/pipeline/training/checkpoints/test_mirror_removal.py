@@ -146,3 +146,14 @@ def test_an_upload_in_flight_is_taken_out_again(tmp_path: Path, last: int) -> No
     assert mirror.files == last + 1, "nothing is put after the mark is seen"
     assert folder.steps() == ["step-000005"]
     assert mirror.clear() == [] and folder.steps() == []
+
+
+def test_a_start_heals_what_a_killed_attempt_left(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/mirror"
+    folder = folder_at(uri)
+    folder.close(ITERATION)
+    trained(tmp_path / "mirror" / FOLDER / "step-000005", 5)  # its last upload ended after the erasure looked
+    run = Run(tmp_path / "run", iteration=ITERATION, mirror=uri)
+    run.save(1)
+    run.checkpoints.drain(WAIT_S)
+    assert run.checkpoints.is_erased and folder.steps() == []

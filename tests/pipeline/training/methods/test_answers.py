@@ -98,3 +98,9 @@ def test_rows_that_do_not_fit_are_refused(tokenizer: Any, stops: list[int]) -> N
     answers.refuse_long_rows(longest + 2)
     with pytest.raises(ValueError, match=rf"1 of 2 prompts with their answers take more than the {longest + 1} tokens"):
         answers.refuse_long_rows(longest + 1)
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_an_answer_without_text_is_refused(text: str, tokenizer: Any, stops: list[int]) -> None:
+    with pytest.raises(ValueError, match="answer is empty"):
+        tokenised(tokenizer, stops, [{"prompt": [{"role": "user", "content": "1"}], "completion": text}])

@@ -69,3 +69,15 @@ def test_rows_that_changed_since_the_plan_are_refused(name: str, tmp_path: Path)
         stream.write(b"\0")
     with pytest.raises(ValueError, match="changed since the plan was made"):
         data.write(plan, tmp_path)
+
+
+def test_references_of_another_check_are_refused(tmp_path: Path) -> None:
+    rows = [*prompts(4), {**prompts(1)[0], "verifier": "code"}]
+    with pytest.raises(ValueError, match="1 of 11 references are not checked as math"):
+        data.write(make_plan(tmp_path, rows=rows), tmp_path)
+
+
+def test_completions_longer_than_the_context_are_refused(tmp_path: Path) -> None:
+    grpo = {**GRPO_SETTINGS.model_dump(), "max_completion_tokens": 5000}
+    with pytest.raises(ValueError, match="reads 1024"):
+        data.write(make_plan(tmp_path, grpo=grpo), tmp_path)

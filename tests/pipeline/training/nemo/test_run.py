@@ -213,3 +213,10 @@ def test_a_checkout_of_another_release_is_refused(info: str, word: str, checkout
     (checkout / "nemo_rl" / "package_info.py").write_text(info)
     with pytest.raises(ValueError, match=word):
         trained(make_plan(tmp_path), tmp_path, checkout)
+
+
+def test_an_end_without_the_last_checkpoint_is_an_error(checkout: Path, tmp_path: Path) -> None:
+    grpo = {**SECTIONS["grpo"].model_dump(), "steps": 5}
+    behave(checkout, no_last=True)
+    with pytest.raises(RuntimeError, match=r"step 5 is not there \(newest: 4\)"):
+        trained(make_plan(tmp_path, grpo=grpo), tmp_path, checkout)
