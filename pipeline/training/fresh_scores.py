@@ -68,9 +68,11 @@ def open_scores(plan: TrainingPlan, folder: Path) -> Generator[FreshScores]:
     """
     assert plan.scorers is not None, "only a plan with scorers comes here"
     makers = {"reward_model": _reward_model, "judge": _judge, "custom": _custom}
-    wanted = {*plan.scorers.reward, plan.scorers.watching}
+    wanted: set[ScorerName] = {*plan.scorers.reward, plan.scorers.watching}
     with ExitStack() as stack:
-        scorers: dict[ScorerName, Scorer] = {name: makers[name](plan, folder, stack) for name in wanted}
+        scorers: dict[ScorerName, Scorer] = {}
+        for name in wanted:
+            scorers[name] = makers[name](plan, folder, stack)
         yield FreshScores(scorers, plan.scorers.reward, plan.scorers.watching)
 
 
