@@ -114,7 +114,7 @@ MAY_READ_THE_ENVIRONMENT = {
     "pipeline/training/launch.py": "hands its own on, with the judge's address",
     "pipeline/training/fresh_scores.py": "a trainer has no Dagster: the judge's address, torchrun's RANK",
     "pipeline/training/gang.py": "threads and network of the ranks that it starts",
-    "pipeline/training/nemo/follow.py": "hands its own on",
+    "pipeline/training/nemo/run.py": "hands its own on",
     "pipeline/serving/node_cache.py": "a trainer and an evaluation have no Dagster: where their pod has its cache",
     "pipeline/serving/server_process.py": "hands its own on",
     "pipeline/core/redaction.py": "hides the values of its secrets, in whatever process",

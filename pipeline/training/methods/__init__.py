@@ -74,7 +74,7 @@ class MethodTrainer:
         return count
 
 
-class _GRPO(MethodTrainer):
+class GRPOBuilder(MethodTrainer):
     method: GRPO
 
     def own(self, batch: Mapping[str, int]) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class _GRPO(MethodTrainer):
         return count
 
 
-class _DPO(MethodTrainer):
+class DPOBuilder(MethodTrainer):
     """The reference model is the policy with its adapter off."""
 
     method: DPO
@@ -127,7 +127,7 @@ class _DPO(MethodTrainer):
         }
 
 
-class _SFT(MethodTrainer):
+class SFTBuilder(MethodTrainer):
     """The loss falls on the answer and its end token alone, in the very tokens that generation would have drawn."""
 
     method: SFT
@@ -142,7 +142,7 @@ class _SFT(MethodTrainer):
         return Dataset.from_list(answers.labelled())
 
 
-class _KTO(MethodTrainer):
+class KTOBuilder(MethodTrainer):
     """The reference model is the policy with its adapter off."""
 
     method: KTO
@@ -177,4 +177,6 @@ class _KTO(MethodTrainer):
 
 def trainer_of(setup: PlanSetup) -> MethodTrainer:
     """The builder of the plan's method."""
-    return {"grpo": _GRPO, "dpo": _DPO, "sft": _SFT, "kto": _KTO}[setup.plan.trained_by().kind](setup)
+    return {"grpo": GRPOBuilder, "dpo": DPOBuilder, "sft": SFTBuilder, "kto": KTOBuilder}[setup.plan.trained_by().kind](
+        setup
+    )
