@@ -20,7 +20,6 @@ CHAMPION = "champion"
 
 
 def champion_asset(prefix: str | None, section: Automation) -> dg.AssetSpec:
-    """Of the model with this `key_prefix`."""
     days = section.champion_max_age_days
     return dg.AssetSpec(
         asset_key(CHAMPION, prefix),
@@ -34,7 +33,6 @@ def champion_asset(prefix: str | None, section: Automation) -> dg.AssetSpec:
 
 
 def tell_of_champion(context: dg.OpExecutionContext, deployment: Deployment) -> None:
-    """A materialisation where the champion is another one than was told last."""
     key, champion = deployment.key(CHAMPION), deployment.champion()
     last = context.instance.get_latest_materialization_event(key)
     shown = last.asset_materialization if last is not None else None

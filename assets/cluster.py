@@ -86,7 +86,7 @@ def train_on_cluster(
     reader = PodLines()
     hooks = Hooks(log=context.log.info, line=reader.take, cancelled=lambda: _cancelled(context))
     with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader) as session:
-        client = connect(deployment.kubeconfig())
+        client = connect(environment().kubeconfig)
         given = LaunchEnvironment(session.get_bootstrap_env_vars(), addresses)
         return launch(deployment.store(), plan, settings, client, hooks, given)
 
@@ -105,7 +105,7 @@ def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deploymen
 
     hooks = Hooks(log=context.log.info, line=line, cancelled=lambda: _cancelled(context))
     try:
-        return run(_evaluation(deployment, plan), connect(deployment.kubeconfig()), hooks)
+        return run(_evaluation(deployment, plan), connect(environment().kubeconfig), hooks)
     except ValueError as refusal:
         raise dg.Failure(str(refusal), allow_retries=False) from refusal
     except RuntimeError as error:
@@ -136,7 +136,7 @@ def abandon_gang(
     eval_plan = store.read(layout.iteration(iteration, layout.EVAL_PLAN), EvalPlan)
     if compute.kubernetes is None or (plan is None and eval_plan is None):
         return ""
-    client, hooks = connect(deployment.kubeconfig()), Hooks(log=log)
+    client, hooks = connect(environment().kubeconfig), Hooks(log=log)
     abandoned_gangs: list[LaunchAttempt | None] = []
     if plan is not None:
         task = training_task(store, plan, compute.kubernetes)
@@ -215,7 +215,6 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
 
 
 def judge_refusals(recipe: Recipe) -> list[str]:
-    """Why the judged suites that gate could not be judged."""
     gating = [each.name for each in recipe.evaluation.judged if each.role != "report"]
     if not gating:
         return []
@@ -236,7 +235,6 @@ def judge_refusals(recipe: Recipe) -> list[str]:
 
 
 def address_refusals(recipe: Recipe) -> list[str]:
-    """What this deployment's environment lacks of what will answer the gate's questions."""
     read, section = environment(), recipe.evaluation
     checks: list[Callable[[], None]] = [lambda: check_addresses(section.serving, read.serving)]
     if any(isinstance(each, LmEvalSuite) for each in section.suites):

@@ -30,7 +30,6 @@ class DayOnPage(NamedTuple):
 
 
 def days_of(prefix: str | None) -> list[dg.AssetSpec]:
-    """The two assets of the model with this `key_prefix`."""
     partitions = dg.DynamicPartitionsDefinition(name=_partitions(prefix))
     return [
         dg.AssetSpec(
@@ -52,7 +51,6 @@ def days_of(prefix: str | None) -> list[dg.AssetSpec]:
 
 
 def governed_days(traces: GovernedTraces) -> list[DayOnPage]:
-    """The days of the account that have a date."""
     return [
         DayOnPage(each.day, each.digest, {"dagster/partition_row_count": each.admitted, "seen": each.seen})
         for each in traces.days
@@ -61,7 +59,6 @@ def governed_days(traces: GovernedTraces) -> list[DayOnPage]:
 
 
 def labelled_days(labels: RewardLabels) -> list[DayOnPage]:
-    """The days of the label table."""
     table = pq.read_table(labels.dataset.uri, columns=["day", "final_reward"])
     grouped = table.group_by("day").aggregate([("final_reward", "count"), ("final_reward", "mean"), ("day", "count")])
     days: list[DayOnPage] = []
@@ -91,7 +88,6 @@ def tell_of_days(context: dg.AssetExecutionContext, prefix: str | None, asset: s
 
 
 def _shown_versions(context: dg.AssetExecutionContext, key: dg.AssetKey, days: Iterable[str]) -> dict[str, str]:
-    """The version of each day in its newest materialisation."""
     wanted = dg.AssetRecordsFilter(asset_key=key, asset_partitions=list(days))
     versions: dict[str, str] = {}
     for record in context.instance.fetch_materializations(wanted, limit=PAGE).records:  # the newest first

@@ -113,7 +113,6 @@ class Environment:
         return MarkKeys(file=Path(config, "preference-tuning", "mark-keys"), is_made=is_made)
 
     def lake_properties(self, is_rest: bool) -> dict[str, str]:
-        """As PyIceberg names them."""
         rest = {"token": self.lake_token, "credential": self.lake_credential} if is_rest else {}
         named = {"s3.endpoint": self.s3_endpoint, "s3.region": self.s3_region, **rest}
         return {name: value for name, value in named.items() if value}
@@ -137,7 +136,6 @@ class Environment:
         return without_secret("MLFLOW_REGISTRY_URI", self.registry)
 
     def mlflow_address(self) -> str:
-        """Of the tracking server with the traces."""
         if not self.mlflow_traces:
             raise ValueError(
                 "The traces are in MLflow: set MLFLOW_TRACES_URI to its tracking server, http://host:5000."

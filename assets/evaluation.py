@@ -4,10 +4,11 @@ from contextlib import closing
 
 import dagster as dg
 
-from assets.blocked import refuse_blocked
 from assets.cluster import evaluate_on_cluster
+from assets.environment import environment
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture
+from assets.observations import refuse_blocked
 from assets.resources import Deployment
 from evals import report
 from evals.evaluate import decide, evaluate
@@ -25,11 +26,9 @@ from pipeline.training.result import TrainingResult
 
 
 @loop_asset(
-    "assets/evaluation.py",
+    "evaluation",
+    {"python"},
     "evals",
-    group_name="evaluation",
-    kinds={"python"},
-    owners=["team:post-training"],
     loads_a_model=True,
 )
 def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, policy_checkpoint: TrainingResult):
@@ -77,19 +76,17 @@ def eval_report(context: dg.AssetExecutionContext, deployment: Deployment, polic
 def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPlan) -> EvalReport:
     log, given, folder = work.log, deployment.judge_endpoint(), work.store.path(layout.JUDGE_SERVER)
     with (
-        inference(work.store, plan, deployment.serving(), log) as engine,
+        inference(work.store, plan, environment().serving, log) as engine,
         closing(grader_of(plan.verifier)) as check,
         judge_at(plan.judge, given, folder, log) as judge,
     ):
-        return evaluate(work.store, plan, EvalServices(engine, check, deployment.lm_eval(), judge), log)
+        return evaluate(work.store, plan, EvalServices(engine, check, environment().lm_eval, judge), log)
 
 
 @loop_asset(
-    "assets/evaluation.py",
+    "evaluation",
+    {"python"},
     "evals",
-    group_name="evaluation",
-    kinds={"python"},
-    owners=["team:post-training"],
     checks={"candidate_is_better": "The verdict is PASS."},
 )
 def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval_report: EvalReport):

@@ -2,7 +2,7 @@
 
     traces                    production traces that may be learned from        assets/traces.py      pipeline/traces
     reward_labels             <- traces                                         assets/rewards.py     pipeline/rewards
-    reward_model              <- reward_labels                                  assets/reward_model.py  pipeline/rewards
+    reward_model              <- reward_labels                                  assets/rewards.py     pipeline/rewards
     samples                   <- reward_labels, reward_model                    assets/samples.py     pipeline/selection
     preference_dataset        <- reward_labels, reward_model, samples           assets/selection.py   pipeline/selection
     training_plan             <- preference_dataset                             assets/selection.py   pipeline/training
@@ -18,14 +18,14 @@ it. The job `canary_rollout` takes the rollout that `canary` opens to its end.
 
 import dagster as dg
 
-from assets import evaluation, registry, reward_model, rewards, samples, selection, traces, training
+from assets import evaluation, registry, rewards, samples, selection, traces, training
 from assets.loop_asset import LoopAsset
 from pipeline.recipe import Recipe
 
 LOOP_ASSETS: list[LoopAsset] = [
     traces.traces,
     rewards.reward_labels,
-    reward_model.reward_model,
+    rewards.reward_model,
     samples.samples,
     selection.preference_dataset,
     selection.training_plan,
@@ -38,7 +38,6 @@ LOOP_ASSETS: list[LoopAsset] = [
 
 
 def assets_of(recipe: Recipe | None = None) -> list[dg.AssetsDefinition]:
-    """The assets of one model, in the order of a run."""
     return [each.of(recipe) for each in LOOP_ASSETS]
 
 

@@ -7,14 +7,13 @@ the stage and not about every commit.
 
 import hashlib
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Required, Unpack
+from typing import Any, NamedTuple
 
 import dagster as dg
-from typing_extensions import TypedDict
 
 from assets.naming import DEPLOYMENT, IO_MANAGER, asset_key
 from pipeline.core.redaction import errors_redacted
@@ -22,27 +21,20 @@ from pipeline.recipe import Recipe
 
 ROOT = Path(__file__).parent.parent
 Compute = Callable[..., Generator[Any]]
+OWNERS = {"traces": "team:ml-platform", "registry": "team:ml-platform"}
 NO_CHECKS: Mapping[str, str] = MappingProxyType({})
-
-
-class AssetSettings(TypedDict, total=False):
-    """What `@dg.asset` takes of a stage, whatever the model."""
-
-    group_name: Required[str]
-    kinds: set[str]
-    owners: Sequence[str]
-    output_required: bool
-    retry_policy: dg.RetryPolicy
 
 
 class LoopAsset(NamedTuple):
     """A stage that has been described and not yet been made for a model."""
 
     compute: Compute
+    group: str
+    kinds: set[str]
     code: tuple[str, ...]
     checks: Mapping[str, str]
     loads_a_model: bool
-    settings: AssetSettings
+    settings: Mapping[str, Any]
 
     @property
     def name(self) -> str:
@@ -68,6 +60,9 @@ class LoopAsset(NamedTuple):
             description=inspect.getdoc(compute),
             pool=self._pool(recipe),
             code_version=code_version(self.code),
+            group_name=self.group,
+            kinds=self.kinds,
+            owners=[OWNERS.get(self.group, "team:post-training")],
             required_resource_keys={DEPLOYMENT},
             io_manager_key=IO_MANAGER,
             **self.settings,
@@ -81,14 +76,24 @@ class LoopAsset(NamedTuple):
 
 
 def loop_asset(
-    *code: str, checks: Mapping[str, str] = NO_CHECKS, loads_a_model: bool = False, **settings: Unpack[AssetSettings]
+    group: str,
+    kinds: set[str],
+    *code: str,
+    checks: Mapping[str, str] = NO_CHECKS,
+    loads_a_model: bool = False,
+    **settings: Any,
 ) -> Callable[[Compute], LoopAsset]:
     """For a generator function of (context, deployment, *records of the assets of the parameters' names).
 
-    `code`: files and folders below the repository's root whose sources are the stage's. `checks`: their descriptions,
-    by name.
+    `code`: files and folders below the repository's root whose sources are the stage's, beside its own file. `checks`:
+    their descriptions, by name. `settings`: further arguments of `dg.asset`.
     """
-    return lambda compute: LoopAsset(compute, code, checks, loads_a_model, settings)
+
+    def described(compute: Compute) -> LoopAsset:
+        own = Path(inspect.getfile(compute)).relative_to(ROOT).as_posix()
+        return LoopAsset(compute, group, kinds, (own, *code), checks, loads_a_model, settings)
+
+    return described
 
 
 @cache

@@ -9,17 +9,19 @@ import dagster as dg
 import pyarrow as pa
 
 from pipeline.core.markdown import literal
-from pipeline.core.storage import digest_json
+from pipeline.core.storage import Record, digest_json
 from pipeline.views import Plot
 
 VERSION_TAG = "dagster/data_version"
 """On an event that is no output: what Dagster takes for the version of its data."""
 
 
-def output(record: Any, version: Any, metadata: Mapping[str, Any]) -> dg.Output[Any]:
-    """A stage's record. `version`: a digest of what it published, or what has one as JSON; by it Dagster tells whether
-    what lies below is stale."""
+def output(record: Record, version: Any, metadata: Mapping[str, Any]) -> dg.Output[Any]:
+    """A stage's record, shown beside `metadata`. `version`: a digest of what it published, or what has one as JSON, by
+    which Dagster tells whether what lies below is stale."""
     digest = version if isinstance(version, str) else digest_json(version)
+    fields = record.model_dump(mode="json", exclude={"metrics", "histogram", "components", "days"})
+    metadata = {**metadata, "record": dg.MetadataValue.json(fields)}
     return dg.Output(record, metadata=metadata, data_version=dg.DataVersion(digest))
 
 
@@ -27,11 +29,7 @@ def table_facts(rows: int, uri: str, schema: pa.Schema) -> dict[str, Any]:
     """Of a published table, under the names that Dagster's pages know."""
     columns = [dg.TableColumn(field.name, str(field.type)) for field in schema]
     address = uri if "://" in uri else Path(uri).absolute().as_uri()
-    return {
-        "dagster/row_count": rows,
-        "dagster/column_schema": dg.TableSchema(columns=columns),
-        "dagster/uri": address,
-    }
+    return {"dagster/row_count": rows, "dagster/column_schema": dg.TableSchema(columns=columns), "dagster/uri": address}
 
 
 def picture(plot: Plot, alt: str) -> dg.MarkdownMetadataValue:

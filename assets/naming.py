@@ -18,7 +18,6 @@ DEPLOYMENT, IO_MANAGER = "deployment", "io_manager"
 
 
 def asset_key(asset: str, prefix: str | None) -> "dg.AssetKey":
-    """The key of an asset of the model with this `key_prefix`."""
     import dagster as dg
 
     return dg.AssetKey([prefix, asset] if prefix else [asset])

@@ -1,6 +1,7 @@
-"""What Dagster shows of an iteration's end and of a look at the rollout. Shown figures never fail a stage."""
+"""The end of an iteration, and what Dagster shows of it and of a look at the rollout. What is shown fails no stage."""
 
 import time
+from datetime import UTC, datetime
 
 import dagster as dg
 
@@ -11,6 +12,7 @@ from assets.report import write_report
 from assets.resources import Deployment
 from pipeline.core.iteration import Iteration
 from pipeline.core.markdown import literal
+from pipeline.governance.erasure.late import blocked_iteration
 from pipeline.rollout.status import RolloutStatus
 from pipeline.views.rollout import arm_rows, sentences, stage_marks
 
@@ -20,13 +22,21 @@ SIGNS = {"done": "✔", "now": "▶", "held": "‖", "undone": "✘", "next": "�
 def end(
     context: dg.AssetExecutionContext, deployment: Deployment, iteration: Iteration, ending: Ending, detail: str
 ) -> None:
-    """Record how the iteration ended, once, and show it."""
     conclude(deployment.store(), iteration, ending, detail)
     show_figures(context, deployment, iteration.id)
 
 
+def refuse_blocked(deployment: Deployment, iteration: Iteration) -> None:
+    """Raises dagster.Failure, which no retry cures, where an erasure took data of the iteration away; what it has made
+    by now is tagged in MLflow and in the proof then."""
+    store = deployment.store()
+    reason = blocked_iteration(store, deployment.registry_uri(), iteration, datetime.now(UTC))
+    if reason:
+        conclude(store, iteration, "refused", reason)
+        raise dg.Failure(reason, allow_retries=False)
+
+
 def show_figures(context: dg.OpExecutionContext | dg.AssetExecutionContext, deployment: Deployment, id: str) -> None:
-    """Write the page of an iteration, and observe `kpi`."""
     try:
         store, recipe = deployment.store(), deployment.recipe()
         page = write_report(store, recipe, id, time.time())
@@ -59,7 +69,6 @@ def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.Metadata
 
 
 def _markdown(report: RolloutStatus, now: float) -> str:
-    """Stages, both arms, and what it waits for."""
     marks = [f"{SIGNS[each.progress]} {each.weight}% ({each.done:.0%} of its dwell)" for each in stage_marks(report)]
     arms = [f"| {row.name} | {row.champion} | {row.canary} | {literal(row.note)} |" for row in arm_rows(report)]
     if arms:

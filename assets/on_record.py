@@ -148,7 +148,6 @@ def _card(
 
 
 def limits(section: Evaluation) -> str:
-    """What a verdict over these suites cannot see."""
     text = f"Asked: {', '.join(each.name for each in section.suites)}. "
     if judged := [each.name for each in section.judged]:
         return f"{text}A judge compares the answers of {', '.join(judged)}: what it does not see, the verdict does not."
@@ -169,5 +168,4 @@ def run_links(deployment: Deployment, run: RunIdentity) -> dict[str, str | dg.Ur
 
 
 def judged(verdict: GateVerdict) -> JudgedCandidate:
-    """The verdict as the registry takes it."""
     return JudgedCandidate(str(verdict.verdict), verdict.candidate.digest, verdict.bundle_digest, verdict.reasons)

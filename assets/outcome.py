@@ -32,7 +32,6 @@ class IterationOutcome(IterationBeginning):
 
 
 def begin(store: Store, iteration: Iteration) -> None:
-    """Record once that the iteration was begun."""
     name = iteration.path(layout.BEGUN)
     if not store.path(name).exists():
         with store.alone(ORDER_LOCK):
@@ -54,7 +53,6 @@ def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) ->
 
 
 def outcome(store: Store, iteration: Iteration) -> IterationOutcome | None:
-    """How the iteration ended, or None while something is left to do."""
     return store.read(iteration.path(layout.OUTCOME), IterationOutcome)
 
 

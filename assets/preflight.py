@@ -4,7 +4,7 @@ from collections.abc import Container
 
 import dagster as dg
 
-from assets.environment import address_faults
+from assets.environment import address_faults, environment
 from assets.resources import Deployment
 from evals.suites import file_faults
 from k8s.client import connect
@@ -49,7 +49,7 @@ def launch_faults(deployment: Deployment) -> list[str]:
         lacks.append("rewards.judge: set JUDGE_URL to its endpoint (and JUDGE_API_KEY), or remove the section.")
     if recipe.compute.kubernetes is not None:
         try:
-            connect(deployment.kubeconfig())
+            connect(environment().kubeconfig)
         except ValueError as error:
             lacks.append(f"compute.kubernetes: {error}")
     return [*lacks, *preflight(recipe, address, warehouse)]

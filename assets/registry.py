@@ -4,10 +4,9 @@ import time
 
 import dagster as dg
 
-from assets.blocked import refuse_blocked
 from assets.loop_asset import loop_asset
 from assets.metadata import output
-from assets.observations import end
+from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, judged, on_record, run_links
 from assets.records import CHECKPOINT
 from assets.resources import Deployment
@@ -29,11 +28,9 @@ DEPLOY_IT = (
 
 
 @loop_asset(
-    "assets/registry.py",
+    "registry",
+    {"mlflow"},
     "pipeline/registry",
-    group_name="registry",
-    kinds={"mlflow"},
-    owners=["team:ml-platform"],
     output_required=False,
 )
 def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gate_verdict: GateVerdict):
@@ -68,11 +65,9 @@ def model_version(context: dg.AssetExecutionContext, deployment: Deployment, gat
 
 
 @loop_asset(
-    "assets/registry.py",
+    "registry",
+    {"python"},
     "pipeline/rollout",
-    group_name="registry",
-    kinds={"python"},
-    owners=["team:ml-platform"],
     output_required=False,
 )
 def canary(

@@ -61,8 +61,6 @@ class PageTable(NamedTuple):
 
 
 class KeyFigure(NamedTuple):
-    """A figure that stands large at the top, and a line on it."""
-
     name: str
     value: str
     note: str = ""
@@ -86,7 +84,6 @@ class PageLink(NamedTuple):
 
 
 def page_path(store: Store, iteration: str) -> Path:
-    """Of an iteration's page beside its records."""
     return store.path(layout.iteration(iteration, layout.PAGE))
 
 
@@ -133,7 +130,6 @@ def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float)
 
 
 def first_launch(recipe: Recipe) -> str:
-    """The command that makes the first iteration."""
     return shlex.join(launch_command(recipe))
 
 
@@ -229,7 +225,6 @@ def _label_facts(labels: RewardLabels) -> Iterator[str]:
 
 
 def _rollout(id: str, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
-    """The last rollout of that iteration's candidate."""
     proposals = [event.proposal for event in events if event.proposal is not None]
     proposal = next((each for each in reversed(proposals) if each.version.iteration == id), None)
     if proposal is None:
@@ -265,7 +260,6 @@ def _all_iterations(kpi: Kpi, pages: Sequence[str]) -> Chapter:
 
 
 def _bill(lines: Sequence[CostLine], notes: bool = False) -> PageTable:
-    """By what was paid for."""
     by_name: defaultdict[str, list[CostLine]] = defaultdict(list)
     for line in lines:
         by_name[line.name].append(line)
@@ -314,7 +308,6 @@ def _champions_iteration(of: IterationLedgers, events: Sequence[RolloutEvent]) -
 
 
 def _source(plot: Plot) -> str:
-    """A plot inside the page."""
     return f"data:image/svg+xml;base64,{base64.b64encode(plot.svg()).decode()}"
 
 
@@ -324,7 +317,6 @@ def _when(at: float) -> str:
 
 @cache
 def _template():
-    """Every value is escaped, but for what is marked as markup where it is made."""
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=True,

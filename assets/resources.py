@@ -12,7 +12,6 @@ from pydantic import PrivateAttr
 from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, PINNED_TAG, chosen, environment
 from assets.naming import DEPLOYMENT, LOOP, asset_key, launch_command
 from assets.records import RECORDS, TRACES
-from evals.lm_eval import LmEvalEnvironment
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store, model_ref
@@ -25,7 +24,6 @@ from pipeline.registry.runs import MlflowAddresses
 from pipeline.registry.tracking import local_tracking
 from pipeline.rewards.judge import Endpoint
 from pipeline.rollout.propose import ChampionState, champion
-from pipeline.serving.endpoint import ServingAddresses
 from pipeline.traces.context import IterationContext, Log, StageContext
 from pipeline.traces.lake import LakeConfig, local_lake
 from pipeline.traces.records import GovernedTraces
@@ -105,11 +103,9 @@ class Deployment(dg.ConfigurableResource):
         refuse_to_mix(pinned(self.store(), iteration), self.recipe(), iteration)
 
     def key(self, asset: str) -> dg.AssetKey:
-        """The key of an asset of this model."""
         return asset_key(asset, self.recipe().key_prefix)
 
     def launch(self, job: str = LOOP) -> str:
-        """The command that launches a job of this model."""
         return shlex.join(launch_command(self.recipe(), job))
 
     def stage(self, log: Log) -> StageContext:
@@ -117,7 +113,6 @@ class Deployment(dg.ConfigurableResource):
         return StageContext(self.store(), self.recipe(), self.lake(), log, environment().ray)
 
     def work(self, iteration: Iteration, log: Log) -> IterationContext:
-        """What a stage that goes on with an iteration works with."""
         recipe = self.recipe_of(iteration)
         return IterationContext(self.store(), recipe, self.lake(), log, environment().ray, iteration)
 
@@ -129,14 +124,12 @@ class Deployment(dg.ConfigurableResource):
         return TRACES.read(self.store(), id).iteration
 
     def latest(self) -> Iteration:
-        """The newest iteration; a run that names none works on it."""
         latest_iteration = self.store().read(layout.LATEST, Iteration)
         if latest_iteration is None:
             raise ValueError(f"There is no iteration yet. Launch the whole job: {self.launch()}")
         return latest_iteration
 
     def champion(self) -> ChampionState:
-        """The model that serves: the promoted one, else the recipe's base model."""
         base = self.recipe().base_model
         promoted = champion(self.store(), base.name)
         return promoted or ChampionState(model=model_ref(Path(base.uri).absolute()), version=0, promotions=0)
@@ -170,14 +163,6 @@ class Deployment(dg.ConfigurableResource):
         read = environment()
         return Endpoint(read.judge_url, read.judge_key) if read.judge_url else None
 
-    def serving(self) -> ServingAddresses:
-        """Where the evaluation's questions are answered: SERVING_URL with SERVING_API_KEY, or by VLLM_PYTHON."""
-        return environment().serving
-
-    def lm_eval(self) -> LmEvalEnvironment:
-        """Where the suites of lm-evaluation-harness run: LM_EVAL_PYTHON."""
-        return environment().lm_eval
-
     def lineage(self, iteration: Iteration) -> frozenset[str]:
         """Digests of the policy and of what it came from, as far as the recipe knows: none of them may judge it."""
         return frozenset({iteration.champion.digest, model_ref(Path(self.recipe().base_model.uri).absolute()).digest})
@@ -185,10 +170,6 @@ class Deployment(dg.ConfigurableResource):
     def code_version(self) -> str:
         """The commit that runs, or the package's version outside a checkout."""
         return environment().code_version or _commit() or version("preference-tuning")
-
-    def kubeconfig(self) -> str:
-        """The file that names the cluster: KUBECONFIG; "" in a pod, which has its service account."""
-        return environment().kubeconfig
 
     def tracking_uri(self) -> str:
         """Where MLflow has the runs: MLFLOW_TRACKING_URI, else SQLite under the data root."""
@@ -199,7 +180,6 @@ class Deployment(dg.ConfigurableResource):
         return environment().registry_address() or self.tracking_uri()
 
     def mlflow(self) -> MlflowAddresses:
-        """Where the loop's runs and versions are."""
         return MlflowAddresses(self.tracking_uri(), environment().registry_address(), environment().experiment)
 
     def notify_url(self) -> str:
@@ -251,7 +231,6 @@ class Records(dg.IOManager):
 
 
 def pin_tags(store: Store, iteration: Iteration) -> dict[str, str]:
-    """What a run carries once its first step has pinned its recipe."""
     return {ITERATION_TAG: iteration.id, PINNED_TAG: iteration.id, DATA_ROOT_TAG: str(store.root)}
 
 

@@ -1,6 +1,7 @@
-"""The reward stage."""
+"""The reward stage: labels, and the reward model."""
 
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,23 +11,27 @@ from assets.days import LABELLED, labelled_days, tell_of_days
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
 from assets.resources import Deployment
+from evals.freezing import held_apart
 from pipeline.core import layout
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
+from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
+from pipeline.rewards.reward_model.card import card
 from pipeline.rewards.trust import examples, page
+from pipeline.selection.consent import consented
+from pipeline.selection.pairing import LabelledRow
+from pipeline.selection.rated import rated_rows
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
 from pipeline.views import rewards as plots
 
 
 @loop_asset(
-    "assets/rewards.py",
+    "rewards",
+    {"python", "parquet"},
     "pipeline/rewards",
-    group_name="rewards",
-    kinds={"python", "parquet"},
-    owners=["team:post-training"],
     checks={
         "coverage": "Enough of the traces have a label.",
         "agrees_with_people": "Labels rank answers as people's reviews do.",
@@ -54,35 +59,20 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
 
 def _metadata(labels: RewardLabels, shown: Sequence[LabelSample], page: Path) -> dict[str, Any]:
     """What a person looks for: how rewards are spread, what has none and why, who agrees with whom, what it cost."""
-    cost: list[tuple[str, object]] = [
-        ("checked now", f"{labels.checked:,}"),
-        ("known before", f"{labels.remembered:,}"),
-    ]
-    cost += [("tokens", f"{labels.tokens:,}"), ("USD", f"{labels.usd:.4f}")]
-    if (judge := labels.judge) is not None:
-        cost += [("judge", judge.model), ("attacks withstood", f"{judge.attacks_withstood} of {judge.attacks}")]
-        cost += [("asked", judge.asked), ("known before", judge.remembered), ("order", str(judge.order))]
-        cost += [(f"abstained: {reason}", rows) for reason, rows in sorted(judge.abstained.items())]
     return {
         "labelled": labels.labelled,
         "coverage": labels.coverage,
         "mean_reward": labels.mean_reward,
-        "rewards": picture(
-            plots.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of final_reward"
-        ),
+        "tokens": labels.tokens,
+        "USD": labels.usd,
+        "rewards": picture(plots.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of the rewards"),
         "components": picture(plots.component_histograms(labels.components), "Histogram of each component"),
         "coverage and reasons": picture(plots.coverage(labels.labelled, labels.unlabelled), "Labelled, and why not"),
         "agreement": picture(plots.agreement_matrix(labels.agreement), "Agreement between components"),
-        "outcomes": table(["outcome", "traces"], sorted(labels.outcomes.items())),
-        "scored as": table(["profile", "traces"], sorted(labels.profiles.items())),
-        "feedback set aside": table(["reason", "traces"], sorted(labels.set_aside.items())),
-        "people": f"{labels.humans.reviews} reviews, rank correlation {labels.humans.rank_correlation}",
-        "cost": table(["what", "amount"], cost),
         "labels, for example": table(
             ["reward", "why"], [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.why) for s in shown]
         ),
         "their texts": dg.MetadataValue.path(page),
-        "digest": labels.dataset.digest,
         **table_facts(labels.dataset.rows, labels.dataset.uri, LABELS),
     }
 
@@ -127,4 +117,46 @@ def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckRe
         else f"The recipe's own function gave {custom.scored:,} completions {custom.distinct:,} different values; one "
         f"that scores everything alike teaches nothing. Without a value: {reasons}; the label table's column "
         "custom_detail says why",
+    )
+
+
+@loop_asset(
+    "rewards",
+    {"python", "pytorch"},
+    "pipeline/rewards/reward_model",
+    loads_a_model=True,
+    checks={"admitted": "It may score completions, by every figure of the recipe's rule."},
+)
+def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, reward_labels: RewardLabels):
+    """A scorer of completions without a reference, trained on users' thumbs; or the reason why there is none."""
+    work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
+
+    def trainable() -> tuple[list[LabelledRow], dict[str, int]]:
+        return rated_rows(
+            reward_labels.dataset,
+            held_apart(work, reward_labels.dataset, datetime.now(UTC)),
+            lambda: consented(work.store, work.lake, work.iteration.dataset),
+        )
+
+    report: RewardModelReport = train_reward_model(work, reward_labels.dataset, trainable)
+    context.log.info(report.reason or f"reward model: AUC {report.auc}, admitted: {report.admitted}")
+    yield output(
+        report,
+        report.model.digest if report.model is not None else "none",
+        {
+            "trained": report.model is not None,
+            "admitted": report.admitted,
+            "thumbs": report.counts.thumbs,
+            "users": report.counts.users,
+            "AUC on held-out users": str(report.auc),
+            "calibration": picture(plots.calibration(report), "Scores against the share of thumbs up"),
+            "probes": picture(plots.probes(report), "Share of each probe's pairs that are ordered right"),
+            "card": dg.MetadataValue.md(card(report)),
+        },
+    )
+    yield dg.AssetCheckResult(
+        check_name="admitted",
+        passed=report.admitted or work.recipe.rewards.reward_model is None,
+        severity=dg.AssetCheckSeverity.WARN,
+        description=report.reason or "; ".join(report.reasons) or "every figure of the rule holds",
     )

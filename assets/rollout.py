@@ -7,8 +7,7 @@ import pyarrow.parquet as pq
 
 from assets.records import LABELS
 from assets.resources import Deployment
-from assets.traffic import is_routed, live_traffic, traffic_split
-from assets.warm_up import warmed
+from assets.traffic import is_routed, live_traffic, traffic_split, warmed
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef
@@ -55,15 +54,7 @@ def rollout_ports(
         assert proposal is not None, "it is a candidate's slot"
         return warmed(deployment, split.servers(model), model, proposal.version.iteration, log)
 
-    return RolloutPorts(
-        store,
-        name,
-        split,
-        follow,
-        metrics,
-        notify=lambda: tell(store, name, url),
-        warm=warm,
-    )
+    return RolloutPorts(store, name, split, follow, metrics, notify=lambda: tell(store, name, url), warm=warm)
 
 
 def read_last_week(deployment: Deployment) -> LastWeek:

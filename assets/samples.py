@@ -1,12 +1,12 @@
 """The stage of fresh samples: what the champion answers to logged prompts now, and what scorers make of it."""
 
 from datetime import UTC, datetime
-from typing import Any
 
 import dagster as dg
 
+from assets.environment import environment
 from assets.loop_asset import loop_asset
-from assets.metadata import output, picture, table, table_facts
+from assets.metadata import output, picture, table_facts
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from pipeline.core import layout
@@ -21,11 +21,9 @@ from pipeline.views import rewards as plots
 
 
 @loop_asset(
-    "assets/samples.py",
+    "rewards",
+    {"python", "parquet"},
     "pipeline/selection/samples",
-    group_name="rewards",
-    kinds={"python", "parquet"},
-    owners=["team:post-training"],
     loads_a_model=True,
 )
 def samples(
@@ -47,7 +45,7 @@ def samples(
             lambda: consented(store, work.lake, iteration.dataset),
             lambda section: open_engine(
                 section.serving,
-                deployment.serving(),
+                environment().serving,
                 work.log,
                 store.path(layout.SAMPLE_SERVING),
                 where="samples.serving",
@@ -61,26 +59,15 @@ def samples(
         f"{fresh.prompts:,} prompts, {fresh.drawn + fresh.remembered:,} completions ({fresh.drawn:,} drawn now), mean "
         f"reward {fresh.mean_reward:.3f}, best of each {fresh.best_reward:.3f}; {fresh.usd:.2f} USD"
     )
-    yield output(fresh, fresh.dataset.digest, _metadata(fresh))
-
-
-def _metadata(fresh: FreshSamples) -> dict[str, Any]:
-    """How the completions are scored, what has no score and why, what the best of each prompt is worth, the cost."""
-    assert fresh.dataset is not None, "the recipe has the section"
-    drawn = {"prompts": fresh.prompts, "prompts refused": fresh.refused, "drawn now": fresh.drawn}
-    drawn |= {"in the journal": fresh.remembered, "unended": fresh.unended, "tokens": fresh.completion_tokens}
-    return {
+    metadata = {
         "prompts": fresh.prompts,
         "labelled": fresh.labelled,
         "mean_reward": fresh.mean_reward,
         "best of each prompt": fresh.best_reward,
         "distinct share": fresh.distinct,
+        "USD": fresh.usd,
         "rewards": picture(plots.reward_distribution(fresh.histogram, fresh.mean_reward), "Rewards of the samples"),
         "coverage and reasons": picture(plots.coverage(fresh.labelled, fresh.unlabelled), "Scored, and why not"),
-        "outcomes": table(["outcome", "completions"], sorted(fresh.outcomes.items())),
-        "draw": table(["what", "number"], [(name, f"{number:,}") for name, number in drawn.items()]),
-        "judge tokens": fresh.judge_tokens,
-        "judge USD": fresh.usd,
-        "digest": fresh.dataset.digest,
         **table_facts(fresh.dataset.rows, fresh.dataset.uri, SAMPLES),
     }
+    yield output(fresh, fresh.dataset.digest, metadata)

@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.loop_asset import loop_asset
-from assets.metadata import output, picture, table
+from assets.metadata import output, picture
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from evals.suites import suites
@@ -27,11 +27,9 @@ from pipeline.views.data import evidence_plot
 
 
 @loop_asset(
-    "assets/selection.py",
+    "selection",
+    {"python", "parquet"},
     "pipeline/selection",
-    group_name="selection",
-    kinds={"python", "parquet"},
-    owners=["team:post-training"],
 )
 def preference_dataset(
     context: dg.AssetExecutionContext,
@@ -51,7 +49,6 @@ def preference_dataset(
         ScoredSamples(samples.dataset, reward_model if work.recipe.rewards.reward_model is not None else None),
     )
     context.log.info(f"{dataset.pairs.rows:,} pairs and {dataset.prompts.rows:,} prompts")
-    report = dataset.contamination
     tables = (dataset.pairs, dataset.prompts, dataset.groups, dataset.thumbs, dataset.winners)
     yield output(
         dataset,
@@ -62,15 +59,8 @@ def preference_dataset(
             "groups": dataset.groups.rows,
             "thumbs": dataset.evidence.thumbs,
             "winners": dataset.evidence.winners,
-            "held-out pairs": dataset.held_out_pairs.rows,
-            "held-out prompts": dataset.held_out_prompts.rows,
-            "curriculum": table(["prompts", "number"], sorted(dataset.curriculum.items())),
             "without consent": dataset.without_consent,
-            "with tools": dataset.with_tools,
-            "kept for suites": dataset.frozen,
-            "capped pairs": dataset.capped_pairs,
-            "contaminated": report.hits,
-            "contamination": table(["rule", "rows"], sorted(report.by_rule.items())),
+            "contaminated": dataset.contamination.hits,
             "pairs uri": dg.MetadataValue.path(dataset.pairs.uri),
             "prompts uri": dg.MetadataValue.path(dataset.prompts.uri),
         },
@@ -78,13 +68,11 @@ def preference_dataset(
 
 
 @loop_asset(
-    "assets/selection.py",
+    "selection",
+    {"python"},
     "pipeline/selection",
     "pipeline/recipe/methods",
     "pipeline/training/plan.py",
-    group_name="selection",
-    kinds={"python"},
-    owners=["team:post-training"],
     checks={
         "enough_signal": "A method has the evidence that it needs.",
         "launchable": "What the lint of the gang, the budget and the gate's suite say, before anything is paid for.",
@@ -121,7 +109,6 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
             "without consent": plan.without_consent,
             "evidence": picture(evidence_plot(decision), "Evidence against its thresholds"),
             "memo": dg.MetadataValue.md(memo(decision)),
-            "settings": dg.MetadataValue.json({} if plan.method is None else plan.method.model_dump(mode="json")),
         },
     )
     yield dg.AssetCheckResult(

@@ -6,6 +6,7 @@ from typing import Any
 import dagster as dg
 
 from assets.days import GOVERNED, governed_days, tell_of_days
+from assets.environment import environment
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table, table_facts
 from assets.outcome import begin, outcome
@@ -36,11 +37,9 @@ WEAK_SHOWN = 10
 
 
 @loop_asset(
-    "assets/traces.py",
+    "traces",
+    {"iceberg", "python"},
     "pipeline/traces",
-    group_name="traces",
-    kinds={"iceberg", "python"},
-    owners=["team:ml-platform"],
     output_required=False,
     checks={
         "every_row_accounted_for": "seen = admitted + rejected.",
@@ -62,7 +61,7 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
         if isinstance(suite, ItemsSuite) and suite.embedded:
             demo_suite.ensure_suite(store, suite, recipe.evaluation.seed)
         elif isinstance(suite, LmEvalSuite):
-            ensure_listed(suite, store, deployment.lm_eval(), context.log.info)
+            ensure_listed(suite, store, environment().lm_eval, context.log.info)
     name = recipe.base_model.name
     canaries = in_rollout(store, name)
     kept_out = frozenset[str]().union(*(version_names(name, digest, canaries[digest]) for digest in canaries))

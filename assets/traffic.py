@@ -6,16 +6,19 @@ simulated users do, over HTTP, and where no gateway runs the run starts one, wit
 
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import NamedTuple, assert_never
 
+import pyarrow.parquet as pq
+
+from assets.environment import environment
+from assets.records import LABELS, TRACES
 from assets.resources import Deployment
-from assets.warm_up import warmed
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef
-from pipeline.demo.users import AskedCounts, ask, requests_of
+from pipeline.demo.users import ask, requests_of
 from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.traces import DemoSource
@@ -30,12 +33,15 @@ from pipeline.rollout.gateway.tables import ServedSlot, SlotTable, read_slots, s
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.ports import LiveMetricsPort, NullMetrics
 from pipeline.rollout.router import NoRouter, TrafficSplit
+from pipeline.rollout.warm_up import newest, warm_up
+from pipeline.selection.consent import consented
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.served_names import digest_head, served_names
+from pipeline.serving.served_names import digest_head, served_name, served_names
 from pipeline.traces.context import Log
-from pipeline.traces.erased import forgotten
+from pipeline.traces.erased import forgotten, shared_lock
 from pipeline.traces.sources.protocol import Address
 
+ID_COLUMNS = ("trace_id", "observation_id", "timestamp", "consent")
 REMEMBERED_S = 30.0
 """How long a slot is taken to serve what its fingerprint said."""
 
@@ -72,7 +78,7 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
             from k8s.client import connect
             from k8s.route import HttpRoute
 
-            client = connect(deployment.kubeconfig())
+            client = connect(environment().kubeconfig)
             return HttpRoute(client, traffic, name, SlotIdentity(deployment), location)
         case NoTraffic():
             return NoRouter()
@@ -81,7 +87,6 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
 
 
 def _listed(traffic: GatewayTraffic, model_name: str) -> SlotTable:
-    """The slots that others keep, as far as they answer."""
     assert traffic.slots is not None, "the recipe names them"
     names: dict[str, list[str]] = {}
     for url in (traffic.slots.a, traffic.slots.b):
@@ -119,7 +124,7 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
             put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
             stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
-        wait = _Users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
+        wait = _with_users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
 
 
@@ -130,7 +135,6 @@ def put_champion_in_place(deployment: Deployment) -> None:
 
 
 def gateway_settings(deployment: Deployment) -> GatewaySettings:
-    """What the gateway of this deployment is started with."""
     recipe = deployment.recipe()
     traffic = recipe.rollout.traffic
     assert isinstance(traffic, GatewayTraffic), "another router is nobody's to start"
@@ -251,24 +255,53 @@ def admission(deployment: Deployment, log: Log) -> Admit:
     return admit
 
 
-class _Users:
+def _with_users(deployment: Deployment, source: DemoSource, log: Log) -> Callable[[float], None]:
     """The wait of an embedded world: its users ask meanwhile."""
+    store, recipe = deployment.store(), deployment.recipe()
+    name = recipe.base_model.name
 
-    def __init__(self, deployment: Deployment, source: DemoSource, log: Log) -> None:
-        self._deployment, self._source, self._log = deployment, source, log
-
-    def __call__(self, seconds: float) -> None:
-        store, recipe = self._deployment.store(), self._deployment.recipe()
-        name = recipe.base_model.name
+    def wait(seconds: float) -> None:
         end, state = time.monotonic() + seconds, read_state(store, name)
         address = running_address(store.path(layout.gateway(name)))
         if address is not None and state.canary_weight:
             key = f"users of {state.rollout} at {state.epoch}"
-            asked = ask(f"{address.url}/v1", requests_of(self._source, key, recipe.rollout.requests_per_look))
-            self._log(_told(asked, time.monotonic() - end + seconds))
+            asked = ask(f"{address.url}/v1", requests_of(source, key, recipe.rollout.requests_per_look))
+            log(f"users: {asked.sent} requests, {asked.failed} without an answer")
         time.sleep(max(0.0, end - time.monotonic()))
 
+    return wait
 
-def _told(asked: AskedCounts, seconds: float) -> str:
-    failed = f", {asked.failed} without an answer" if asked.failed else ""
-    return f"users: {asked.sent} requests in {seconds:.1f} s, {asked.sent / seconds:.0f} a second{failed}"
+
+def warmed(deployment: Deployment, servers: Sequence[str], model: ModelRef, iteration: str, log: Log) -> str:
+    """Ask the servers of a model what was asked of production; why they are not ready for users, or "".
+
+    `servers`: root URLs; () where they are reached through their router alone. `iteration`: id of the candidate's.
+    Without its labels there is nothing to ask, which is logged. Nobody is forgotten between the look at who agrees and
+    the last answer.
+    """
+    store = deployment.store()
+    if not servers:
+        log("warm-up: none, for the slot's servers are reached through their router alone")
+        return ""
+    with shared_lock(store):
+        try:
+            prompts = _recent_prompts(deployment, iteration)
+        except (ValueError, OSError) as reason:  # a rollout whose iteration is gone goes on all the same
+            log(f"warm-up: none, {reason}")
+            return ""
+        reason = warm_up(servers, served_name(deployment.recipe().base_model.name, model.digest), prompts)
+    if not reason:
+        log(f"warm-up: {len(prompts)} recent prompts were asked at {', '.join(servers)}, and answered to nobody")
+    return reason
+
+
+def _recent_prompts(deployment: Deployment, iteration: str) -> list[str]:
+    """Chat messages as JSON. Raises ValueError where the iteration's records or its dataset are gone."""
+    store = deployment.store()
+    labels, traces = LABELS.read(store, iteration), TRACES.read(store, iteration)
+    agreed = consented(store, deployment.lake(), traces.iteration.dataset)
+    chosen = set(newest(pq.read_table(labels.dataset.uri, columns=list(ID_COLUMNS)).to_pylist(), agreed))
+    among = [("trace_id", "in", [trace for trace, _ in chosen])]
+    columns = ["trace_id", "observation_id", "prompt"]
+    rows = pq.read_table(labels.dataset.uri, columns=columns, filters=among).to_pylist() if chosen else []
+    return [row["prompt"] for row in rows if (row["trace_id"], row["observation_id"]) in chosen]

@@ -5,11 +5,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets.blocked import refuse_blocked
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
 from assets.loop_asset import loop_asset
 from assets.metadata import output, picture, table
-from assets.observations import end
+from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
 from assets.resources import Deployment
 from evals.suites import suites
@@ -18,7 +17,6 @@ from k8s.ledger import Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.recipe import Accelerator
 from pipeline.registry.live import MetricsSender, TrainingRun, live_metrics
 from pipeline.selection.consent import consented
 from pipeline.selection.preferences import PreferenceDataset
@@ -41,12 +39,10 @@ RATES = {
 
 
 @loop_asset(
-    "assets/training.py",
+    "training",
+    {"pytorch", "huggingface"},
     "pipeline/training",
     "pipeline/recipe/methods",
-    group_name="training",
-    kinds={"pytorch", "huggingface"},
-    owners=["team:post-training"],
     loads_a_model=True,
     output_required=False,
     retry_policy=dg.RetryPolicy(max_retries=2, delay=5),
@@ -90,7 +86,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
         metadata={"findings": _findings(health)},
     )
     account = account_for(store, training_plan, result, recipe.compute)
-    metadata = _shown(result, recipe.compute.accelerator, account)
+    metadata = _shown(result, account)
     if result.health.verdict == "STOP":
         run, why = on_record(deployment, iteration, run=context.run).run, result.health.why
         context.log.error(f"The training stopped itself: {why}. Run {run.run_id} in MLflow; nothing downstream runs.")
@@ -138,10 +134,9 @@ def _findings(health: Health) -> dg.MarkdownMetadataValue:
     return table(["verdict", "rule", "step", "reason"], rows)
 
 
-def _shown(result: TrainingResult, accelerator: Accelerator, account: Ledger) -> dict[str, Any]:
+def _shown(result: TrainingResult, account: Ledger) -> dict[str, Any]:
     """What a person looks for: was it healthy, did it learn, where did time and money go, what is left."""
     metrics, goodput, rates = result.metrics, result.goodput, typical(result.metrics)
-    interrupted = [(each.cause, each.step, each.lost_steps) for each in result.preemptions]
     figures = {
         "seconds": goodput.total_s,
         "goodput": goodput.share,
@@ -159,16 +154,12 @@ def _shown(result: TrainingResult, accelerator: Accelerator, account: Ledger) ->
         "step time": picture(training.step_time(metrics), "Seconds of each step by what they went to"),
         "time": picture(training.goodput_bar(goodput), "Seconds of the training by cause"),
         "steps": result.checkpoint.step,
-        "steps left out": result.untrained_steps,
         **{name: float(f"{value:.4g}") for name, value in figures.items()},
         "attempts": result.attempts,
-        "interruptions": table(["cause", "step reached", "steps lost"], interrupted),
-        "resumed from": str(list(result.resumed_from) or "nothing"),
-        "devices": f"{account.devices} x {accelerator.name}",
         "launches": account.attempts,
-        "engine": result.engine,
-        "judge tokens": result.judge_tokens,
-        "adapter digest": result.checkpoint.adapter.digest,
+        "interruptions": table(
+            ["cause", "step reached", "steps lost"], [(e.cause, e.step, e.lost_steps) for e in result.preemptions]
+        ),
         "adapter": dg.MetadataValue.path(result.checkpoint.adapter.uri),
         "model": dg.MetadataValue.path(result.checkpoint.model.uri),
     }

@@ -66,7 +66,6 @@ class IterationLedgers:
 
 
 def iteration_ids(store: Store) -> list[str]:
-    """Ids of the iterations under the root, the oldest first."""
     folders = [path.name for path in store.path(layout.ITERATIONS).glob("[!.]*") if path.is_dir()]
     return sorted(folders, key=lambda id: (*_begun(store, id), id))
 

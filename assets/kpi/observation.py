@@ -17,7 +17,6 @@ KPI = "kpi"
 
 
 def kpi_asset(prefix: str | None) -> dg.AssetSpec:
-    """Of the model with this `key_prefix`. Its parents are the stages that can end an iteration."""
     return dg.AssetSpec(
         asset_key(KPI, prefix),
         deps=[asset_key(stage, prefix) for stage in ("policy_checkpoint", "model_version", "canary")],
@@ -42,7 +41,6 @@ def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservatio
 
 
 def _figures(kpi: Kpi) -> Iterator[tuple[str, float | None]]:
-    """What Dagster draws over time."""
     newest = kpi.iterations[-1].data if kpi.iterations else None
     per, waited = kpi.cost.usd_for(kpi.gain), kpi.trace_to_promotion_s
     yield "champion right in percent", _percent(kpi.champion_quality.value if kpi.champion_quality else None)

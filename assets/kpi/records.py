@@ -76,8 +76,6 @@ def total(lines: tuple[CostLine, ...]) -> CostTotal:
 
 
 class SuiteQuality(Record):
-    """Both models on the target suite, with 95% intervals; the difference is paired by item."""
-
     suite: str
     champion: ConfidenceInterval
     candidate: ConfidenceInterval
@@ -108,13 +106,10 @@ class DataFigures(Record):
 
     @property
     def kept(self) -> float | None:
-        """Share of the rows of the source that were admitted."""
         return self.admitted / self.seen if self.seen and self.admitted is not None else None
 
 
 class IterationView(Record):
-    """One iteration, in any state."""
-
     iteration: str
     number: int | None = None
     """Champions before it; None where its `traces` record is gone."""

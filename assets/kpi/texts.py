@@ -13,7 +13,6 @@ HEAD = ("iteration", "ended", "kept", "labels", "method", "champion", "candidate
 
 
 def stage_sentences(of: IterationLedgers) -> Iterator[tuple[str, str]]:
-    """Names and sentences of the stages that have ended, in the order of a run."""
     if (traces := of.traces) is not None:
         days = [day.day for day in traces.days] or ["no day"]
         text = f"{traces.admitted:,} of {traces.seen:,} rows admitted, {days[0]} to {days[-1]}"
@@ -80,7 +79,6 @@ def _evaluation(report: EvalReport) -> Iterator[tuple[str, str]]:
 
 
 def row(each: IterationView) -> tuple[str, ...]:
-    """The cells below HEAD."""
     quality, data, cost = each.quality, each.data, each.cost
     return (
         each.iteration,
@@ -98,7 +96,6 @@ def row(each: IterationView) -> tuple[str, ...]:
 
 
 def bars(kpi: Kpi) -> list[IterationBar]:
-    """What the plot of all iterations draws."""
     made: list[IterationBar] = []
     for each in kpi.iterations:
         arms = (each.quality.champion, each.quality.candidate) if each.quality else (None, None)

@@ -43,8 +43,6 @@ class Plot(NamedTuple):
 
 
 def axes_plot(draw: Callable[[Any], None]) -> Plot:
-    """Of one pair of axes."""
-
     def alone(figure: Any) -> None:
         axes = figure.subplots()
         axes.spines[["top", "right"]].set_visible(False)
@@ -54,5 +52,4 @@ def axes_plot(draw: Callable[[Any], None]) -> Plot:
 
 
 def words_plot(text: str) -> Plot:
-    """A sentence, where there is nothing to draw."""
     return Plot(lambda figure: figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=10), 5, 1)

@@ -84,7 +84,6 @@ def agreement_matrix(agreement: Sequence[Agreement]) -> Plot:
 
 
 def coverage(labelled: int, unlabelled: Mapping[str, int]) -> Plot:
-    """Bars of the labelled rows and, by reason, of those that have no label."""
     rows = labelled + sum(unlabelled.values())
     if not rows:
         return words_plot("There is no row to label.")
@@ -178,7 +177,6 @@ def _percent(part: float) -> str:
 
 
 def _compact(count: float) -> str:
-    """1,234,567 as 1.2M: what fits over a small panel."""
     for least, size, letter in ((1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if count >= least:
             return f"{count / size:.{1 if count < 10 * size else 0}f}".removesuffix(".0") + letter

@@ -17,8 +17,6 @@ UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "secon
 
 
 class StageMark(NamedTuple):
-    """One weight on the way to 100%."""
-
     weight: int
     done: float
     """Share of its dwell that metrics covered, 0 to 1."""
@@ -26,8 +24,6 @@ class StageMark(NamedTuple):
 
 
 class ArmRow(NamedTuple):
-    """One figure of both arms, and a note on it."""
-
     name: str
     champion: str
     canary: str
@@ -44,7 +40,6 @@ class LookPoint(NamedTuple):
 
 
 def stage_marks(report: RolloutStatus) -> list[StageMark]:
-    """The weights of the rollout, and how far each is."""
     return [_mark(report, number, weight) for number, weight in enumerate(report.weights)]
 
 
@@ -124,7 +119,6 @@ def spell(seconds: float) -> str:
 
 
 def moment(at: float | None, now: float) -> str:
-    """A time of day, and how long ago that is."""
     if at is None:
         return "an unknown time"
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC ({spell(max(0.0, round(now - at)))} ago)"

@@ -115,7 +115,6 @@ def health_panels(metrics: Rows, findings: Sequence[HealthFinding] = ()) -> Plot
 
 
 def step_time(metrics: Rows) -> Plot:
-    """Seconds of each step by what they went to, stacked."""
     rows = [row for row in metrics if "seconds/step" in row]
     if not rows:
         return words_plot("No step has measured its time.")
@@ -194,7 +193,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _unit_range(metrics: Rows, lines: Sequence[PlotLine]) -> tuple[float, float]:
-    """0 to 1, and further where a reward is."""
     values = [value for line in lines for value in _points(metrics, line.key)[1]]
     return min(0.0, 1.05 * min(values)), max(1.02, 1.05 * max(values))
 

@@ -8,8 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from assets.records import LABELS
-from assets.traffic import admission
-from assets.warm_up import warmed
+from assets.traffic import admission, warmed
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rollout
 from pipeline.rollout.fold import read_state
