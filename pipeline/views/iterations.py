@@ -38,7 +38,7 @@ def quality_and_cost(bars: Sequence[IterationBar]) -> Plot:
                     [at for at, _ in measured], values, yerr=reach, color=colour, fmt="o", capsize=3, label=label
                 )
         if above.has_data():
-            above.legend(frameon=False, fontsize="small")
+            figure.legend(frameon=False, fontsize="small", ncols=2, loc="outside lower center")
         above.set(ylabel="right answers, %", title="Champion and candidate on the target suite, 95% intervals")
         below.bar(range(len(bars)), [bar.device_hours for bar in bars], color=DARK_GREY, width=0.5)
         below.set(ylabel="device hours", xlabel="iteration, the oldest first")

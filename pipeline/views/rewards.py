@@ -20,9 +20,9 @@ def reward_distribution(histogram: Sequence[int], mean: float) -> Plot:
     def draw(axes: Any) -> None:
         width = 1 / len(histogram)
         axes.bar([(i + 0.5) * width for i in range(len(histogram))], histogram, width=width * 0.92, color=BLUE)
-        axes.axvline(mean, color=ORANGE, linestyle="--", label=f"mean {mean:.2f}")
-        axes.set(xlabel="final_reward", ylabel="traces", title="Rewards of the labelled traces")
-        axes.legend(frameon=False)
+        axes.axvline(mean, color=ORANGE, linestyle="--")
+        axes.set(xlabel="final_reward", ylabel="rows", title=f"Rewards of the labelled rows: mean {mean:.2f}")
+        axes.yaxis.set_major_locator(_whole_numbers())
 
     return axes_plot(draw)
 

@@ -141,14 +141,29 @@ def test_a_rest_catalogue_gets_its_token_from_a_variable(tmp_path: Path, monkeyp
     assert "s3cr3t" not in repr(lake)
 
 
-def test_a_database_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    overrides = [f"data_root={tmp_path}", "traces.source={kind: postgres_table}"]
-    settings = Deployment(recipe_path=str(EMBEDDED), overrides=overrides)
-    monkeypatch.delenv("TRACES_DATABASE_URL", raising=False)
-    with pytest.raises(ValueError, match="set TRACES_DATABASE_URL"):
+@pytest.mark.parametrize(
+    ("source", "variables"),
+    [
+        ("{kind: postgres_table}", {"TRACES_DATABASE_URL": "postgresql://host/traces"}),
+        (
+            "{kind: mlflow, experiments: [desk], since: 2026-01-05}",
+            {"MLFLOW_TRACKING_URI": "http://registry:5000", "MLFLOW_TRACES_URI": "http://traces:5000"},
+        ),
+    ],
+    ids=["database", "mlflow"],
+)
+def test_a_source_is_named_by_the_environment(
+    source: str, variables: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The later variable goes before the earlier one."""
+    settings = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}", f"traces.source={source}"])
+    for name in variables:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match=f"set {[*variables][-1]} to"):
         settings.source_uri()
-    monkeypatch.setenv("TRACES_DATABASE_URL", "postgresql://host/traces")
-    assert settings.source_uri() == "postgresql://host/traces"
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+        assert settings.source_uri() == value
 
 
 def test_langfuse_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,16 +184,3 @@ def test_langfuse_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setenv("LANGFUSE_BASE_URL", wrong)
         with pytest.raises(ValueError, match=r"LANGFUSE_BASE_URL is no address of a server\. Write https://cloud"):
             settings.source_uri()
-
-
-def test_an_mlflow_server_is_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = "traces.source={kind: mlflow, experiments: [desk], since: 2026-01-05}"
-    settings = Deployment(recipe_path=str(EMBEDDED), overrides=[f"data_root={tmp_path}", source])
-    for name in ("MLFLOW_TRACES_URI", "MLFLOW_TRACKING_URI"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ValueError, match="set MLFLOW_TRACES_URI to its tracking server"):
-        settings.source_uri()
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://registry:5000")
-    assert settings.source_uri() == "http://registry:5000"
-    monkeypatch.setenv("MLFLOW_TRACES_URI", "http://traces:5000")
-    assert settings.source_uri() == "http://traces:5000"

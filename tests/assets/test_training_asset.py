@@ -14,29 +14,22 @@ from assets.outcome import outcome
 from assets.resources import Deployment
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
-from pipeline.core.estimate import UNKNOWN
-from pipeline.core.iteration import Iteration
-from pipeline.core.layout import LATEST
-from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir, digest_json
-from pipeline.demo import MODEL_DIR
-from pipeline.recipe import Evaluation, Rewards, Training, TrainingSettings
+from pipeline.core import layout
+from pipeline.core.storage import CheckpointRef, ModelRef, digest_dir, digest_json
+from pipeline.recipe import Evaluation
 from pipeline.recipe.pinning import pin
 from pipeline.recipe.suites import JudgedSuite, preset_suite
 from pipeline.registry import versions
-from pipeline.rewards.records import RewardLabels
-from pipeline.rewards.trust import HumanAgreement
 from pipeline.rollout.blocks import ErasureBlock, block
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Fingerprints, ModelVersion
 from pipeline.selection.samples.records import FreshSamples
-from pipeline.traces.records import DayReport, GovernedTraces
-from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding, Preemption, TrainingResult
-from tests.pipeline.selection.test_choose import decide
+from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding
+from tests.assets.laid import EMBEDDED, NOWHERE, Laid
+from tests.pipeline.rollout.conftest import NAME
 
 pytestmark = pytest.mark.slow
 
-EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 KL = HealthFinding(verdict="HOLD", rule="kl", step=7, reason="KL of 0.13 per token to the base is above 0.1")
 DEAD = HealthFinding(verdict="STOP", rule="dead", step=9, reason="loss and gradient are exactly 0")
 PASS, HOLD = Health(), Health(verdict="HOLD", findings=(KL,))
@@ -46,9 +39,6 @@ METRICS = tuple(
      "tokens_per_s": 100.0, "memory_mb": 900.0 + step, "held_out/accuracy": 0.4 + step / 50}
     for step in range(1, 11)
 )  # fmt: skip
-NOWHERE = DatasetRef(uri="d", rows=1, digest="d", snapshot="s1")
-ID = "0123456789ab"
-
 Lay = Callable[..., Deployment]
 
 
@@ -62,66 +52,39 @@ def tracking_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
 def lay(tmp_path: Path, tracking_uri: str, monkeypatch: pytest.MonkeyPatch) -> Lay:
     """Everything that the stages around a training of this health would have left."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
+    root = tmp_path / "data"
 
     def lay(health: Health = PASS, *overrides: str, method: str = "grpo") -> Deployment:
-        root = tmp_path / "data"
-        overrides = (
-            f"data_root={root}",
-            f"base_model.uri={MODEL_DIR}",
-            "compute.accelerator.usd_per_hour=3",
-            *overrides,
-        )
-        settings = Deployment(recipe_path=str(EMBEDDED), overrides=list(overrides))
-        store = settings.store()
-        if store.path(LATEST).exists():
+        words = (f"data_root={root}", f"base_model.name={NAME}", "compute.accelerator.usd_per_hour=3", *overrides)
+        settings = Deployment(recipe_path=str(EMBEDDED), overrides=list(words))
+        if root.exists():
             return settings
-        champion = ModelRef(uri=str(MODEL_DIR), digest=digest_dir(MODEL_DIR))
-        iteration = Iteration(
-            id=ID, number=0, model_name="arithmetic", champion=champion, dataset=NOWHERE, recipe_digest="r"
-        )
-        for name, record in records(store, iteration, health, method).items():
-            store.write(iteration.path(name), record)
-        store.write(LATEST, iteration)
-        pin(store, iteration, settings.recipe())
+        laid = Laid(root)
+        iteration = laid.begin()
+        laid.label(iteration)
+        laid.plan(iteration, method, reasons=("because",))
+        if method != "none":
+            adapter, model = (left(laid.store.path(iteration.path("training", name))) for name in ("adapter", "model"))
+            goodput = Goodput(
+                total_s=100.0, productive_s=60.0, badput_s={**dict.fromkeys(CAUSES, 5.0), "waiting": 15.0}
+            )
+            laid.train(
+                iteration, metrics=METRICS, health=health, goodput=goodput, engine="trl",
+                checkpoint=CheckpointRef(adapter=adapter, model=model, step=10),
+            )  # fmt: skip
+            version = ModelVersion(
+                name=NAME, version=1, run_id="r", model=model, adapter=adapter, iteration=iteration.id
+            )
+            verdict = GateVerdict(
+                iteration=iteration.id, verdict=Verdict.PASS, reasons=(), champion=iteration.champion, candidate=model,
+                protocol="p", report_digest="r", bundle_digest="b",
+            )  # fmt: skip
+            laid.store.write(iteration.path(layout.MODEL_VERSION), version)
+            laid.store.write(iteration.path(layout.GATE_VERDICT), verdict)
+        pin(laid.store, iteration, settings.recipe())
         return settings
 
     return lay
-
-
-def records(store: Store, iteration: Iteration, health: Health, method: str) -> dict[str, Any]:
-    day = DayReport(day="2026-01-05", rules="r", digest="d", files=(), seen=0, admitted=0, rejected={})
-    labels = RewardLabels(
-        iteration=ID, dataset=NOWHERE, labelled=1, coverage=1.0, unlabelled={}, outcomes={}, profiles={},
-        mean_reward=0.5, histogram=(1,) * 20, components={}, agreement=(), judge=None, drift=None, set_aside={},
-        humans=HumanAgreement(rank_correlation=UNKNOWN, noise=UNKNOWN, reviews=0), checked=0, remembered=0, tokens=0,
-        usd=0.0,
-    )  # fmt: skip
-    decision = decide().model_copy(update={"method": method, "reasons": ("because",)})
-    plan = TrainingPlan(
-        iteration=ID, decision=decision, base=iteration.champion, held_out=None, without_consent=0,
-        data=None if method == "none" else NOWHERE, method=None if method == "none" else Training().method(method),
-        training=TrainingSettings(), rewards=Rewards(), nodes=1, processes=4, peak_tflops=1.0,
-    )  # fmt: skip
-    laid = {
-        "traces.json": GovernedTraces(iteration=iteration, source="s", days=(day,), seen=0, admitted=0, rejected={}),
-        "reward_labels.json": labels,
-        "training/plan.json": plan,
-    }
-    if method == "none":
-        return laid
-    adapter, model = (left(store.path(iteration.path("training", name))) for name in ("adapter", "model"))
-    goodput = Goodput(total_s=100.0, productive_s=60.0, badput_s={**dict.fromkeys(CAUSES, 5.0), "waiting": 15.0})
-    result = TrainingResult(
-        iteration=ID, plan_digest="p", checkpoint=CheckpointRef(adapter=adapter, model=model, step=10),
-        metrics=METRICS, seconds=60.0, attempts=2, resumed_from=(4,), health=health, goodput=goodput,
-        preemptions=(Preemption(cause="SIGTERM", step=5, lost_steps=1),), engine="trl",
-    )  # fmt: skip
-    version = ModelVersion(name="arithmetic", version=1, run_id="r", model=model, adapter=adapter, iteration=ID)
-    verdict = GateVerdict(
-        iteration=ID, verdict=Verdict.PASS, reasons=(), champion=iteration.champion, candidate=model, protocol="p",
-        report_digest="r", bundle_digest="b",
-    )  # fmt: skip
-    return {**laid, "training/result.json": result, "model_version.json": version, "gate_verdict.json": verdict}
 
 
 def left(folder: Path) -> ModelRef:
@@ -188,7 +151,7 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
         assert ended.ending == "stopped"
         assert DEAD.reason in ended.detail
     client = versions.mlflow_client(settings.tracking_uri())
-    (found,) = client.search_runs([client.get_experiment_by_name("arithmetic").experiment_id])
+    (found,) = client.search_runs([client.get_experiment_by_name(NAME).experiment_id])
     tags = {"health": "STOP", "verdict": "STOP", "health.dead": f"STOP at step 9: {DEAD.reason}"}
     assert tags.items() <= found.data.tags.items()
     assert found.data.metrics["goodput/share"] == pytest.approx(0.6)
@@ -196,7 +159,7 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
     assert len(client.get_metric_history(found.info.run_id, "held_out/accuracy")) == 10
     plots = {Path(each.path).stem for each in client.list_artifacts(found.info.run_id, "plots")}
     assert plots == {"gates", "rewards", "training", "health", "step_time", "goodput"}
-    assert client.search_model_versions("name='arithmetic'") == []
+    assert client.search_model_versions(f"name='{NAME}'") == []
 
 
 def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
@@ -212,6 +175,7 @@ def test_an_edited_recipe_is_neither_mixed_in_nor_logged(lay: Lay) -> None:
 def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "fingerprints", lambda *asked: Fingerprints())  # its files are no model's
     settings = lay(HOLD)
+    id = settings.latest().id
     shown = run(settings, "policy_checkpoint")
     (check,) = shown.get_asset_check_evaluations()
     assert (check.passed, check.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -224,14 +188,14 @@ def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay, monkeypat
         assert ended is not None
         assert ended.ending == "held"
         assert KL.reason in ended.detail
-        assert f"set rollout.accept_hold to '{ID}' in the recipe" in ended.detail
-        assert not read_state(settings.store(), "arithmetic").active
-    accepted = lay(HOLD, f"rollout.accept_hold='{ID}'")
+        assert f"set rollout.accept_hold to '{id}' in the recipe" in ended.detail
+        assert not read_state(settings.store(), NAME).active
+    accepted = lay(HOLD, f"rollout.accept_hold='{id}'")
     assert accepted.recipe().digest() == settings.recipe().digest()
     assert len(run(accepted, "canary").get_asset_materialization_events()) == 1
-    state = read_state(settings.store(), "arithmetic")
+    state = read_state(settings.store(), NAME)
     assert state.active
-    assert state.rollout == digest_json(["arithmetic", ID, state.proposal.version.model.digest])[:12]
+    assert state.rollout == digest_json([NAME, id, state.proposal.version.model.digest])[:12]
     ended = outcome(settings.store(), settings.latest())
     assert ended is not None
     assert ended.ending == "rollout"
@@ -241,18 +205,21 @@ def test_candidate_on_hold_waits_for_who_names_its_iteration(lay: Lay, monkeypat
 def test_every_stage_after_the_plan_asks_for_blocks(lay: Lay, asset: str) -> None:
     settings = lay()
     store = settings.store()
-    block(store, ErasureBlock(proof="p1", digests=(), iterations=(ID,)))
+    block(store, ErasureBlock(proof="p1", digests=(), iterations=(settings.latest().id,)))
     with pytest.raises(dg.Failure, match="learned from data that erasure p1 removed"):
         run(settings, asset)
-    ended = outcome(store, settings.iteration(ID))
+    ended = outcome(store, settings.latest())
     assert ended is not None and ended.ending == "refused"
 
 
 def test_who_scored_the_samples_is_on_record() -> None:
     drawn = FreshSamples(iteration="i", dataset=NOWHERE, judge_id="j", reward_model="r")
     assert scorer_tags(None) == scorer_tags(FreshSamples(iteration="i")) == {}
-    assert scorer_tags(drawn) == {"samples": "d", "samples.judge": "j", "reward_model": "r"}
-    assert scorer_tags(drawn.model_copy(update={"reward_model": ""})) == {"samples": "d", "samples.judge": "j"}
+    assert scorer_tags(drawn) == {"samples": NOWHERE.digest, "samples.judge": "j", "reward_model": "r"}
+    assert scorer_tags(drawn.model_copy(update={"reward_model": ""})) == {
+        "samples": NOWHERE.digest,
+        "samples.judge": "j",
+    }
 
 
 def test_the_card_says_what_the_verdict_cannot_see() -> None:
