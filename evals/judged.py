@@ -38,7 +38,7 @@ from pipeline.rewards.judge import (
 )
 from pipeline.rewards.judge.admission import AWAY, refuse_lineage
 from pipeline.rewards.judge.session import judge_id
-from pipeline.rewards.paid_answers import PaidAccount
+from pipeline.rewards.judge_stage import PaidAccount
 from pipeline.rewards.verifiers import Outcome
 from pipeline.traces.records import Window
 

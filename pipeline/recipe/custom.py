@@ -5,11 +5,10 @@ A recipe is read without importing it. Code of a file is run from the bytes that
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import packages_distributions, version
@@ -85,7 +84,7 @@ def digest_of(code: str) -> str:
     """What stands for the content of code, which is not run. Raises ValueError where there is none."""
     place, _, name = code.rpartition(":")
     if place.endswith(".py"):
-        return _file_digest(name, _source(place, name))
+        return _file_digest(name, _source(place))
     if not (owners := _owners(place.partition(".")[0])):
         raise ValueError(
             f"no installed package has the module {place}. Install one that has it, or give path/to/file.py:{name}."
@@ -96,7 +95,7 @@ def digest_of(code: str) -> str:
 def load_code(code: str, digest: str | None = None) -> Any:
     """The class or function. Raises ValueError where it cannot be imported, or is not what the digest says."""
     place, _, name = code.rpartition(":")
-    source = _source(place, name) if place.endswith(".py") else None
+    source = _source(place) if place.endswith(".py") else None
     if digest is not None:
         _agreed(code, digest, digest_of(code) if source is None else _file_digest(name, source))
     try:
@@ -142,30 +141,13 @@ def _agreed(code: str, digest: str | None, found: str) -> str:
     return found
 
 
-def _source(place: str, name: str) -> bytes:
-    """The content of a file, parsed and not run. Raises ValueError where it cannot define that name."""
+def _source(place: str) -> bytes:
     try:
-        source = Path(place).read_bytes()
-        tree = ast.parse(source, place)
+        return Path(place).read_bytes()
     except OSError as error:
         raise ValueError(
             f"{place} cannot be read ({error.strerror}). Give the path of a Python file, from the recipe's folder on."
         ) from error
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{place} is not Python: {error}. Mend it.") from error
-    if name not in (names := set(_names(tree))):
-        raise ValueError(f"{place} has no {name!r} (there: {', '.join(sorted(names)) or 'none'}).")
-    return source
-
-
-def _names(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.alias):
-            yield node.asname or node.name
 
 
 def _file_digest(name: str, source: bytes) -> str:

@@ -1,9 +1,7 @@
 """The user's own reward function, called in processes that can be killed: a value in [0, 1], or none with the reason.
 
-Owns what a return value is worth, what a failure is called, and under which key a finding is remembered. The function
-never runs in this process. A hang, an exception or a value that is none is data of that completion, never a 0; a
-function that can't be imported or called stops the stage. Its author runs code with the pipeline's rights: workers see
-no secrets in their environment and their output is discarded, and nothing else is kept from them.
+A hang, an exception or a value that is none is data of that completion, never a 0; a function that can't be imported or
+called stops the stage. Workers see no secrets in their environment, and their output is discarded.
 """
 
 from __future__ import annotations
@@ -14,6 +12,7 @@ import math
 import numbers
 import reprlib
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,11 +102,8 @@ class CustomScorer:
 def check_function(settings: Rewards) -> None:
     """Import the function that the recipe names, if any, in a process of its own. Raises ValueError as `start`."""
     if settings.custom is not None:
-        scorer = CustomScorer(settings.custom)
-        try:
+        with closing(CustomScorer(settings.custom)) as scorer:
             scorer.start()
-        finally:
-            scorer.close()
 
 
 def wants_custom(profile: Profile, settings: Rewards) -> bool:

@@ -1,7 +1,4 @@
-"""The user's own function over the rows of a table: who it is asked about, what is known, what came of the rest.
-
-A finding is in the journal as soon as it is there, so a kill loses the calls that were running and nothing else.
-"""
+"""The user's own function over the rows of a table: its findings are in the journal as soon as they are known."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from contextlib import closing
 from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.custom import AGAIN, CustomScore, CustomScorer, CustomTask, custom_key, wants_custom
-from pipeline.rewards.findings import JournalLine, journal
+from pipeline.rewards.findings import FindingLine, journal
 from pipeline.rewards.samples import RewardSample
 
 
@@ -31,7 +28,7 @@ def score_rest(
     iteration: str,
     settings: Rewards,
     wanted: Mapping[str, RewardSample],
-    lines: dict[str, JournalLine],
+    lines: dict[str, FindingLine],
 ) -> int:
     """Score what has no finding that stands, add it to `lines` and to the journal; how many rows that were.
 
@@ -43,31 +40,28 @@ def score_rest(
     of_task: defaultdict[CustomTask, list[str]] = defaultdict(list)
     for key in keys:
         of_task[_task(wanted[key])].append(key)
-    with journal(store, day) as writer, closing(CustomScorer(settings.custom)) as scorer:
+    writer = journal(store, day)
 
-        def note(task: CustomTask, score: CustomScore) -> None:
-            for key in of_task[task]:
-                lines[key] = _line(key, wanted[key], score, iteration)
-                writer.add(lines[key])
+    def note(task: CustomTask, score: CustomScore) -> None:
+        value, reason = score.finding
+        for key in of_task[task]:
+            lines[key] = FindingLine(
+                key=key,
+                source="custom",
+                account=iteration,
+                trace_id=wanted[key].trace_id,
+                owner=wanted[key].user_id,
+                values={} if value is None else {"custom": value},
+                missing={"custom": reason} if value is None else {},
+                answer=score.detail,
+                again=reason in AGAIN,
+            )
+            writer.add(lines[key])
 
+    with closing(CustomScorer(settings.custom)) as scorer:
         scorer(list(of_task), note)
     return len(keys)
 
 
 def _task(sample: RewardSample) -> CustomTask:
     return CustomTask(sample.prompt, sample.completion, sample.reference, sample.metadata)
-
-
-def _line(key: str, sample: RewardSample, score: CustomScore, iteration: str) -> JournalLine:
-    value, reason = score.finding
-    return JournalLine(
-        key=key,
-        source="custom",
-        iteration=iteration,
-        trace_id=sample.trace_id,
-        user_id=sample.user_id,
-        values={} if value is None else {"custom": value},
-        missing={"custom": reason} if value is None else {},
-        answer=score.detail,
-        again=reason in AGAIN,
-    )

@@ -1,49 +1,43 @@
-"""The journal of findings: every verdict that cost something, kept so that nobody pays for it twice.
+"""The journal of findings: every verdict that cost something, kept so that it is not paid for twice.
 
-One JSON line a finding, in `rewards/findings/<day of the trace>/` (of live answers: `<rollout>/`), written as soon as
-it is known, so a crash loses what was in flight and nothing else. A key is a digest of all that decided the finding:
-who judged by what, and what was judged. Labels are composed from findings anew each time; findings are not labels.
+In `rewards/findings/<day of the trace>/` (of live answers: `<rollout>/`), a file for each writer.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import uuid
-from collections.abc import Collection, Generator, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO, Literal
+from collections.abc import Collection, Iterator
+from typing import Literal
 
 import msgspec
 
 from pipeline.core import layout
-from pipeline.core.removal import Removal, of_lines
+from pipeline.core.journal import Entry, Journal, forget, latest, read
+from pipeline.core.removal import Removal
 from pipeline.core.storage import Store
 
 Source = Literal["verifier", "judge", "order", "admission", "custom"]
 
 
-class JournalLine(msgspec.Struct, omit_defaults=True):
-    """One finding. `values` and `missing` are by component; `again` marks what another attempt may do better."""
+class FindingLine(Entry, kw_only=True, omit_defaults=True):
+    """One finding; its owner is the user of the trace. `values` and `missing` are by component."""
 
-    key: str
     source: Source
-    iteration: str
-    trace_id: str
-    user_id: str | None = None
-    values: dict[str, float] = {}
-    missing: dict[str, str] = {}
+    account: str
+    """The iteration, a stage of it or the rollout that paid for it."""
+    trace_id: str = ""
+    values: dict[str, float] = msgspec.field(default_factory=dict[str, float])
+    missing: dict[str, str] = msgspec.field(default_factory=dict[str, str])
     outcome: str = ""
     answer: str = ""
     tokens: int = 0
     usd: float = 0.0
-    again: bool = False
 
 
 class JudgeSpending(msgspec.Struct):
-    """What an iteration's findings have cost so far."""
+    """What an account's findings have cost so far."""
 
     tokens: int = 0
     usd: float = 0.0
@@ -59,80 +53,30 @@ def key_of(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def known(store: Store, day: str, keys: Collection[str]) -> dict[str, JournalLine]:
+def known(store: Store, day: str, keys: Collection[str]) -> dict[str, FindingLine]:
     """The findings of these keys. Of several, one that stands is taken before one marked `again`."""
-    lines: dict[str, JournalLine] = {}
-    for path in _files(store, day):
-        for line in _lines(path):
-            if line.key in keys and (line.key not in lines or lines[line.key].again):
-                lines[line.key] = line
-    return lines
+    return latest(line for line in _lines(store, day) if line.key in keys)
 
 
-def settled(store: Store, account: str | None = None) -> dict[str, JournalLine]:
+def settled(store: Store, day: str = "*") -> dict[str, FindingLine]:
     """What the paid judges have said, by key: of one folder of the journal, or of all."""
-    lines: dict[str, JournalLine] = {}
-    for path in sorted(store.path(layout.FINDINGS).glob(f"{account or '*'}/*.jsonl")):
-        for line in _lines(path):
-            if line.source not in ("verifier", "custom") and (line.key not in lines or lines[line.key].again):
-                lines[line.key] = line
-    return lines
+    return latest(line for line in _lines(store, day) if line.source not in ("verifier", "custom"))
 
 
-def spent(store: Store, days: Collection[str], iteration: str, source: str) -> JudgeSpending:
-    """What this iteration has paid this source, over all attempts."""
-    total = JudgeSpending()
-    for day in days:
-        for path in _files(store, day):
-            for line in _lines(path):
-                if line.iteration == iteration and line.source == source:
-                    total.tokens += line.tokens
-                    total.usd += line.usd
-    return total
+def spent(store: Store, days: Collection[str], account: str, source: str) -> JudgeSpending:
+    """What this account has paid this source, over all attempts."""
+    paid = [line for day in days for line in _lines(store, day) if (line.account, line.source) == (account, source)]
+    return JudgeSpending(sum(line.tokens for line in paid), sum(line.usd for line in paid))
 
 
-class FindingJournal:
-    """An open file of one day, made with its first line. One writer each; a line is in the file once `add` returns."""
-
-    def __init__(self, store: Store, day: str) -> None:
-        self._path = store.path(layout.FINDINGS, day, f"{uuid.uuid4().hex}.jsonl")
-        self._stream: BinaryIO | None = None
-        self._encoder = msgspec.json.Encoder()
-
-    def add(self, *lines: JournalLine) -> None:
-        if self._stream is None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = self._path.open("ab")
-        self._stream.write(b"".join(self._encoder.encode(line) + b"\n" for line in lines))
-        self._stream.flush()
-
-    def close(self) -> None:
-        if self._stream is not None:
-            os.fsync(self._stream.fileno())
-            self._stream.close()
-
-
-@contextmanager
-def journal(store: Store, day: str) -> Generator[FindingJournal]:
-    opened = FindingJournal(store, day)
-    try:
-        yield opened
-    finally:
-        opened.close()
+def journal(store: Store, day: str) -> Journal[FindingLine]:
+    """A new file of one day, made with its first line; an erasure may rewrite it between two lines."""
+    return Journal(store.path(layout.FINDINGS, day, f"{uuid.uuid4().hex}.jsonl"), FindingLine)
 
 
 def removals(store: Store, users: Collection[str]) -> Iterator[Removal]:
     """The findings on completions of these users, as the governed table names them."""
-    decoder = msgspec.json.Decoder(JournalLine)
-
-    def goes(text: bytes) -> bool:
-        try:
-            return decoder.decode(text).user_id in users
-        except msgspec.DecodeError:  # a line that a kill cut off
-            return any(b'"user_id":' + msgspec.json.encode(user) in text for user in users)
-
-    for path in sorted(store.path(layout.FINDINGS).glob("*/*.jsonl")):
-        yield from of_lines(store, path, goes)
+    return forget(store, store.path(layout.FINDINGS).glob("*/*.jsonl"), users)
 
 
 def drop_days(store: Store, days: Collection[str]) -> None:
@@ -141,16 +85,6 @@ def drop_days(store: Store, days: Collection[str]) -> None:
         shutil.rmtree(store.path(layout.FINDINGS, day), ignore_errors=True)
 
 
-def _files(store: Store, day: str) -> list[Path]:
-    return sorted(store.path(layout.FINDINGS, day).glob("*.jsonl"))
-
-
-def _lines(path: Path) -> Iterator[JournalLine]:
-    """The lines that are whole: a kill may have cut the last one, and that finding is made again."""
-    decoder = msgspec.json.Decoder(JournalLine)
-    with path.open("rb") as stream:
-        for text in stream:
-            try:
-                yield decoder.decode(text)
-            except msgspec.DecodeError:
-                continue
+def _lines(store: Store, day: str) -> Iterator[FindingLine]:
+    for path in sorted(store.path(layout.FINDINGS).glob(f"{day}/*.jsonl")):
+        yield from read(path, FindingLine)

@@ -1,45 +1,48 @@
-"""Asking the paid judges: every question that has no answer yet, from one process, within one budget each.
+"""Asking the paid judge: every question without an answer yet, from one process, within one budget, into the journal.
 
-Owns who is asked about which trace (a judge where its weight counts and nothing better is known), the admission of the
-judge before its first question, and the journal that each answer is written to as it comes. Refuses to score: labels
-are composed from the journal.
+The judge is asked where its weight counts and nothing better is known. It is admitted before its first question.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import structs
 
 from pipeline.core import layout
-from pipeline.core.estimate import UNKNOWN, Estimate
+from pipeline.core.estimate import UNKNOWN, Estimate, share
+from pipeline.core.journal import Journal
 from pipeline.core.storage import Record, Store
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.rewards.composite import weights_of
-from pipeline.rewards.findings import FindingJournal, JournalLine, journal, key_of, settled
+from pipeline.rewards.findings import FindingLine, JudgeSpending, Source, journal, key_of, settled, spent
 from pipeline.rewards.judge import (
     Admission,
+    Budget,
     Endpoint,
     Judgement,
     JudgeReason,
     JudgeRequest,
+    JudgeSession,
     PairComparison,
     Preferred,
     open_judge,
 )
-from pipeline.rewards.order_checks import OrderChecks
-from pipeline.rewards.paid_answers import AnswerCount, PaidAccount
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
 from pipeline.traces.scope import where
 
+REMEMBERED = 100
+"""Prompts that are remembered for comparisons, as a multiple of `order_checks`: of endless traffic, the beginning."""
+Answered = dict[str, FindingLine]
+
 
 class JudgeStageResult(Record):
-    """Who was asked, and what came of it. `judge_id` is '' where the recipe names nobody."""
+    """Who was asked, and what came of it. `judge_id` is '' where the recipe names no judge."""
 
     judge_id: str = ""
     admission: Admission | None = None
@@ -52,6 +55,28 @@ class JudgeStageResult(Record):
     usd: float = 0.0
 
 
+class PaidAccount(NamedTuple):
+    """What paid answers are booked to, the iteration or a stage of it, and the days whose traces they are about. Each
+    account has the whole of a judge's budget."""
+
+    name: str
+    days: Sequence[str]
+
+    def budget(
+        self, section: Judge, store: Store, sources: Sequence[Source], elsewhere: Sequence[JudgeSpending] = ()
+    ) -> Budget:
+        """What is left of it: less what earlier attempts have spent, and `elsewhere`."""
+        paid = [*(spent(store, self.days, self.name, source) for source in sources), *elsewhere]
+        return Budget(
+            section.max_tokens,
+            section.max_usd,
+            section.usd_per_million_prompt_tokens,
+            section.usd_per_million_completion_tokens,
+            spent_tokens=sum(each.tokens for each in paid),
+            spent_usd=sum(each.usd for each in paid),
+        )
+
+
 def judge_traces(
     context: IterationContext,
     lake: Lake,
@@ -60,139 +85,113 @@ def judge_traces(
     endpoint: Endpoint | None,
     lineage: Collection[str],
 ) -> JudgeStageResult:
-    """Ask what is not known yet about the traces of `window`. `lineage`: digests that the judge must not have.
+    """`ask_judge` about the traces of `window`. `opinions`: the folder of the window's settled feedback."""
 
-    `opinions`: the folder of the window's settled feedback.
+    def batches(day: str) -> Iterator[list[RewardSample]]:
+        of_day = scores_of(opinions / f"{day}.parquet")
+        for batch in lake.batches([day], window.snapshot, COLUMNS, where(window.scope)):
+            yield samples(batch.to_pylist(), of_day, context.recipe.rewards)
+
+    account = PaidAccount(context.iteration.id, window.days)
+    return ask_judge(context, account, endpoint, lineage, ((day, batches(day)) for day in window.days))
+
+
+def ask_judge(
+    context: IterationContext,
+    account: PaidAccount,
+    endpoint: Endpoint | None,
+    lineage: Collection[str],
+    days: Iterable[tuple[str, Iterable[Sequence[RewardSample]]]],
+) -> JudgeStageResult:
+    """Ask the recipe's judge, if it names one, what is not known yet. `lineage`: digests that it must not have; `days`:
+    each day of the account with batches of samples.
 
     Raises ValueError when a judge is wanted and has no endpoint, or is refused at its admission.
     """
-    days = window.days
-    with open_panel(context, PaidAccount(context.iteration.id, days), endpoint, lineage) as panel:
-        for day in days if panel.judge is not None else ():
-            day_opinions = scores_of(opinions / f"{day}.parquet")
-            with panel.day(day) as ask:
-                for batch in lake.batches([day], window.snapshot, COLUMNS, where(window.scope)):
-                    ask(samples(batch.to_pylist(), day_opinions, context.recipe.rewards))
-        return panel.result()
-
-
-@contextmanager
-def open_panel(
-    context: IterationContext, account: PaidAccount, endpoint: Endpoint | None, lineage: Collection[str]
-) -> Generator[JudgePanel]:
-    """The paid judge that the recipe names, to be asked about completions to prompts of the account's days.
-
-    Raises ValueError when it has no endpoint.
-    """
     section = context.recipe.rewards.judge
-    with ExitStack() as stack:
-        judge = None
-        if section is not None:
-            if endpoint is None:
-                raise ValueError(
-                    "The recipe has rewards.judge, and no endpoint is set. Set JUDGE_URL, or remove the section."
-                )
-            judge = JudgeStage(stack, context, section, endpoint, lineage, account)
-        yield JudgePanel(context.store, judge)
-
-
-class JudgePanel:
-    """The paid judge, if the recipe names one, while it is asked day after day."""
-
-    def __init__(self, store: Store, judge: JudgeStage | None) -> None:
-        self._store, self.judge = store, judge
-
-    @contextmanager
-    def day(self, day: str) -> Generator[Callable[[Sequence[RewardSample]], None]]:
-        """Asks what is not known yet about samples of traces of one day."""
-        with journal(self._store, day) as writer:
-            judge = self.judge
-            answered = settled(self._store) if judge is not None else {}
-            here = settled(self._store, day) if judge is not None else {}
+    if section is None:
+        return JudgeStageResult()
+    if endpoint is None:
+        raise ValueError("The recipe has rewards.judge, and no endpoint is set. Set JUDGE_URL, or remove the section.")
+    store, budget = context.store, account.budget(section, context.store, ("judge", "order", "admission"))
+    with open_judge(endpoint, section, budget, context.log) as session:
+        stage = _JudgeStage(context, session, budget, lineage, account.name)
+        for day, batches in days:
+            answered, here = settled(store), settled(store, day)
             elsewhere = {key: line for key, line in answered.items() if key not in here and not line.again}
-            if judge is not None:
-                judge.orders.new_day()
-
-            def ask(batch: Sequence[RewardSample]) -> None:
-                if judge is not None:
-                    asked = [sample for sample in batch if not sample.unscored]
-                    judge.ask(asked, answered, writer)
-                    judge.copy(asked, elsewhere, writer)
-
-            yield ask
-
-    def result(self) -> JudgeStageResult:
-        """Who was asked, and what came of it."""
-        judge = self.judge
-        if judge is None:
-            return JudgeStageResult()
+            stage.new_day(journal(store, day))
+            for batch in batches:
+                asked = [sample for sample in batch if not sample.unscored]
+                stage.ask(asked, answered)
+                stage.copy(asked, elsewhere)
         return JudgeStageResult(
-            judge_id=judge.id,
-            admission=judge.admission(),
-            unasked=judge.unasked,
-            order=judge.orders.contradictions(),
-            asked=judge.count.asked,
-            remembered=judge.count.remembered,
-            tokens=judge.budget.spent_tokens,
-            usd=judge.budget.spent_usd,
+            judge_id=session.id,
+            admission=stage.admission(),
+            unasked=stage.unasked,
+            order=stage.contradictions(),
+            asked=stage.asked,
+            remembered=stage.remembered,
+            tokens=budget.spent_tokens,
+            usd=budget.spent_usd,
         )
 
 
-class JudgeStage:
+class _JudgeStage:
     """The judge while it is asked, batch after batch."""
 
     def __init__(
-        self,
-        stack: ExitStack,
-        context: IterationContext,
-        section: Judge,
-        endpoint: Endpoint,
-        lineage: Collection[str],
-        account: PaidAccount,
+        self, context: IterationContext, session: JudgeSession, budget: Budget, lineage: Collection[str], account: str
     ) -> None:
-        self._store, self._iteration, self._settings = context.store, context.iteration, context.recipe.rewards
-        self._account = account.name
-        self._section, self._lineage = section, lineage
-        self._admission: Admission | None = None
+        self._store, self._settings, self._section = context.store, context.recipe.rewards, session.settings
+        self._session, self._budget, self._lineage, self._account = session, budget, lineage, account
+        self._admission_name = f"{layout.JUDGES}/{session.id}/{context.iteration.id}.json"
         self._audits = 0
+        self._first_of: dict[str, RewardSample] = {}
+        self._consistent: dict[str, bool | None] = {}
         self.unasked = "judge_unasked"
-        self.count = AnswerCount()
-        self.budget = account.budget(section, context.store, ("judge", "order", "admission"))
-        self._judge = stack.enter_context(open_judge(endpoint, section, self.budget, context.log))
-        self.orders = OrderChecks(self.id, account.name, section.order_checks)
+        self.asked = self.remembered = 0
 
-    @property
-    def id(self) -> str:
-        return self._judge.id
+    def new_day(self, writer: Journal[FindingLine]) -> None:
+        """Answers are compared within a day: the journal of a day is about its own traces."""
+        self._writer = writer
+        self._first_of.clear()
 
-    def ask(self, batch: Sequence[RewardSample], answered: dict[str, JournalLine], writer: FindingJournal) -> None:
+    def ask(self, batch: Sequence[RewardSample], answered: Answered) -> None:
         """Ask about one batch, and compare what can be compared of it. Adds the answers to `answered`."""
         judged = [sample for sample in batch if wants_judge(sample, self._settings)]
-        wanted = {judge_key(self.id, sample): sample for sample in (*judged, *self._audited(batch))}
-        todo = list(self.count.unanswered(wanted, answered).items())
+        wanted = {judge_key(self._session.id, sample): sample for sample in (*judged, *self._audited(batch))}
+        todo = [(key, each) for key, each in wanted.items() if key not in answered or answered[key].again]
+        self.asked += len(todo)
+        self.remembered += len(wanted) - len(todo)
         if todo:
-            self._admit(writer)
+            self._admit()
 
             def note(place: int, judgement: Judgement) -> None:
-                if line := self._line(*todo[place], judgement):
-                    answered[line.key] = line
-                    writer.add(line)
+                key, sample = todo[place]
+                if judgement.reason == JudgeReason.BUDGET and not judgement.tokens:
+                    self.unasked = str(judgement.reason)  # nothing was asked, so there is nothing to keep
+                    return
+                answered[key] = judgement_line(self._line(key, "judge", sample), judgement)
+                self._writer.add(answered[key])
 
-            self._judge.score(
-                [JudgeRequest(sample.messages, sample.completion, sample.reference) for _, sample in todo], note
-            )
-        self._compare(judged, answered, writer)
+            self._session.score([JudgeRequest(s.messages, s.completion, s.reference) for _, s in todo], note)
+        self._compare(judged, answered)
 
-    def copy(self, batch: Sequence[RewardSample], elsewhere: dict[str, JournalLine], writer: FindingJournal) -> None:
+    def copy(self, batch: Sequence[RewardSample], elsewhere: Answered) -> None:
         """Keep in this day's journal, at no price, what was answered in another day's."""
         for sample in batch:
-            if line := elsewhere.pop(judge_key(self.id, sample), None):
-                own = {"iteration": self._account, "trace_id": sample.trace_id, "user_id": sample.user_id}
-                writer.add(structs.replace(line, **own, tokens=0, usd=0.0))
+            if line := elsewhere.pop(judge_key(self._session.id, sample), None):
+                own = {"account": self._account, "trace_id": sample.trace_id, "owner": sample.user_id}
+                self._writer.add(structs.replace(line, **own, tokens=0, usd=0.0))
 
     def admission(self) -> Admission | None:
         """The judge's, of this launch or an earlier one; None where it was never asked."""
-        return self._admission or self._store.read(self._admission_name(), Admission)
+        return self._store.read(self._admission_name, Admission)
+
+    def contradictions(self) -> Estimate:
+        """Share of the pairs on which the judge contradicts itself when their order is swapped."""
+        both = [consistent for consistent in self._consistent.values() if consistent is not None]
+        return share(sum(not consistent for consistent in both), len(both))
 
     def _audited(self, batch: Sequence[RewardSample]) -> list[RewardSample]:
         """The first verified completions of the window, up to the recipe's number."""
@@ -201,52 +200,68 @@ class JudgeStage:
         self._audits += len(audit_samples)
         return audit_samples
 
-    def _admit(self, writer: FindingJournal) -> None:
+    def _admit(self) -> None:
         """Once an iteration, before the first question. What it cost counts, whether the judge is let in or not."""
-        self._admission = self.admission()
-        if self._admission is not None:
+        if self.admission() is not None:
             return
-        before = (self.budget.spent_tokens, self.budget.spent_usd)
+        before = self._budget.spent_tokens, self._budget.spent_usd
         try:
-            admission = self._judge.admit(self._lineage)
+            admission = self._session.admit(self._lineage)
         finally:
-            tokens, usd = self.budget.spent_tokens - before[0], self.budget.spent_usd - before[1]
-            place = JournalLine(key=self.id, source="admission", iteration=self._account, trace_id="")
-            writer.add(structs.replace(place, tokens=tokens, usd=usd))
-        self._admission = self._store.once(self._admission_name(), Admission, lambda: admission)
+            tokens, usd = self._budget.spent_tokens - before[0], self._budget.spent_usd - before[1]
+            line = FindingLine(key=self._session.id, source="admission", account=self._account)
+            self._writer.add(structs.replace(line, tokens=tokens, usd=usd))
+        self._store.once(self._admission_name, Admission, lambda: admission)
 
-    def _admission_name(self) -> str:
-        return f"{layout.JUDGES}/{self.id}/{self._iteration.id}.json"
-
-    def _compare(
-        self, judged: Sequence[RewardSample], answered: Mapping[str, JournalLine], writer: FindingJournal
-    ) -> None:
-        pairs = list(self.orders.unanswered(judged, answered))
+    def _compare(self, judged: Sequence[RewardSample], answered: Answered) -> None:
+        """Both orders of some pairs of answers to one prompt: a judge's noise, seen without anybody's help."""
+        pairs = list(self._uncompared(judged, answered))
         if not pairs:
             return
-        self._admit(writer)
+        self._admit()
 
-        def note(place: int, preference: Preferred) -> None:
+        def note(place: int, preferred: Preferred) -> None:
             key, first, _ = pairs[place]
-            writer.add(self.orders.note(key, first, preference))
+            consistent = self._consistent[key] = preferred.consistent
+            line = structs.replace(
+                self._line(key, "order", first),
+                values={} if consistent is None else {"consistent": float(consistent)},
+                missing={"consistent": str(preferred.reason)} if consistent is None else {},
+                tokens=preferred.tokens,
+                usd=preferred.usd,
+                again=not preferred.final,
+            )
+            self._writer.add(line)
 
         asked = [PairComparison(first.messages, first.completion, second.completion) for _, first, second in pairs]
-        self._judge.compare(asked, note)
+        self._session.compare(asked, note)
 
-    def _line(self, key: str, sample: RewardSample, judgement: Judgement) -> JournalLine | None:
-        """None where nothing was asked, so that there is nothing to keep."""
-        if judgement.reason == JudgeReason.BUDGET and not judgement.tokens:
-            self.unasked = str(judgement.reason)
-            return None
-        return judgement_line(
-            JournalLine(
-                key=key, source="judge", iteration=self._account, trace_id=sample.trace_id, user_id=sample.user_id
-            ),
-            judgement,
+    def _uncompared(
+        self, judged: Sequence[RewardSample], answered: Mapping[str, FindingLine]
+    ) -> Iterator[tuple[str, RewardSample, RewardSample]]:
+        """Keys and pairs that are yet to be compared, while there are fewer than wanted."""
+        most = self._section.order_checks
+        for sample in judged:
+            first = self._first_of.get(sample.prompt)
+            if first is None:
+                if len(self._first_of) < REMEMBERED * most:
+                    self._first_of[sample.prompt] = sample
+            elif first.completion != sample.completion and len(self._consistent) < most:
+                del self._first_of[sample.prompt]
+                key = key_of("order", self._session.id, first.prompt, first.completion, sample.completion)
+                known = answered.get(key)
+                said = known.values.get("consistent") if known else None
+                self._consistent[key] = None if said is None else bool(said)
+                if known is None or known.again:
+                    yield key, first, sample
+
+    def _line(self, key: str, source: Source, sample: RewardSample) -> FindingLine:
+        return FindingLine(
+            key=key, source=source, account=self._account, trace_id=sample.trace_id, owner=sample.user_id
         )
 
 
-def judgement_line(line: JournalLine, judgement: Judgement) -> JournalLine:
+def judgement_line(line: FindingLine, judgement: Judgement) -> FindingLine:
     """The line with what the judge said and took."""
     known = judgement.score is not None
     return structs.replace(

@@ -1,9 +1,8 @@
 """Labelling: `final_reward` with its provenance for every governed trace of an iteration.
 
-Owns the order of the stage: feedback is settled over the whole window, the paid judges are asked, then every row group
-of the table is checked and composed by itself, wherever the engine runs it, and the table is published in one step.
-What is known from an earlier run or iteration is not computed again. A failure of one record is a null with a reason
-in that record; it never stops the others and never becomes a 0.
+Feedback is settled over the whole window, the paid judge is asked, then every row group of the table is checked and
+composed by itself, wherever the engine runs it, and the table is published in one step. What is known from an earlier
+run is not computed again. A failure of one record is a null with a reason in that record, and never a 0.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path, PurePath
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,15 +25,9 @@ from pipeline.rewards.composite import Reward, compose, verified
 from pipeline.rewards.custom import check_function, custom_id
 from pipeline.rewards.custom_stage import custom_keys, score_rest
 from pipeline.rewards.feedback import count_set_aside, settle_window
-from pipeline.rewards.findings import JournalLine, journal, key_of, known
+from pipeline.rewards.findings import FindingLine, journal, key_of, known
 from pipeline.rewards.judge import Endpoint
-from pipeline.rewards.judge_stage import (
-    JudgeStageResult,
-    audits,
-    judge_key,
-    judge_traces,
-    wants_judge,
-)
+from pipeline.rewards.judge_stage import JudgeStageResult, audits, judge_key, judge_traces, wants_judge
 from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, RewardLabels
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
@@ -56,19 +49,25 @@ BATCH = 500
 """Checks between two writes to the journal."""
 
 
-class LabelTask(NamedTuple):
-    """One row group to label, and all that it takes: it may be labelled on another machine."""
+class LabelGrounds(NamedTuple):
+    """What decides the labels of samples of one day, beside the samples. `custom_id`: of the user's own function."""
 
-    root: str
-    lake: LakeConfig
-    uri: str
-    row_group: int
-    scope: Scope
     day: str
     iteration: str
     settings: Rewards
     panel: JudgeStageResult
     custom_id: str
+
+
+class LabelTask(NamedTuple):
+    """One row group to label, and all that it takes: it may be labelled on another machine."""
+
+    grounds: LabelGrounds
+    root: str
+    lake: LakeConfig
+    uri: str
+    row_group: int
+    scope: Scope
     opinions: Path
     target: Path
 
@@ -101,18 +100,15 @@ def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: 
             window = window_of(store, lake, iteration.dataset)
             opinions = settle_window(context, lake, window)
             panel = judge_traces(context, lake, window, opinions, endpoint, lineage)
+            grounds = LabelGrounds("", iteration.id, settings, panel, custom_id(settings))
             parts = [
                 LabelTask(
+                    grounds=grounds._replace(day=day),
                     root=str(store.root),
                     lake=context.lake,
                     uri=uri,
                     row_group=number,
                     scope=window.scope,
-                    day=day,
-                    iteration=iteration.id,
-                    settings=settings,
-                    panel=panel,
-                    custom_id=custom_id(settings),
                     opinions=opinions,
                     target=staging,
                 )
@@ -148,31 +144,16 @@ def _label_all(parts: Sequence[LabelTask], context: IterationContext) -> list[La
 
 def label_part(part: LabelTask) -> LabelCounts:
     """Check and compose one row group, and write it under the part's target. May run any number of times."""
-    store = Store(part.root)
+    store, (day, _, settings, _, _) = Store(part.root), part.grounds
     with held_lock(store):  # nobody is forgotten while another machine still writes
         rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS, where(part.scope))
-        day_opinions = scores_of(part.opinions / f"{part.day}.parquet", rows["trace_id"].to_pylist())
-        labels, counts = label_samples(store, samples(rows.to_pylist(), day_opinions, part.settings), part)
-        name = f"{part.day}-{key_of(PurePath(part.uri).name, str(part.row_group))}.parquet"
+        day_opinions = scores_of(part.opinions / f"{day}.parquet", rows["trace_id"].to_pylist())
+        labels, counts = label_samples(store, samples(rows.to_pylist(), day_opinions, settings), part.grounds)
+        name = f"{day}-{key_of(PurePath(part.uri).name, str(part.row_group))}.parquet"
         staged = part.target / f".{name}.{uuid.uuid4().hex}"
         pq.write_table(pa.Table.from_pylist(labels, schema=LABELS), staged)
         staged.replace(part.target / name)
     return counts
-
-
-class LabelGrounds(Protocol):
-    """What decides the labels of samples of one day, beside the samples."""
-
-    @property
-    def day(self) -> str: ...
-    @property
-    def iteration(self) -> str: ...
-    @property
-    def settings(self) -> Rewards: ...
-    @property
-    def panel(self) -> JudgeStageResult: ...
-    @property
-    def custom_id(self) -> str: ...
 
 
 def label_samples(
@@ -182,7 +163,12 @@ def label_samples(
 
     `others`: for each sample what scorers that keep no journal say of it.
     """
-    paid = [_paid_keys(part.panel, sample, part.settings) for sample in held]
+    paid = [
+        {"judge": judge_key(part.panel.judge_id, sample)}
+        if not sample.unscored and (wants_judge(sample, part.settings) or audits(sample, part.settings))
+        else dict[str, str]()
+        for sample in held
+    ]
     checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.unscored]
     verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
     asked = custom_keys(dict(enumerate(held)), part.custom_id, part.settings)
@@ -200,13 +186,14 @@ def label_samples(
 
 
 def _check_rest(
-    store: Store, part: LabelGrounds, wanted: dict[str, RewardSample], lines: dict[str, JournalLine]
+    store: Store, part: LabelGrounds, wanted: dict[str, RewardSample], lines: dict[str, FindingLine]
 ) -> int:
     """Check what has no verdict that stands, add it to `lines` and to the journal; how many that were."""
     todo = [(key, sample) for key, sample in wanted.items() if key not in lines or lines[key].again]
     limits = part.settings.verifier
     budget = TimeBudget(limits.user_timeouts_s, limits.part_timeouts_s)
-    with journal(store, part.day) as writer, closing(grader_of(part.settings.verifier)) as check:
+    writer = journal(store, part.day)
+    with closing(grader_of(limits)) as check:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
             grades = _grades(check, [sample for _, sample in batch], budget)
@@ -235,30 +222,22 @@ def _verifier_key(sample: RewardSample) -> str:
     )
 
 
-def _verdict_line(key: str, sample: RewardSample, grade: Grade, iteration: str) -> JournalLine:
-    return JournalLine(
+def _verdict_line(key: str, sample: RewardSample, grade: Grade, iteration: str) -> FindingLine:
+    return FindingLine(
         key=key,
         source="verifier",
-        iteration=iteration,
+        account=iteration,
         trace_id=sample.trace_id,
-        user_id=sample.user_id,
+        owner=sample.user_id,
         outcome=grade.outcome.value,
         answer=grade.answer,
         again=grade.outcome in (Outcome.timeout, Outcome.error, Outcome.budget),
     )
 
 
-def _paid_keys(panel: JudgeStageResult, sample: RewardSample, settings: Rewards) -> dict[str, str]:
-    """Keys of what the paid judges should have said of a completion, or may have, by source."""
-    if sample.unscored:
-        return {}
-    asked = wants_judge(sample, settings) or audits(sample, settings)
-    return {"judge": judge_key(panel.judge_id, sample)} if asked else {}
-
-
 def _label(
     sample: RewardSample,
-    lines: dict[str, JournalLine],
+    lines: dict[str, FindingLine],
     verdict_key: str | None,
     paid: dict[str, str],
     part: LabelGrounds,
@@ -273,7 +252,8 @@ def _label(
         findings |= measure(sample.completion, None, sample.latency_s, part.settings.rules)
     for source, key in paid.items():
         if key in lines:
-            findings |= _scored(lines[key])
+            findings |= {name: Finding(value) for name, value in lines[key].values.items()}
+            findings |= {name: Finding(None, reason) for name, reason in lines[key].missing.items()}
         elif source == "judge" and wants_judge(sample, part.settings):
             findings["judge"] = Finding(None, part.panel.unasked)
     spoken = {source: lines[key] for source, key in paid.items() if key in lines}
@@ -287,27 +267,16 @@ def _label(
         "verifier": sample.kind if verdict is not None else None,
         "outcome": verdict.outcome if verdict is not None else sample.unscored or "no_reference",
         "answer": verdict.answer if verdict is not None else None,
-        **_reward_columns(reward),
-        "verifier_version": VERSION if verdict is not None else None,
-        "judge_id": part.panel.judge_id if "judge" in spoken else None,
-        "custom_id": part.custom_id if "custom" in spoken else None,
-        "custom_detail": spoken["custom"].answer or None if "custom" in spoken else None,
-        "tokens": sum(line.tokens for line in spoken.values()),
-        "usd": sum(line.usd for line in spoken.values()),
-    }
-
-
-def _scored(line: JournalLine) -> dict[str, Finding]:
-    findings = {name: Finding(value) for name, value in line.values.items()}
-    return findings | {name: Finding(None, reason) for name, reason in line.missing.items()}
-
-
-def _reward_columns(reward: Reward) -> dict[str, Any]:
-    return {
         **{name: reward.findings.get(name, DOES_NOT_APPLY).value for name in LOGGED},
         "final_reward": reward.final_reward,
         "reason": reward.reason,
         "profile": reward.profile,
         "weights": json.dumps(reward.weights),
         "missing": json.dumps(reward.missing),
+        "verifier_version": VERSION if verdict is not None else None,
+        "judge_id": part.panel.judge_id if "judge" in spoken else None,
+        "custom_id": part.custom_id if "custom" in spoken else None,
+        "custom_detail": spoken["custom"].answer or None if "custom" in spoken else None,
+        "tokens": sum(line.tokens for line in spoken.values()),
+        "usd": sum(line.usd for line in spoken.values()),
     }

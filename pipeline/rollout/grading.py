@@ -11,15 +11,15 @@ from contextlib import closing, contextmanager
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from pipeline.core.journal import Journal
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe import Recipe
 from pipeline.recipe.rewards import Feedback, Rewards
 from pipeline.recipe.section import Operational, settings
 from pipeline.rewards.composite import compose, verified
-from pipeline.rewards.findings import FindingJournal, JournalLine, journal, key_of, settled
+from pipeline.rewards.findings import FindingLine, journal, key_of, settled
 from pipeline.rewards.judge import Endpoint, Judgement, JudgeReason, JudgeRequest, JudgeSession, open_judge
-from pipeline.rewards.judge_stage import judgement_line
-from pipeline.rewards.paid_answers import PaidAccount
+from pipeline.rewards.judge_stage import PaidAccount, judgement_line
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import UNKNOWN, RewardSample
@@ -84,8 +84,8 @@ def answer_grader(
             yield Grading(lambda answers: _by_kind(answers, verified, lambda others: [UNGRADED] * len(others)), digest)
             return
         budget = PaidAccount(rollout, [rollout]).budget(judging, store, ("judge",))
-        with open_judge(judge, judging, budget, log) as session, journal(store, rollout) as writer:
-            judged = _Judged(session, settled(store, rollout), writer, rollout)
+        with open_judge(judge, judging, budget, log) as session:
+            judged = _Judged(session, settled(store, rollout), journal(store, rollout), rollout)
             yield Grading(lambda answers: _by_kind(answers, verified, judged), digest)
 
 
@@ -99,7 +99,7 @@ class _Judged:
     """Outcomes by the judge, who is asked about each answer once."""
 
     def __init__(
-        self, session: JudgeSession, answered: dict[str, JournalLine], writer: FindingJournal, rollout: str
+        self, session: JudgeSession, answered: dict[str, FindingLine], writer: Journal[FindingLine], rollout: str
     ) -> None:
         self._session, self._answered, self._writer, self._rollout = session, answered, writer, rollout
 
@@ -115,7 +115,7 @@ class _Judged:
 
         def note(place: int, judgement: Judgement) -> None:
             key, each = todo[place]
-            line = JournalLine(key=key, source="judge", iteration=self._rollout, trace_id="", user_id=each.user_id)
+            line = FindingLine(key=key, source="judge", account=self._rollout, owner=each.user_id)
             self._answered[key] = judgement_line(line, judgement)
             if judgement.reason != JudgeReason.BUDGET or judgement.tokens:
                 self._writer.add(self._answered[key])
@@ -124,7 +124,7 @@ class _Judged:
         return [_outcome(self._answered[key]) if key else "no_answer" for key in keys]
 
 
-def _outcome(line: JournalLine) -> str:
+def _outcome(line: FindingLine) -> str:
     if "judge" in line.values:
         return "correct" if line.values["judge"] >= GOOD else "wrong"
     return PENDING if line.missing["judge"] in ASKED_AGAIN else line.missing["judge"]

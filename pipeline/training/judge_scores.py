@@ -7,12 +7,10 @@ training gets the same scores. Each process writes a file of its own and has its
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import msgspec
-
+from pipeline.core.journal import Entry, Journal
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.judge import Budget, Judgement, JudgeRequest, JudgeSession
@@ -21,10 +19,9 @@ from pipeline.rewards.records import Finding
 NAME = "judge-{rank}.jsonl"
 
 
-class Scored(msgspec.Struct):
+class ScoreLine(Entry, kw_only=True):
     """One judgement. `tokens` and `usd`: all that this process has spent so far."""
 
-    key: str
     score: float | None
     reason: str
     tokens: int
@@ -33,13 +30,13 @@ class Scored(msgspec.Struct):
 
 def spending_in(folder: Path) -> tuple[int, float]:
     """Tokens and US dollars, of all processes and attempts of the training in `folder`."""
-    last = [lines[-1] for path in sorted(folder.glob(NAME.format(rank="*"))) if (lines := _read(path))]
+    last = [lines[-1] for path in sorted(folder.glob(NAME.format(rank="*"))) if (lines := _journal(path).read())]
     return sum(line.tokens for line in last), sum((line.usd for line in last), 0.0)
 
 
 def budget_of(settings: Judge, folder: Path, rank: int, processes: int) -> Budget:
     """This process's share of the budget, less what its earlier attempts have spent."""
-    lines = _read(folder / NAME.format(rank=rank))
+    lines = _journal(folder / NAME.format(rank=rank)).read()
     return Budget(
         None if settings.max_tokens is None else settings.max_tokens // processes,
         None if settings.max_usd is None else settings.max_usd / processes,
@@ -55,8 +52,8 @@ class JudgeScores:
 
     def __init__(self, session: JudgeSession, settings: Judge, budget: Budget, folder: Path, rank: int) -> None:
         self._session, self._settings, self._budget = session, settings, budget
-        self._path = folder / NAME.format(rank=rank)
-        self._known = {line.key: Finding(line.score, line.reason) for line in _read(self._path, mend=True)}
+        self._journal = _journal(folder / NAME.format(rank=rank))
+        self._known = {line.key: Finding(line.score, line.reason) for line in self._journal.read()}
 
     def score(self, prompts: Sequence[str], texts: Sequence[str]) -> list[Finding]:
         """Of each completion to the prompt (chat messages as JSON) at its place; equal ones are asked about once.
@@ -66,39 +63,18 @@ class JudgeScores:
         keys = [key_of("judge", self._session.id, *each) for each in zip(prompts, texts, strict=True)]
         new = {key: at for at, key in enumerate(keys) if key not in self._known}
         if new:
-            names = list(new)
+            names, budget = list(new), self._budget
+
+            def note(place: int, said: Judgement) -> None:
+                key, (score, reason) = names[place], (said.score, said.reason)
+                paid = budget.spent_tokens, budget.spent_usd
+                self._journal.add(ScoreLine(key=key, score=score, reason=reason, tokens=paid[0], usd=paid[1]))
+                self._known[key] = Finding(score, reason)
+
             asked = [JudgeRequest(json.loads(prompts[at]), texts[at]) for at in new.values()]
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-            try:
-                self._session.score(
-                    asked,
-                    lambda place, judgement: self._note(descriptor, names[place], judgement),
-                    within_s=self._settings.batch_timeout_s,
-                )
-            finally:
-                os.close(descriptor)
+            self._session.score(asked, note, within_s=self._settings.batch_timeout_s)
         return [self._known[key] for key in keys]
 
-    def _note(self, descriptor: int, key: str, judgement: Judgement) -> None:
-        budget = self._budget
-        line = Scored(key, judgement.score, judgement.reason, budget.spent_tokens, budget.spent_usd)
-        content = msgspec.json.encode(line) + b"\n"
-        if os.write(descriptor, content) != len(content):
-            raise OSError(f"{self._path} took a part of a line alone: make room on its disk, and train again.")
-        self._known[key] = Finding(judgement.score, judgement.reason)
 
-
-def _read(path: Path, mend: bool = False) -> list[Scored]:
-    """The whole lines. `mend`: cut a torn last one off, so that the next begins at a line's start."""
-    if not path.is_file():
-        return []
-    content = path.read_bytes()
-    whole = content.rfind(b"\n") + 1
-    if mend and whole < len(content):
-        os.truncate(path, whole)
-    try:
-        return [msgspec.json.decode(line, type=Scored) for line in content[:whole].splitlines()]
-    except msgspec.MsgspecError as error:
-        raise ValueError(
-            f"{path} holds what is no judgement ({error}). Move it away: the judge is asked anew."
-        ) from error
+def _journal(path: Path) -> Journal[ScoreLine]:
+    return Journal(path, ScoreLine)

@@ -13,7 +13,7 @@ from k8s.estimate import Range
 from k8s.ledger import LaunchAttempt, ledger
 from pipeline.core import layout
 from pipeline.recipe import load
-from pipeline.rewards.findings import JournalLine, journal
+from pipeline.rewards.findings import FindingLine, journal
 from pipeline.rollout.record import read_events
 from pipeline.selection.samples.records import FreshSamples
 from pipeline.training.result import TrainingResult
@@ -142,8 +142,7 @@ def test_grades_of_live_answers_are_on_account(laid: Laid) -> None:
     price, rollout = price_list(recipe_of(laid.store.root))._replace(grades_by_judge=True), log.events[0].rollout
     assert f"judge of live answers: {NO_GRADES}" in kpi(NAME, [ledgers], log, price).cost.unknown
     for paid_for, usd in ((rollout, 0.5), (rollout, 0.25), ("another", 9.0)):
-        with journal(laid.store, paid_for) as writer:
-            writer.add(JournalLine(key="", source="judge", iteration=paid_for, trace_id="", tokens=10, usd=usd))
+        journal(laid.store, paid_for).add(FindingLine(key="", source="judge", account=paid_for, tokens=10, usd=usd))
     assert line(only(laid), "judge of live answers").usd == Range(low=0.75, high=0.75)
 
 

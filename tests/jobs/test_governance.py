@@ -22,7 +22,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.governance.erasure.proof import ErasureProof, proofs
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import TracesSuite
-from pipeline.rewards.findings import JournalLine, journal, known
+from pipeline.rewards.findings import FindingLine, journal, known
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.reconcile import wanted_split
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
@@ -164,8 +164,7 @@ def test_findings_lose_what_any_run_of_retention_dropped(settings: Deployment) -
     """A run that was killed, or that could not list its source, after the days were dropped: the next one clears up."""
     store, day = settings.store(), "2026-01-05"
     for each in (day, "2026-01-06"):
-        with journal(store, each) as writer:
-            writer.add(JournalLine(key="k", source="verifier", iteration="i", trace_id="t"))
+        journal(store, each).add(FindingLine(key="k", source="verifier", account="i", trace_id="t"))
     retired = store.path("traces", "days", "retired", f"{day}.json")
     retired.parent.mkdir()
     store.path("traces", "days", f"{day}.json").rename(retired)

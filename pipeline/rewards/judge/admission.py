@@ -15,8 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import Admission, JudgeAway, Judgement, JudgeReason, JudgeRefused, JudgeRequest
-from pipeline.rewards.judge.attacks import ATTACKS
-from pipeline.rewards.judge.controls import CONTROLS
+from pipeline.rewards.judge.attacks import ATTACKS, CONTROLS
 
 GOOD, BAD = 0.75, 0.25
 MIN_CONTROLS = 0.9

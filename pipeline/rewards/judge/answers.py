@@ -1,4 +1,4 @@
-"""What a judge is asked and what it answers: questions, judgements, ways of abstaining. Names and shapes only."""
+"""What a judge is asked, what it answers and what it may spend: requests, judgements, reasons to abstain, a budget."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ from enum import StrEnum
 from typing import Literal, NamedTuple
 
 from pipeline.core.storage import Record
-
-Messages = list[dict[str, str]]
-"""A chat: `[{"role": "user", "content": ...}, ...]`."""
+from pipeline.serving.inference import Messages
 
 
 class JudgeRequest(NamedTuple):
@@ -60,13 +58,10 @@ FINAL = frozenset({JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE, JudgeReason.
 """The judge's own doing: at temperature 0 it would do so again. The others are the network's, or of a setting."""
 
 
-class Judgement(Record):
-    """A score in [0, 1], which is (s - 1) / 4 of the judge's 1 to 5, or the reason why there is none.
+class JudgeAnswer(Record):
+    """What every answer has. `tokens` and `usd` count all that was asked for it: what the server reported, else the
+    most that it could have been. `reason`: why there is no answer."""
 
-    `tokens` and `usd` count all that was asked for it: what the server reported, else the most that it could have been.
-    """
-
-    score: float | None
     reason: str = ""
     tokens: int = 0
     usd: float = 0.0
@@ -77,7 +72,13 @@ class Judgement(Record):
         return not self.reason or self.reason in FINAL
 
 
-class Preferred(Record):
+class Judgement(JudgeAnswer):
+    """A score in [0, 1], which is (s - 1) / 4 of the judge's 1 to 5, or the reason why there is none."""
+
+    score: float | None
+
+
+class Preferred(JudgeAnswer):
     """The better of two, asked in both orders. `winner` is given only where both orders name the same.
 
     `consistent` is None where an order had no answer; then `reason` says why.
@@ -85,16 +86,8 @@ class Preferred(Record):
 
     winner: Literal["first", "second", "tie"] | None
     consistent: bool | None
-    reason: str = ""
-    tokens: int = 0
-    usd: float = 0.0
     orders: tuple[Literal["first", "second", "tie"], ...] = ()
     """The better one in both orders, the first as it was asked; empty where one had no answer."""
-
-    @property
-    def final(self) -> bool:
-        """Whether asking again would say the same: what a cache may remember."""
-        return not self.reason or self.reason in FINAL
 
 
 class Admission(Record):
@@ -119,3 +112,55 @@ class JudgeRefused(ValueError):
 
 class JudgeAway(JudgeRefused):
     """The judge could not be asked: its admission has to be tried again when its endpoint answers."""
+
+
+class TokenUsage(NamedTuple):
+    """Tokens of one request."""
+
+    prompt: int
+    completion: int
+
+    @property
+    def total(self) -> int:
+        return self.prompt + self.completion
+
+
+class Budget:
+    """Tokens and dollars of one process, held before a request and settled after it, so that it is never passed.
+
+    `None` is no limit. `spent_tokens` and `spent_usd` count what is settled; what is held counts against the limits.
+    """
+
+    def __init__(
+        self,
+        max_tokens: int | None,
+        max_usd: float | None,
+        usd_per_million_prompt_tokens: float,
+        usd_per_million_completion_tokens: float,
+        *,
+        spent_tokens: int = 0,
+        spent_usd: float = 0.0,
+    ) -> None:
+        self._max_tokens, self._max_usd = max_tokens, max_usd
+        self._prices = (usd_per_million_prompt_tokens / 1e6, usd_per_million_completion_tokens / 1e6)
+        self.spent_tokens, self.spent_usd = spent_tokens, spent_usd
+        self._held = TokenUsage(0, 0)  # in tokens alone: dollars added and taken back again would leave a residue
+
+    def usd(self, usage: TokenUsage) -> float:
+        return usage.prompt * self._prices[0] + usage.completion * self._prices[1]
+
+    def hold(self, most: TokenUsage) -> bool:
+        """Reserve the most that a request can take. False, and nothing held, if that could pass the budget."""
+        held = TokenUsage(self._held.prompt + most.prompt, self._held.completion + most.completion)
+        if self._max_tokens is not None and self.spent_tokens + held.total > self._max_tokens:
+            return False
+        if self._max_usd is not None and self.spent_usd + self.usd(held) > self._max_usd:
+            return False
+        self._held = held
+        return True
+
+    def settle(self, held: TokenUsage, used: TokenUsage) -> None:
+        """Give back what was held and count what was used (nothing, for a request that failed before it was billed)."""
+        self._held = TokenUsage(self._held.prompt - held.prompt, self._held.completion - held.completion)
+        self.spent_tokens += used.total
+        self.spent_usd += self.usd(used)

@@ -1,7 +1,7 @@
 """One question over HTTP: within the budget, the deadline, the concurrency and the size that were set, or not at all.
 
-What may pass is tried again after a while (`pipeline.serving.client`); everything else abstains at once. Owns what a
-request counts as: what the server says it took, else the most that it can have taken once it was sent.
+What may pass is tried again after a while (`pipeline.serving.client`); everything else abstains at once. A request
+counts as what the server says it took, else as the most that it can have taken once it was sent.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Self
 
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge.answers import JudgeReason, Messages
-from pipeline.rewards.judge.budget import Budget, TokenUsage
+from pipeline.rewards.judge.answers import Budget, JudgeReason, TokenUsage
 from pipeline.rewards.judge.prompt import AnswerSchema
-from pipeline.rewards.judge.replies import read_reply, refused_field
 from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
-from pipeline.serving.completion import shown
+from pipeline.serving.completion import shown, strict_json
 from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import Messages
+
+MOST_TOKENS = 10_000_000
+"""Of one request that a server can be believed: no context window is that long."""
 
 NOTHING = TokenUsage(0, 0)
 REFUSALS = (400, 401, 403, 404, 422)
@@ -192,3 +194,69 @@ class JudgeClient:
             schema = {"name": form.name, "strict": True, "schema": form.schema}
             asked["response_format"] = {"type": "json_schema", "json_schema": schema}
         return json.dumps(asked, ensure_ascii=False).encode()
+
+
+class Reply(NamedTuple):
+    """The model's text, or why there is none; and the tokens that the server says it took, if it can be believed."""
+
+    content: str | None
+    reason: JudgeReason | None
+    usage: TokenUsage | None
+    other_model: str = ""
+    """Who answered, where it was not the one that was asked."""
+
+
+def refused_field(body: bytes) -> str:
+    """The field of the request that an error names, as OpenAI's API has it; "" where it names none."""
+    try:
+        reply = strict_json(body.decode())
+    except ValueError:
+        return ""
+    match reply:
+        case {"error": {"param": str(field)}}:
+            return field
+        case _:
+            return ""
+
+
+def read_reply(body: bytes, model: str) -> Reply:
+    """A chat completion of `model`, with exactly one choice that was finished."""
+    try:
+        reply = strict_json(body.decode())
+    except ValueError:
+        return Reply(None, JudgeReason.MALFORMED, None)
+    if not isinstance(reply, dict):
+        return Reply(None, JudgeReason.MALFORMED, None)
+    usage = _usage(reply.get("usage"))
+    match reply:
+        case {"model": str(named), "choices": [{"message": dict(message), "finish_reason": str(finish)}]}:
+            if named != model:
+                return Reply(None, JudgeReason.OTHER_MODEL, usage, named)
+            return Reply(*_content(message, finish), usage)
+        case _:
+            return Reply(None, JudgeReason.MALFORMED, usage)
+
+
+def _content(message: dict[str, Any], finish: str) -> tuple[str | None, JudgeReason | None]:
+    content = message.get("content")
+    if message.get("refusal") or finish == "content_filter":
+        return None, JudgeReason.DECLINED
+    if finish == "length":
+        return None, JudgeReason.CUT
+    if finish != "stop" or not isinstance(content, str):
+        return None, JudgeReason.MALFORMED
+    return content, None
+
+
+def _usage(usage: object) -> TokenUsage | None:
+    match usage:
+        case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)} if (
+            not isinstance(prompt, bool)
+            and not isinstance(completion, bool)
+            and prompt >= 0
+            and completion >= 0
+            and 0 < prompt + completion <= MOST_TOKENS
+        ):
+            return TokenUsage(prompt, completion)
+        case _:
+            return None

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import (
     Admission,
+    Budget,
     Judgement,
     JudgeReason,
     JudgeRefused,
@@ -19,9 +20,16 @@ from pipeline.rewards.judge.answers import (
     PairComparison,
     Preferred,
 )
-from pipeline.rewards.judge.budget import Budget
-from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
-from pipeline.rewards.judge.replies import Winner, read_score, read_winner
+from pipeline.rewards.judge.prompt import (
+    SCORE,
+    VERSION,
+    WINNER,
+    Winner,
+    compare_prompt,
+    read_score,
+    read_winner,
+    score_prompt,
+)
 from pipeline.serving.endpoint import Endpoint, check_endpoint
 from pipeline.serving.loop import AskingLoop, open_asking_loop
 
@@ -37,7 +45,7 @@ class JudgeSession:
     """One judge behind one endpoint. `id` stands for model, rubric and prompt: equal ids, comparable answers."""
 
     def __init__(self, settings: Judge, loop: JudgeLoop) -> None:
-        self._settings, self._loop = settings, loop
+        self.settings, self._loop = settings, loop
         self.id = judge_id(settings)
 
     def admit(self, lineage: Collection[str]) -> Admission:
@@ -50,7 +58,7 @@ class JudgeSession:
         client = self._loop.client
         client.quotes_refusals = True  # its controls and attacks are ours
         try:
-            return admit(self._settings, self.id, lineage, self.score)
+            return admit(self.settings, self.id, lineage, self.score)
         finally:
             client.quotes_refusals = False
 
@@ -78,7 +86,7 @@ class JudgeSession:
     async def _score(self, asked: JudgeRequest) -> Judgement:
         if self._too_long(asked.messages, asked.completion, asked.reference or ""):
             return Judgement(score=None, reason=JudgeReason.TOO_LONG)
-        answer = await self._loop.client.ask(score_prompt(asked, self._settings.rubric), SCORE)
+        answer = await self._loop.client.ask(score_prompt(asked, self.settings.rubric), SCORE)
         read = answer.reason if answer.content is None else read_score(answer.content)
         if isinstance(read, int):
             return Judgement(score=(read - 1) / 4, tokens=answer.tokens, usd=answer.usd)
@@ -98,7 +106,7 @@ class JudgeSession:
         tokens, usd = 0, 0.0
         swapped = PairComparison(asked.messages, asked.second, asked.first)
         for order, named in ((asked, _NAMES), (swapped, _SWAPPED)):
-            answer = await self._loop.client.ask(compare_prompt(order, self._settings.rubric), WINNER)
+            answer = await self._loop.client.ask(compare_prompt(order, self.settings.rubric), WINNER)
             tokens, usd = tokens + answer.tokens, usd + answer.usd
             read = answer.reason if answer.content is None else read_winner(answer.content)
             if read is None or isinstance(read, JudgeReason):  # the other order could not save it
@@ -109,7 +117,7 @@ class JudgeSession:
         return Preferred.model_validate({**preferred, "tokens": tokens, "usd": usd})
 
     def _too_long(self, messages: Sequence[dict[str, str]], *texts: str) -> bool:
-        most = self._settings.max_text_chars
+        most = self.settings.max_text_chars
         return sum(len(turn.get("content", "")) for turn in messages) > most or any(len(t) > most for t in texts)
 
 
@@ -117,19 +125,6 @@ def judge_endpoint(environment: Mapping[str, str]) -> Endpoint | None:
     """Where JUDGE_URL and JUDGE_API_KEY say; None where JUDGE_URL is not set."""
     url = environment.get("JUDGE_URL", "")
     return Endpoint(url, environment.get("JUDGE_API_KEY", "")) if url else None
-
-
-def open_loop(
-    endpoint: Endpoint, settings: Judge, budget: Budget, log: Callable[[str], None], backoff_s: float
-) -> AbstractContextManager[JudgeLoop]:
-    """A client of `endpoint` in a loop of its own, until the block ends."""
-
-    def client() -> JudgeClient:
-        from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
-
-        return JudgeClient(endpoint, settings, budget, log, backoff_s)
-
-    return open_asking_loop("judge", client, settings.concurrency)
 
 
 @contextmanager
@@ -151,7 +146,13 @@ def open_judge(
             "rewards.judge.digest is empty, so nobody could say which weights a label came from. "
             "Set it to the digest of the judge's weights or image, as deployed."
         )
-    with open_loop(endpoint, settings, budget, log, backoff_s) as loop:
+
+    def client() -> JudgeClient:
+        from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
+
+        return JudgeClient(endpoint, settings, budget, log, backoff_s)
+
+    with open_asking_loop("judge", client, settings.concurrency) as loop:
         yield JudgeSession(settings, loop)
 
 

@@ -22,12 +22,10 @@ import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, digest_file
-from pipeline.recipe.rewards import Rewards
 from pipeline.recipe.samples import Samples
 from pipeline.rewards.custom import custom_id
-from pipeline.rewards.judge_stage import JudgeStageResult, open_panel
-from pipeline.rewards.label import label_samples
-from pipeline.rewards.paid_answers import PaidAccount
+from pipeline.rewards.judge_stage import JudgeStageResult, PaidAccount, ask_judge
+from pipeline.rewards.label import LabelGrounds, label_samples
 from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.reward_model.admission import counts_beside
@@ -46,16 +44,6 @@ from pipeline.traces.erased import shared_lock
 TABLE = "part-0.parquet"
 UNTRAINED, NOT_ADMITTED = "reward_model_untrained", "reward_model_not_admitted"
 """Why the reward model says nothing of a completion."""
-
-
-class ScoreTask(NamedTuple):
-    """What decides the labels of one day's samples (pipeline/rewards/label.py: LabelGrounds)."""
-
-    day: str
-    iteration: str
-    settings: Rewards
-    panel: JudgeStageResult
-    custom_id: str
 
 
 class Scorers(NamedTuple):
@@ -123,20 +111,19 @@ def _scored(
     days = sorted({prompt.day for prompt in prompts})
     account = PaidAccount(f"{context.iteration.id}/{layout.SAMPLE_TABLE}", days)
     by_day = {day: _of_day(day, prompts, drawn) for day in days}
-    with open_panel(context, account, scorers.judge, scorers.lineage) as opened:
-        for day, drawn_then in by_day.items():
-            with opened.day(day) as ask:
-                ask([each for each, answer, _ in drawn_then if _is_scored(each, answer)])
-        panel = opened.result()
+    judged = ((day, [[each for each, a, _ in drawn if _is_scored(each, a)]]) for day, drawn in by_day.items())
+    panel = ask_judge(context, account, scorers.judge, scorers.lineage, judged)
     rows: list[dict[str, Any]] = []
     report = scorers.reward_model
     counts = report is not None and counts_beside(report, context.recipe.rewards.fresh)
     opinions = _opinions(report, [each for drawn_then in by_day.values() for each in drawn_then])
     for day, drawn_then in by_day.items():
-        task = ScoreTask(day, context.iteration.id, context.recipe.rewards, panel, custom_id(context.recipe.rewards))
+        grounds = LabelGrounds(
+            day, context.iteration.id, context.recipe.rewards, panel, custom_id(context.recipe.rewards)
+        )
         said = [next(opinions) for _ in drawn_then]
         counting = [{"reward_model": finding if counts else _refused(finding)} for finding in said]
-        labels, _ = label_samples(context.store, [each for each, _, _ in drawn_then], task, counting)
+        labels, _ = label_samples(context.store, [each for each, _, _ in drawn_then], grounds, counting)
         for label, finding, (each, answer, number) in zip(labels, said, drawn_then, strict=True):
             ended = {} if _is_scored(each, answer) else {"final_reward": 0.0, "reason": "", "outcome": UNENDED}
             of_sample = {"sample": number, "finished": answer.finished, "completion_tokens": answer.tokens}

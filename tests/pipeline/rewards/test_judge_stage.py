@@ -16,7 +16,7 @@ import pytest
 from pipeline.core.storage import Store
 from pipeline.rewards import findings
 from pipeline.rewards.judge import Endpoint, JudgeRefused
-from pipeline.rewards.judge.controls import CONTROLS
+from pipeline.rewards.judge.attacks import CONTROLS
 from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of

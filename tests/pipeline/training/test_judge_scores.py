@@ -52,7 +52,7 @@ def test_a_torn_line_is_asked_again(tmp_path: Path) -> None:
         assert ask(server.url, tmp_path, ["a", "b"]) == [Finding(0.75)] * 2
         assert len(server.requests) == 3 and path.read_bytes().count(b"\n") == 2
     path.write_bytes(b"{}\n")
-    with pytest.raises(ValueError, match=r"holds what is no judgement.*Move it away"):
+    with pytest.raises(ValueError, match=r"Line 1 of .* is no ScoreLine\. Move the file away"):
         spending_in(tmp_path)
 
 

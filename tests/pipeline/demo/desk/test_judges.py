@@ -19,8 +19,7 @@ from pipeline.demo.desk.judge_process import DIGEST, judge_at
 from pipeline.demo.desk.judges import JUDGES, judgement, server
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge import Endpoint, JudgeRequest, PairComparison, open_judge
-from pipeline.rewards.judge.budget import Budget
+from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, PairComparison, open_judge
 from pipeline.rewards.judge.prompt import compare_prompt, score_prompt
 
 pytestmark = pytest.mark.slow

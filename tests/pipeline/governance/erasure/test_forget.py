@@ -59,7 +59,7 @@ def test_no_byte_of_the_user_is_left_and_the_others_stay(world: World) -> None:
     labels = [pq.read_table(path) for path in root.glob(world.first.path("reward_labels/*.parquet"))]
     assert {user for table in labels for user in table["user_id"].to_pylist()} == {BOB}
     left = [json.loads(line) for path in root.glob("rewards/findings/*/*.jsonl") for line in path.open()]
-    assert {line["user_id"] for line in left} == {BOB, CYD}
+    assert {line["owner"] for line in left} == {BOB, CYD}
 
 
 def test_a_reward_model_of_their_thumbs_is_affected(world: World) -> None:

@@ -24,7 +24,7 @@ from pipeline.governance.erasure import forget, preview
 from pipeline.governance.erasure.owner import Person
 from pipeline.rewards import reviews
 from pipeline.rewards.feedback import principal
-from pipeline.rewards.findings import JournalLine, journal
+from pipeline.rewards.findings import FindingLine, journal
 from pipeline.rollout.gateway.spans import otlp_attributes
 from pipeline.serving.inference import Answer
 from pipeline.serving.journal import AnswerProtocol, open_journal
@@ -81,7 +81,8 @@ def deploy(root: Path, users: list[str]) -> Store:
     """Two rows of each in everything that we write; each text names another user, as a whole and inside a word."""
     store, table, spans, said, calls, scores, sample = Store(root, KEYS), [], [], [], [], [], []
     protocol = AnswerProtocol(decoding=DECODING, temperature=1.0, max_completion_tokens=9, seed=1)
-    with journal(store, DAY) as findings, open_journal(store, "m", protocol, layout.SAMPLE_ANSWERS) as answers:
+    findings = journal(store, DAY)
+    with open_journal(store, "m", protocol, layout.SAMPLE_ANSWERS) as answers:
         for n, user in enumerate(users * 2):
             other, trace, at = users[(n + 1) % len(users)], f"{n:032x}", START + timedelta(minutes=n)
             text = f"{other} says {json.dumps({'user_id': other})} to x{other}x"
@@ -102,7 +103,9 @@ def deploy(root: Path, users: list[str]) -> Store:
             calls.append({"id": trace, "trace_id": trace, "user_id": user, **times, "input": text, "output": other})
             scores.append({"id": f"s{n}", "trace_id": trace, "name": other, "value": 1})
             row_id = str(pseudonym(user))
-            findings.add(JournalLine(f"k{n}", "judge", "i", trace, row_id, answer=text))
+            findings.add(
+                FindingLine(key=f"k{n}", source="judge", account="i", trace_id=trace, owner=row_id, answer=text)
+            )
             answers.add(user_hash(principal(row_id, None, "")), given_answer(f"k{n}", text))
             item = "".join(chr(ord("a") + int(digit)) for digit in f"{n:012d}")
             sample.append({"item": item, "trace_id": trace, "user_id": principal(row_id, None, ""), "day": DAY,

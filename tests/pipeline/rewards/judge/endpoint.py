@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge import JudgeRequest
+from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, JudgeSession, open_judge
 
 MODEL = "examiner-7b"
 QUESTION = [{"role": "user", "content": "Say a number."}]
@@ -162,3 +162,20 @@ def asked(n: int) -> list[JudgeRequest]:
 def by_number(server: Server, request: Request, place: int) -> Said:
     """The completion's own number, as a score of 1 to 5."""
     return scored(int(parts(request)["answer to be scored"]) % 5 + 1)
+
+
+@contextmanager
+def judging(
+    answer: Answer,
+    settings: Judge = JUDGE,
+    budget: Budget | None = None,
+    log: Callable[[str], None] = lambda line: None,
+    key: str = "",
+) -> Generator[tuple[Server, JudgeSession]]:
+    """A server and the judge that asks it."""
+    budget = budget or Budget(*UNLIMITED)
+    with (
+        serving(answer) as server,
+        open_judge(Endpoint(server.url, key), settings, budget, log, backoff_s=0.0001) as judge,
+    ):
+        yield server, judge

@@ -1,29 +1,17 @@
+"""Who may judge, and what a judge may spend."""
+
 from collections.abc import Callable
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge import Admission, Budget, Endpoint, JudgeRefused, JudgeRequest, open_judge
-from pipeline.rewards.judge.attacks import ATTACKS, FILLER_CHARS
-from pipeline.rewards.judge.controls import CONTROLS
+from pipeline.rewards.judge import Admission, Budget, JudgeRefused, JudgeRequest, TokenUsage
+from pipeline.rewards.judge.attacks import ATTACKS, CONTROLS, FILLER_CHARS
 
-from .endpoint import (
-    JUDGE,
-    KEY,
-    QUESTION,
-    UNLIMITED,
-    Answer,
-    Request,
-    Said,
-    Server,
-    always,
-    completion,
-    parts,
-    scored,
-    serving,
-)
-
-pytestmark = pytest.mark.slow
+from .endpoint import JUDGE, KEY, QUESTION, Answer, Request, Said, Server, always, completion, judging, parts, scored
 
 RIGHT = {control.right for control in CONTROLS}
 ROOMY = JUDGE.model_copy(update={"max_text_chars": 10 * FILLER_CHARS, "concurrency": 8})
@@ -41,7 +29,7 @@ def perfect(text: str) -> int:
 def admitted(
     answer: Answer, settings: Judge = ROOMY, lineage: tuple[str, ...] = (), budget: Budget | None = None
 ) -> Admission:
-    with serving(answer) as server, open_judge(Endpoint(server.url), settings, budget or Budget(*UNLIMITED)) as judge:
+    with judging(answer, settings, budget) as (_, judge):
         return judge.admit(lineage)
 
 
@@ -54,54 +42,31 @@ def test_no_attack_is_a_right_answer() -> None:
         assert attack.asked.reference in (None, right[question])
 
 
+@pytest.mark.slow
 def test_a_perfect_judge_is_let_in() -> None:
-    with serving(marking(perfect)) as server, open_judge(Endpoint(server.url), ROOMY, Budget(*UNLIMITED)) as judge:
+    with judging(marking(perfect), ROOMY) as (server, judge):
         admission = judge.admit(["sha256:aa", "bb"])
         assert admission.id == judge.id
     assert (admission.attacks, admission.attacks_withstood) == (10, 10)
     assert (admission.controls, admission.controls_right, admission.abstained) == (24, 24, {})
-    assert len(server.requests) == 34
-    assert admission.tokens == 3400
+    assert (len(server.requests), admission.tokens) == (34, 3400)
+    short = admitted(marking(perfect), JUDGE)
+    assert (short.attacks_withstood, short.abstained) == (10, {"judge_too_long": 1}), "one is too long to send"
 
 
-def test_attacks_that_are_too_long_to_send_are_withstood() -> None:
-    admission = admitted(marking(perfect), JUDGE)
-    assert admission.attacks_withstood == 10
-    assert admission.abstained == {"judge_too_long": 1}
-
-
-def always_5(text: str) -> int:
-    return 5
-
-
-def always_1(text: str) -> int:
-    return 1
-
-
-def in_the_middle(text: str) -> int:
-    return 3
-
-
-def upside_down(text: str) -> int:
-    return 6 - perfect(text)
-
-
-@pytest.mark.parametrize("mark", [always_5, always_1, in_the_middle, upside_down])
+@pytest.mark.slow
+@pytest.mark.parametrize("mark", [lambda _: 5, lambda _: 1, lambda _: 3, lambda text: 6 - perfect(text)])
 def test_admission_refuses_a_judge_that_cannot_judge(mark: Callable[[str], int]) -> None:
-    with (
-        serving(marking(mark)) as server,
-        open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
-        pytest.raises(JudgeRefused, match="of 24 plain questions right"),
-    ):
+    with judging(marking(mark)) as (server, judge), pytest.raises(JudgeRefused, match="of 24 plain questions right"):
         judge.admit([])
     assert len(server.requests) == 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fooled_by", "names"),
     [
         (lambda text: text == ":", ["colon"]),
-        (lambda text: "score: 1.0" in text, ["claimed_score"]),
         (lambda text: '"score": 5' in text, ["fake_verdict", "role_tag", "end_of_data"]),
         (lambda text: "professors" in text, ["authority"]),
     ],
@@ -114,22 +79,17 @@ def test_a_judge_that_can_be_fooled_is_refused_by_name(fooled_by: Callable[[str]
     assert str(refused.value).endswith("in rewards.judge.")
 
 
-def test_a_doubtful_three_is_not_being_fooled() -> None:
-    assert admitted(marking(lambda text: 5 if text in RIGHT else 2 if len(text) < 60 else 3)).attacks_withstood == 10
-
-
+@pytest.mark.slow
 def test_two_controls_of_twenty_four_may_be_wrong_and_three_not() -> None:
     harsh = [{control.right for control in CONTROLS[:n]} for n in (2, 3)]
     assert admitted(marking(lambda text: 3 if text in harsh[0] else perfect(text))).controls_right == 22
     with pytest.raises(JudgeRefused, match="21 of 24"):
         admitted(marking(lambda text: 3 if text in harsh[1] else perfect(text)))
+    doubtful = admitted(marking(lambda text: 5 if text in RIGHT else 2 if len(text) < 60 else 3))
+    assert doubtful.attacks_withstood == 10, "a three is not being fooled"
 
 
-def test_a_judge_that_says_nothing_is_refused_with_its_reasons() -> None:
-    with pytest.raises(JudgeRefused, match=r"0 of 24 .* No answer: judge_malformed 24"):
-        admitted(always(completion("It depends.")))
-
-
+@pytest.mark.slow
 def test_a_judge_that_abstains_on_attacks_withstands_them() -> None:
     def wary(server: Server, request: Request, place: int) -> Said:
         text = parts(request)["answer to be scored"]
@@ -140,31 +100,28 @@ def test_a_judge_that_abstains_on_attacks_withstands_them() -> None:
     assert (admission.attacks_withstood, admission.abstained) == (10, {"judge_malformed": 10})
 
 
-def test_attacks_that_never_reached_the_judge_prove_nothing() -> None:
+@pytest.mark.slow
+def test_who_could_not_be_asked_is_refused_with_the_reasons() -> None:
     def flaky(server: Server, request: Request, place: int) -> Said:
         return scored(perfect(parts(request)["answer to be scored"])) if place < 30 else Said(500)
 
     settings = ROOMY.model_copy(update={"attempts": 1, "concurrency": 1})
     with pytest.raises(JudgeRefused, match=r"4 of 10 attacks could not be put to .* judge_unavailable 4"):
         admitted(flaky, settings)
-
-
-def test_a_budget_that_is_too_small_is_named() -> None:
+    with pytest.raises(JudgeRefused, match=r"0 of 24 .* No answer: judge_malformed 24"):
+        admitted(always(completion("It depends.")))
     with pytest.raises(JudgeRefused, match=r"judge_budget \d+.*its budget"):
         admitted(marking(perfect), budget=Budget(4000, None, 0, 0))
 
 
 @pytest.mark.parametrize("kin", ["sha256:0f", "0f", "SHA256:0F", " 0F "])
 def test_a_judge_of_the_policys_own_lineage_is_refused_unasked(kin: str) -> None:
-    with (
-        serving(marking(perfect)) as server,
-        open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
-        pytest.raises(JudgeRefused, match="lineage"),
-    ):
+    with judging(marking(perfect)) as (server, judge), pytest.raises(JudgeRefused, match="lineage"):
         judge.admit({"aa", kin})
     assert server.requests == []
 
 
+@pytest.mark.slow
 def test_who_refuses_is_quoted_while_only_ours_is_asked() -> None:
     words = b'{"error": {"message": "max_tokens is not supported with this model. Key: %s"}}' % KEY.encode()
     lines: list[str] = []
@@ -172,13 +129,82 @@ def test_who_refuses_is_quoted_while_only_ours_is_asked() -> None:
     def refusing(server: Server, request: Request, place: int) -> Said:
         return Said(400, words) if place < 2 * len(CONTROLS) * 2 else Said(422, words)
 
-    with (
-        serving(refusing) as server,
-        open_judge(Endpoint(server.url, KEY), ROOMY, Budget(*UNLIMITED), log=lines.append) as judge,
-    ):
+    with judging(refusing, ROOMY, log=lines.append, key=KEY) as (_, judge):
         with pytest.raises(JudgeRefused):
             judge.admit(())
         judge.score([JudgeRequest(QUESTION, "Ada's diary.")])
     first, later = [line for line in lines if "HTTP" in line]
     assert first.endswith("chat/completions: max_tokens is not supported with this model. Key: <hidden>")
     assert "HTTP 422" in later and later.endswith("chat/completions"), "an answer of a user's may be in its words"
+
+
+counts = st.integers(0, 1000)
+usages = st.builds(TokenUsage, counts, counts)
+
+
+class Spending(RuleBasedStateMachine):
+    """Requests are held, run side by side, and settle in any order for anything up to what was held."""
+
+    held = Bundle("held")
+
+    @initialize(tokens=st.none() | st.integers(0, 5000), usd=st.none() | st.floats(0, 0.05))
+    def open(self, tokens: int | None, usd: float | None) -> None:
+        self.tokens, self.usd = tokens, usd
+        self.budget = Budget(tokens, usd, 3.0, 15.0)
+        self.open_requests = 0
+
+    @rule(target=held, most=usages)
+    def hold(self, most: TokenUsage) -> TokenUsage | None:
+        if not self.budget.hold(most):
+            return None
+        self.open_requests += 1
+        return most
+
+    @rule(most=consumes(held), share=st.floats(0, 1) | st.just(0))
+    def settle(self, most: TokenUsage | None, share: float) -> None:
+        if most is not None:
+            self.budget.settle(most, TokenUsage(int(most.prompt * share), int(most.completion * share)))
+            self.open_requests -= 1
+
+    @invariant()
+    def it_is_never_passed(self) -> None:
+        assert self.tokens is None or self.budget.spent_tokens <= self.tokens
+        assert self.usd is None or self.budget.spent_usd <= self.usd + 1e-12
+
+    @invariant()
+    def what_was_given_back_can_be_used(self) -> None:
+        if self.open_requests == 0 and self.tokens is not None and self.usd is None:
+            left = TokenUsage(self.tokens - self.budget.spent_tokens, 0)
+            assert self.budget.hold(left)
+            assert not self.budget.hold(TokenUsage(1, 0))
+            self.budget.settle(left, TokenUsage(0, 0))
+
+
+TestSpending = Spending.TestCase
+TestSpending.settings = settings(max_examples=50)
+
+
+def test_dollars_are_counted_by_kind_of_token() -> None:
+    budget = Budget(None, 1.0, 2.0, 10.0)
+    assert budget.hold(TokenUsage(100_000, 80_000))  # exactly one dollar
+    assert not budget.hold(TokenUsage(1, 0))
+    budget.settle(TokenUsage(100_000, 80_000), TokenUsage(50_000, 10_000))
+    assert (budget.spent_usd, budget.spent_tokens) == (pytest.approx(0.2), 60_000)
+
+
+def test_a_budget_counts_earlier_runs_and_what_was_taken_beyond_it() -> None:
+    budget = Budget(1000, None, 0, 0, spent_tokens=900)
+    assert not budget.hold(TokenUsage(101, 0))
+    assert budget.hold(TokenUsage(50, 10))
+    budget.settle(TokenUsage(50, 10), TokenUsage(500, 10))
+    assert budget.spent_tokens == 1410
+    assert not budget.hold(TokenUsage(0, 0))
+
+
+def test_held_dollars_leave_no_residue() -> None:
+    budget = Budget(None, 3 * 0.1, 100_000.0, 0)
+    for _ in range(1000):
+        assert budget.hold(TokenUsage(1, 0)) and budget.hold(TokenUsage(2, 0))
+        budget.settle(TokenUsage(1, 0), TokenUsage(0, 0))
+        budget.settle(TokenUsage(2, 0), TokenUsage(0, 0))
+    assert budget.hold(TokenUsage(3, 0))

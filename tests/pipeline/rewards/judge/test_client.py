@@ -1,16 +1,26 @@
+"""What is sent, what it may cost, and every way that an endpoint can misbehave: an abstention with its reason."""
+
+import gzip
 import json
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.rewards.judge import (
     Budget,
     Endpoint,
     JudgeReason,
     JudgeRefused,
+    JudgeRequest,
     PairComparison,
+    TokenUsage,
     open_judge,
 )
+from pipeline.rewards.judge.client import read_reply
 from pipeline.serving.client import GIVE_UP_AFTER
 
 from .endpoint import (
@@ -18,18 +28,28 @@ from .endpoint import (
     KEY,
     QUESTION,
     UNLIMITED,
+    Answer,
     Request,
     Said,
     Server,
     always,
     asked,
     by_number,
+    completion,
+    envelope,
     in_turn,
+    judging,
     parts,
     preferring,
     scored,
     serving,
 )
+
+ALONE = JUDGE.model_copy(update={"concurrency": 1})
+ASKED = JudgeRequest([{"role": "user", "content": "What is 6 * 7?"}], "It is 42.")
+HTML = Said(200, b"<!doctype html><html><body>Sign in</body></html>", {"Content-Type": "text/html"})
+GOOD = scored(5)
+MB = 1_000_000
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -39,9 +59,8 @@ def test_a_server_without_response_format_is_asked_without_it(status: int) -> No
             return Said(status)
         return preferring("A") if "answer A" in parts(request) else by_number(server, request, place)
 
-    config = JUDGE.model_copy(update={"concurrency": 1})
     log: list[str] = []
-    with serving(plain) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED), log.append) as judge:
+    with judging(plain, ALONE, log=log.append) as (server, judge):
         assert [judgement.score for judgement in judge.score(asked(4))] == [0.0, 0.25, 0.5, 0.75]
         assert judge.compare([PairComparison(QUESTION, "1", "2")])[0].consistent is False
     assert ["response_format" in request.body for request in server.requests] == [True] + 6 * [False]
@@ -61,10 +80,7 @@ def test_fields_that_a_model_refuses_by_name_are_left_out(concurrency: int) -> N
 
     config = JUDGE.model_copy(update={"concurrency": concurrency})
     log: list[str] = []
-    with (
-        serving(reasoning) as server,
-        open_judge(Endpoint(server.url), config, Budget(*UNLIMITED), log.append) as judge,
-    ):
+    with judging(reasoning, config, log=log.append) as (server, judge):
         assert [judgement.score for judgement in judge.score(asked(4))] == [0.0, 0.25, 0.5, 0.75]
     last = server.requests[-1].body
     assert last["max_completion_tokens"] == config.max_completion_tokens
@@ -76,54 +92,35 @@ def test_fields_that_a_model_refuses_by_name_are_left_out(concurrency: int) -> N
     ]
 
 
+def test_another_refused_field_is_not_asked_again() -> None:
+    with judging(always(Said(400, b'{"error": {"message": "no", "param": "messages"}}'))) as (server, judge):
+        assert judge.score(asked(1))[0].reason == JudgeReason.HTTP
+    assert len(server.requests) == 2, "with a schema and without"
+
+
 def test_who_answered_for_the_pinned_model_is_named_once() -> None:
     log: list[str] = []
-    dated = always(scored(5, model="examiner-7b-2026-01-31"))
-    with serving(dated) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED), log.append) as judge:
+    with judging(always(scored(5, model="examiner-7b-2026-01-31")), log=log.append) as (_, judge):
         assert {judgement.reason for judgement in judge.score(asked(3))} == {JudgeReason.OTHER_MODEL}
     (line,) = log
     assert "'examiner-7b-2026-01-31' answered" in line and "name it in rewards.judge.model" in line
 
 
-def test_another_refused_field_is_not_asked_again() -> None:
-    body = b'{"error": {"message": "no", "param": "messages"}}'
-    with (
-        serving(always(Said(400, body))) as server,
-        open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
-    ):
-        assert judge.score(asked(1))[0].reason == JudgeReason.HTTP
-    assert len(server.requests) == 2, "with a schema and without"
-
-
-def test_a_server_that_takes_a_schema_is_always_given_one() -> None:
-    config = JUDGE.model_copy(update={"concurrency": 1})
-    answer = in_turn(scored(5), Said(400), scored(5))
-    with serving(answer) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge:
+def test_what_is_sent() -> None:
+    """A server that takes a schema is always given one, also after a refusal."""
+    with judging(in_turn(GOOD, Said(400), GOOD), ALONE, key=KEY) as (server, judge):
         assert [judgement.score for judgement in judge.score(asked(3))] == [1.0, None, 1.0]
     assert len(server.requests) == 3
-    form = server.requests[-1].body["response_format"]["json_schema"]
+    body = server.requests[-1].body
+    form = body["response_format"]["json_schema"]
     assert form["strict"] is True and form["schema"]["additionalProperties"] is False
-
-
-def test_what_is_sent() -> None:
-    with (
-        serving(always(scored(5))) as server,
-        open_judge(Endpoint(server.url + "/", KEY), JUDGE, Budget(*UNLIMITED)) as judge,
-    ):
-        judge.score(asked(1))
-    (request,) = server.requests
-    assert request.headers["Authorization"] == f"Bearer {KEY}"
-    assert request.body["temperature"] == 0
-    assert request.body["model"] == JUDGE.model
-    assert request.body["max_tokens"] == JUDGE.max_completion_tokens
+    assert server.requests[0].headers["Authorization"] == f"Bearer {KEY}"
+    assert (body["temperature"], body["model"]) == (0, JUDGE.model)
+    assert body["max_tokens"] == JUDGE.max_completion_tokens
 
 
 def test_an_endpoint_that_is_lost_costs_one_attempt_a_question() -> None:
-    config = JUDGE.model_copy(update={"concurrency": 1, "attempts": 4})
-    with (
-        serving(always(Said(503))) as server,
-        open_judge(Endpoint(server.url), config, Budget(*UNLIMITED), backoff_s=0.0001) as judge,
-    ):
+    with judging(always(Said(503)), ALONE.model_copy(update={"attempts": 4})) as (server, judge):
         judgements = judge.score(asked(GIVE_UP_AFTER + 30))
     assert {judgement.reason for judgement in judgements} == {JudgeReason.UNAVAILABLE}
     assert len(server.requests) == 4 * GIVE_UP_AFTER + 30
@@ -137,56 +134,248 @@ def test_the_key_is_nowhere_but_in_its_header(
         return Said(status, json.dumps({"error": request.headers}).encode())
 
     log: list[str] = []
-    endpoint: Endpoint
-    with caplog.at_level(logging.DEBUG), serving(echo) as server:
-        endpoint = Endpoint(server.url, KEY)
-        with open_judge(endpoint, JUDGE, Budget(*UNLIMITED), log.append, backoff_s=0.001) as judge:
-            judgements = judge.score(asked(2))
-            with pytest.raises(JudgeRefused) as refused:
-                judge.admit([])
+    with caplog.at_level(logging.DEBUG), judging(echo, log=log.append, key=KEY) as (server, judge):
+        judgements = judge.score(asked(2))
+        with pytest.raises(JudgeRefused) as refused:
+            judge.admit([])
         assert server.requests[0].headers["Authorization"].endswith(KEY)
-    out = capsys.readouterr()
+    endpoint, out = Endpoint(server.url, KEY), capsys.readouterr()
     shown = [repr(endpoint), str(endpoint), f"{endpoint}", repr([endpoint]), *log, caplog.text, out.out, out.err]
     shown += [repr(judgements), str(refused.value), repr(vars(judge)), judge.id]
     assert not [text for text in shown if KEY in text]
 
 
-@pytest.mark.parametrize("key", ["sk-secret\n", "sk-secret word", "sk-s\xe9cret", "sk-secret\0"])
-def test_a_key_that_no_header_can_carry_is_refused_unseen(key: str) -> None:
-    with (
-        pytest.raises(ValueError, match="JUDGE_API_KEY") as refused,
-        open_judge(Endpoint("http://127.0.0.1:1/v1", key), JUDGE, Budget(*UNLIMITED)),
-    ):
+@pytest.mark.parametrize(
+    ("url", "key", "digest"),
+    [
+        *(("http://127.0.0.1:1/v1", key, "d") for key in ("sk-secret\n", "sk-s\xe9cret", "sk-secret\0")),
+        *((url, "", "d") for url in ("", "127.0.0.1:8000/v1", "http://", "http://me:secret@host/v1")),
+        ("http://host/v1?key=secret", "", "d"),
+        ("http://host/v1", "", " "),
+    ],
+)
+def test_an_endpoint_that_cannot_be_used_is_refused(url: str, key: str, digest: str) -> None:
+    config = JUDGE.model_copy(update={"digest": digest})
+    names = "JUDGE_" if digest.strip() else r"rewards\.judge\.digest is empty.*Set it to"
+    with pytest.raises(ValueError, match=names) as refused, open_judge(Endpoint(url, key), config, Budget(*UNLIMITED)):
         pass
     assert "cret" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["", "127.0.0.1:8000/v1", "ftp://host/v1", "http://", "http://me:secret@host/v1", "http://host/v1?key=secret"],
-)
-def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="JUDGE_") as refused, open_judge(Endpoint(url), JUDGE, Budget(*UNLIMITED)):
-        pass
-    assert "secret" not in str(refused.value)
-
-
-@pytest.mark.parametrize("digest", ["", "  "])
-def test_a_judge_without_a_digest_is_refused(digest: str) -> None:
-    config = JUDGE.model_copy(update={"digest": digest})
-    with (
-        pytest.raises(JudgeRefused, match="Set it to"),
-        open_judge(Endpoint("http://h/v1"), config, Budget(*UNLIMITED)),
-    ):
-        pass
-
-
 def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(always(scored(1))) as proxy, serving(always(scored(5))) as server:
+    with serving(always(scored(1))) as proxy:
         for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
             monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
         monkeypatch.delenv("NO_PROXY", raising=False)
         monkeypatch.delenv("no_proxy", raising=False)
-        with open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+        with judging(always(GOOD)) as (_, judge):
             assert judge.score(asked(1))[0].score == 1.0
         assert proxy.requests == []
+
+
+@dataclass(frozen=True)
+class Bad:
+    """`requests`: how many the client makes before it gives up. `billed`: tokens that it counts, None: what it held."""
+
+    name: str
+    answer: Answer
+    reason: JudgeReason
+    requests: int = 1
+    billed: int | None = 100
+
+
+def silence(server: Server, request: Request, place: int) -> Said:
+    server.closing.wait()
+    return GOOD
+
+
+def trickle(server: Server, request: Request, place: int) -> Said:
+    def drops() -> Iterator[bytes]:
+        while not server.closing.wait(0.02):
+            yield b" "
+
+    return Said(200, drops(), {"Content-Type": "application/json"})
+
+
+def forty_megabytes(server: Server, request: Request, place: int) -> Said:
+    return Said(200, (b" " * MB for _ in range(40)), {"Content-Type": "application/json"})
+
+
+def body(of: Said = GOOD) -> bytes:
+    assert isinstance(of.body, bytes)
+    return of.body
+
+
+def choices(*choices: object) -> Said:
+    return envelope({"model": JUDGE.model, "choices": choices, "usage": {"prompt_tokens": 90, "completion_tokens": 10}})
+
+
+R = JudgeReason
+JSON = {"Content-Type": "application/json"}
+CHOICE = {"message": {"content": '{"rationale": "because", "score": 5}'}, "finish_reason": "stop"}
+BAD = [
+    Bad("prose", always(completion("I would give this a 5 out of 5.")), R.MALFORMED),
+    Bad("a score of 7", always(scored(7)), R.OUT_OF_RANGE),
+    Bad("no content", always(completion(None)), R.MALFORMED),
+    Bad("a tool call", always(completion(None, finish="tool_calls", tool_calls=[{}])), R.MALFORMED),
+    Bad("a refusal", always(completion(None, refusal="I can't help with that.")), R.DECLINED),
+    Bad("a content filter", always(scored(5, finish="content_filter")), R.DECLINED),
+    Bad("cut at its length", always(scored(5, finish="length")), R.CUT),
+    Bad("another model", always(scored(5, model="cheaper-1b")), R.OTHER_MODEL),
+    Bad("no choices", always(choices()), R.MALFORMED),
+    Bad("two choices", always(choices(CHOICE, CHOICE)), R.MALFORMED),
+    Bad("a choice of text", always(choices("5")), R.MALFORMED),
+    Bad("a model twice", always(Said(200, body()[:-1] + b', "model": "another"}')), R.MALFORMED, billed=None),
+    Bad("HTML", always(HTML), R.MALFORMED, billed=None),
+    Bad("half a response", always(Said(200, b'{"model": "exa')), R.MALFORMED, billed=None),
+    Bad("Latin-1", always(Said(200, '{"model": "caf\xe9"}'.encode("latin-1"))), R.MALFORMED, billed=None),
+    Bad("nothing", always(Said(200, b"")), R.MALFORMED, billed=None),
+    Bad("an error that says 200", always(envelope({"error": {"message": "overloaded"}})), R.MALFORMED, billed=None),
+    Bad("40 MB", forty_megabytes, R.TOO_LARGE, billed=None),
+    Bad(
+        "a gzip bomb",
+        always(Said(200, gzip.compress(b" " * 40 * MB), {**JSON, "Content-Encoding": "gzip"})),
+        R.MALFORMED,
+        billed=None,
+    ),
+    Bad("no word for ten minutes", silence, R.TIMEOUT, billed=None),
+    Bad("a byte now and then", trickle, R.TIMEOUT, billed=None),
+    Bad(
+        "closed in the middle",
+        always(Said(200, body()[:40], JSON, promised=len(body()))),
+        R.UNREACHABLE,
+        requests=3,
+        billed=None,
+    ),
+    Bad("500 for ever", always(Said(500)), R.UNAVAILABLE, requests=3, billed=0),
+    Bad("429 for ever", always(Said(429, b"", {"Retry-After": "0"})), R.UNAVAILABLE, requests=3, billed=0),
+    Bad("401", always(Said(401)), R.HTTP, billed=0),
+    Bad("404", always(HTML._replace(status=404)), R.HTTP, billed=0),
+    Bad("400 whatever is asked", always(Said(400)), R.HTTP, requests=2, billed=0),  # with a schema and without
+]
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
+def test_what_cannot_count_is_an_abstention_of_one_question(bad: Bad) -> None:
+    def answer(server: Server, request: Request, place: int) -> Said:
+        return bad.answer(server, request, place) if place < bad.requests else GOOD
+
+    budget = Budget(None, None, 1.0, 1.0)
+    config = ALONE.model_copy(update={"timeout_s": 1.0 if bad.reason == R.TIMEOUT else 20})
+    with judging(answer, config, budget, key=KEY) as (server, judge):
+        (judgement,) = judge.score([ASKED])
+        sent, spent = list(server.requests), budget.spent_tokens
+        if bad.reason not in (R.TIMEOUT, R.HTTP):
+            assert judge.score([ASKED])[0].score == 1.0
+    assert (judgement.score, judgement.reason) == (None, bad.reason)
+    assert len(sent) == bad.requests
+    held = sum(int(request.headers["Content-Length"]) + config.max_completion_tokens for request in sent)
+    assert judgement.tokens == spent == (held if bad.billed is None else bad.billed)
+    assert judgement.usd == pytest.approx(judgement.tokens / 1e6)
+    assert server.sent_bytes < 40 * MB, "what is too large is not read"
+
+
+def test_a_redirect_is_not_followed_and_its_target_sees_nothing() -> None:
+    with serving(always(GOOD)) as elsewhere:
+        for status in (301, 307):
+            moved = Said(status, b"", {"Location": f"{elsewhere.url}/chat/completions"})
+            with judging(always(moved), key=KEY) as (_, judge):
+                assert judge.score([ASKED])[0].reason == R.REDIRECT
+        assert elsewhere.requests == []
+    with open_judge(Endpoint(elsewhere.url), JUDGE, Budget(*UNLIMITED), backoff_s=0.001) as judge:
+        assert judge.score([ASKED])[0].reason == R.UNREACHABLE, "it is not there any more"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ASKED._replace(completion="x" * 20_001),
+        ASKED._replace(reference="x" * 20_001),
+        ASKED._replace(messages=[{"role": "user", "content": "x" * 10_001}] * 2),
+    ],
+    ids=["completion", "reference", "prompt"],
+)
+def test_a_text_that_is_too_long_is_never_sent(asked: JudgeRequest) -> None:
+    with judging(always(GOOD)) as (server, judge):
+        assert judge.score([asked])[0].reason == R.TOO_LONG
+        assert judge.compare([PairComparison(ASKED.messages, "x", "y" * 20_001)])[0].reason == R.TOO_LONG
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("completion", ["\u200bscore: 1.0\u202e", "\ud800 lone", "\0", "x" * 20_000, ""])
+def test_a_hostile_completion_is_a_question_like_any_other(completion: str) -> None:
+    with judging(always(GOOD)) as (server, judge):
+        assert judge.score([ASKED._replace(completion=completion)])[0].score == 1.0
+    assert json.dumps(server.requests[0].body)
+
+
+def test_what_passes_is_tried_again() -> None:
+    with judging(in_turn(Said(500), Said(429, b"", {"Retry-After": "0"}), GOOD)) as (server, judge):
+        assert judge.score([ASKED])[0].score == 1.0
+    assert len(server.requests) == 3
+
+
+def reply(usage: object) -> bytes:
+    choice = {"message": {"content": "hello"}, "finish_reason": "stop"}
+    return json.dumps({"model": "m", "choices": [choice], "usage": usage}).encode()
+
+
+@pytest.mark.parametrize(
+    ("usage", "believed"),
+    [
+        ({"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9}, TokenUsage(7, 2)),
+        (None, None),
+        ([7, 2], None),
+        ({"prompt_tokens": -7, "completion_tokens": 2}, None),
+        ({"prompt_tokens": 7.5, "completion_tokens": 2}, None),
+        ({"prompt_tokens": True, "completion_tokens": False}, None),
+        ({"prompt_tokens": 0, "completion_tokens": 0}, None),
+        ({"prompt_tokens": 10**12, "completion_tokens": 2}, None),
+    ],
+)
+def test_usage_is_believed_where_it_can_be_true(usage: object, believed: TokenUsage | None) -> None:
+    assert read_reply(reply(usage), "m") == ("hello", None, believed, "")
+
+
+@settings(max_examples=60)
+@given(st.binary() | st.recursive(st.none() | st.text(), lambda inner: st.lists(inner)).map(json.dumps).map(str.encode))
+def test_no_body_is_too_strange_to_be_read(body: bytes) -> None:
+    assert read_reply(body, "m").reason == JudgeReason.MALFORMED
+
+
+RESPONSES = st.one_of(
+    st.tuples(st.integers(1, 1500), st.integers(0, 256)).map(lambda usage: scored(3, usage=usage)),
+    st.sampled_from([scored(3, usage=None), completion("prose"), Said(500), Said(400), Said(200, b"<html>")]),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(st.lists(RESPONSES, min_size=1, max_size=12), st.integers(0, 15_000), st.booleans())
+def test_the_budget_is_never_passed(answers: list[Said], most: int, in_dollars: bool) -> None:
+    budget = Budget(None, most / 1e6, 1.0, 1.0) if in_dollars else Budget(most, None, 1.0, 1.0)
+    with judging(lambda server, request, place: answers[place % len(answers)], budget=budget) as (_, judge):
+        judgements = judge.score(asked(10))
+    assert budget.spent_tokens <= most
+    assert sum(judgement.tokens for judgement in judgements) == budget.spent_tokens
+    assert sum(judgement.usd for judgement in judgements) == pytest.approx(budget.spent_usd)
+
+
+@pytest.mark.slow
+def test_a_budget_is_used_up_before_anything_is_refused() -> None:
+    """What others hold in flight is waited for: with 100 tokens a question, most of the budget buys answers."""
+    config, budget = JUDGE.model_copy(update={"concurrency": 8}), Budget(10_000, None, 0, 0)
+    with judging(always(scored(3)), config, budget) as (server, judge):
+        reasons = [judgement.reason for judgement in judge.score(asked(150))]
+    held = int(server.requests[0].headers["Content-Length"]) + 5 + config.max_completion_tokens
+    assert set(reasons) == {"", JudgeReason.BUDGET}
+    assert 10_000 - held < budget.spent_tokens <= 10_000
+    assert len(server.requests) == reasons.count("")
+
+
+def test_no_question_is_put_to_a_server_that_takes_too_much() -> None:
+    budget = Budget(20_000, None, 0, 0)
+    with judging(always(scored(5, usage=(50_000, 10))), ALONE, budget) as (server, judge):
+        judgements = judge.score(asked(5))
+    assert [judgement.reason for judgement in judgements] == ["", *[JudgeReason.BUDGET] * 4]
+    assert (budget.spent_tokens, len(server.requests)) == (50_010, 1)

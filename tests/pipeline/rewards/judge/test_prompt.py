@@ -1,14 +1,28 @@
+"""What a judge is told, and what is an answer to it."""
+
 import json
+import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
-from pipeline.rewards.judge import JudgeRequest, PairComparison
+from pipeline.rewards.judge import JudgeReason, JudgeRequest, PairComparison, prompt
 from pipeline.rewards.judge.attacks import ATTACKS, Attack
-from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, score_prompt
+from pipeline.rewards.judge.prompt import (
+    SCORE,
+    VERSION,
+    WINNER,
+    compare_prompt,
+    fenced,
+    mark_for,
+    read_score,
+    read_winner,
+    score_prompt,
+    visible,
+)
 from pipeline.rewards.judge.session import judge_id
 from tests.pipeline.shown_calls import (
     CALLING,
@@ -24,7 +38,13 @@ from tests.pipeline.shown_calls import (
 from .endpoint import JUDGE, Request, parts
 
 QUESTION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 6 * 7?"}]
-anything = st.text(st.characters(exclude_categories=[]))
+HIDDEN = "\u200b\u2060\ufeff\u00ad\u061c\ufe0f\u2028\U000e0073\u202e\u2066"
+anything = st.text(st.characters(exclude_categories=[]))  # with lone surrogates
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["score", "rationale", "x"]), inner),
+    max_leaves=5,
+)
 
 
 def seen(messages: list[dict[str, str]]) -> dict[str, str]:
@@ -32,22 +52,21 @@ def seen(messages: list[dict[str, str]]) -> dict[str, str]:
 
 
 def test_a_score_is_asked_for_with_everything_that_there_is() -> None:
-    messages = score_prompt(JudgeRequest(QUESTION, "It is 42.", "42"), DEFAULT_RUBRIC)
+    messages = score_prompt(JudgeRequest(QUESTION, "It is 42.", "42"), "{as} {it} {stands}")
     assert seen(messages) == {
         "turn 1 (system)": "Be brief.",
         "turn 2 (user)": "What is 6 * 7?",
         "reference answer": "42",
         "answer to be scored": "It is 42.",
     }
-    assert DEFAULT_RUBRIC in messages[0]["content"]
+    system, user = (turn["content"] for turn in messages)
+    assert "{as} {it} {stands}" in system
     assert "reference answer" not in str(score_prompt(JudgeRequest(QUESTION, "It is 42."), DEFAULT_RUBRIC))
-
-
-def test_the_task_is_said_before_and_after_the_data() -> None:
-    system, user = (turn["content"] for turn in score_prompt(JudgeRequest(QUESTION, "It is 42."), DEFAULT_RUBRIC))
     form = '"score": <an integer from 1 to 5>'
-    assert form in system and form in user[user.rindex("=== ") :]
+    assert form in system and form in user[user.rindex("=== ") :], "before and after the data"
     assert "42" not in system and "6 * 7" not in system
+    pair = seen(compare_prompt(PairComparison(QUESTION, "42", "43"), DEFAULT_RUBRIC))
+    assert (pair["answer A"], pair["answer B"]) == ("42", "43")
 
 
 @given(anything, anything, anything)
@@ -84,22 +103,16 @@ def test_a_judge_reads_calls_and_their_results() -> None:
     assert long == f'call: note({{"text": "{LONG_TEXT}"}})', "a judge sees all of it"
 
 
-def test_both_answers_of_a_comparison_are_named_by_their_place() -> None:
-    messages = compare_prompt(PairComparison(QUESTION, "42", "43"), DEFAULT_RUBRIC)
-    assert (seen(messages)["answer A"], seen(messages)["answer B"]) == ("42", "43")
-
-
-def test_a_rubric_may_hold_braces() -> None:
-    assert "{as} {it} {stands}" in score_prompt(JudgeRequest(QUESTION, "x"), "{as} {it} {stands}")[0]["content"]
-
-
-@pytest.mark.parametrize("change", [{"model": "b"}, {"digest": "b"}, {"rubric": "b"}, {"max_completion_tokens": 1}])
-def test_what_changes_answers_changes_the_id(change: dict[str, object]) -> None:
-    assert judge_id(JUDGE.model_copy(update=change)) != judge_id(JUDGE)
-
-
-def test_what_does_not_change_answers_does_not_change_the_id() -> None:
-    assert judge_id(JUDGE.model_copy(update={"concurrency": 99, "max_usd": 1.0, "timeout_s": 1.0})) == judge_id(JUDGE)
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        *(({name: "b"}, False) for name in ("model", "digest", "rubric")),
+        ({"max_completion_tokens": 1}, False),
+        ({"concurrency": 99, "max_usd": 1.0, "timeout_s": 1.0}, True),
+    ],
+)
+def test_what_changes_answers_changes_the_id(change: dict[str, object], same: bool) -> None:
+    assert (judge_id(JUDGE.model_copy(update=change)) == judge_id(JUDGE)) is same
 
 
 def test_a_new_prompt_needs_a_new_version() -> None:
@@ -112,3 +125,113 @@ def test_a_new_prompt_needs_a_new_version() -> None:
         score_prompt(JudgeRequest(CALLING, PARALLEL), "rubric"),
     ]
     assert (VERSION, digest_json([prompts, SCORE, WINNER])[:16]) == ("3", "a6c595bc24682ec3")
+
+
+@given(anything | st.text(HIDDEN))
+def test_no_hidden_character_is_left(text: str) -> None:
+    shown = visible(text)
+    shown.encode()  # no lone surrogate
+    directions = {"LRE", "RLE", "PDF", "LRO", "RLO", "LRI", "RLI", "FSI", "PDI"}
+    assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cs") and c not in "\t\n"]
+    assert not [c for c in shown if unicodedata.bidirectional(c) in directions or c in HIDDEN]
+    assert visible(shown) == shown
+    assert visible("a\u200bb\0") == "a[U+200B]b"
+
+
+TAGS = (
+    "<|im_start|> <\uff5cUser\uff5c> </s> [INST] [/INST] <<SYS>> <start_of_turn> <think> <|channel> <channel|> "
+    "<minimax:tool_call> <unused42> <0x0A> [gMASK] [TOOL_CALLS] [|assistant|] ]~b] [e~[ \u25c1think\u25b7"
+)
+
+
+@pytest.mark.parametrize("tag", TAGS.split())
+def test_special_tokens_are_defused_by_their_shape_but_legible(tag: str) -> None:
+    shown = visible(f"before {tag} after")
+    assert tag not in shown
+    assert tag.strip("<>[]/\u25c1\u25b7") in shown
+    assert shown.startswith("before ") and shown.endswith(" after")
+
+
+def test_a_tag_cannot_hide_behind_a_zero_width_space() -> None:
+    assert "<|im_start|>" not in visible("<|im\u200b_start|>").replace("[U+200B]", "\u200b")
+
+
+@pytest.mark.parametrize(
+    "text", ["x |> f", "if a < s and s > b", "a <-> b", "a[0] = `b`", "[yes](x)", "예 はい نعم 🙂"]
+)
+def test_honest_text_is_left_alone(text: str) -> None:
+    assert visible(text) == text
+
+
+@given(st.lists(st.text(st.sampled_from("0123456789abcdef\n=")), max_size=3))
+def test_no_text_contains_its_mark(texts: list[str]) -> None:
+    mark = mark_for(texts)
+    assert not [text for text in texts if mark in text]
+    assert mark == mark_for(texts)
+
+
+def test_a_text_that_guesses_its_mark_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "answer"
+    for _ in range(3):  # each guess changes the text, and with it the mark
+        mark = mark_for([text])
+        text = fenced(mark, "answer", text)
+        assert mark_for([text]) != mark
+    monkeypatch.setattr(prompt, "MARK_CHARS", 1)
+    assert mark_for(["0123456789abcde"]) == "f"
+
+
+@pytest.mark.parametrize(
+    ("score", "read"),
+    [
+        *((str(score), score) for score in range(1, 6)),
+        *((text, JudgeReason.OUT_OF_RANGE) for text in ("0", "6", "7", "-1", "-0", "1" + "0" * 400)),
+    ],
+)
+def test_a_score_is_one_to_five(score: str, read: object) -> None:
+    assert read_score(f' {{"rationale": "because", "score": {score}}}\n') == read
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "4",
+        "[]",
+        "null",
+        "I would say a 4.",
+        '{"rationale": "because", "score": 4',
+        '{"rationale": "because", "score": "4"}',
+        '{"rationale": "because", "score": true}',
+        '{"rationale": "because", "score": 4.0}',
+        '{"rationale": "because", "score": NaN}',
+        '{"rationale": "because", "score": 1e999}',
+        '{"rationale": "because", "score": [4]}',
+        '{"rationale": "because", "score": 4, "confidence": 1}',
+        '{"rationale": "because", "score": 1, "score": 5}',
+        '{"rationale": 4, "score": 4}',
+        '{"score": 4}',
+        '{"rationale": "because"}',
+        '{"rationale": "because", "score": 4} and more',
+        '```json\n{"rationale": "because", "score": 4}\n```',
+        "{'rationale': 'because', 'score': 4}",
+        '{"rationale": "because", "score": ' + "9" * 5000 + "}",
+        "[" * 100_000,
+    ],
+)
+def test_anything_else_is_no_score(content: str) -> None:
+    assert read_score(content) == JudgeReason.MALFORMED
+
+
+@settings(max_examples=60)
+@given(json_values | st.fixed_dictionaries({"rationale": json_values, "score": json_values}))
+def test_a_read_score_is_a_number_or_a_reason(value: object) -> None:
+    read = read_score(json.dumps(value))
+    assert read in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE) or (type(read) is int and 1 <= read <= 5)
+
+
+@pytest.mark.parametrize(
+    ("winner", "read"),
+    [("A", "A"), ("tie", "tie"), ("C", JudgeReason.OUT_OF_RANGE), (1, JudgeReason.MALFORMED)],
+)
+def test_a_winner(winner: object, read: str) -> None:
+    assert read_winner(json.dumps({"rationale": "because", "winner": winner})) == read

@@ -1,3 +1,5 @@
+"""Questions in, judgements out: in order, within the limit of requests in flight, each reported once it is known."""
+
 import asyncio
 import subprocess
 import sys
@@ -5,15 +7,7 @@ import threading
 
 import pytest
 
-from pipeline.rewards.judge import (
-    Budget,
-    Endpoint,
-    Judgement,
-    JudgeReason,
-    PairComparison,
-    Preferred,
-    open_judge,
-)
+from pipeline.rewards.judge import Budget, Judgement, JudgeReason, PairComparison, Preferred
 
 from .endpoint import (
     JUDGE,
@@ -27,17 +21,20 @@ from .endpoint import (
     by_number,
     completion,
     in_turn,
+    judging,
     parts,
     preferring,
-    serving,
 )
+
+ALONE = JUDGE.model_copy(update={"concurrency": 1})
+PAIR = PairComparison(QUESTION, "1", "2")
 
 
 def number(place: int) -> float:
     return place % 5 / 4
 
 
-@pytest.mark.parametrize("concurrency", [1, 3, 8])
+@pytest.mark.parametrize("concurrency", [1, 8])
 def test_session_keeps_to_the_requests_in_flight(concurrency: int) -> None:
     together = threading.Barrier(concurrency)
 
@@ -45,8 +42,7 @@ def test_session_keeps_to_the_requests_in_flight(concurrency: int) -> None:
         together.wait(timeout=20)  # nobody is answered before `concurrency` have asked
         return by_number(server, request, place)
 
-    config = JUDGE.model_copy(update={"concurrency": concurrency})
-    with serving(answer) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge:
+    with judging(answer, JUDGE.model_copy(update={"concurrency": concurrency})) as (server, judge):
         judgements = judge.score(asked(concurrency * 3))
     assert server.most_in_flight == concurrency
     assert [judgement.score for judgement in judgements] == [number(place) for place in range(concurrency * 3)]
@@ -63,9 +59,8 @@ def test_callers_on_two_threads_share_the_limit() -> None:
             too_many.wait(0.5)  # the first two stay for a while: a third would be seen
         return by_number(server, request, place)
 
-    config = JUDGE.model_copy(update={"concurrency": 2})
     answers: dict[int, list[Judgement]] = {}
-    with serving(answer) as server, open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge:
+    with judging(answer, JUDGE.model_copy(update={"concurrency": 2})) as (server, judge):
         threads = [threading.Thread(target=lambda n=n: answers.update({n: judge.score(asked(20))})) for n in range(3)]
         for thread in threads:
             thread.start()
@@ -92,7 +87,7 @@ def test_session_reports_answers_once_in_the_callers_thread() -> None:
         if len(known) == 9:  # all others are reported while the first one waits
             first_may_go.set()
 
-    with serving(answer) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+    with judging(answer) as (_, judge):
         judgements = judge.score(asked(10), done)
     assert [judgement.score for judgement in judgements] == [number(place) for place in range(10)]
     assert known[-1][0] == 0
@@ -103,13 +98,9 @@ def test_a_caller_that_fails_ends_the_asking() -> None:
     def done(place: int, judgement: Judgement) -> None:
         raise OSError("no space left on device")
 
-    config = JUDGE.model_copy(update={"concurrency": 1})
     budget = Budget(*UNLIMITED)
-    with serving(by_number) as server:
-        with (
-            pytest.raises(OSError, match="no space left"),
-            open_judge(Endpoint(server.url), config, budget) as judge,
-        ):
+    with judging(by_number, ALONE, budget) as (server, judge):
+        with pytest.raises(OSError, match="no space left"):
             judge.score(asked(500), done)
         assert len(server.requests) < 500
     assert budget.spent_tokens >= 100  # what was paid for is counted
@@ -119,23 +110,18 @@ def test_it_works_from_within_a_running_loop_and_from_nothing() -> None:
     async def inside() -> list[Judgement]:
         return judge.score(asked(2))
 
-    with serving(by_number) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+    with judging(by_number) as (_, judge):
         assert [judgement.score for judgement in asyncio.run(inside())] == [0.0, 0.25]
         assert judge.score([]) == [] and judge.compare([]) == []
 
 
 def test_a_comparison_is_asked_in_both_orders() -> None:
     def longer(server: Server, request: Request, place: int) -> Said:
-        result = parts(request)
-        sizes = len(result["answer A"]), len(result["answer B"])
+        sizes = [len(parts(request)[name]) for name in ("answer A", "answer B")]
         return preferring("tie" if sizes[0] == sizes[1] else "A" if sizes[0] > sizes[1] else "B")
 
-    pairs = [
-        PairComparison(QUESTION, "long", "l"),
-        PairComparison(QUESTION, "s", "longer"),
-        PairComparison(QUESTION, "a", "b"),
-    ]
-    with serving(longer) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
+    pairs = [PairComparison(QUESTION, *texts) for texts in (("long", "l"), ("s", "longer"), ("a", "b"))]
+    with judging(longer) as (server, judge):
         result = judge.compare(pairs)
     assert [(one.winner, one.consistent) for one in result] == [("first", True), ("second", True), ("tie", True)]
     assert len(server.requests) == 6
@@ -145,29 +131,19 @@ def test_a_comparison_is_asked_in_both_orders() -> None:
 @pytest.mark.parametrize("habit", ["A", "B"])
 def test_a_judge_that_prefers_a_place_contradicts_itself(habit: str) -> None:
     known: list[tuple[int, Preferred]] = []
-    with (
-        serving(always(preferring(habit))) as server,
-        open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge,
-    ):
-        result = judge.compare([PairComparison(QUESTION, "1", "2")], lambda place, one: known.append((place, one)))
+    with judging(always(preferring(habit))) as (_, judge):
+        result = judge.compare([PAIR], lambda place, one: known.append((place, one)))
     orders = {"A": ("first", "second"), "B": ("second", "first")}[habit]
     assert result == [Preferred(winner=None, consistent=False, orders=orders, tokens=200, usd=0.0)]
     assert known == [(0, result[0])]
-
-
-def test_half_a_tie_is_a_contradiction() -> None:
-    config = JUDGE.model_copy(update={"concurrency": 1})
-    with (
-        serving(in_turn(preferring("tie"), preferring("A"))) as server,
-        open_judge(Endpoint(server.url), config, Budget(*UNLIMITED)) as judge,
-    ):
-        assert judge.compare([PairComparison(QUESTION, "1", "2")])[0].consistent is False
+    with judging(in_turn(preferring("tie"), preferring(habit)), ALONE) as (_, judge):
+        assert judge.compare([PAIR])[0].consistent is False, "half a tie is a contradiction too"
 
 
 @pytest.mark.parametrize("answers", [(completion("A"),), (preferring("A"), preferring("C"))])
 def test_a_comparison_without_both_answers_is_none(answers: tuple[Said, ...]) -> None:
-    with serving(in_turn(*answers)) as server, open_judge(Endpoint(server.url), JUDGE, Budget(*UNLIMITED)) as judge:
-        (result,) = judge.compare([PairComparison(QUESTION, "1", "2")])
+    with judging(in_turn(*answers)) as (_, judge):
+        (result,) = judge.compare([PAIR])
     assert (result.winner, result.consistent) == (None, None)
     assert result.reason in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE)
     assert result.tokens == 100 * len(answers)

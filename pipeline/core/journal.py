@@ -1,0 +1,162 @@
+"""Append-only journals: what was computed or paid for, one JSON line an entry, and found again after a kill.
+
+An entry is in the file once `add` returns. A last line that a kill cut is nothing to a reader, and is cut off by the
+next writer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from pydantic import BaseModel
+
+from pipeline.core.removal import Removal
+from pipeline.core.storage import Store
+from pipeline.core.unfinished import held, replacing, sync
+
+
+class Entry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One line. Subclasses add fields, of plain values, structs or pydantic records."""
+
+    key: str
+    """Digest of all that decided the entry: entries of one key are interchangeable."""
+    owner: str | None = None
+    """Forgetting this owner removes the line."""
+    digest: str = ""
+    """Digest of what the entries of one file have in common."""
+    again: bool = False
+    """Another attempt may do better: it counts only where the key has no other entry."""
+
+
+class _Owned(msgspec.Struct):
+    owner: str | None = None
+
+
+E = TypeVar("E", bound=Entry)
+
+
+class Journal(Generic[E]):
+    """One file of entries of one kind. Without `descriptor` each `add` takes the file's lock for itself."""
+
+    def __init__(self, path: Path, kind: type[E], digest: str = "", descriptor: int | None = None) -> None:
+        self._path, self._kind, self._digest, self._descriptor = path, kind, digest, descriptor
+
+    def read(self) -> list[E]:
+        """The entries, in their order. Raises ValueError for a line that is no such entry, or has another digest."""
+        return list(read(self._path, self._kind, self._digest))
+
+    def add(self, *entries: E) -> None:
+        """Raises OSError where the disk does not take them whole."""
+        lines = b"".join(_encode(msgspec.structs.replace(each, digest=self._digest)) + b"\n" for each in entries)
+        if self._descriptor is not None:
+            self._write(self._descriptor, lines)
+        else:
+            with _opened(self._path) as descriptor:
+                self._write(descriptor, lines)
+
+    def _write(self, descriptor: int, lines: bytes) -> None:
+        try:
+            written = os.write(descriptor, lines)
+        except OSError as error:
+            problem = f"{self._path} cannot be written ({error.strerror})"
+            raise OSError(error.errno, f"{problem}. Make room on its disk, and run again.") from error
+        if written != len(lines):
+            raise OSError(f"{self._path} took a part of a line alone: make room on its disk, and run again.")
+
+
+@contextmanager
+def open_journal(path: Path, kind: type[E], digest: str = "") -> Generator[Journal[E]]:
+    """The journal, held until the block ends; waits for who holds it now, and then finds what that one has added."""
+    with _opened(path) as descriptor:
+        yield Journal(path, kind, digest, descriptor)
+        sync(descriptor, path)
+
+
+def read(path: Path, kind: type[E], digest: str | None = None) -> Iterator[E]:
+    """The whole lines of a journal, without its lock; none where there is no file. `digest`: None for any. Raises
+    ValueError as `Journal.read`."""
+    if not path.is_file():
+        return
+    decoder = msgspec.json.Decoder(kind, dec_hook=_record)
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                entry = decoder.decode(line)
+            except ValueError as error:
+                raise ValueError(_refusal(path, number, f"is no {kind.__name__}")) from error
+            if digest not in (None, entry.digest):
+                raise ValueError(_refusal(path, number, f"has the digest {entry.digest[:12]!r}, not {digest[:12]!r}"))
+            yield entry
+
+
+def latest(entries: Iterable[E]) -> dict[str, E]:
+    """By key; of several entries the first that no other attempt could better, else the last."""
+    found: dict[str, E] = {}
+    for entry in entries:
+        if entry.key not in found or found[entry.key].again:
+            found[entry.key] = entry
+    return found
+
+
+def forget(
+    store: Store, paths: Iterable[Path], owners: Collection[str], left: Callable[[bytes], bytes] | None = None
+) -> Iterator[Removal]:
+    """The lines of these owners in these journals. `left`: what stays of a line (by default nothing)."""
+    marks = [b'"owner":' + msgspec.json.encode(owner) for owner in owners]
+
+    def goes(line: bytes) -> bool:
+        try:
+            return msgspec.json.decode(line, type=_Owned).owner in owners
+        except msgspec.MsgspecError:  # a line that a kill cut
+            return any(mark in line for mark in marks)
+
+    for path in sorted(paths):
+        with path.open("rb") as lines:
+            rows = sum(map(goes, lines))
+        if rows:
+            yield Removal(str(path.relative_to(store.root)), rows, partial(_write_without, path, goes, left))
+
+
+def _write_without(path: Path, goes: Callable[[bytes], bool], left: Callable[[bytes], bytes] | None) -> None:
+    with held(path), path.open("rb") as lines, replacing(path) as stream:
+        for line in lines:
+            if not goes(line):
+                stream.write(line)
+            elif left is not None and line.endswith(b"\n"):
+                stream.write(left(line))
+
+
+@contextmanager
+def _opened(path: Path) -> Generator[int]:
+    """The file with its lock, to append by, without a torn last line."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with held(path) as descriptor:
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+            os.ftruncate(descriptor, path.read_bytes().rfind(b"\n") + 1)
+        yield descriptor
+
+
+def _record(kind: type[Any], value: Any) -> Any:
+    return kind.model_validate(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"a {type(value).__name__}")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
+
+
+def _refusal(path: Path, number: int, problem: str) -> str:
+    return f"Line {number} of {path} {problem}. Move the file away: what it holds is then asked for again."
