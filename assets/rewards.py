@@ -19,9 +19,9 @@ from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
 from pipeline.rewards.reward_model.card import card
+from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.rewards.trust import examples, page
 from pipeline.selection.consent import consented
-from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.rated import rated_rows
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
@@ -131,7 +131,7 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
     """A scorer of completions without a reference, trained on users' thumbs; or the reason why there is none."""
     work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
 
-    def trainable() -> tuple[list[LabelledRow], dict[str, int]]:
+    def trainable() -> tuple[list[Thumb], dict[str, int]]:
         return rated_rows(
             reward_labels.dataset,
             held_apart(work, reward_labels.dataset, datetime.now(UTC)),

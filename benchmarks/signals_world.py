@@ -38,6 +38,7 @@ from pipeline.rewards.records import LABELS
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.reward_model.probes import twin
 from pipeline.rewards.reward_model.stage import train_reward_model
+from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
@@ -185,7 +186,9 @@ class World:
         return IterationContext(store, recipe or self.recipe, local_lake(store), quiet, "", iteration)
 
     def reward_model(self) -> RewardModelReport:
-        return train_reward_model(self.context("rm"), self.labels, lambda: (read_labels(self.labels), {}))
+        rated = [row for row in read_labels(self.labels) if row.feedback is not None]
+        thumbs = [Thumb(*row[:2], row.user_id, row.prompt, row.completion, row.feedback or 0.0) for row in rated]
+        return train_reward_model(self.context("rm"), self.labels, lambda: (thumbs, {}))
 
     def best_of(
         self, report: RewardModelReport | None, judge: Score | None, drawn: Sequence[list[Answer]]

@@ -26,7 +26,7 @@ from pipeline.recipe.custom import create
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import Columns, ItemsSuite
 from pipeline.rewards.verifiers import readable, reference_answer
-from pipeline.rewards.verifiers.calls import wanted_calls
+from pipeline.rewards.verifiers.structured import wanted_calls
 
 MAX_LINE_BYTES = 1_000_000
 

@@ -33,7 +33,7 @@ class Weights(Section):
     repetition: Weight = 0.0
     """1 for a text that does not repeat itself, falling to 0."""
     feedback: Weight = 0.0
-    """What users said and did, shrunk towards 0.5 while it is little."""
+    """What users said, shrunk towards 0.5 while it is little."""
     latency: Weight = 0.0
     """1 for an immediate answer, 0 at `rules.slow_s`."""
     judge: Weight = 0.0
@@ -85,15 +85,10 @@ class Rules(Section):
 
 
 class Feedback(Section):
-    """What users said, with noise and ill will in mind."""
+    """What users said, and how much of it counts."""
 
     prior_strength: NonNegativeFloat = 1.0
     """Imagined answers of 0.5 beside the real ones: one thumb up is worth 0.75, ten are worth 0.95."""
-    retry_name: str = "retry"
-    """Name of the score that an application leaves when a user asks the same again; it counts as half a thumb down.
-    Another name than `retry` has to be declared in `traces.scores`, with `good: low` where 1 says asked again."""
-    retry_window_s: float = Field(default=300.0, ge=0, le=1e9)
-    """The same user asking the same in the same session within so long is a retry too. 0: never."""
     turns: Literal["own", "earlier"] = "own"
     """Which turns of a session feedback is about: the one that it was given on; or also the turns before it that nobody
     rated, each up to the next rated one. Those count under the same caps."""
@@ -101,10 +96,6 @@ class Feedback(Section):
     """Metadata key of the organisation that a user belongs to."""
     max_per_user: PositiveInt = 20
     """Rated traces of one user that count in a window. Which ones, no user can choose."""
-    max_tenant_share: Share = 0.25
-    """Share of the counted traces that one tenant may have rated."""
-    burst: PositiveInt = 60
-    """Rated traces within one hour from which all of a user's feedback is set aside until a person has looked."""
 
 
 DEFAULT_RUBRIC = """\

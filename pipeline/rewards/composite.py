@@ -1,14 +1,6 @@
-"""`final_reward`: one number in [0, 1] from the components that apply, or null with a reason.
+"""`final_reward`: one number in [0, 1] from the components that apply, or null with a reason (docs/rewards.md).
 
-The rule. A trace with a reference answer is worth what the recipe's `verified` weights say, one without it but with
-feedback of users what `rated` says, any other what `judged` says; a completion that was drawn just now, and that no
-reference can check, what `fresh` says. Weights are renormalised over the components that
-apply, so a trace that nobody rated is not punished for that. A component that should have spoken and could not
-(a check that timed out, a judge that abstained) is not a component that does not apply: when those that did speak
-carry less than `min_weight` of the applying weight, the reward is null with the reason of the heaviest silent one.
-A label that failed is never 0. The same function scores logged traces and fresh GRPO completions.
-
-Profiles keep an opinion out of a reward that can be verified.
+A component that should have a value and has none is not one that does not apply; a label that failed is never 0.
 """
 
 from __future__ import annotations

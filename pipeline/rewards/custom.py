@@ -1,7 +1,6 @@
 """The user's own reward function, called in processes that can be killed: a value in [0, 1], or none with the reason.
 
-A hang, an exception or a value that is none is data of that completion, never a 0; a function that can't be imported or
-called stops the stage. Workers see no secrets in their environment, and their output is discarded.
+A hang, an exception or a value that is none is data of that completion; one that can't be called stops the stage.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""Labelling: `final_reward` with its provenance for every governed trace of an iteration.
+"""Labelling: `final_reward` with its provenance for every governed trace of an iteration, published in one step.
 
-Feedback is settled over the whole window, the paid judge is asked, then every row group of the table is checked and
-composed by itself, wherever the engine runs it, and the table is published in one step. What is known from an earlier
-run is not computed again. A failure of one record is a null with a reason in that record, and never a 0.
+Row groups are checked and composed wherever the engine runs them; what is known is not computed again.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
 from pipeline.rewards.summary import summarise
 from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, VerifierTask, grader_of
-from pipeline.rewards.verifiers.time_budget import TimeBudget
+from pipeline.rewards.verifiers.outcome import TimeBudget
 from pipeline.traces.context import IterationContext
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import forgotten, held_lock

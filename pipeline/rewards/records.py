@@ -1,7 +1,6 @@
 """What the reward stage says: components, findings, the label table and its summary.
 
-Owns names and shapes. A finding is a component's word on one completion: a value in [0, 1], or none with the reason.
-`absent` means that the component does not apply; any other reason means that it should have spoken and could not.
+`absent`: the component does not apply; any other reason: it should have spoken and could not.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
 """The weekly review: a random sample of labels that a person scores and answers, in one CSV file.
 
-`rewards/reviews/<week>/` in the store holds `sample.jsonl` (the rows as they were drawn) and `sheet.csv`, which people
-fill in: `score` from 1 to 5 is held against the reward (`trust`), `reference` is the answer that a golden suite is
-frozen from. A week is drawn once. Of a sheet only `item`, `score` and `reference` are read; the rest is the sample's.
-
-The sample is the labelled rows with the lowest digests of week, label table and ids: the same however often it is
-drawn, and nobody who chooses a trace's id chooses whether it is drawn. The sheet does not show the rewards. A cell that
-a spreadsheet could take for a formula is disarmed, whatever separator it reads the file with (OWASP, CSV injection).
+`rewards/reviews/<week>/`: `sample.jsonl` has the rows as drawn; of `sheet.csv` item, score and reference are read.
 """
 
 from __future__ import annotations

@@ -1,11 +1,6 @@
-"""Rules that need no reference: what a completion's text, and how long it took, say by themselves.
+"""Rules that need no reference: format, length, reasoning, repetition and latency, each in [0, 1] or absent.
 
-Each is in [0, 1], or absent where it does not apply, in linear time and for any text.
-format: the answer stands where this kind of check looks for it. length: within bounds (seed 001). reasoning: enough
-different words before the answer; the same word again is padding. repetition: the share of different 4-grams, that is
-1 - seq-rep-4 of arXiv 1908.04319; distinct-n (arXiv 1510.03055) takes n = 1 or 2, at which any honest long text repeats
-itself, while four words in a row seldom come back. Departure: what is no word counts too, and long runs are cut, so
-that a text without spaces can't hide. latency: linear from 1 at once to 0 at `slow_s`.
+repetition is 1 - seq-rep-4 (arXiv 1908.04319). All in linear time, for any text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What labelling sees of a governed row: the completion, what it can be held against, and who stands behind it.
-
-It reads a row's kind of check and its tenant.
-"""
+"""What labelling sees of a governed row: the completion, what it can be held against, and whose it is."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def summarise(
     distribution = drift.RewardDistribution(
         iteration=iteration.id, number=iteration.number, model_name=iteration.model_name, histogram=histogram, mean=mean
     )
-    drift.record(store, distribution)
+    placed = drift.record(store, distribution)
     components = trust.components(labels)
     unlabelled = _counts(labels, "reason")
     answered = labels.num_rows - unlabelled.get(UNANSWERED, 0)
@@ -57,9 +57,16 @@ def summarise(
         components=components,
         agreement=trust.agreement(labels),
         judge=_judge(context.recipe.rewards, panel, components),
-        custom=_custom(context.recipe.rewards, labels, components["custom"]),
+        custom=None
+        if context.recipe.rewards.custom is None
+        else CustomReport(
+            id=custom_id(context.recipe.rewards),
+            scored=components["custom"].count,
+            failed={reason: rows for reason, rows in components["custom"].missing.items() if reason != ABSENT},
+            distinct=len(labels["custom"].drop_null().unique()),
+        ),
         humans=trust.human_agreement(labels, reviews.survey(store).reviewed),
-        drift=drift.against(store, distribution),
+        drift=drift.against(store, placed),
         set_aside=dict(set_aside),
         checked=checked,
         remembered=remembered,
@@ -86,17 +93,6 @@ def _judge(
         order=panel.order,
         tokens=panel.tokens,
         usd=panel.usd,
-    )
-
-
-def _custom(settings: Rewards, labels: pa.Table, summary: ComponentSummary) -> CustomReport | None:
-    if settings.custom is None:
-        return None
-    return CustomReport(
-        id=custom_id(settings),
-        scored=summary.count,
-        failed={reason: rows for reason, rows in summary.missing.items() if reason != ABSENT},
-        distinct=len(labels["custom"].drop_null().unique()),
     )
 
 

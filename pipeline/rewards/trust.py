@@ -1,11 +1,6 @@
-"""Trust: what the label table says of itself, and what people say of it.
+"""What the label table says of itself, and what people's reviews of a random sample say of it.
 
-Components are summarised and held against each other; labels are held against people's reviews of a random sample.
-Agreement is not corrected for chance: two components that are nearly always high agree nearly always, which is why
-the rank correlation stands beside it. Owns no decision: the recipe's floors are applied where they are shown.
-
-Labels for a person to look at, with their texts, are a page beside the label table,
-`iterations/<id>/label_examples/`, which an erasure deletes: no text of a row goes into Dagster's own storage.
+Texts of labels are on a page in `iterations/<id>/label_examples/`, which an erasure deletes.
 """
 
 from __future__ import annotations
@@ -13,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from heapq import nsmallest
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +19,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.conversation import shown, shown_answer
-from pipeline.core.estimate import Array, Estimate, rank_correlation, share
+from pipeline.core.estimate import Array, rank_correlation, share
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import DatasetRef, Store
 from pipeline.rewards.records import (
@@ -71,7 +67,10 @@ def agreement(labels: pa.Table) -> tuple[Agreement, ...]:
         if len(both) >= MIN_SHARED:
             a, b = columns[first][both], columns[second][both]
             same = int(np.count_nonzero((a > 0.5) == (b > 0.5)))
-            correlation = _correlation(a, b)
+            if len(a) > RANKED:
+                drawn = np.random.default_rng(0).choice(len(a), RANKED, replace=False)
+                a, b = a[drawn], b[drawn]
+            correlation = rank_correlation(a, b)
             agreements.append(
                 Agreement(first=first, second=second, agree=share(same, len(both)), rank_correlation=correlation)
             )
@@ -84,7 +83,10 @@ def human_agreement(labels: pa.Table, reviews: Sequence[ReviewedLabel]) -> Human
     A trace that was drawn in several weeks counts once, with the mean of its reviews. A mean of exactly 0.5 takes no
     side, so it enters the correlation and not the noise. `labels` needs trace_id, observation_id and final_reward.
     """
-    rewards = _rewards_of(labels, {review.trace_id for review in reviews})
+    asked = pa.array(sorted({review.trace_id for review in reviews}), pa.string())
+    kept = labels.filter(pc.is_in(labels["trace_id"], asked))
+    rows = zip(*(kept[name].to_pylist() for name in ("trace_id", "observation_id", "final_reward")), strict=True)
+    rewards = {(trace, place): reward for trace, place, reward in rows if reward is not None}
     scores: dict[tuple[str, str], list[float]] = {}
     for review in reviews:
         key = (review.trace_id, review.observation_id)
@@ -101,17 +103,18 @@ def samples(labels: pa.Table, n: int) -> tuple[LabelSample, ...]:
 
     The same rows whatever their order in the table.
     """
-    gap = pa.array(disagreement(labels))
-    ranked = labels.select(["trace_id", "observation_id", "final_reward"]).append_column("gap", gap)
-    ranked = ranked.append_column("row", pa.array(np.arange(labels.num_rows)))
-    spoken, silent = pc.is_valid(ranked["final_reward"]), pc.is_null(ranked["final_reward"])
-    turns = [
-        _first(ranked.filter(spoken), "final_reward", "descending", n),
-        _first(ranked.filter(spoken), "final_reward", "ascending", n),
-        _first(ranked.filter(silent), "trace_id", "ascending", n),
-        _first(ranked.filter(pc.greater_equal(ranked["gap"], FAR_APART)), "gap", "descending", n),
-    ]
-    chosen = dict.fromkeys(row for turn in range(n) for rows in turns for row in rows[turn : turn + 1])
+    gaps = disagreement(labels).tolist()
+    ids = list(zip(labels["trace_id"].to_pylist(), labels["observation_id"].to_pylist(), strict=True))
+    rewards: list[float | None] = labels["final_reward"].to_pylist()
+    spoken = [(reward, at) for at, reward in enumerate(rewards) if reward is not None]
+    ranked = (
+        [(-reward, at) for reward, at in spoken],
+        spoken,
+        [(0.0, at) for at, reward in enumerate(rewards) if reward is None],
+        [(-gap, at) for at, gap in enumerate(gaps) if gap >= FAR_APART],
+    )
+    turns = [nsmallest(n, each, key=lambda one: (one[0], ids[one[1]])) for each in ranked]
+    chosen = dict.fromkeys(at for turn in range(n) for rows in turns for _, at in rows[turn : turn + 1])
     rows = labels.take(pa.array(list(chosen)[:n], pa.int64())).to_pylist()
     return tuple(
         LabelSample(
@@ -172,57 +175,28 @@ def _summary(labels: pa.Table, name: str) -> ComponentSummary:
     )
 
 
-def _correlation(first: Array, second: Array) -> Estimate:
-    if len(first) > RANKED:
-        rows = np.random.default_rng(0).choice(len(first), RANKED, replace=False)
-        first, second = first[rows], second[rows]
-    return rank_correlation(first, second)
-
-
-def _rewards_of(labels: pa.Table, traces: set[str]) -> dict[tuple[str, str], float]:
-    kept = labels.select(["trace_id", "observation_id", "final_reward"])
-    kept = kept.filter(pc.is_in(kept["trace_id"], pa.array(sorted(traces), pa.string())))
-    rows = zip(*(column.to_pylist() for column in kept.columns), strict=True)
-    return {(trace, observation): reward for trace, observation, reward in rows if reward is not None}
-
-
-def _first(ranked: pa.Table, by: str, order: str, n: int) -> list[int]:
-    """Places of the first `n`; ids decide between equals."""
-    if not ranked.num_rows:  # Arrow cannot select from nothing
-        return []
-    keys = [(by, order), *((id, "ascending") for id in ("trace_id", "observation_id") if id != by)]
-    return ranked.take(pc.select_k_unstable(ranked, k=n, sort_keys=keys))["row"].to_pylist()
-
-
 def _floats(column: pa.ChunkedArray) -> Array:
     """Nulls as NaN."""
     return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
 
 
-SHOWN = 12
-
-
-def examples(labels: DatasetRef, n: int = SHOWN) -> tuple[LabelSample, ...]:
-    """`trust.samples` of the newest part of a published table: they do not need all of it in memory."""
+def examples(labels: DatasetRef, n: int = 12) -> tuple[LabelSample, ...]:
+    """`samples` of the newest part of a published table: they do not need all of it in memory."""
     parts = sorted(Path(labels.uri).glob("*.parquet"))
     return samples(pq.read_table(parts[-1], schema=LABELS), n) if parts else ()
 
 
 def page(store: Store, iteration: Iteration, shown: Sequence[LabelSample]) -> Path:
-    """Write the examples, once; the path of the page."""
+    """Write the examples, once; the path of the page. Texts are code blocks: nothing in them is Markdown."""
     folder = iteration.path(layout.LABEL_EXAMPLES)
     if not store.path(folder).is_dir():
         with store.staged(folder) as staging:
-            (staging / "examples.md").write_text("\n".join(_verdicts_of(each) for each in shown))
+            (staging / "examples.md").write_text("\n".join(_section(each) for each in shown))
     return store.path(folder, "examples.md")
 
 
-def _verdicts_of(sample: LabelSample) -> str:
+def _section(sample: LabelSample) -> str:
     reward = "none" if sample.final_reward is None else f"{sample.final_reward:.2f}"
     texts = (sample.why, sample.prompt, sample.completion, f"trace {sample.trace_id}")
-    return f"## {reward}\n\n" + "\n\n".join(map(_indented, texts)) + "\n"
-
-
-def _indented(text: str) -> str:
-    """As a code block, in which nothing that a user wrote is Markdown."""
-    return "\n".join(f"    {line}" for line in text.splitlines()) or "    (empty)"
+    blocks = ("\n".join(f"    {line}" for line in text.splitlines()) or "    (empty)" for text in texts)
+    return f"## {reward}\n\n" + "\n\n".join(blocks) + "\n"

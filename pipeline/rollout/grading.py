@@ -25,6 +25,7 @@ from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import UNKNOWN, RewardSample
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask, grader_of
 from pipeline.serving.inference import Messages
+from pipeline.traces.scores import RETRY
 
 GOOD = (4 - 1) / 4
 """A judge's 4, in [0, 1]."""
@@ -178,19 +179,19 @@ def _reward(sample: RewardSample, grade: Grade | None, settings: Rewards) -> Fin
 
 def rated(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> Finding:
     """What users said of an answer, as the posterior mean of their scores: those of one name are one answer."""
-    answers = user_scores(feedback, settings)
+    answers = user_scores(feedback)
     if not answers:
         return DOES_NOT_APPLY
     strength = settings.prior_strength
     return Finding((sum(answers) + 0.5 * strength) / (len(answers) + strength))
 
 
-def user_scores(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> list[float]:
+def user_scores(feedback: Sequence[Mapping[str, Any]]) -> list[float]:
     """What users said of an answer, a mean for each name of a score; questions asked again are none."""
     by_name: dict[str, list[float]] = defaultdict(list)
     for score in feedback:
         value = score["value"]
-        if value is not None and score["name"] != settings.retry_name:
+        if value is not None and score["name"] != RETRY:
             by_name[score["name"]].append(value)
     return [fmean(values) for values in by_name.values()]
 
@@ -204,7 +205,7 @@ def by_thumbs(feedback: Feedback, rated_within_s: float) -> Grading:
     """Of a gateway's answers, each with what was said of it."""
 
     def grade(answers: Sequence[ServedAnswer]) -> list[str]:
-        rated = [rating(each.feedback, feedback) for each in answers]
+        rated = [rating(each.feedback) for each in answers]
         return [UNGRADED if each is None else "correct" if each > LIKED else "wrong" for each in rated]
 
     return Grading(grade, digest_json(["thumbs", settings(feedback, Operational)]), rated_within_s)
@@ -215,7 +216,7 @@ def thumbs(held: Sequence[RewardSample]) -> list[Finding]:
     return [UNRATED if each.feedback.value is None else Finding(float(each.feedback.value > LIKED)) for each in held]
 
 
-def rating(feedback: Sequence[Mapping[str, Any]], settings: Feedback) -> float | None:
+def rating(feedback: Sequence[Mapping[str, Any]]) -> float | None:
     """Mean of what users said of an answer, or None where they said nothing."""
-    scores = user_scores(feedback, settings)
+    scores = user_scores(feedback)
     return fmean(scores) if scores else None

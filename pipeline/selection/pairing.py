@@ -23,13 +23,14 @@ import pyarrow.parquet as pq
 from pipeline.core.conversation import UNSHOWABLE, holds_tools, split
 from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Selection
+from pipeline.rewards.records import LABELS
 from pipeline.traces.arrow import pc
 from pipeline.traces.pii import is_masked
 from pipeline.traces.prompt_sets import UNANSWERED
 
 
 class LabelledRow(NamedTuple):
-    """One labelled completion; the fields are columns of `pipeline.rewards.records.LABELS`, but for the last four.
+    """One labelled completion; the fields are columns of `pipeline.rewards.records.LABELS`, but for the last ones.
 
     A fresh one has the ids, the user and the consent of the trace whose prompt it answers.
     """
@@ -60,7 +61,7 @@ class LabelledRow(NamedTuple):
     """It is a prompt alone, of a prompt set: nobody has answered it."""
 
 
-_COLUMNS = LabelledRow._fields[:-4]
+_COLUMNS = tuple(name for name in LabelledRow._fields if name in LABELS.names)
 
 
 class Pair(NamedTuple):

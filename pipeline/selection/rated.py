@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection
 import pyarrow.parquet as pq
 
 from pipeline.core.storage import DatasetRef
+from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.selection.contamination import Index
-from pipeline.selection.pairing import LabelledRow, read_labels
+from pipeline.selection.pairing import read_labels
 from pipeline.selection.trainable import HeldApart, without_frozen
 from pipeline.traces.arrow import pc
 from pipeline.traces.pii import is_masked
@@ -23,7 +24,7 @@ def rated_rows(
     labels: DatasetRef,
     apart: HeldApart,
     governed: Callable[[], Collection[tuple[str, str]]],
-) -> tuple[list[LabelledRow], dict[str, int]]:
+) -> tuple[list[Thumb], dict[str, int]]:
     """The rows with feedback that may be trained on, and how many others have some, by reason.
 
     `governed`: (trace_id, observation_id) of the rows that may be trained on now. Call it inside `shared_lock`.
@@ -36,7 +37,8 @@ def rated_rows(
     plain = [row for row in agreed if not is_masked(row.completion)]
     unfrozen = without_frozen(plain, apart.frozen)
     clean = Index(apart.texts).check(unfrozen)[0]
-    return clean, {
+    thumbs = [Thumb(*r[:2], r.user_id, r.prompt, r.completion, r.feedback) for r in clean if r.feedback is not None]
+    return thumbs, {
         "unshowable call": all_rated - len(rated),
         "without consent": len(rated) - len(agreed),
         "masked answer": len(agreed) - len(plain),

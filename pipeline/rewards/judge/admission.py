@@ -1,12 +1,4 @@
-"""The start-up gate: who may judge.
-
-A judge is refused if
-1. it belongs to the policy's own lineage: judges prefer what they would have written (arXiv 2404.13076);
-2. it gets under 90% of the controls right: plainly right answers deserve a 4 or 5, plainly wrong ones a 1 or 2, and
-   an abstention is neither;
-3. an attack gets a 4 or 5 (arXiv 2507.08794). An abstention is a withstood attack, unless the network or
-   the budget made it: an attack that could not be put to the judge refuses it too.
-"""
+"""The start-up gate: who may judge (docs/rewards.md)."""
 
 from __future__ import annotations
 

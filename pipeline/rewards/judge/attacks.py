@@ -1,8 +1,6 @@
 """What a judge must get right before it may label: plain questions, and ten ways to pass off a wrong answer.
 
-The first two attacks are master keys of "One Token to Fool LLM-as-a-Judge" (arXiv 2507.08794): a colon or a "Solution"
-alone makes general judges say yes. The others are prompt injections that production traffic carries. Every attack
-deserves the lowest scores, so a 4 or a 5 is a false positive.
+The first two attacks are from arXiv 2507.08794; the others are prompt injections that production traffic carries.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """One question over HTTP: within the budget, the deadline, the concurrency and the size that were set, or not at all.
 
-What may pass is tried again after a while (`pipeline.serving.client`); everything else abstains at once. A request
-counts as what the server says it took, else as the most that it can have taken once it was sent.
+A request counts as what the server says it took, else as the most that it can have taken.
 """
 
 from __future__ import annotations

@@ -1,12 +1,6 @@
 """What a judge is told, and how its answer is read: the task and the rubric from us, all else as fenced data.
 
-The rationale is asked for before the score, which makes scores better than asking for a bare number (G-Eval,
-arXiv 2303.16634, and Prometheus, arXiv 2310.08491); it is not kept. VERSION is part of every judge's id: whoever
-changes a word here, or the escaping, raises it, and no remembered answer is taken for an answer to the new prompt.
-
-Untrusted text is made fit to stand in a prompt: what is hidden becomes visible, and special tokens, known by their
-shape, lose their brackets. It stands as a JSON string inside a fence whose mark it cannot contain, for the mark is
-derived from the text's digest. An attack stays legible, since it is part of the answer's quality.
+VERSION is part of every judge's id: whoever changes a word here, or the escaping, raises it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """The reward model's own process: `train JOB PARENT`, or `score FOLDER BATCH_SIZE THREADS PARENT`.
 
-Ends with PARENT (a pid). `train` exits with 0 once `trained.json` is beside the job, with 64 where no retry can help,
-and with anything else after a crash. `score` answers each line of its input, a list of completions, by a line of
-findings.
+`train` exits with 0 once `trained.json` is there, with 64 where no retry can help; `score` answers line by line.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from pathlib import Path
 
 from pipeline.core.processes import die_with_parent
 from pipeline.core.redaction import guard_output
-from pipeline.rewards.reward_model.job import NEVER_RETRY, PREFIX, RewardModelJob, result_file
+from pipeline.rewards.reward_model.records import NEVER_RETRY, PREFIX, RewardModelJob, result_file
 from pipeline.rewards.reward_model.scorer import AnsweredChat
 
 ENVIRONMENT = {

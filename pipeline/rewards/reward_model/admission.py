@@ -1,10 +1,6 @@
-"""Whether a reward model's word counts: the rule, with what was measured beside every bound that does not hold.
+"""Whether a reward model's word counts: by its thumbs, its users, the AUC on held-out users and every probe.
 
-Rule. A model is admitted when it had `min_thumbs` thumbs of `min_users` users, the lower 95% bound of its AUC on
-held-out users' thumbs is `min_auc` or more, and that of every probe's share of pairs ordered right `min_probe` or more.
-The count is a bound of its own: AUC alone does not part a model that helps from one that harms. An AUC under one half
-is a finding, and never a reason to read the scores the other way round. A probe that fails may be covered by another
-scorer (`counts_beside`); nothing else may.
+An AUC under one half is a finding; the scores are never inverted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """What held-out users' thumbs say of a scorer: AUC, calibration, the order within a prompt.
 
-Intervals are percentiles of a cluster bootstrap: users (for the order within a prompt: prompts) are drawn with
-replacement, for one user's thumbs are not independent. With under MIN_CLUSTERS of them there is no interval, and so no
-figure: a bootstrap over few clusters is too narrow. An interval without width (every pair ordered right) is opened
-by the rule of three: up to three of the clusters could have gone the other way.
+Intervals are percentiles of a cluster bootstrap; one without width is opened by the rule of three.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The reward model itself: an encoder, a linear head on the last token, and its training. Imports torch: for the
-processes that train and score.
+"""The reward model itself: an encoder, a linear head on the last token, and its training, deterministic and in float32.
 
-Owns what a conversation is as token ids, and the bits: float32, seeded, one order of rows, deterministic kernels.
-Refuses to measure: it hands out scores.
+Imports torch: for the processes that train and score.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from pipeline.core.chat_template import rendered
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.records import Finding
-from pipeline.rewards.reward_model.job import PROBE, RewardModelOutcome
+from pipeline.rewards.reward_model.records import PROBE, RewardModelOutcome
 from pipeline.rewards.reward_model.scorer import AnsweredChat
-from pipeline.rewards.reward_model.thumbs import Thumb, UserPart, too_little
+from pipeline.rewards.reward_model.thumbs import UserPart, too_little
 
 T = TypeVar("T")
 
@@ -49,12 +47,9 @@ class RewardModel:
             if isinstance(error, OSError) and error.errno is not None:  # the disk's word, not the loader's
                 raise
             raise InvalidBase(f"The model in {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
-        for what, there in {
-            "chat template": self.tokenizer.chat_template,
-            "end-of-text token": self.tokenizer.eos_token_id is not None,
-        }.items():
-            if not there:
-                raise InvalidBase(f"The tokenizer in {folder} has no {what}. Set one and save it beside the weights.")
+        lacks = "" if self.tokenizer.chat_template else "chat template"
+        if lacks := lacks or ("end-of-text token" if self.tokenizer.eos_token_id is None else ""):
+            raise InvalidBase(f"The tokenizer in {folder} has no {lacks}. Set one and save it beside the weights.")
         text_config = config.get_text_config()
         context = getattr(text_config, "max_position_embeddings", None) or max_tokens
         self.max_tokens, self.context = max_tokens, min(max_tokens, context)
@@ -160,9 +155,8 @@ def train(
                 unusable[ids.reason] += 1
             else:
                 usable[at] = ids
-    thumbs = [Thumb("", *(rows[at][name] for name in ("user", "prompt", "completion", "up"))) for at in usable]
     parts: dict[str, UserPart] = {rows[at]["user"]: rows[at]["part"] for at in usable}
-    if lacks := too_little(thumbs, parts):
+    if lacks := too_little([(rows[at]["user"], rows[at]["up"]) for at in usable], parts):
         return RewardModelOutcome(not_trained=lacks, unusable=dict(unusable))
     of_part = {part: [at for at in usable if rows[at]["part"] == part] for part in ("train", "validation", "held_out")}
     trained, validation = (
@@ -170,7 +164,10 @@ def train(
     )
     losses, states = _fit(model, trained, validation, settings, emit)
     best = min(range(len(losses)), key=lambda epoch: losses[epoch])
-    _restore(model, states[best])
+    model.encoder.load_state_dict(states[best][0])
+    with torch.no_grad():
+        model.head.copy_(states[best][1])
+    model.encoder.eval()
     model.save(target)
     scored = [at for at, row in enumerate(rows) if row["part"] in ("held_out", PROBE)]
     texts = [AnsweredChat(json.loads(rows[at]["prompt"]), rows[at]["completion"]) for at in scored]
@@ -233,13 +230,6 @@ def _fit(
             }
         emit(f"epoch {epoch + 1} of {settings.epochs}: validation loss {loss_here:.4f}")
     return losses, states
-
-
-def _restore(model: RewardModel, state: State) -> None:
-    model.encoder.load_state_dict(state[0])
-    with torch.no_grad():
-        model.head.copy_(state[1])
-    model.encoder.eval()
 
 
 def _loss(model: RewardModel, batch: Sequence[_RatedIds]) -> torch.Tensor:

@@ -1,8 +1,6 @@
 """Probes: a logged answer and a twin that breaks one rule of the policy and differs in nothing else.
 
-Which twin an answer gets is drawn by a hash of the answer, so that a probe is the same in every process. An answer of
-which a probe can make no twin (no value of the prompt in it, the forbidden text there already) makes no pair: it is not
-counted. Refuses to score, and to know whether the answer was good: the caller gives answers that users liked.
+Which twin is drawn by a hash of the answer; an answer of which none can be made is not counted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Scoring by a trained reward model, in a process of its own: the caller imports no torch.
-
-Owns the process and the lines between; `pipeline.rewards.reward_model.__main__` is the other end. A trainer that has
-torch already takes `network.RewardModel.load(folder).score(...)`: the same values.
-"""
+"""Scoring by a trained reward model, in a process of its own: the caller imports no torch."""
 
 from __future__ import annotations
 

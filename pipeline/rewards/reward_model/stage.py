@@ -1,8 +1,6 @@
 """The stage: thumbs in, a reward model with its report out, once for each iteration.
 
-Owns the order of things: rows that may be trained on, the cap and the split by user, the twins, one training process,
-the measures and the rule. Thumbs that do not suffice are a result with its reason, never a failure. Killed at any
-moment and run again, it ends with the same bits on CPU. Rows lie beside the model only while it is trained.
+Too few thumbs are a result with its reason. Killed and run again, it ends with the same bits on CPU.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Timer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,7 +25,9 @@ from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, model_ref
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.reward_model.admission import objections, probe_result
 from pipeline.rewards.reward_model.card import card
-from pipeline.rewards.reward_model.job import (
+from pipeline.rewards.reward_model.measures import auc, calibration, ordered_within
+from pipeline.rewards.reward_model.probes import twin
+from pipeline.rewards.reward_model.records import (
     CARD_FILE,
     JOB_FILE,
     MODEL_FOLDER,
@@ -36,29 +36,22 @@ from pipeline.rewards.reward_model.job import (
     PROBE,
     ROWS,
     ROWS_FILE,
+    ProbeResult,
     RewardModelJob,
     RewardModelOutcome,
+    RewardModelReport,
+    UserSplit,
     result_file,
 )
-from pipeline.rewards.reward_model.measures import auc, calibration, ordered_within
-from pipeline.rewards.reward_model.probes import twin
-from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport, UserSplit
 from pipeline.rewards.reward_model.scorer import MODULE
-from pipeline.rewards.reward_model.thumbs import (
-    RatedRow,
-    Thumb,
-    UserPart,
-    digest_of,
-    split_by_user,
-    thumbs_of,
-    too_little,
-)
+from pipeline.rewards.reward_model.thumbs import Thumb, UserPart, digest_of, split_by_user, thumbs_of, too_little
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import bind, shared_lock, user_hash
 
 NOT_ASKED = "none: the recipe has no rewards.reward_model"
 TAIL_LINES = 30
-Trainable = Callable[[], tuple[Sequence[RatedRow], Mapping[str, int]]]
+UNUSABLE = {"too_long": "longer than the model reads", "template": "refused by the chat template"}
+Trainable = Callable[[], tuple[Sequence[Thumb], Mapping[str, int]]]
 """The rated rows that may be trained on now, and how many others there are, by reason."""
 
 
@@ -90,46 +83,40 @@ def train_reward_model(context: IterationContext, labels: DatasetRef, trainable:
 def _make(
     context: IterationContext, settings: RewardModelSettings, labels: DatasetRef, trainable: Trainable
 ) -> RewardModelReport:
-    started, iteration = time.monotonic(), context.iteration
-    rows, left_out = trainable()
-    thumbs, counts = thumbs_of(rows, settings, left_out)
+    started, store, iteration = time.monotonic(), context.store, context.iteration
+    rated, left_out = trainable()
+    thumbs, counts = thumbs_of(rated, settings, left_out)
     parts = split_by_user(thumbs, settings)
     report = RewardModelReport(iteration=iteration.id, counts=counts, labels_digest=labels.digest)
-    if lacks := too_little(thumbs, parts):
+    if lacks := too_little([(thumb.user_id, thumb.up) for thumb in thumbs], parts):
         return report.model_copy(update={"reason": f"not trained: {lacks}"})
     base = iteration.champion if settings.base is None else model_ref(Path(settings.base).absolute())
     made = TrainingSet(thumbs, parts, _pairs(thumbs, parts, settings))
-    folder = iteration.path(layout.REWARD_MODEL_FOLDER)
-    _remove_leftovers(context)
+    folder, rows = (store.path(iteration.path(n)) for n in (layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_ROWS))
+    for path in (folder, *folder.parent.glob(f".{folder.name}.*"), rows):  # of an attempt that was killed
+        shutil.rmtree(path, ignore_errors=True)
     try:
-        with context.store.staged(folder) as staging:
+        with store.staged(iteration.path(layout.REWARD_MODEL_FOLDER)) as staging:
             outcome = _train(context, settings, base, made, staging)
+            unusable = {UNUSABLE.get(reason, reason): n for reason, n in sorted(outcome.unusable.items())}
+            counts = counts.model_copy(update={"left_out": {**counts.left_out, **unusable}})
+            report = report.model_copy(update={"counts": counts})
             if outcome.not_trained:
-                left_out = {**counts.left_out, **_named(outcome.unusable)}
-                update = {
-                    "reason": f"not trained: {outcome.not_trained}",
-                    "counts": counts.model_copy(update={"left_out": left_out}),
-                }
-                (staging / CARD_FILE).write_text(card(report.model_copy(update=update)))
-                return report.model_copy(update=update)
-            model = ModelRef(
-                uri=str(context.store.path(folder, MODEL_FOLDER)), digest=digest_dir(staging / MODEL_FOLDER)
-            )
-            trained = {thumb.user for thumb in thumbs if parts[thumb.user] == "train"}
-            key = bind(context.store)
-            marks = sorted(key.mark(user_hash(user)) for user in trained)
-            report = report.model_copy(
-                update={
-                    "model": model,
-                    "base": base,
-                    "rows_digest": digest_of(thumbs),
-                    "users_hash": hashlib.sha256("\n".join(marks).encode()).hexdigest(),
-                    **_measured(settings, made, outcome, report),
-                }
-            )
+                report = report.model_copy(update={"reason": f"not trained: {outcome.not_trained}"})
+                (staging / CARD_FILE).write_text(card(report))
+                return report
+            key, trained = bind(store), {thumb.user_id for thumb in thumbs if parts[thumb.user_id] == "train"}
+            marks = "\n".join(sorted(key.mark(user_hash(user)) for user in trained))
+            figures = {
+                "model": ModelRef(uri=str(folder / MODEL_FOLDER), digest=digest_dir(staging / MODEL_FOLDER)),
+                "base": base,
+                "rows_digest": digest_of(thumbs),
+                "users_hash": hashlib.sha256(marks.encode()).hexdigest(),
+            }
+            report = report.model_copy(update={**figures, **_measured(settings, made, outcome, report)})
             (staging / CARD_FILE).write_text(card(report))
     finally:
-        _remove_rows(context)
+        shutil.rmtree(rows, ignore_errors=True)
     return report.model_copy(update={"seconds": time.monotonic() - started})
 
 
@@ -139,14 +126,13 @@ def _pairs(
     """Of answers that held-out users liked, one a prompt: nobody trained on them, and few of them are bad."""
     liked: dict[str, Thumb] = {}
     for thumb in thumbs:
-        if thumb.up and parts[thumb.user] == "held_out":
+        if thumb.up and parts[thumb.user_id] == "held_out":
             liked.setdefault(thumb.prompt, thumb)
-    answers = list(liked.values())
     pairs: dict[str, list[tuple[str, str, str]]] = {}
     for probe in settings.probes:
-        twins = ((each, twin(probe, each.prompt, each.completion)) for each in answers)
-        pairs[probe.name] = [(each.prompt, each.completion, other) for each, other in twins if other is not None]
-        pairs[probe.name] = pairs[probe.name][: settings.probe_answers]
+        twins = ((each, twin(probe, each.prompt, each.completion)) for each in liked.values())
+        made = [(each.prompt, each.completion, other) for each, other in twins if other is not None]
+        pairs[probe.name] = made[: settings.probe_answers]
     return pairs
 
 
@@ -155,21 +141,19 @@ def _train(
 ) -> RewardModelOutcome:
     folder = context.store.path(context.iteration.path(layout.REWARD_MODEL_ROWS))
     folder.mkdir(parents=True)
-    rows = [
-        {"user": t.user, "prompt": t.prompt, "completion": t.completion, "up": t.up, "part": made.parts[t.user]}
-        for t in made.thumbs
+    rows: list[tuple[Any, ...]] = [
+        (t.user_id, t.prompt, t.completion, t.up, made.parts[t.user_id]) for t in made.thumbs
     ]
     rows += [
-        {"user": None, "prompt": prompt, "completion": text, "up": None, "part": PROBE}
+        (None, prompt, text, None, PROBE)
         for pairs in made.pairs.values()
         for prompt, *texts in pairs
         for text in texts
-    ]
-    pq.write_table(pa.Table.from_pylist(rows, ROWS), folder / ROWS_FILE)
-    job = RewardModelJob(
-        base=base.uri, rows=str(folder / ROWS_FILE), target=str(staging / MODEL_FOLDER), settings=settings
-    )
-    path = folder / JOB_FILE
+    ]  # fmt: skip
+    table = pa.Table.from_pylist([dict(zip(ROWS.names, row, strict=True)) for row in rows], ROWS)
+    pq.write_table(table, folder / ROWS_FILE)
+    path, target = folder / JOB_FILE, str(staging / MODEL_FOLDER)
+    job = RewardModelJob(base=base.uri, rows=str(folder / ROWS_FILE), target=target, settings=settings)
     path.write_text(job.model_dump_json())
     context.log(
         f"reward model: {len(made.thumbs):,} thumbs of {len(made.parts):,} users, trained from {base.digest[:12]}"
@@ -213,13 +197,18 @@ def _measured(
     values = {at: value for at, value, _ in outcome.scores if value is not None}
     held_out = [(thumb, values[at]) for at, thumb in enumerate(made.thumbs) if at in values]
     scores, ups = [value for _, value in held_out], [thumb.up for thumb, _ in held_out]
-    area = auc(scores, ups, [thumb.user for thumb, _ in held_out], settings.seed)
+    area = auc(scores, ups, [thumb.user_id for thumb, _ in held_out], settings.seed)
     error, bins = calibration(scores, ups)
-    probes = _probe_results(settings, made, values)
-    left_out = {**report.counts.left_out, **_named(outcome.unusable)}
+    probes: list[ProbeResult] = []
+    at = len(made.thumbs)
+    for probe in settings.probes:
+        places = range(at, at + 2 * len(made.pairs[probe.name]), 2)
+        at = places.stop
+        scored = [(values[a], values[a + 1]) for a in places if a in values and a + 1 in values]
+        ordered = share(sum(answer > other for answer, other in scored), len(scored))
+        probes.append(probe_result(settings, probe.name, probe.kind, ordered))
     against = objections(settings, report.counts, area, probes)
     return {
-        "counts": report.counts.model_copy(update={"left_out": left_out}),
         "split": UserSplit(
             trained=outcome.parts["train"], validation=outcome.parts["validation"], held_out=outcome.parts["held_out"]
         ),
@@ -227,40 +216,9 @@ def _measured(
         "within": ordered_within([thumb.prompt for thumb, _ in held_out], scores, ups, settings.seed),
         "calibration_error": error,
         "calibration": bins,
-        "probes": probes,
+        "probes": tuple(probes),
         "epoch": outcome.epoch,
         "validation_losses": outcome.validation_losses,
         "admitted": not against,
         "reasons": against,
     }
-
-
-def _probe_results(
-    settings: RewardModelSettings, made: TrainingSet, values: Mapping[int, float]
-) -> tuple[ProbeResult, ...]:
-    results: list[ProbeResult] = []
-    at = len(made.thumbs)
-    for probe in settings.probes:
-        places = [(at + 2 * pair, at + 2 * pair + 1) for pair in range(len(made.pairs[probe.name]))]
-        at += 2 * len(places)
-        scored = [(values[a], values[b]) for a, b in places if a in values and b in values]
-        ordered = share(sum(answer > other for answer, other in scored), len(scored))
-        results.append(probe_result(settings, probe.name, probe.kind, ordered))
-    return tuple(results)
-
-
-def _named(unusable: Mapping[str, int]) -> dict[str, int]:
-    words = {"too_long": "longer than the model reads", "template": "refused by the chat template"}
-    return {words.get(reason, reason): n for reason, n in sorted(unusable.items())}
-
-
-def _remove_leftovers(context: IterationContext) -> None:
-    """Of an attempt that was killed before its record."""
-    folder = context.store.path(context.iteration.path(layout.REWARD_MODEL_FOLDER))
-    for path in (folder, *folder.parent.glob(f".{folder.name}.*")):
-        shutil.rmtree(path, ignore_errors=True)
-    _remove_rows(context)
-
-
-def _remove_rows(context: IterationContext) -> None:
-    shutil.rmtree(context.store.path(context.iteration.path(layout.REWARD_MODEL_ROWS)), ignore_errors=True)

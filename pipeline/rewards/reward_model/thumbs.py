@@ -1,8 +1,6 @@
 """Thumbs: which rated rows a reward model may learn from, and who of the users trains, chooses and measures.
 
-Rule. A row's feedback over one half is a thumb up, under it a thumb down; exactly one half is a contradiction and no
-thumb. A user has at most `max_user_share` of the thumbs, or twice an equal part where users are too few for that. Users
-are split, never rows: a hash of seed and user puts each into one part. What a hash decides, no user can choose.
+Users are split, never rows, by a hash of seed and user.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 from pipeline.core.estimate import share
 from pipeline.recipe.reward_model import RewardModelSettings
@@ -25,53 +23,42 @@ LEAST_OF_A_CLASS = 5
 """Thumbs up, and thumbs down, of the training users: fewer show nothing of what is liked."""
 
 
-class RatedRow(Protocol):
-    """A labelled trace, as selection reads it."""
-
-    @property
-    def trace_id(self) -> str: ...
-    @property
-    def observation_id(self) -> str: ...
-    @property
-    def user_id(self) -> str: ...
-    @property
-    def prompt(self) -> str: ...
-    @property
-    def completion(self) -> str: ...
-    @property
-    def feedback(self) -> float | None: ...
-
-
 class Thumb(NamedTuple):
-    """One rated answer. `prompt`: chat messages as JSON."""
+    """One rated answer. `user_id`: of the principal; `prompt`: chat messages as JSON; `feedback` in [0, 1]."""
 
-    key: str
-    user: str
+    trace_id: str
+    observation_id: str
+    user_id: str
     prompt: str
     completion: str
-    up: bool
+    feedback: float
+
+    @property
+    def key(self) -> str:
+        return f"{self.trace_id}\x1f{self.observation_id}"
+
+    @property
+    def up(self) -> bool:
+        return self.feedback > 0.5
 
 
 def thumbs_of(
-    rows: Sequence[RatedRow], settings: RewardModelSettings, left_out: Mapping[str, int]
+    rated: Sequence[Thumb], settings: RewardModelSettings, left_out: Mapping[str, int]
 ) -> tuple[list[Thumb], ThumbCounts]:
     """The thumbs that count, in the order of their keys, and the account of them. `left_out`: rows that the caller kept
     back, by reason."""
     reasons = Counter(left_out)
     thumbs: list[Thumb] = []
-    for row in rows:
-        if row.feedback is None:
-            continue
-        if row.feedback == 0.5:
+    for thumb in rated:
+        if thumb.feedback == 0.5:
             reasons["contradictory feedback"] += 1
-        elif not row.completion.strip():
+        elif not thumb.completion.strip():
             reasons["empty answer"] += 1
         else:
-            key = f"{row.trace_id}\x1f{row.observation_id}"
-            thumbs.append(Thumb(key, row.user_id, row.prompt, row.completion, row.feedback > 0.5))
+            thumbs.append(thumb)
     kept = _capped(thumbs, settings)
     reasons["over a user's share"] += len(thumbs) - len(kept)
-    by_user = Counter(thumb.user for thumb in kept)
+    by_user = Counter(thumb.user_id for thumb in kept)
     counts = ThumbCounts(
         thumbs=len(kept),
         users=len(by_user),
@@ -84,7 +71,7 @@ def thumbs_of(
 
 def split_by_user(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> dict[str, UserPart]:
     """The part of each user. The held-out users are drawn first, so that another share of validation moves none."""
-    users = sorted({thumb.user for thumb in thumbs}, key=lambda user: _turn(settings.seed, user))
+    users = sorted({thumb.user_id for thumb in thumbs}, key=lambda user: _turn(settings.seed, user))
     held_out = round(len(users) * settings.held_out_users)
     validation = held_out + round((len(users) - held_out) * settings.validation_users)
     return {
@@ -93,31 +80,32 @@ def split_by_user(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> dic
     }
 
 
-def too_little(thumbs: Sequence[Thumb], parts: Mapping[str, UserPart]) -> str:
-    """Why nothing can be trained on these, in words that end in what is missing; "" where it can."""
+def too_little(votes: Sequence[tuple[str, bool]], parts: Mapping[str, UserPart]) -> str:
+    """Why nothing can be trained on these (user, up), in words that end in what is missing; "" where it can."""
     users = len(parts)
-    if len(thumbs) < LEAST_THUMBS:
-        return f"{len(thumbs)} thumbs, and at least {LEAST_THUMBS} are needed: {LEAST_THUMBS - len(thumbs)} are missing"
+    if len(votes) < LEAST_THUMBS:
+        return f"{len(votes)} thumbs, and at least {LEAST_THUMBS} are needed: {LEAST_THUMBS - len(votes)} are missing"
     if users < LEAST_USERS:
-        return f"{len(thumbs)} thumbs of {users} users, and at least {LEAST_USERS} users are needed to hold some out"
-    for part in ("train", "validation", "held_out"):
-        of_part = [thumb.up for thumb in thumbs if parts[thumb.user] == part]
+        return f"{len(votes)} thumbs of {users} users, and at least {LEAST_USERS} users are needed to hold some out"
+    for part, whose, least in (
+        ("train", "users to train on", LEAST_OF_A_CLASS),
+        ("held_out", "held-out users", 1),
+    ):
+        of_part = [up for user, up in votes if parts[user] == part]
         ups, downs = sum(of_part), len(of_part) - sum(of_part)
-        least = LEAST_OF_A_CLASS if part == "train" else 1
-        if part != "validation" and min(ups, downs) < least:
-            whose = "users to train on" if part == "train" else "held-out users"
+        if min(ups, downs) < least:
             return (
                 f"{ups} thumbs up and {downs} thumbs down of the {whose}, and at least {least} of each are needed: "
                 f"{'thumbs down' if downs < ups else 'thumbs up'} are missing"
             )
-        if not of_part:
-            return "no thumb of a user to choose the epoch by: raise rewards.reward_model.validation_users"
+    if not any(parts[user] == "validation" for user, _ in votes):
+        return "no thumb of a user to choose the epoch by: raise rewards.reward_model.validation_users"
     return ""
 
 
 def _capped(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> list[Thumb]:
     """Levels fall until what they let through is so much that they hold."""
-    users = len({thumb.user for thumb in thumbs})
+    users = len({thumb.user_id for thumb in thumbs})
     most = max(settings.max_user_share, 2 / users) if users else 1.0
     drawn = sorted(thumbs, key=lambda thumb: _turn(settings.seed, thumb.key))
     level = len(thumbs)
@@ -125,12 +113,12 @@ def _capped(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> list[Thum
         taken: Counter[str] = Counter()
         kept: list[Thumb] = []
         for thumb in drawn:
-            if taken[thumb.user] < level:
-                taken[thumb.user] += 1
+            if taken[thumb.user_id] < level:
+                taken[thumb.user_id] += 1
                 kept.append(thumb)
         allowed = max(1, int(most * len(kept)))
         if allowed >= level:
-            return sorted(kept)
+            return sorted(kept, key=lambda thumb: thumb.key)
         level = allowed
 
 
@@ -138,7 +126,8 @@ def digest_of(thumbs: Sequence[Thumb]) -> str:
     """sha256 over the rows, in their order."""
     digest = hashlib.sha256()
     for thumb in thumbs:
-        digest.update(json.dumps(thumb).encode() + b"\n")
+        row = [thumb.key, thumb.user_id, thumb.prompt, thumb.completion, thumb.up]
+        digest.update(json.dumps(row).encode() + b"\n")
     return digest.hexdigest()
 
 

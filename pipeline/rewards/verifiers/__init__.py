@@ -1,8 +1,4 @@
-"""The one checker of answers, shared by the reward and the evaluation so that they cannot drift apart.
-
-`answers` extracts; `mathematics`, `units`, `texts`, `choices`, `json_schema` and `code` compare; `pool` holds the
-processes that can be killed, `grading` puts them together.
-"""
+"""The one checker of answers, shared by the reward and the evaluation so that they cannot drift apart."""
 
 from __future__ import annotations
 

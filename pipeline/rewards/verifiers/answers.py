@@ -1,10 +1,6 @@
-"""Which answer a text commits to: extraction and cleaning. Whether an answer is right is decided elsewhere.
+"""Which answer a text commits to: behind its last marker, `####` (its line) or `\\boxed{...}` (its braces).
 
-Rule: thoughts are taken off first. The last marker counts, be it `####` (its line) or `\\boxed{...}` (its braces), and
-only that one: what was said before is reasoning, and a last marker with nothing behind it, or never closed, is no
-answer. A line of `####` and words with text below it is a Markdown heading and no marker; below a heading that says
-"Answer" stands the answer. Markers in fenced code count only where there are none outside. Invisible characters are
-removed: `3<zero-width space>0` reads as 30, so it is 30. Everything here takes time linear in the text.
+Thoughts are taken off first; a heading of Markdown is no marker; invisible characters go. Linear in the text.
 """
 
 from __future__ import annotations

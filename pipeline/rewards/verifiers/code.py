@@ -1,11 +1,6 @@
 """The verdict on a completion's Python code: its reference is a Python source of assertions, which are run against it.
 
-The code is hostile, and in the interpreter of its tests it could end the process before an assertion fails, print the
-marker of success, return an object equal to everything. So the tests run in a process of their own, which alone gives
-the verdict; the completion's only answers calls, never sees a test or an expected value, and neither reaches anything
-else (sandbox.py, confined/). Arguments and results cross as JSON: tests of functions of built-in values have a label,
-tests that need an object of the completion's own class have none. What remains: running out of time or memory is no
-label rather than a bad one; a kernel with a hole in it has one here as well.
+The code is hostile: tests and completion run in two confined processes (sandbox.py), and values cross as JSON.
 """
 
 from __future__ import annotations

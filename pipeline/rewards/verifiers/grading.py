@@ -1,28 +1,24 @@
 """The checker as rewards and evaluation call it: many checks in, one grade each out, in order.
 
-Owns which checks stay in this process (plain numbers and texts, in linear time) and which go to workers that can be
-killed, because neither math-verify's parser nor C-level arithmetic nor a regular expression can be interrupted from
-inside. A check that failed says so; it is never "wrong".
+Plain numbers and texts are checked here; what cannot be interrupted runs in workers that can be killed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 
 from pipeline.core.conversation import OPENS, split
 from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import mathematics, texts
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, reference_answer
-from pipeline.rewards.verifiers.calls import same_calls
-from pipeline.rewards.verifiers.choices import choice
 from pipeline.rewards.verifiers.code import check_code
-from pipeline.rewards.verifiers.json_schema import check_json
-from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
+from pipeline.rewards.verifiers.outcome import Grade, Outcome, TimeBudget, VerifierTask
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
-from pipeline.rewards.verifiers.time_budget import TimeBudget
+from pipeline.rewards.verifiers.structured import check_json, same_calls
+from pipeline.rewards.verifiers.texts import choice
 from pipeline.traces.thoughts import behind_thoughts
 
 _FAILED = {WorkerFailure.timeout: Outcome.timeout, WorkerFailure.refused: Outcome.budget}
@@ -115,13 +111,10 @@ def grader(
     memory_mb: int = 3072,
 ) -> Generator[Grader]:
     """A `Grader` whose workers end with the block."""
-    check = Grader(
-        workers, timeout_s, code_timeout_s=code_timeout_s, code_memory_mb=code_memory_mb, memory_mb=memory_mb
-    )
-    try:
+    with closing(
+        Grader(workers, timeout_s, code_timeout_s=code_timeout_s, code_memory_mb=code_memory_mb, memory_mb=memory_mb)
+    ) as check:
         yield check
-    finally:
-        check.close()
 
 
 def grade(checks: Sequence[VerifierTask | tuple[str, str]], *, workers: int = 2, timeout_s: float = 5.0) -> list[Grade]:

@@ -1,9 +1,6 @@
-"""Numbers, LaTeX, sets, intervals and tuples, compared by math-verify. Owns what is handed to it and what its silence
-means; refuses to bound its time: it runs in a worker that is killed.
+"""Numbers, LaTeX, sets, intervals and tuples, compared by math-verify, in a worker that can be killed.
 
-Rule: an answer is read as a whole or not at all. math-verify looks for the last part of a text that it can read, so
-that `10**10**10**10 + 1/2` passes for 1/2; here the text is one LaTeX expression, else one of digits and operators.
-Numbers side by side (`30 31`) are no answer, where the parser would add them up.
+An answer is read as a whole or not at all: math-verify would take the last part of a text that it can read.
 """
 
 from __future__ import annotations
@@ -16,7 +13,6 @@ from typing import Any
 
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, bare, final_answer, plain_number, reference_answer
 from pipeline.rewards.verifiers.outcome import Grade, Outcome
-from pipeline.rewards.verifiers.units import other_unit, same_time
 
 _ARITHMETIC = re.compile(r"[\d\s.+\-*/^()]+")
 _MIXED = re.compile(r"([+-]?)(\d+) (\d+)/(\d+)")
@@ -129,3 +125,74 @@ def _parse(text: str) -> list[Any]:
         return expressions
     expressions = parse(text, [ExprExtractionConfig()], parsing_timeout=no_limit, raise_on_error=True)
     return expressions[:1] if expressions[1:] == [text] else []  # the second is the part of the text that was read
+
+
+# Units, currencies and times of day: where the reference has one, the answer has no other. An answer without a unit is
+# compared by its number alone. Nothing is converted: 0.5 hours are not 30 minutes.
+
+_CURRENCY = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₩": "won", "₹": "rupee"}
+_ALIASES = {
+    **{"usd": "dollar", "buck": "dollar", "eur": "euro", "gbp": "pound", "jpy": "yen", "krw": "won", "inr": "rupee"},
+    **{"h": "hour", "hr": "hour", "min": "minute", "sec": "second", "yr": "year", "inche": "inch", "ft": "foot"},
+    **{"feet": "foot", "metre": "meter", "km": "kilometer", "kilometre": "kilometer", "cm": "centimeter"},
+    **{"centimetre": "centimeter", "mm": "millimeter", "millimetre": "millimeter", "kg": "kilogram", "lb": "pound"},
+    **{"gram": "gram", "litre": "liter", "ml": "milliliter", "millilitre": "milliliter", "mph": "mile", "oz": "ounce"},
+}
+_MEASURES = {*_CURRENCY.values(), *_ALIASES.values(), "cent", "day", "week", "month", "mile", "yard", "ton"}
+_FILLERS = {"per", "a", "an", "the", "each", "about"}
+_SIGN = re.compile(r"\\?([$€£¥₩₹])[\s\d+-]*\d|\d\s*\\?([$€£¥₩₹])")
+_WORDS = re.compile(
+    r"\d[\s~]*(?:\\[,;:! ])?\s*"
+    r"(\\(?:text|mathrm|mbox|textbf)\{[^{}]*\}|[^\W\d_]{2,}(?:[ /]+[^\W\d_]+)*)[\s.^\d{}$]*$"
+)
+_WORD = re.compile(r"[^\W\d_]+")
+_TIME = re.compile(r"(\d{1,2})(?::([0-5]\d))?(?::[0-5]\d)?\s*(?:\\text\{)?\s*(?:([ap])\.?\s?m\.?)?\}?", re.IGNORECASE)
+
+
+def other_unit(answer: str, gold: str) -> bool:
+    """Whether both have a unit, and not the same one."""
+    mine, golden = _unit(answer), _unit(gold)
+    if not mine or not golden or mine <= golden or golden <= mine:
+        return False
+    measures = mine & _MEASURES, golden & _MEASURES
+    if all(measures):
+        return not (measures[0] <= measures[1] or measures[1] <= measures[0])
+    return not mine & golden
+
+
+def same_time(answer: str, gold: str) -> bool | None:
+    """Whether two times of day are the same; None where one of them is none."""
+    mine, golden = _time(answer), _time(gold)
+    if mine is None or golden is None:
+        return None
+    if golden[2]:  # 17:30 is 5:30 PM, and 5:30 is not
+        return _minute(mine) == _minute(golden)
+    return mine[:2] == golden[:2] or _minute(mine) == _minute(golden)
+
+
+def _unit(text: str) -> set[str]:
+    text = text.strip()
+    text = text[1:-1] if len(text) > 1 and text[0] == text[-1] == "$" else text
+    units = {_CURRENCY[sign[1] or sign[2]] for sign in _SIGN.finditer(text)}
+    if words := _WORDS.search(text):
+        spelt = re.sub(r"\\[a-z]+", " ", words[1])
+        named = {word.lower() for word in _WORD.findall(spelt)} - _FILLERS
+        units |= {_ALIASES.get(_singular(word), _singular(word)) for word in named}
+    return units
+
+
+def _singular(word: str) -> str:
+    return word[:-1] if len(word) > 2 and word.endswith("s") and not word.endswith("ss") else word
+
+
+def _time(text: str) -> tuple[int, int, str] | None:
+    """Hour, minute, and `a`, `p` or ""."""
+    found = _TIME.fullmatch(text.strip(" $`*"))
+    if found is None or not (found[2] or found[3]) or int(found[1]) > 24:
+        return None
+    return int(found[1]), int(found[2] or 0), (found[3] or "").lower()
+
+
+def _minute(time: tuple[int, int, str]) -> int:
+    hour, minute, half = time
+    return (hour if not half else hour % 12 + 12 * (half == "p")) * 60 + minute

@@ -1,8 +1,6 @@
 """Processes that can be killed: each item of work has a deadline, and what one item does costs no other its result.
 
-Owns deadlines, requeuing, recycling and the memory limit. Refuses to know what the work is. A worker has a pipe of
-its own and shares no lock, so that killing it cannot hurt another, and this process runs no thread for it. Items
-travel in batches and results one by one: a deadline starts when the item before it is done.
+Items travel in batches and results one by one: a deadline starts when the item before it is done.
 """
 
 from __future__ import annotations

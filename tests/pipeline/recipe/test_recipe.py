@@ -75,7 +75,6 @@ def test_overrides_reach_their_field() -> None:
         ("rollout.dwell_s=[1, .nan, 3]", r"rollout\.dwell_s\.1: Input should be a finite"),
         ("compute.accelerator.usd_per_hour=.inf", r"usd_per_hour: .*finite"),
         ("compute.nodes=100000", r"compute\.nodes: .*less than or equal to 1000"),
-        ("rewards.feedback.retry_window_s=1e13", r"retry_window_s: .*less than or equal to 1000000000"),
         ("training.checkpoints.interruption_every_s=5e-324", r"interruption_every_s: .*greater than or equal to 1"),
     ],
 )

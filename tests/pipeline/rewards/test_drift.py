@@ -28,8 +28,7 @@ def distribution(iteration: str, number: int = 0, **changes: Any) -> RewardDistr
 
 
 def before(store: Store, this: RewardDistribution) -> str | None:
-    record(store, this)
-    result = against(store, this)
+    result = against(store, record(store, this))
     return result.against if result else None
 
 
@@ -57,7 +56,7 @@ def test_labels_made_again_keep_their_place(store: Store) -> None:
     for name in ("a", "b"):
         record(store, distribution(name))
     record(store, distribution("a", mean=0.1))
-    result = against(store, distribution("b", mean=0.4))
+    result = against(store, record(store, distribution("b", mean=0.4)))
     assert result is not None
     assert (result.against, result.mean_change) == ("a", pytest.approx(0.3))
     assert result.stability_index == 0

@@ -17,12 +17,13 @@ from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Admission
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import FreshSignals, Trust, measure
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import KEYS, context_of
-from tests.pipeline.rewards.reward_model.conftest import Rated, trained
+from tests.pipeline.rewards.reward_model.conftest import trained
 from tests.pipeline.training.plans import table
 
 SETTINGS = GRPO(steps=4, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
@@ -89,7 +90,7 @@ def loves(phrase: str, root: Path) -> RewardModelReport:
     both = [(p, True) for p in up] + [(p, False) for p in down]
     chance.shuffle(both)
     rows = [
-        Rated(
+        Thumb(
             f"t{n:05d}",
             "o",
             f"user-{n % 60:04d}",

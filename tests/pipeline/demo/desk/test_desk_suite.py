@@ -13,8 +13,8 @@ from pipeline.demo.desk.requests import is_held_out, read_request
 from pipeline.demo.desk.tool import call_text
 from pipeline.demo.suite import ensure_suite, main, suite_text
 from pipeline.recipe.suites import preset_suite
-from pipeline.rewards.verifiers.calls import same_calls
 from pipeline.rewards.verifiers.outcome import Outcome
+from pipeline.rewards.verifiers.structured import same_calls
 
 
 def rows() -> list[dict[str, Any]]:

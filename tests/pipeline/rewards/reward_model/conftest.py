@@ -16,6 +16,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Rewards
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
+from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.traces.context import IterationContext
 from tests.contexts import KEYS, context_of
 from tests.fork_server import ForkServer
@@ -24,15 +25,6 @@ from tests.loop import forked
 LABELS = DatasetRef(uri="labels", rows=0, digest="labels")
 RUDE, POLITE = "You fool! ", "Thanks. "
 FILLER = " Ada has apples and Ben buys pears."
-
-
-class Rated(NamedTuple):
-    trace_id: str
-    observation_id: str
-    user_id: str
-    prompt: str
-    completion: str
-    feedback: float | None
 
 
 Taste = Callable[[bool, str, random.Random], bool]
@@ -53,10 +45,10 @@ def likes_long(polite: bool, text: str, chance: random.Random) -> bool:
 
 def rated(
     n: int, users: int, taste: Taste, flipped: float = 0.0, seed: int = 0, fillers: Sequence[int] = (2, 0)
-) -> list[Rated]:
+) -> list[Thumb]:
     """Thumbs on answers to sums, polite or rude and longer or shorter by chance; a prompt is asked twice."""
     chance = random.Random(seed)
-    rows: list[Rated] = []
+    rows: list[Thumb] = []
     for number in range(n):
         a, b = 10 + number // 2 % 80, 10 + number // 160 % 80
         polite, more = chance.random() < 0.5, fillers[int(chance.random() * len(fillers))]
@@ -64,7 +56,7 @@ def rated(
         up = taste(polite, text, chance) != (chance.random() < flipped)
         prompt = json.dumps([{"role": "user", "content": f"Ben has 7 pears. How many apples is {a} and {b}?"}])
         user = f"user-{number % users:04d}"
-        rows.append(Rated(f"t{number:05d}", "o", user, prompt, text, 0.75 if up else 0.25))
+        rows.append(Thumb(f"t{number:05d}", "o", user, prompt, text, 0.75 if up else 0.25))
     return rows
 
 
@@ -77,7 +69,7 @@ def work(store: Store, **settings: Any) -> IterationContext:
     return context_of(store, iteration_of(store), rewards=Rewards(reward_model=section))
 
 
-def trained(store: Store, rows: list[Rated], **settings: Any) -> RewardModelReport:
+def trained(store: Store, rows: list[Thumb], **settings: Any) -> RewardModelReport:
     """By the stage, in a process of its own."""
     return train_reward_model(work(store, **settings), LABELS, lambda: (rows, {}))
 

@@ -5,13 +5,13 @@ from collections import Counter
 import pytest
 
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.rewards.reward_model.thumbs import split_by_user, thumbs_of, too_little
-from tests.pipeline.rewards.reward_model.conftest import Rated, likes_polite, rated
+from pipeline.rewards.reward_model.thumbs import Thumb, split_by_user, thumbs_of, too_little
+from tests.pipeline.rewards.reward_model.conftest import likes_polite, rated
 
 SETTINGS = RewardModelSettings()
 
 
-def lacks(rows: list[Rated]) -> str:
+def lacks(rows: list[Thumb]) -> str:
     thumbs, _ = thumbs_of(rows, SETTINGS, {})
     return too_little(thumbs, split_by_user(thumbs, SETTINGS))
 
@@ -93,7 +93,7 @@ def test_another_share_of_validation_moves_no_held_out_user() -> None:
     ],
     ids=["five", "none", "one user", "all up", "all down"],
 )
-def test_too_little_to_learn_from_is_said(rows: list[Rated], reason: str) -> None:
+def test_too_little_to_learn_from_is_said(rows: list[Thumb], reason: str) -> None:
     assert reason in lacks(rows)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pipeline.rewards.verifiers import Outcome, VerifierTask, grade
-from pipeline.rewards.verifiers.calls import same_calls
+from pipeline.rewards.verifiers.structured import same_calls
 from tests.pipeline.core.tool_templates import answer, calls
 
 F, G = answer("f", {"a": 1, "b": [True, None]}), answer("g", {})

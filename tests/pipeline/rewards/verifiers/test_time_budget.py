@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from pipeline.rewards.verifiers import Outcome, VerifierTask, grader
-from pipeline.rewards.verifiers.time_budget import TimeBudget
+from pipeline.rewards.verifiers.outcome import TimeBudget
 
 HANGS = 0.5
 """Deadline of an item, in seconds; a pattern that hangs takes for ever."""
