@@ -21,7 +21,7 @@ from pipeline.core.storage import Store
 from pipeline.core.unfinished import held, replacing, sync
 
 
-class Entry(msgspec.Struct, kw_only=True, omit_defaults=True):
+class JournalEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One line. Subclasses add fields, of plain values, structs or pydantic records."""
 
     key: str
@@ -34,11 +34,11 @@ class Entry(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Another attempt may do better: it counts only where the key has no other entry."""
 
 
-class _Owned(msgspec.Struct):
+class _OwnerOnly(msgspec.Struct):
     owner: str | None = None
 
 
-E = TypeVar("E", bound=Entry)
+E = TypeVar("E", bound=JournalEntry)
 
 
 class Journal(Generic[E]):
@@ -114,7 +114,7 @@ def forget(
 
     def goes(line: bytes) -> bool:
         try:
-            return msgspec.json.decode(line, type=_Owned).owner in owners
+            return msgspec.json.decode(line, type=_OwnerOnly).owner in owners
         except msgspec.MsgspecError:  # a line that a kill cut
             return any(mark in line for mark in marks)
 

@@ -106,7 +106,6 @@ def check_function(settings: Rewards) -> None:
 
 
 def wants_custom(profile: Profile, settings: Rewards) -> bool:
-    """Whether the function has a say in what a completion is worth."""
     return settings.custom is not None and weights_of(profile, settings).custom > 0
 
 

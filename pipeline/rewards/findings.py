@@ -14,14 +14,14 @@ from typing import Literal
 import msgspec
 
 from pipeline.core import layout
-from pipeline.core.journal import Entry, Journal, forget, latest, read
+from pipeline.core.journal import Journal, JournalEntry, forget, latest, read
 from pipeline.core.removal import Removal
 from pipeline.core.storage import Store
 
 Source = Literal["verifier", "judge", "order", "admission", "custom"]
 
 
-class FindingLine(Entry, kw_only=True, omit_defaults=True):
+class FindingLine(JournalEntry, kw_only=True, omit_defaults=True):
     """One finding; its owner is the user of the trace. `values` and `missing` are by component."""
 
     source: Source

@@ -30,7 +30,7 @@ from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, Re
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
 from pipeline.rewards.summary import summarise
-from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome, VerifierTask, grader_of
+from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask, grader_of
 from pipeline.rewards.verifiers.outcome import TimeBudget
 from pipeline.traces.context import IterationContext
 from pipeline.traces.engine import open_engine
@@ -114,7 +114,12 @@ def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: 
                 for uri in lake.files([day], window.snapshot)
                 for number in range(row_groups(context.lake, uri))
             ]
-            done = _label_all(parts, context)
+            done: list[LabelCounts] = []
+            with open_engine(context.recipe.compute, context.ray) as engine:
+                for _, labelled in zip(parts, engine.map(label_part, parts, context.log), strict=True):
+                    done.append(labelled)
+                    rows = sum(part.rows for part in done)
+                    context.log(f"labelled {rows:,} traces, {len(done)} of {len(parts)} parts")
             if not parts:  # a table without rows is a table too
                 pq.write_table(LABELS.empty_table(), staging / "empty.parquet")
             complete(iteration.dataset, sum(part.rows for part in done))
@@ -129,15 +134,6 @@ def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: 
     # Of two runs at once the second meets the labels of the first.
     with store.alone(iteration.path(layout.LABELLING_LOCK)):
         return store.once(iteration.path(layout.LABELS), RewardLabels, make)
-
-
-def _label_all(parts: Sequence[LabelTask], context: IterationContext) -> list[LabelCounts]:
-    done: list[LabelCounts] = []
-    with open_engine(context.recipe.compute, context.ray) as engine:
-        for _, labelled in zip(parts, engine.map(label_part, parts, context.log), strict=True):
-            done.append(labelled)
-            context.log(f"labelled {sum(part.rows for part in done):,} traces, {len(done)} of {len(parts)} parts")
-    return done
 
 
 def label_part(part: LabelTask) -> LabelCounts:
@@ -194,18 +190,13 @@ def _check_rest(
     with closing(grader_of(limits)) as check:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
-            grades = _grades(check, [sample for _, sample in batch], budget)
+            checkable = [sample for _, sample in batch if sample.kind != UNKNOWN]
+            graded = iter(check([_check(each) for each in checkable], [each.principal for each in checkable], budget))
+            grades = [Grade(Outcome.error, "") if each.kind == UNKNOWN else next(graded) for _, each in batch]
             new_lines = [_verdict_line(*each, grade, part.iteration) for each, grade in zip(batch, grades, strict=True)]
             writer.add(*new_lines)
             lines.update((line.key, line) for line in new_lines)
     return len(todo)
-
-
-def _grades(check: Grader, held: Sequence[RewardSample], budget: TimeBudget) -> list[Grade]:
-    """A kind of check that nobody knows is an error of that row."""
-    checked = [sample for sample in held if sample.kind != UNKNOWN]
-    graded = iter(check([_check(sample) for sample in checked], [sample.principal for sample in checked], budget))
-    return [Grade(Outcome.error, "") if sample.kind == UNKNOWN else next(graded) for sample in held]
 
 
 def _check(sample: RewardSample) -> VerifierTask:

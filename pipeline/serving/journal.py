@@ -10,7 +10,7 @@ from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 
 from pipeline.core import layout
-from pipeline.core.journal import Entry, Journal, forget, latest
+from pipeline.core.journal import Journal, JournalEntry, forget, latest
 from pipeline.core.journal import open_journal as open_entries
 from pipeline.core.removal import Removal
 from pipeline.core.storage import Record, Store, digest_json
@@ -29,7 +29,7 @@ class AnswerProtocol(Record):
         return digest_json(self)
 
 
-class AnswerLine(Entry):
+class AnswerLine(JournalEntry):
     """An answer. Its owner is the item that it is about; its digest is that of the protocol."""
 
     answer: Answer

@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from pipeline.core.journal import Entry, Journal
+from pipeline.core.journal import Journal, JournalEntry
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.judge import Budget, Judgement, JudgeRequest, JudgeSession
@@ -19,7 +19,7 @@ from pipeline.rewards.records import Finding
 NAME = "judge-{rank}.jsonl"
 
 
-class ScoreLine(Entry, kw_only=True):
+class ScoreLine(JournalEntry, kw_only=True):
     """One judgement. `tokens` and `usd`: all that this process has spent so far."""
 
     score: float | None

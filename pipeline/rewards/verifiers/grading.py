@@ -66,23 +66,19 @@ class Grader:
         results = list(map(_here, tasks))
         todo = list(dict.fromkeys(check for check in results if isinstance(check, VerifierTask)))
         deadlines_s = [self._code_deadline_s if check.kind == "code" else self._timeout_s for check in todo]
-        if not todo:
-            return [_readable(one) for one in results if isinstance(one, Grade)]
-        if budget is None:
-            graded = dict(zip(todo, self._pool.run(todo, deadlines_s), strict=True))
-        else:
-            owners: dict[VerifierTask, str] = {}
-            for one, owner in zip(results, whose, strict=True):
-                if isinstance(one, VerifierTask):
-                    owners.setdefault(one, owner)
-            by = [owners[one] for one in todo]
+        owners: dict[VerifierTask, str] = {}
+        for one, owner in zip(results, whose, strict=False):
+            if isinstance(one, VerifierTask):
+                owners.setdefault(one, owner)
 
-            def charge(number: int, result: Grade | WorkerFailure) -> None:
-                if result is WorkerFailure.timeout:
-                    budget.charge(by[number], deadlines_s[number])
+        def charge(number: int, result: Grade | WorkerFailure) -> None:
+            if budget is not None and result is WorkerFailure.timeout:
+                budget.charge(owners[todo[number]], deadlines_s[number])
 
-            ran = self._pool.run(todo, deadlines_s, charge, lambda number: budget.is_spent(by[number]))
-            graded = dict(zip(todo, ran, strict=True))
+        def refuses(number: int) -> bool:
+            return budget is not None and budget.is_spent(owners[todo[number]])
+
+        graded = dict(zip(todo, self._pool.run(todo, deadlines_s, charge, refuses) if todo else (), strict=True))
         return [_readable(graded[one], one) if isinstance(one, VerifierTask) else _readable(one) for one in results]
 
     def close(self) -> None:
@@ -183,16 +179,15 @@ def _warm_up() -> None:
 
 
 def _in_worker(check: VerifierTask, *, check_code: Callable[[str, str], Grade]) -> Grade:
-    if check.kind == "normalised":
-        return texts.normalised(check.completion, check.reference)
-    if check.kind == "contains":
-        return texts.contains(check.completion, check.reference)
-    if check.kind == "json_schema":
-        return check_json(check.completion, check.reference)
-    if check.kind == "code":
-        return check_code(check.completion, check.reference)
-    assert check.kind == "math", f"nobody checks {check.kind!r}"
-    return Grade(mathematics.compare(check.completion, check.reference), check.completion)
+    if check.kind == "math":
+        return Grade(mathematics.compare(check.completion, check.reference), check.completion)
+    by_kind = {
+        "normalised": texts.normalised,
+        "contains": texts.contains,
+        "json_schema": check_json,
+        "code": check_code,
+    }
+    return by_kind[check.kind](check.completion, check.reference)
 
 
 def _readable(result: Grade | WorkerFailure, check: VerifierTask | None = None) -> Grade:

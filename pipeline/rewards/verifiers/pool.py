@@ -182,7 +182,7 @@ class _Run:
         done: Callable[[int, Any], None],
         refuses: Callable[[int], bool],
     ) -> None:
-        self.items, self.deadlines_s, self.done, self._refuses = items, deadlines_s, done, refuses
+        self.items, self.deadlines_s, self._done, self._refuses = items, deadlines_s, done, refuses
         self.waiting = deque(range(len(items)))
         self.results: dict[int, Any] = {}
         self.lost: Counter[int] = Counter()
@@ -201,7 +201,7 @@ class _Run:
 
     def finish(self, number: int, result: Any) -> None:
         self.results[number] = result
-        self.done(number, result)
+        self._done(number, result)
 
 
 class _Worker:
@@ -232,7 +232,9 @@ def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> N
     resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
     if work.of_others:
         adopt_orphans()
-        _discard_output()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for descriptor in (1, 2):  # whatever it is written with: standard output is read by others
+            os.dup2(nowhere, descriptor)
         for name in os.environ.keys() - set(ENVIRONMENT):
             del os.environ[name]
     try:
@@ -255,11 +257,3 @@ def _serve(connection: Connection, work: Work, memory_mb: int, parent: int) -> N
             except Exception:  # the boundary to parsers that may raise anything: a failed check is data, not a crash
                 result = WorkerFailure.raised
             connection.send(result)
-
-
-def _discard_output() -> None:
-    """Of this process and of what it starts, whatever it is written with: standard output is read by others."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.journal import Entry, Journal, forget, latest, open_journal, read
+from pipeline.core.journal import Journal, JournalEntry, forget, latest, open_journal, read
 from pipeline.core.removal import make
 from pipeline.core.storage import Record, Store, write_atomically
 
@@ -24,7 +24,7 @@ class Said(Record):
     text: str
 
 
-class Line(Entry, kw_only=True):
+class Line(JournalEntry, kw_only=True):
     said: Said = Said(text="")
     tokens: int = 0
 

@@ -79,11 +79,6 @@ def test_weights_count_by_their_ratios_however_small() -> None:
         Weights(judge=1e308)
 
 
-def test_without_any_signal_the_reason_says_so() -> None:
-    assert compose({}, "judged", SETTINGS).reason == "no_signal"
-    assert compose(said(latency=1.0), "judged", SETTINGS).reason == "no_signal"
-
-
 @given(
     FINDINGS,
     st.sampled_from(["verified", "rated", "judged"]),
@@ -99,15 +94,6 @@ def test_a_reward_is_in_range_or_null_with_a_reason(findings: dict, profile: str
         assert sum(reward.weights.values()) == approx(1)
         values = [findings[name].value for name in reward.weights]
         assert min(values) - 1e-9 <= reward.final_reward <= max(values) + 1e-9
-
-
-@given(FINDINGS, st.sampled_from(COMPONENTS), SHARES, SHARES)
-def test_a_better_component_never_lowers_the_reward(findings: dict, name: str, one: float, other: float) -> None:
-    low, high = sorted((one, other))
-    rewards = [compose({**findings, name: Finding(v)}, "judged", SETTINGS).final_reward for v in (low, high)]
-    assert (rewards[0] is None) == (rewards[1] is None)
-    if rewards[0] is not None:
-        assert rewards[0] <= rewards[1] + 1e-12
 
 
 @mark.parametrize(

@@ -97,13 +97,6 @@ def test_only_a_changed_function_is_asked_anew(export: Path, tmp_path: Path, lab
     assert (first.mean_reward, third.checked, third.mean_reward) == (0.5, 6, 0.25)
 
 
-def test_a_function_that_scores_all_alike_is_counted(export: Path, tmp_path: Path, label: Label) -> None:
-    day_file(export, 5, [call(n, f"answer {n}") for n in range(4)])
-    section = write_function(tmp_path / "f", "def reward(prompt, completion, reference, metadata): return 1.0\n")
-    report = label(**recipe(section)).custom
-    assert report is not None and (report.scored, report.distinct) == (4, 1)
-
-
 def test_a_function_that_cannot_be_imported_stops_labelling(
     export: Path, store: Store, tmp_path: Path, label: Label
 ) -> None:

@@ -80,17 +80,6 @@ def test_nothing_is_paid_for_rows_that_do_not_count(export: Path, label: Label) 
     assert sorted(about_traces(server)) == [answer(1), answer(3)]
 
 
-def test_judge_is_not_asked_where_users_have_spoken(export: Path, label: Label) -> None:
-    day_file(export, 5, [call(0, answer(3))])
-    write(export, "scores/a.jsonl", [score(1, 0, 1.0)])
-    with serving(fair) as server:
-        assert rows_of(label(endpoint=at(server), judge=JUDGE))["t0"]["judge"] is None
-        assert server.requests == [], "nor is it admitted"
-        both = rows_of(label(digest="both", endpoint=at(server), judge={**JUDGE, "skip_rated": False}))["t0"]
-    assert (both["judge"], both["feedback"]) == (0.75, 0.75)
-    assert json.loads(both["weights"])["judge"] == pytest.approx(0.3 / 0.55)
-
-
 def test_an_abstention_is_a_null_with_its_reason(export: Path, label: Label) -> None:
     day_file(export, 5, [call(n, answer(n)) for n in range(3)])
 
@@ -185,22 +174,6 @@ def test_the_judge_is_held_against_the_verifier(export: Path, label: Label) -> N
     (pair,) = [a for a in labels.agreement if {a.first, a.second} == {"correct", "judge"}]
     assert pair.agree.n == 30 and pair.agree.value < 1
     assert labels.unlabelled == {}
-
-
-def test_a_finding_that_is_lost_leaves_a_null(export: Path, store: Store, label: Label) -> None:
-    """Who should have been asked and was not is not somebody who does not apply."""
-    day_file(export, 5, [call(0, answer(3))])
-    judged = {"judge": 0.9, "length": 0.1}
-
-    def forgetful(server: Server, request: Request, place: int) -> Said:
-        return (
-            completion(None) if OURS.fullmatch(parts(request)["answer to be scored"]) else fair(server, request, place)
-        )
-
-    with serving(forgetful) as server:
-        labels = label(endpoint=at(server), judge=JUDGE, judged=judged)
-    (row,) = rows_of(labels).values()
-    assert row["final_reward"] is None and row["reason"].startswith("judge_")
 
 
 def test_a_judge_of_the_policys_own_lineage_is_refused(export: Path, label: Label) -> None:

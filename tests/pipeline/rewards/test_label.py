@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -16,7 +13,7 @@ from pipeline.core.iteration import identify
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
-from pipeline.rewards.records import LABELS, LOGGED
+from pipeline.rewards.records import LABELS
 from pipeline.rewards.trust import examples, page
 from pipeline.selection.pairing import read_labels
 from tests.pipeline.traces.conftest import score, write
@@ -129,14 +126,6 @@ def test_late_feedback_labels_anew_and_checks_nothing_again(export: Path, label:
     assert (second.checked, second.remembered) == (0, 1)
 
 
-def test_new_weights_compose_anew_and_check_nothing_again(export: Path, label: Label) -> None:
-    day_file(export, 5, [call(1, "#### 3", "4")])
-    assert rows_of(label(rules=RULES))["t1"]["final_reward"] == pytest.approx(0.15 / 1.15)
-    again = label(digest="other", verified={"correct": 1.0}, rules=RULES)
-    assert rows_of(again)["t1"]["final_reward"] == 0.0
-    assert (again.checked, again.remembered) == (0, 1)
-
-
 def test_every_engine_gives_the_same_labels(export: Path, store: Store, label: Label, compute: Compute) -> None:
     for day in (5, 6, 7):
         answers = ["#### 1/2", "#### 0.5", "#### 2", "no answer", r"\boxed{\frac{2}{4}}"]
@@ -148,63 +137,6 @@ def test_every_engine_gives_the_same_labels(export: Path, store: Store, label: L
     many = label(compute=compute)
     assert rows_of(many) == rows
     assert many.model_copy(update={"dataset": one.dataset}) == one
-
-
-KILLED = """
-import sys
-sys.path[:0] = {path!r}
-from pathlib import Path
-from tests.pipeline.rewards import conftest
-conftest.labeller(conftest.Store({store!r}), Path({export!r}))()
-"""
-
-
-def test_a_kill_loses_no_finished_check(export: Path, store: Store, label: Label) -> None:
-    """SIGKILL in the middle of the files of rows: the same call again checks what was not, and no more."""
-    for day in (5, 6, 7):
-        numbers = range(400 * day, 400 * day + 400)
-        day_file(export, day, [call(n, f"#### ({n} + x)/7", rf"\frac{{x + {n}}}{{7}}", day=day) for n in numbers])
-    code = KILLED.format(path=sys.path, store=str(store.root), export=str(export))
-    child = subprocess.Popen([sys.executable, "-c", code])
-    folder = store.path(layout.FINDINGS)
-
-    def noted() -> int:  # whole lines: the last one may be torn
-        return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/*.jsonl"))
-
-    while child.poll() is None and noted() <= 400:
-        time.sleep(0.01)
-    assert child.poll() is None, "it ended before it could be killed"
-    child.kill()
-    child.wait()
-    finished = noted()
-    labels = label()
-    assert (labels.checked, labels.remembered) == (1200 - finished, finished)
-    assert 400 < labels.remembered < 1200
-    assert labels.outcomes == {"correct": 1200}
-
-
-def test_the_table_can_be_read_with_its_schema(export: Path, label: Label) -> None:
-    day_file(export, 5, [call(1, "#### 3", "4")])
-    table = pq.read_table(label().dataset.uri)
-    assert table.schema.equals(LABELS)
-    assert set(LOGGED) <= set(table.column_names)
-
-
-def test_a_dataset_that_is_gone_says_what_to_do(export: Path, store: Store, label: Label) -> None:
-    day_file(export, 5, [call(1, "#### 3", "4")])
-    label()
-    for path in store.path("traces", "datasets").iterdir():
-        path.rename(path.with_suffix(".away"))
-    for path in store.path("iterations").iterdir():
-        path.rename(path.with_name("away"))
-    from pipeline.core.iteration import identify
-    from pipeline.core.storage import DatasetRef, ModelRef
-    from pipeline.rewards.label import label_traces
-    from tests.contexts import context_of
-
-    lost = identify(0, "m", ModelRef(uri="", digest="m"), DatasetRef(uri="", rows=1, digest="gone"), "r")
-    with pytest.raises(ValueError, match=r"no dataset gone.* Materialise the traces again"):
-        label_traces(context_of(store, lost), None, ())
 
 
 def test_rows_with_calls_are_labelled_like_any_other(export: Path, label: Label) -> None:

@@ -22,9 +22,7 @@ from pipeline.core.removal import make
 from pipeline.core.storage import DatasetRef, Store
 from pipeline.recipe.rewards import Review
 from pipeline.rewards import reviews
-from pipeline.rewards.feedback import principal
 from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
-from tests.pipeline.shown_calls import PARALLEL, PARALLEL_SHOWN
 
 WEEK = "2026-W47"
 CELLS = st.text() | st.text(alphabet="=+-@,;\t\r\n\"' a1|\ufeff\x00\u2028\uff1d")
@@ -98,22 +96,11 @@ def test_a_sheet_shows_neither_reward_nor_user(sheet: Path) -> None:
     assert {sample(sheet)[row["trace_id"]]["item"] for row in rows} == {row["item"] for row in rows}
 
 
-def test_a_reviewer_reads_calls(store: Store, tmp_path: Path) -> None:
-    (row,) = rows_of(drawn(store, tmp_path, label(1, completion=PARALLEL)))
-    assert row["completion"] == PARALLEL_SHOWN
-
-
 def test_labelled_rows_are_drawn_at_random_and_the_same_again(tmp_path: Path) -> None:
     rows = [*map(label, range(40)), *(label(at, final_reward=None) for at in range(40, 60))]
     draws = [sample(drawn(Store(tmp_path / name), tmp_path, *rows, most=15)).keys() for name in ("a", "b")]
     assert draws[0] == draws[1] and len(draws[0]) == 15
     assert max(draws[0]) < "t0040" and draws[0] != {f"t{at:04d}" for at in range(15)}
-
-
-def test_a_week_is_drawn_once(store: Store, sheet: Path, tmp_path: Path) -> None:
-    content = sheet.read_bytes()
-    assert drawn(store, tmp_path / "other", *map(label, range(50, 60))) == sheet
-    assert sheet.read_bytes() == content
 
 
 def test_nothing_to_ask_about_is_no_sheet(store: Store, tmp_path: Path) -> None:
@@ -148,13 +135,6 @@ def test_references_are_read_with_the_row_that_was_drawn(store: Store, sheet: Pa
     fill(sheet, lambda row: {"reference": "'-4" if row["trace_id"] == "t0003" else "", "trace_id": "changed"})
     (row,) = reviews.survey(store).answered
     assert (row["trace_id"], row["user_id"], row["reference"]) == ("t0003", "user-3", "-4")
-
-
-def test_a_row_of_another_week_is_named(store: Store, sheet: Path) -> None:
-    fill(sheet, lambda row: {"score": "5"} | ({"item": "other"} if row["trace_id"] == "t0003" else {}))
-    result = reviews.survey(store)
-    assert len(result.reviewed) == 19
-    assert "item 'other' is not of this week" in result.problems[0]
 
 
 @pytest.mark.parametrize(
@@ -226,12 +206,6 @@ def test_a_sheet_with_a_broken_quote_is_left_to_a_person(store: Store, sheet: Pa
     assert sheet.read_bytes() == before
 
 
-def test_a_user_who_is_called_like_a_session_is_forgotten(store: Store, tmp_path: Path) -> None:
-    sheet = drawn(store, tmp_path, label(0, user_id="session:a"), label(1, user_id="user:session:a"))
-    make(reviews.removals(store, {principal("session:a", None, "")}))
-    assert list(sample(sheet)) == ["t0000"]
-
-
 def test_days_past_retention_are_dropped(store: Store, sheet: Path) -> None:
     assert reviews.drop_days(store, {"2026-01-01", "2026-01-02"})[-1].endswith("sample.jsonl: 8 lines")
     assert {row["day"] for row in sample(sheet).values()} == {"2026-01-03", "2026-01-04", "2026-01-05"}
@@ -243,3 +217,16 @@ def test_days_past_retention_are_dropped(store: Store, sheet: Path) -> None:
 )
 def test_weeks_are_iso_weeks_in_utc(moment: str, week: str) -> None:
     assert reviews.week_of(datetime.fromisoformat(moment)) == week
+
+
+def test_a_week_is_drawn_once(store: Store, sheet: Path, tmp_path: Path) -> None:
+    content = sheet.read_bytes()
+    assert drawn(store, tmp_path / "other", *map(label, range(50, 60))) == sheet
+    assert sheet.read_bytes() == content
+
+
+def test_a_row_of_another_week_is_named(store: Store, sheet: Path) -> None:
+    fill(sheet, lambda row: {"score": "5"} | ({"item": "other"} if row["trace_id"] == "t0003" else {}))
+    result = reviews.survey(store)
+    assert len(result.reviewed) == 19
+    assert "item 'other' is not of this week" in result.problems[0]

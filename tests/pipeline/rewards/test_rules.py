@@ -36,35 +36,23 @@ def test_an_honest_solution_keeps_every_rule() -> None:
     [
         ("so 12\n#### 12", "math", 1.0),
         ("so \\boxed{12}", "exact", 1.0),
-        ("so \\boxed{12}", "normalised", 1.0),
         ("so 12", "math", 0.0),
-        ("so 12 ####", "math", 0.0),
         ("so \\boxed{12", "math", 0.0),
-        ("\\boxed{}", "math", 0.0),
         ('{"a": [1]}', "json_schema", 1.0),
         ('Here:\n```json\n{"a": 1}\n```\nDone.', "json_schema", 1.0),
         ("Here: {'a': 1}", "json_schema", 0.0),
         ("```json\n{'a': 1}\n```", "json_schema", 0.0),
-        ("NaN", "json_schema", 0.0),
         ("[" * 100_000, "json_schema", 0.0),
-        ("9" * 100_000, "json_schema", 0.0),
         ("```python\nx = 1\n```", "code", 1.0),
-        ("```\nx = 1\n```", "code", 1.0),
         ("x = 1", "code", 0.0),
         ("```python\nx = \n```", "code", 0.0),
-        ("```python\n\n```", "code", 0.0),
         ("```python\n\0\n```", "code", 0.0),
         ("```python\n" + "(" * 10_000 + "\n```", "code", 0.0),
         ("```python\nx = '" + "\\d" * 9 + "'\n```", "code", 1.0),
-        ("```bash\nls\n```", "code", 0.0),
     ],
 )
 def test_format_is_where_that_kind_of_check_looks(text: str, kind: VerifierKind, expected: float) -> None:
     assert value("format", text, kind) == expected
-
-
-def test_a_completion_without_a_kind_has_no_format() -> None:
-    assert measure(SOLUTION, None, None, RULES)["format"] == DOES_NOT_APPLY
 
 
 @pytest.mark.parametrize(
@@ -74,10 +62,6 @@ def test_length_counts_both_bounds(length: int, expected: float) -> None:
     assert value("length", " \n" + "a" * length + "\n ") == expected
 
 
-def test_what_nobody_sees_adds_no_length() -> None:
-    assert value("length", "a" * 49 + "\u200b" * 100) == 0.0
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "expected"),
     [
@@ -85,36 +69,19 @@ def test_what_nobody_sees_adds_no_length() -> None:
         ("#### 5", "math", 0.0),
         ("#### 5\nFirst add two and three, which makes five.", "math", 0.0),
         ("so so so so so so so\n#### 5", "math", 0.0),
-        ("SO so So sO\n#### 5", "math", 0.0),
         ("<think>First we add two and three.</think> \\boxed{5}", "math", 1.0),
-        ("<think></think><think></think> \\boxed{5}", "math", 0.0),
         ("<|im_start|><|assistant|><|system|><|user|><a><b><c>\\boxed{5}", "math", 0.0),
-        ("3 + 4 = 7 and 7 * 2 = 14\n#### 14", "math", 1.0),
         ("\u200b \u200b \u200b \u200b \u200b\n#### 5", "math", 0.0),
         ("先把二和三相加\n#### 5", "math", 1.0),
         ("We sort them, then take the first.\n```python\nx = 1\n```", "code", 1.0),
         ("```python\n# a comment of five words or more\nx = 1\n```", "code", 0.0),
         ('The person named has this age:\n```json\n{"age": 5}\n```', "json_schema", 1.0),
         ("We add the first to the second.\nIt is five.", None, 1.0),
-        ("It is five, as everyone knows and says.", None, 0.0),
         ("", None, 0.0),
     ],
 )
 def test_reasoning_is_different_words_before_the_answer(text: str, kind: VerifierKind | None, expected: float) -> None:
     assert value("reasoning", text, kind) == expected
-
-
-@given(
-    st.lists(st.sampled_from(["add", "two", "and", "three", "to", "get", "five", "of", "them"]), max_size=20),
-    st.integers(1, 10),
-)
-def test_words_before_the_answer_never_take_reasoning_away(words: list[str], least: int) -> None:
-    rules = Rules(min_reasoning_words=least)
-    before = value("reasoning", " ".join(words) + "\n#### 5", rules=rules)
-    after = value("reasoning", " ".join([*words, "more"]) + "\n#### 5", rules=rules)
-    assert before is not None and after is not None
-    assert before <= after
-    assert (before == 1.0) == (len(set(words)) >= least)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +99,6 @@ def test_a_short_text_does_not_repeat_itself(text: str) -> None:
     assert distinct_share(text) == 1.0
 
 
-@given(st.lists(st.sampled_from("abcd"), min_size=8, max_size=40), st.integers(1, 5))
-def test_saying_it_all_again_never_raises_the_value(words: list[str], times: int) -> None:
-    once, again = (distinct_share(" ".join(words * n)) for n in (times, times + 1))
-    assert again <= once or math.isclose(again, once) or len(set(zip(words, words[1:], words[2:], words[3:]))) < 8  # noqa: B905
-
-
 def test_zero_width_characters_hide_no_repetition() -> None:
     plain, hidden = "so it is five " * 50, "".join("so it" + "\u200b" * n + " is five " for n in range(50))
     assert value("repetition", hidden) == value("repetition", plain)
@@ -150,13 +111,6 @@ def test_zero_width_characters_hide_no_repetition() -> None:
 def test_latency_falls_to_the_slow_mark(seconds: float | None, expected: float | None) -> None:
     result = measure(SOLUTION, "math", seconds, RULES)["latency"]
     assert result == (DOES_NOT_APPLY if expected is None else Finding(expected))
-
-
-@given(st.floats(0, 1e6), st.floats(0, 1e6))
-def test_latency_never_rewards_the_slower(one: float, other: float) -> None:
-    fast, slow = (measure("", None, seconds, RULES)["latency"].value for seconds in sorted((one, other)))
-    assert fast is not None and slow is not None
-    assert fast >= slow
 
 
 HOSTILE = st.lists(

@@ -18,7 +18,6 @@ from pipeline.rewards.trust import (
     agreement,
     chat,
     components,
-    cut,
     disagreement,
     human_agreement,
     samples,
@@ -86,20 +85,6 @@ def test_few_shared_rows_are_not_compared(shared: int, pairs: int) -> None:
     assert len(agreement(table([*rows, {"correct": 1.0}, {"judge": 1.0}]))) == pairs
 
 
-def test_a_large_table_is_correlated_on_a_sample_of_it() -> None:
-    rng = np.random.default_rng(1)
-    quality = rng.random(30_000)
-    columns = {"correct": quality, "judge": 0.7 * quality + 0.3 * rng.random(30_000)}
-    labels = pa.table({field.name: pa.nulls(30_000, field.type) for field in LABELS})
-    for name, values in columns.items():
-        labels = labels.set_column(labels.column_names.index(name), name, pa.array(values))
-    (pair,) = agreement(labels)
-    whole = np.corrcoef(*(np.argsort(np.argsort(values)) for values in columns.values()))[0, 1]
-    assert (pair.agree.n, pair.rank_correlation.n) == (30_000, 20_000)
-    assert pair.rank_correlation.value == pytest.approx(whole, abs=0.01)
-    assert agreement(labels) == (pair,)
-
-
 def test_people_are_held_against_the_labels_as_they_are_now() -> None:
     labels = table([{"final_reward": at / 10} for at in range(11)] + [{"final_reward": None, "reason": "timeout"}])
     reviews = [review(at, at / 10) for at in range(11)]
@@ -108,14 +93,6 @@ def test_people_are_held_against_the_labels_as_they_are_now() -> None:
     assert result.reviews == 11
     assert result.rank_correlation.value == pytest.approx(1)
     assert (result.noise.value, result.noise.n) == (0.0, 10)  # at 0.5 a person takes no side
-
-
-def test_reviews_of_several_weeks_are_one_review() -> None:
-    labels = table([{"final_reward": 0.9}])
-    twice = [review(0, 1.0), review(0, 0.25, week="2026-W02")]
-    assert human_agreement(labels, twice).reviews == 1
-    assert human_agreement(labels, twice).noise.value == 0
-    assert human_agreement(labels, twice[1:]).noise.value == 1
 
 
 def test_noise_is_the_share_of_labels_on_the_other_side() -> None:
@@ -155,13 +132,6 @@ def test_a_sample_says_why_in_words() -> None:
 def test_disagreement_is_between_those_who_judge_the_whole() -> None:
     rows = [{"correct": 1.0, "judge": 0.2, "feedback": 0.5}, {"correct": 1.0, "format": 0.0}, {}]
     assert disagreement(table(rows)).tolist() == pytest.approx([0.8, 0, 0])
-
-
-@given(st.text())
-def test_a_text_is_cut_between_characters(text: str) -> None:
-    assert len(cut(text, 10)) <= 10
-    assert cut(text, 10).removesuffix("…") in text
-    assert cut(text, max(1, len(text))) == text
 
 
 @pytest.mark.parametrize("prompt", ["plain", "", "[1]", '{"a": 1}', "[[", '"text"'])

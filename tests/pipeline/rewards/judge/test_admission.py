@@ -192,7 +192,7 @@ def test_dollars_are_counted_by_kind_of_token() -> None:
     assert (budget.spent_usd, budget.spent_tokens) == (pytest.approx(0.2), 60_000)
 
 
-def test_a_budget_counts_earlier_runs_and_what_was_taken_beyond_it() -> None:
+def test_a_budget_counts_earlier_runs_and_what_was_taken_beyond() -> None:
     budget = Budget(1000, None, 0, 0, spent_tokens=900)
     assert not budget.hold(TokenUsage(101, 0))
     assert budget.hold(TokenUsage(50, 10))

@@ -1,11 +1,8 @@
 """Scores of a trained reward model, by its own process and in this one."""
 
-import json
 import math
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -94,17 +91,3 @@ def test_a_scorer_that_dies_is_an_error(polite: Planted) -> None:
         scorer._process.wait()  # so that the question cannot be written any more
         with pytest.raises(RuntimeError, match="ended with exit code -9"):
             scorer.score([AnsweredChat(ASKED, "42")])
-
-
-@pytest.mark.variant
-def test_the_caller_imports_no_torch(polite: Planted) -> None:
-    code = f"""
-import json, sys
-from pipeline.rewards.reward_model import AnsweredChat, open_scorer
-from pipeline.core.storage import ModelRef
-with open_scorer(ModelRef.model_validate_json({model_of(polite).model_dump_json()!r})) as scorer:
-    findings = scorer.score([AnsweredChat({ASKED!r}, "Thanks. 42.")])
-print(json.dumps([findings[0].value is not None, "torch" in sys.modules]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout) == [True, False]

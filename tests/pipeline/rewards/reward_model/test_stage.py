@@ -24,7 +24,6 @@ from tests.pipeline.rewards.reward_model.conftest import (
     Planted,
     iteration_of,
     likes_long,
-    likes_nothing_in_particular,
     likes_polite,
     rated,
     trained,
@@ -100,15 +99,6 @@ def test_the_folder_is_the_report_s_and_holds_no_row(polite: Planted) -> None:
 
 @pytest.mark.variant
 @pytest.mark.slow
-def test_random_thumbs_are_not_admitted(store: Store) -> None:
-    report = trained(store, rated(400, 50, likes_nothing_in_particular), epochs=1)
-    assert report.model is not None
-    assert not report.admitted
-    assert any("AUC on held-out users' thumbs" in reason for reason in report.reasons)
-
-
-@pytest.mark.variant
-@pytest.mark.slow
 def test_a_model_of_length_fails_its_probes(store: Store) -> None:
     report = trained(store, rated(400, 50, likes_long, fillers=(0, 1, 2, 3)), probes=(LONGER, FACT))
     assert report.auc.low is not None
@@ -166,15 +156,6 @@ def test_a_base_without_a_chat_template_is_refused(store: Store, tmp_path: Path)
     assert store.read(iteration_of(store).path(layout.REWARD_MODEL), RewardModelReport) is None
 
 
-@pytest.mark.variant
-@pytest.mark.slow
-def test_answers_longer_than_the_model_reads_are_counted(store: Store) -> None:
-    report = trained(store, rated(60, 20, likes_polite), max_tokens=20)
-    assert report.model is None
-    assert report.reason.startswith("not trained: 0 thumbs")
-    assert report.counts.left_out == {"longer than the model reads": 60}
-
-
 @pytest.mark.slow
 def test_the_rule_says_what_is_missing(polite: Planted) -> None:
     settings = work(polite.store).recipe.rewards.reward_model
@@ -191,3 +172,12 @@ def test_the_rule_says_what_is_missing(polite: Planted) -> None:
         settings, "x", "swap", report.auc.model_copy(update={"value": None, "low": None, "high": None})
     )
     assert not unknown.passes
+
+
+@pytest.mark.variant
+@pytest.mark.slow
+def test_answers_longer_than_the_model_reads_are_counted(store: Store) -> None:
+    report = trained(store, rated(60, 20, likes_polite), max_tokens=20)
+    assert report.model is None
+    assert report.reason.startswith("not trained: 0 thumbs")
+    assert report.counts.left_out == {"longer than the model reads": 60}

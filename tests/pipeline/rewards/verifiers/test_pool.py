@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from pipeline.rewards.verifiers import Outcome, VerifierTask, grader
 from pipeline.rewards.verifiers import pool as pools
+from pipeline.rewards.verifiers.outcome import TimeBudget
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 
 pytestmark = pytest.mark.slow
@@ -132,28 +135,6 @@ def test_workers_stay_up_are_recycled_and_replaced(
     assert not multiprocessing.active_children()
 
 
-def test_a_call_that_is_interrupted_leaves_nothing_to_the_next(one: Pool[tuple[str, str], str]) -> None:
-    with pytest.raises((AttributeError, TypeError)):
-        one.run([("echo", "stale"), ("echo", threading.Lock())], [60.0] * 2)  # type: ignore[list-item]
-    assert one.run([("echo", "fresh")], [60.0]) == ["fresh"]
-
-
-def test_threads_share_a_pool() -> None:
-    pool = _pool(2)
-    by_name: dict[int, list[str | WorkerFailure]] = {}
-
-    def ask(number: int) -> None:
-        by_name[number] = pool.run([("echo", f"{number}.{n}") for n in range(40)], [60.0] * 40)
-
-    threads = [threading.Thread(target=ask, args=[number]) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert by_name == {number: [f"{number}.{n}" for n in range(40)] for number in range(3)}
-    pool.close()
-
-
 def test_workers_that_cannot_start_are_refused() -> None:
     pool: Pool[tuple[str, str], str] = Pool(Work(_do, _no_start), 2, 2048)
     with pytest.raises(ValueError, match=r"before they could work .* Raise rewards\.verifier\.memory_mb"):
@@ -177,3 +158,56 @@ def test_no_worker_outlives_a_killed_parent(tmp_path: Path) -> None:
     parent.kill()
     parent.wait()
     _until(lambda: not worker.exists() or "(zombie)" in (worker / "status").read_text())
+
+
+def test_a_call_that_is_interrupted_leaves_nothing_to_the_next(one: Pool[tuple[str, str], str]) -> None:
+    with pytest.raises((AttributeError, TypeError)):
+        one.run([("echo", "stale"), ("echo", threading.Lock())], [60.0] * 2)  # type: ignore[list-item]
+    assert one.run([("echo", "fresh")], [60.0]) == ["fresh"]
+
+
+def test_threads_share_a_pool() -> None:
+    pool = _pool(2)
+    by_name: dict[int, list[str | WorkerFailure]] = {}
+
+    def ask(number: int) -> None:
+        by_name[number] = pool.run([("echo", f"{number}.{n}") for n in range(40)], [60.0] * 40)
+
+    threads = [threading.Thread(target=ask, args=[number]) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert by_name == {number: [f"{number}.{n}" for n in range(40)] for number in range(3)}
+    pool.close()
+
+
+HANGS = 0.5
+"""Deadline of an item, in seconds; a pattern that hangs takes for ever."""
+
+
+def hanging(number: int) -> VerifierTask:
+    return VerifierTask(f'"{"a" * 5000}{number}"', '{"type": "string", "pattern": "^(a+)+$"}', "json_schema")
+
+
+def plain(number: int) -> VerifierTask:
+    return VerifierTask(f"[{number}]", '{"type": "array"}', "json_schema")
+
+
+def test_an_account_is_by_principal_and_of_all() -> None:
+    budget = TimeBudget(each_s=1.0, all_s=1.5)
+    budget.charge("ann", 1.0)
+    assert (budget.is_spent("ann"), budget.is_spent("bob")) == (True, False)
+    budget.charge("bob", 0.5)
+    assert budget.is_spent("cat")
+
+
+@pytest.mark.slow
+def test_a_spent_budget_leaves_the_rest_without_a_label() -> None:
+    rows = [("mallory", hanging(n)) for n in range(12)] + [("ann", plain(n)) for n in range(12)]
+    with grader(workers=1, timeout_s=HANGS) as check:
+        grades = check([task for _, task in rows], [who for who, _ in rows], TimeBudget(each_s=3 * HANGS, all_s=100.0))
+    of_mallory = Counter(grade.outcome for grade in grades[:12])
+    assert of_mallory == {Outcome.timeout: 3, Outcome.budget: 9}
+    assert {grade.outcome for grade in grades[12:]} == {Outcome.correct}
+    assert Outcome.budget.score is None

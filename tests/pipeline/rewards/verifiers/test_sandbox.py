@@ -4,7 +4,6 @@ from __future__ import annotations
 import os
 import platform
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -47,54 +46,33 @@ def wait_for(condition: Callable[[], bool]) -> None:
 FORBIDDEN = {
     "a socket": "import socket; return socket.socket()",
     "a unix socket": "import socket; return socket.socket(socket.AF_UNIX)",
-    "a pair of sockets": "import socket; return socket.socketpair()",
-    "a raw socket": "import _socket; return _socket.socket(17, 3, 0)",
     "fork": "import os; return os.fork()",
     "vfork": "import _posixsubprocess, subprocess; return subprocess.Popen(['/bin/true'])",
     "a shell": "import os; return os.popen('id').read()",
     "exec": "import os; return os.execv('/bin/sh', ['sh'])",
-    "exec of the interpreter": "import os, sys; return os.execv(sys.executable, ['python'])",
     "posix_spawn": "import os; return os.posix_spawn('/bin/true', ['true'], {})",
-    "a process pool": "import multiprocessing; p = multiprocessing.Process(target=print); p.start(); return p.pid",
     "kill": "import os; return os.kill(1, 9)",
-    "kill all": "import os; return os.kill(-1, 9)",
     "kill of itself": "import os; return os.kill(os.getpid(), 9)",
-    "a group": "import os; return os.killpg(0, 9)",
     "pidfd": "import os; return os.pidfd_open(1)",
     "own a descriptor's signals": "import fcntl, os; return fcntl.fcntl(0, fcntl.F_SETOWN, 1)",
     "ioctl": "import fcntl; return fcntl.ioctl(0, 0x5412, b'x')",
     "raise a limit": "import resource; return resource.setrlimit(resource.RLIMIT_CPU, (-1, -1))",
-    "the limit of another": "import resource; return resource.prlimit(1, resource.RLIMIT_CPU)",
-    "priority": "import os; return os.setpriority(0, 0, -20)",
-    "ids": "import os; return os.setuid(0)",
-    "chroot": "import os; return os.chroot('/')",
     "memfd": "import os; return os.memfd_create('x')",
     "shared memory": "from multiprocessing import shared_memory as s; return s.SharedMemory(create=True, size=9).name",
     "write to /tmp": "return open('/tmp/escaped', 'w')",
-    "write here": "return open('escaped', 'w')",
     "write to /dev/shm": "return open('/dev/shm/escaped', 'w')",
     "write to the library": "import json; return open(json.__file__, 'a')",
-    "a directory": "import os; return os.mkdir('/tmp/escaped')",
     "a symlink": "import os; return os.symlink('/etc/passwd', '/tmp/escaped')",
-    "a hard link": "import os; return os.link('/etc/passwd', '/tmp/escaped')",
     "remove": "import os; return os.remove('/etc/hostname')",
-    "rename": "import os; return os.rename('/etc/hostname', '/etc/hostname2')",
-    "mode": "import os; return os.chmod('/etc/hostname', 0o777)",
-    "a fifo": "import os; return os.mkfifo('/tmp/escaped')",
     "truncate": "import os; return os.truncate('/etc/hostname', 0)",
     "passwords": "return open('/etc/passwd').read()",
     "the root": "import os; return os.listdir('/')",
     "its environment": "return open('/proc/self/environ').read()",
     "its memory": "return open('/proc/self/mem', 'rb')",
-    "its descriptors": "import os; return os.listdir('/proc/self/fd')",
-    "process 1": "return open('/proc/1/cmdline').read()",
     "its parent": f"return open('/proc/{os.getpid()}/environ').read()",
     "its parent's memory": f"return open('/proc/{os.getpid()}/mem', 'r+b')",
-    "the kernel": "return open('/proc/version').read()",
     "this project": f"return open({str(ROOT / 'pyproject.toml')!r}).read()",
-    "this test": f"return open({__file__!r}).read()",
     "a device": "return open('/dev/null', 'w')",
-    "the terminal": "return open('/dev/tty')",
 }
 
 
@@ -125,19 +103,6 @@ def test_raw_system_calls_are_refused() -> None:
         return sorted(name for name, found in got.items() if found != (-1, 13))
     """
     assert said(body) == "[]"
-
-
-def test_the_network_is_out_of_reach_also_on_loopback() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        assert said(
-            f"import urllib.request; return urllib.request.urlopen('http://127.0.0.1:{port}').read()"
-        ).startswith("<urlopen error [Errno 13]") or "Permission denied" in said(
-            f"import socket; return socket.create_connection(('127.0.0.1', {port}))"
-        )
-        server.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            server.accept()
 
 
 def test_secrets_of_this_process_are_not_in_reach(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,14 +162,6 @@ def test_the_standard_library_works() -> None:
 
 def _importable(name: str) -> bool:
     return subprocess.run([sys.executable, "-I", "-c", f"import {name}"], capture_output=True).returncode == 0
-
-
-def test_the_tests_are_confined_as_well() -> None:
-    result = run(
-        ADD,
-        "import socket\ntry:\n    socket.socket()\nexcept PermissionError:\n    assert add(1, 2) == 3\nelse:\n    assert 0",
-    )
-    assert result.outcome == "correct"
 
 
 @pytest.mark.slow
@@ -316,3 +273,11 @@ def test_other_machines_and_systems_are_refused(monkeypatch: pytest.MonkeyPatch)
     )
     monkeypatch.setattr(sys, "platform", "darwin")
     assert run(ADD).outcome == "error"
+
+
+def test_the_tests_are_confined_as_well() -> None:
+    result = run(
+        ADD,
+        "import socket\ntry:\n    socket.socket()\nexcept PermissionError:\n    assert add(1, 2) == 3\nelse:\n    assert 0",
+    )
+    assert result.outcome == "correct"

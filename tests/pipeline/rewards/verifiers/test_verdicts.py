@@ -6,14 +6,13 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pipeline.recipe.rewards import Verifier
-from pipeline.rewards.verifiers import Grade, Grader, Outcome, VerifierTask, final_answer, grade, grader, grader_of
-from pipeline.rewards.verifiers.texts import normalise
+from pipeline.rewards.verifiers import Grader, Outcome, VerifierTask, final_answer, grade, grader
+from pipeline.rewards.verifiers.structured import same_calls
+from tests.pipeline.core.tool_templates import answer, calls
 
 from .pathological import POISON
 
@@ -29,14 +28,10 @@ def check() -> Iterator[Grader]:
     ("completion", "reference", "outcome"),
     [
         ("#### 30", "30", "correct"),
-        ("#### 30.", "#### 30", "correct"),
         ("#### 1,234", "1234", "correct"),
-        ("#### $18", "18", "correct"),
         ("#### 31", "30", "wrong"),
         (r"\boxed{\frac{1}{2}}", "0.5", "correct"),
-        ("#### 2/4", r"\frac{1}{2}", "correct"),
         ("#### 3 1/2", "7/2", "correct"),
-        ("#### 3 1/2", "2", "wrong"),
         ("#### 1/3", "0.333333", "wrong"),
         (r"\boxed{0.3333333}", r"\frac{1}{3}", "wrong"),
         (r"\boxed{\frac{1}{2^{98}}}", r"\frac{1}{2^{99}}", "wrong"),
@@ -44,27 +39,20 @@ def check() -> Iterator[Grader]:
         ("#### 5 AM", "5 PM", "wrong"),
         ("#### 5 p.m.", "5 PM", "correct"),
         ("#### 17:30", "5:30 PM", "correct"),
-        ("#### 1:00", "12:00", "wrong"),
         ("#### 3 minutes", "3 hours", "wrong"),
-        ("#### 3 hrs", "3 hours", "correct"),
         ("#### 3", "3 hours", "correct"),
         ("#### 60 miles per hour", "60 km/h", "wrong"),
-        ("#### 10 oranges", "10 apples", "wrong"),
         ("#### 10 red apples", "10 apples", "correct"),
         ("#### €18", "$18", "wrong"),
         ("#### 18 dollars", "$18", "correct"),
-        ("#### $18$", "€18", "correct"),
         (r"\boxed{12\,\mathrm{cm}}", "12 cm", "correct"),
         (r"\boxed{12\text{ cm}}", r"12\text{ mm}", "wrong"),
         # Forms of one value.
         (r"\boxed{\begin{pmatrix}1&-2\\3&4\end{pmatrix}}", r"\begin{pmatrix} 1 & -2 \\ 3 & 4 \end{pmatrix}", "correct"),
         (r"\boxed{\begin{pmatrix}1&-2\\3&5\end{pmatrix}}", r"\begin{pmatrix} 1 & -2 \\ 3 & 4 \end{pmatrix}", "wrong"),
-        (r"so \fbox{30}", "30", "correct"),
         ("#### 3½", "7/2", "correct"),
-        ("#### 1e6", "1,000,000", "correct"),
         (r"\boxed{6.02 \times 10^{23}}", "6.02e23", "correct"),
         (r"\boxed{x > 2}", r"(2,\infty)", "correct"),
-        ("#### 1 <= x < 4", "[1,4)", "correct"),
         ("#### 1 < x < 4", "[1,4)", "wrong"),
         # Nobody but the writer knows: no label.
         ("#### 1.000", "1000", "error"),
@@ -75,43 +63,28 @@ def check() -> Iterator[Grader]:
         (r"<think>So \boxed{41}.</think> The answer is 42.", "41", "no_answer"),
         ("\\boxed{40}?\n</think>\n\n\\boxed{41}", "41", "correct"),
         ("The sum is 30.\n#### 30\n\n#### Check\n15+15=30", "30", "correct"),
-        ("\\boxed{30}\n\n#### Why\nBecause 5*6.", "30", "correct"),
-        ("#### 30\n\nI hope that helps!", "30", "correct"),
         # Any of a list.
         ("#### 0.5", '["1/2", "0.6"]', "correct"),
-        ("#### 0.7", '["1/2", "0.6"]', "wrong"),
         ("#### 0.7", r'["1/2", "\\frac{"]', "unparsable_gold"),
-        ("#### x+1", "1+x", "correct"),
         ("#### (x+1)^2", "x^2+2x+1", "correct"),
         ("#### 2**3", "8", "correct"),
-        ("#### 50%", "0.5", "correct"),
         (r"#### 30\text{ dollars}", "30", "correct"),
-        ("#### 30 dollars per day", "30", "correct"),
         ("#### 1 234 567", "1234567", "correct"),
         ("#### \u22125", "-5", "correct"),
         (r"#### \{1,2,3\}", r"\{3,2,1\}", "correct"),
         (r"#### \{1,2\}", r"\{1,2,3\}", "wrong"),
-        ("#### ∅", r"\emptyset", "correct"),
-        ("#### [1, 2)", "[1,2)", "correct"),
         ("#### [1,2)", "(1,2)", "wrong"),
         (r"#### (-\infty,-1)\cup(2,\infty)", r"(2,\infty) \cup (-\infty,-1)", "correct"),
-        ("#### (2, 1)", "(2,1)", "correct"),
         ("#### (2,1)", "(1,2)", "wrong"),
-        ("thirty", "30", "no_answer"),
         ("#### ?!", "30", "no_answer"),
         ("", "30", "no_answer"),
         ("#### 30", "", "unparsable_gold"),
         ("#### 30", r"\frac{\frac{", "unparsable_gold"),
         ("#### 3\u200b0", "30", "correct"),
-        ("#### 3\u200b0", "3", "wrong"),
         # Ways to have said the answer without giving it.
         ("#### 30 or 31", "30", "wrong"),
         ("#### 30 31", "31", "no_answer"),
-        ("#### 30 31", "61", "no_answer"),
-        ("#### 29, 30, 31", "30", "wrong"),
-        ("#### $29$ or $30$", "30", "wrong"),
         ("#### 31 # 30", "30", "no_answer"),
-        ("#### 31 & 30", "30", "no_answer"),
         (r"#### 31 \quad 30", "30", "no_answer"),
         (r"#### 30 \pm 1", "30", "wrong"),
         ("#### 30\nor\n#### 31", "30", "wrong"),
@@ -128,29 +101,23 @@ def test_math(check: Grader, completion: str, reference: str, outcome: str) -> N
     ("completion", "reference", "exact", "normalised"),
     [
         ("Paris", "Paris", "correct", "correct"),
-        (" Paris\n", "Paris", "correct", "correct"),
         ("paris", "Paris", "wrong", "correct"),
         ("It is the capital.\n#### Paris", "Paris", "correct", "correct"),
         ("The  Eiffel-Tower!", "eiffeltower", "wrong", "correct"),
         ("\uff30\uff21\uff32\uff29\uff33", "paris", "wrong", "correct"),
         ("Stra\u200bße", "STRASSE", "wrong", "correct"),
         ("15", "1.5", "wrong", "wrong"),
-        ("5", "-5", "wrong", "wrong"),
-        ("Rome", "Paris", "wrong", "wrong"),
         ("", "Paris", "no_answer", "no_answer"),
         ("!", "Paris", "wrong", "no_answer"),
         ("Paris", "", "unparsable_gold", "unparsable_gold"),
         ("Paris", "!", "wrong", "unparsable_gold"),
-        ("the who", "The Who", "wrong", "correct"),
         ("the the", "The The", "wrong", "correct"),
         ("A", "A", "correct", "correct"),
-        ("B", "A", "wrong", "wrong"),
         ("A", "B", "wrong", "wrong"),
         ("<think>France, so Paris.</think>\n\nParis", "Paris", "correct", "correct"),
         ("<think>Paris", "Paris", "no_answer", "no_answer"),
         ("#### Answer\n\nParis", "Paris", "correct", "correct"),
         ("Paris", '["Rome", "Paris"]', "correct", "correct"),
-        ("paris", '["Rome", "Paris"]', "wrong", "correct"),
     ],
 )
 def test_texts(check: Grader, completion: str, reference: str, exact: str, normalised: str) -> None:
@@ -164,9 +131,6 @@ def test_texts(check: Grader, completion: str, reference: str, exact: str, norma
         ("Hello! Order K48 comes with DHL. Good day!", "DHL", "correct"),
         ("It costs 36 euro.", "36", "correct"),
         ("It costs 136 euro.", "36", "wrong"),
-        ("It costs 36.5 euro.", "36", "wrong"),
-        ("On Tuesday.", "Monday", "wrong"),
-        ("The parcel is in New York.", "new york", "correct"),
         ("Köln, Straße 3", "strasse 3", "correct"),
         ("", "DHL", "no_answer"),
         ("DHL", "", "unparsable_gold"),
@@ -175,10 +139,8 @@ def test_texts(check: Grader, completion: str, reference: str, exact: str, norma
         ("The answer is A.", "A", "correct"),
         ("It is a parcel.", "A", "no_answer"),
         ("答えは東京です。", "東京", "correct"),
-        ("答えは東京です。", "大阪", "wrong"),
         ("서울입니다", "서울", "correct"),
         ("เมืองหลวงคือกรุงเทพมหานคร", "กรุงเทพ", "correct"),
-        ("締切は115日です", "15日", "wrong"),
         ("これはOpenAIです", "AI", "wrong"),
     ],
 )
@@ -195,7 +157,6 @@ def test_contains(check: Grader, completion: str, reference: str, outcome: str) 
         ),
         *((text, "B", "correct") for text in ("A is wrong. The answer is (B).", "Not A:\n\n**B**", "Option B fits.")),
         ("The answer is C.", "B", "wrong"),
-        ("J", "J", "correct"),
         ("Answer: D\n\nBecause A, B, C are wrong.", "D", "correct"),
         *((text, "B", "no_answer") for text in ("A or B", "The answer is A or B", "I think a parcel", "", "A parcel.")),
         ("B", "B) Carbon dioxide", "correct"),
@@ -221,14 +182,6 @@ def test_thoughts_are_taken_off_json_calls_and_code() -> None:
     assert outcomes == ["correct", "no_answer", "wrong", "correct", "correct"]
 
 
-@pytest.mark.slow
-@given(st.text())
-def test_normalising_twice_changes_nothing(text: str) -> None:
-    once = normalise(text)
-    assert normalise(f"  The {text}\t") in (once, f"the {once}") or text[:1].isalnum() is False
-    assert once == " ".join(once.split())
-
-
 SCHEMA = json.dumps({"type": "object", "required": ["n"], "properties": {"n": {"type": "integer", "minimum": 3}}})
 
 
@@ -239,13 +192,9 @@ SCHEMA = json.dumps({"type": "object", "required": ["n"], "properties": {"n": {"
         ('Here:\n```json\n{"n": 2}\n```\nno:\n```json\n{"n": 4}\n```\n', SCHEMA, "correct"),
         ('Here:\n```json\n{"n": 4}\n```\nno:\n```json\n{"n": 2}\n```\n', SCHEMA, "wrong"),
         ('```json\n{"n": 4}', SCHEMA, "correct"),
-        ('{"n": 2}', SCHEMA, "wrong"),
         ("{}", SCHEMA, "wrong"),
-        ('{"n": 3', SCHEMA, "no_answer"),
         ('the object {"n": 3}', SCHEMA, "no_answer"),
         ('{"n": NaN}', SCHEMA, "no_answer"),
-        ("", SCHEMA, "no_answer"),
-        ('{"n": 3}', "", "unparsable_gold"),
         ('{"n": 3}', '{"type": "objekt"}', "unparsable_gold"),
         ('{"n": 3}', '{"properties": {"n": {"$ref": "#/nowhere"}}}', "unparsable_gold"),
         ('"x"', '{"pattern": "("}', "unparsable_gold"),
@@ -282,18 +231,12 @@ def test_kinds_mix_and_equal_checks_are_run_once(check: Grader) -> None:
     assert [g.outcome for g in result] == [*["correct"] * 6, "wrong"] * 5
 
 
-@pytest.mark.slow
-def test_one_and_two_workers_say_the_same(check: Grader) -> None:
-    pairs = [(f"#### {n}/{n + 1}", rf"\frac{{{n % 5}}}{{{n % 5 + 1}}}") for n in range(1, 40)]
-    assert check(pairs) == grade(pairs, workers=1, timeout_s=60.0)
-
-
 def test_answers_can_be_stored(check: Grader) -> None:
     result = check([("#### \ud800/2", "1/2"), ("#### " + "9" * 1000, "1/2"), VerifierTask("\udfff", "x", "exact")])
     assert [g.outcome for g in result] == ["no_answer", "error", "wrong"]
-    for answer in (g.answer for g in result):
-        answer.encode()
-        assert len(answer) <= 400
+    for each in (g.answer for g in result):
+        each.encode()
+        assert len(each) <= 400
 
 
 def test_failed_checks_have_no_score() -> None:
@@ -307,12 +250,6 @@ def test_importing_the_verifiers_is_light() -> None:
     code = "import sys, pipeline.rewards.verifiers; print(*sys.modules)"
     modules = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert not {"math_verify", "sympy", "jsonschema", "torch"} & {*modules}
-
-
-def test_a_recipe_describes_a_grader() -> None:
-    check = grader_of(Verifier(workers=1))
-    assert check([("#### 30", "30")]) == [Grade(Outcome.correct, "30")]
-    check.close()
 
 
 @pytest.mark.variant
@@ -364,12 +301,35 @@ def test_gsm8k_gold_solutions(shared_data: Path) -> None:
     assert {g.outcome for g in crossed} == {Outcome.correct, Outcome.wrong}
 
 
-@pytest.mark.shared
-def test_gsm8k_through_math_verify_itself(shared_data: Path, check: Grader) -> None:
-    """The exact comparison of plain numbers is a shortcut: math-verify says the same."""
-    items = [json.loads(line) for line in (shared_data / "gsm8k" / "test.jsonl").read_text().splitlines()][:60]
-    golds = [item["answer"] for item in items]
-    others = golds[1:] + golds[:1]
-    pairs = [*zip(golds, golds, strict=True), *zip(golds, others, strict=True)]
-    slowly = check([(completion, reference.replace("#### ", "#### 0+")) for completion, reference in pairs])
-    assert [g.outcome for g in slowly] == [g.outcome for g in check(pairs)]
+F, G = answer("f", {"a": 1, "b": [True, None]}), answer("g", {})
+WANTED = [{"name": "f", "arguments": {"b": [True, None], "a": 1.0}}, {"name": "g", "arguments": {}}]
+
+
+@pytest.mark.parametrize(
+    ("completion", "reference", "outcome"),
+    [
+        (f"{F}\n{G}", WANTED, "correct"),
+        (f"Both at once.\n{G}\n{F}", WANTED, "correct"),
+        (F, WANTED, "wrong"),
+        (f"{F}\n{G}\n{G}", WANTED, "wrong"),
+        (answer("f", {"a": 2, "b": [True, None]}) + G, WANTED, "wrong"),
+        (answer("f", {"a": True}), {"name": "f", "arguments": {"a": 1}}, "wrong"),
+        (G, {"name": "g"}, "correct"),
+        (G, calls(("g", {})), "correct"),
+        ("I would call g.", WANTED, "no_answer"),
+        ("Nothing to call.", [], "correct"),
+        (G, [], "wrong"),
+        (G, "g()", "unparsable_gold"),
+        (G, [{"name": "g", "arguments": "no JSON"}], "unparsable_gold"),
+    ],
+)
+def test_calls_are_the_same_by_name_and_arguments(completion: str, reference: Any, outcome: str) -> None:
+    text = reference if isinstance(reference, str) else json.dumps(reference)
+    assert same_calls(completion, text).outcome == outcome
+    (graded,) = grade([VerifierTask(completion, text, "calls")])
+    assert graded.outcome == Outcome(outcome)
+
+
+def test_other_checks_read_the_text_beside_a_call() -> None:
+    checks = [VerifierTask(f"It is sent.\n{F}", "It is sent.", "exact"), VerifierTask(F, "1", "math")]
+    assert [each.outcome for each in grade(checks)] == [Outcome.correct, Outcome.no_answer]
