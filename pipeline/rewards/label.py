@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path, PurePath
@@ -20,8 +21,16 @@ from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, Store, digest_dir
 from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.composite import Reward, compose, verified
-from pipeline.rewards.custom import check_function, custom_id
-from pipeline.rewards.custom_stage import custom_keys, score_rest
+from pipeline.rewards.custom import (
+    AGAIN,
+    CustomScore,
+    CustomScorer,
+    CustomTask,
+    check_function,
+    custom_id,
+    custom_key,
+    wants_custom,
+)
 from pipeline.rewards.feedback import count_set_aside, settle_window
 from pipeline.rewards.findings import FindingLine, journal, key_of, known
 from pipeline.rewards.judge import Endpoint
@@ -165,13 +174,17 @@ def label_samples(
     ]
     checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.unscored]
     verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
-    asked = custom_keys(dict(enumerate(held)), part.custom_id, part.settings)
+    asked = {
+        at: custom_key(part.custom_id, sample.trace_id, sample.observation_id, _custom_task(sample))
+        for at, sample in enumerate(held)
+        if wants_custom(sample.profile, part.settings) and not sample.unscored
+    }
     for at, key in asked.items():
         paid[at]["custom"] = key
     lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
     checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
     wanted = {key: held[at] for at, key in asked.items()}
-    checked += score_rest(store, part.day, part.iteration, part.settings, wanted, lines)
+    checked += _score_rest(store, part, wanted, lines)
     labels = [
         _label(sample, lines, verdicts.get(at), paid[at], part, others[at] if others else {})
         for at, sample in enumerate(held)
@@ -197,6 +210,43 @@ def _check_rest(
             writer.add(*new_lines)
             lines.update((line.key, line) for line in new_lines)
     return len(todo)
+
+
+def _score_rest(
+    store: Store, part: LabelGrounds, wanted: Mapping[str, RewardSample], lines: dict[str, FindingLine]
+) -> int:
+    """The same for the user's own function, a line for each finding as soon as it is known."""
+    keys = [key for key in wanted if key not in lines or lines[key].again]
+    if not keys or part.settings.custom is None:
+        return 0
+    of_task: defaultdict[CustomTask, list[str]] = defaultdict(list)
+    for key in keys:
+        of_task[_custom_task(wanted[key])].append(key)
+    writer = journal(store, part.day)
+
+    def note(task: CustomTask, score: CustomScore) -> None:
+        value, reason = score.finding
+        for key in of_task[task]:
+            lines[key] = FindingLine(
+                key=key,
+                source="custom",
+                account=part.iteration,
+                trace_id=wanted[key].trace_id,
+                owner=wanted[key].user_id,
+                values={} if value is None else {"custom": value},
+                missing={"custom": reason} if value is None else {},
+                answer=score.detail,
+                again=reason in AGAIN,
+            )
+            writer.add(lines[key])
+
+    with closing(CustomScorer(part.settings.custom)) as scorer:
+        scorer(list(of_task), note)
+    return len(keys)
+
+
+def _custom_task(sample: RewardSample) -> CustomTask:
+    return CustomTask(sample.prompt, sample.completion, sample.reference, sample.metadata)
 
 
 def _check(sample: RewardSample) -> VerifierTask:

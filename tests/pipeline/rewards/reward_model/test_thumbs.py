@@ -13,15 +13,15 @@ SETTINGS = RewardModelSettings()
 
 def lacks(rows: list[Thumb]) -> str:
     thumbs, _ = thumbs_of(rows, SETTINGS, {})
-    return too_little(thumbs, split_by_user(thumbs, SETTINGS))
+    return too_little([(thumb.user_id, thumb.up) for thumb in thumbs], split_by_user(thumbs, SETTINGS))
 
 
 def test_feedback_over_one_half_is_a_thumb_up() -> None:
-    values = (0.51, 0.49, None)
+    values = (0.51, 0.49, 0.5)
     rows = [row._replace(feedback=value) for row, value in zip(rated(3, 3, likes_polite), values, strict=True)]
     thumbs, counts = thumbs_of(rows, SETTINGS, {})
     assert [thumb.up for thumb in thumbs] == [True, False]
-    assert (counts.thumbs, counts.users, counts.left_out) == (2, 2, {})
+    assert (counts.thumbs, counts.users, counts.left_out) == (2, 2, {"contradictory feedback": 1})
 
 
 def test_a_thumb_on_an_empty_answer_does_not_count() -> None:
@@ -35,7 +35,7 @@ def test_one_user_with_half_of_the_thumbs_is_capped() -> None:
     rows = rated(600, 100, likes_polite)
     rows = [row._replace(user_id="loud") if number < 300 else row for number, row in enumerate(rows)]
     thumbs, counts = thumbs_of(rows, SETTINGS, {})
-    loud = Counter(thumb.user for thumb in thumbs)["loud"]
+    loud = Counter(thumb.user_id for thumb in thumbs)["loud"]
     assert loud <= 2 / counts.users * len(thumbs)
     assert counts.left_out == {"over a user's share": 300 - loud}
     assert counts.largest_user_share <= 2 / counts.users
@@ -49,7 +49,7 @@ def test_the_order_of_rows_decides_nothing() -> None:
 def test_users_are_split_and_never_rows() -> None:
     thumbs, _ = thumbs_of(rated(400, 40, likes_polite), SETTINGS, {})
     parts = split_by_user(thumbs, SETTINGS)
-    assert set(parts) == {thumb.user for thumb in thumbs}
+    assert set(parts) == {thumb.user_id for thumb in thumbs}
     assert Counter(parts.values()) == {"train": 27, "held_out": 10, "validation": 3}
     assert split_by_user(thumbs, SETTINGS.model_copy(update={"seed": 1})) != parts
 
