@@ -13,9 +13,8 @@ from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
 from evals.measurements import EvalReport
 from evals.plan import EvalPlan
-from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls
+from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls, template_refusals
 from evals.suites import Suite
-from evals.templates import template_refusals
 from k8s.client import connect
 from k8s.evaluation import EvaluationJob, evaluation_task, machine
 from k8s.gang import LaunchEnvironment

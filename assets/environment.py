@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from evals.lm_eval import LmEvalEnvironment
+from evals.harness import LmEvalEnvironment
 from pipeline.core.addresses import secret_faults, without_secret
 from pipeline.core.mark_keys import MarkKeys
 from pipeline.recipe.overrides import split

@@ -12,7 +12,7 @@ from assets.metadata import output, picture, table, table_facts
 from assets.outcome import begin, outcome
 from assets.preflight import refuse_later_faults
 from assets.resources import Deployment
-from evals.lm_eval import ensure_listed
+from evals.harness import ensure_listed
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.demo import suite as demo_suite

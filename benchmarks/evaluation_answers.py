@@ -23,11 +23,10 @@ import numpy as np
 
 from benchmarks.kills import result_of
 from benchmarks.training import write_plan
-from evals.evaluate import evaluate
+from evals.evaluate import EvalServices, evaluate
 from evals.plan import EvalPlan, inference, publish_plan
 from evals.results import EvalArm
 from evals.runner import Respondent, sampling
-from evals.services import EvalServices
 from evals.suites import Suite, suites
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref

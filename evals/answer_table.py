@@ -35,7 +35,7 @@ def answer_table(evidence: EvalEvidence, texts: bool) -> dict[str, Any]:
 
 def _rows(evidence: SuiteEvidence, texts: bool) -> list[list[Any]]:
     one, other = ({result.id: result for result in arm.results} for arm in evidence.arms)
-    free = [item for item in evidence.suite.items if item.user_id is None and item.messages]
+    free = [item for item in evidence.suite.items if item.user_id is None]
     pairs = [(item, one[item.id], other[item.id]) for item in free if item.id in one and item.id in other]
     rows = [list(_row(evidence.suite.name, pair, texts)) for pair in pairs]
     return sorted(rows, key=lambda row: -abs(row[SHARES.index("difference")] or 0.0))[:ROWS]

@@ -1,13 +1,10 @@
-"""The evidence bundle: everything that a verdict rests on, in one directory that can be carried away and checked.
+"""The evidence bundle: all that a verdict rests on, in one directory that can be carried away and recomputed.
 
-    manifest.json       digest of every other file (of lines: evals/erasable.py); its own sha256 is the bundle's digest
-    provenance.json     who was compared, under which section of the recipe, protocols and versions
-    measurement.json    the numbers, as they came out when the evidence was gathered
-    <suite>/            of each suite `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item; of a
-                        judged one what evals/judged_evidence.py says
-
-Owns its files, their digests and the offline recomputation, also where lines were erased since. Refuses to decide: the
-rule is the gate's.
+manifest.json       sha256 of every other file; its own sha256 is the bundle's digest
+provenance.json     who was compared and who judged, under which section of the recipe, protocols and versions
+measurement.json    the numbers, as they came out when the evidence was gathered
+<suite>/            `items.jsonl`, `champion.jsonl`, `candidate.jsonl`: a line for each item; of a judged suite
+                    `pairs.jsonl`: a line for each pair, without texts
 """
 
 from __future__ import annotations
@@ -15,27 +12,28 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+import shutil
 from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from pydantic import Field
-
-from evals import comparable, erasable, gate, judged_evidence
+from evals import comparable, gate, judged_evidence
 from evals.comparison import compare
 from evals.gate import GateVerdict
 from evals.judged_evidence import JudgedEvidence
 from evals.measurements import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement
-from evals.results import EvalArm, Protocol
-from evals.suites import Suite
+from evals.results import EvalArm, ItemResult, Protocol
+from evals.suites import Item, Suite
+from evals.win_rate import JudgedPair
+from pipeline.core import layout
 from pipeline.core.locations import Document
 from pipeline.core.removal import Removal
 from pipeline.core.storage import ModelRef, Record, Store, digest_file, digest_json
 from pipeline.recipe import Evaluation
 
 MANIFEST, PROVENANCE, MEASUREMENT = "manifest.json", "provenance.json", "measurement.json"
-SUITE_FILES = (erasable.ITEMS, "champion.jsonl", "candidate.jsonl")
+ITEMS, PAIRS, ARMS = "items.jsonl", "pairs.jsonl", ("champion.jsonl", "candidate.jsonl")
 _PACKAGES = ("math-verify", "numpy", "pydantic", "scipy")
 
 R = TypeVar("R", bound=Record)
@@ -54,7 +52,7 @@ class SuiteProvenance(Record):
 class Provenance(Record):
     """Who was compared, under which protocols, seeds and thresholds, and with which versions.
 
-    `problems` are those of the evidence as a whole, such as a suite that is not the one that training was kept from.
+    `problems` are those of the evidence as a whole; `judged` is without the pairs, which have a file.
     """
 
     iteration: str
@@ -62,14 +60,14 @@ class Provenance(Record):
     champion: ModelRef
     candidate: ModelRef
     suites: tuple[SuiteProvenance, ...]
+    judged: tuple[JudgedEvidence, ...]
     problems: tuple[str, ...]
     versions: dict[str, str]
-    reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
-    """Items that were taken out with their counts, because whose they were is forgotten (evals/reduction.py)."""
 
 
 class Measurements(Record):
     suites: tuple[SuiteMeasurement, ...]
+    judged: tuple[JudgedMeasurement, ...]
 
 
 class BundleManifest(Record):
@@ -124,6 +122,7 @@ def evidence(
             )
             for each in gathered.suites
         ),
+        judged=tuple(each.model_copy(update={"pairs": ()}) for each in gathered.judged),
         problems=gathered.problems,
         versions={"python": platform.python_version(), **{p: importlib.metadata.version(p) for p in _PACKAGES}},
     )
@@ -131,32 +130,21 @@ def evidence(
 
 
 def measure(eval_evidence: EvalEvidence) -> Measurements:
-    """For each suite the comparison that this evidence carries, or why it carries none."""
+    """For each suite the comparison or win rates that this evidence carries, or why it carries none."""
     section = eval_evidence.provenance.section
     measured: list[SuiteMeasurement] = []
     for each in eval_evidence.suites:
         settings = section.suite(each.suite.name)
         problems = comparable.problems(each.suite, each.arms, section, settings)
         comparison = None if problems else compare(each.suite, each.arms, section, settings)
-        measured.append(
-            SuiteMeasurement(
-                suite=each.suite.name,
-                problems=tuple(problems),
-                comparison=comparison,
-            )
-        )
-    return Measurements(suites=tuple(measured))
-
-
-def measure_judged(eval_evidence: EvalEvidence) -> tuple[JudgedMeasurement, ...]:
-    """For each judged suite its win rates, or why there are none."""
-    section = eval_evidence.provenance.section
+        measured.append(SuiteMeasurement(suite=each.suite.name, problems=tuple(problems), comparison=comparison))
     asked = {each.suite.name: each for each in eval_evidence.suites}
-    over = [asked[each.over] for each in section.judged if _has_judged(section, asked)]
-    return tuple(
-        judged_evidence.measure(each, answers.suite, answers.arms, section, eval_evidence.provenance.reduced > 0)
-        for each, answers in zip(eval_evidence.judged, over, strict=True)
+    over = {each.name: each.over for each in section.judged}
+    judged = (
+        judged_evidence.measure(each, asked[over[each.suite]].suite, asked[over[each.suite]].arms, section)
+        for each in eval_evidence.judged
     )
+    return Measurements(suites=tuple(measured), judged=tuple(judged))
 
 
 def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) -> EvalReport:
@@ -171,146 +159,114 @@ def report(eval_evidence: EvalEvidence, measured: Measurements, ref: BundleRef) 
         problems=provenance.problems,
         measurements=measured.suites,
         bundle=ref,
-        judged=measure_judged(eval_evidence),
-        reduced=provenance.reduced,
+        judged=measured.judged,
     )
 
 
 def publish(store: Store, name: str, eval_evidence: EvalEvidence) -> None:
     """Write the bundle under `name` in one step; a bundle that is already there stands."""
     with store.staged(name) as folder:
-        write(folder, store.root, eval_evidence)
-
-
-def write(folder: Path, root: Path, eval_evidence: EvalEvidence) -> None:
-    """A bundle's files into an empty folder below the data root."""
-    for each in eval_evidence.suites:
-        below = folder / each.suite.name
-        below.mkdir()
-        contents = (each.suite.items, *(arm.results for arm in each.arms))
-        for file, records in zip(SUITE_FILES, contents, strict=True):
-            _write_lines(below / file, records)
-    for judged, numbers in zip(eval_evidence.judged, measure_judged(eval_evidence), strict=True):
-        judged_evidence.write(folder, judged, numbers)
-    # References are relative, and so the bundle's digest is the same wherever the data root lies.
-    provenance = Document(folder / PROVENANCE, root)
-    provenance.path.write_text(_text(eval_evidence.provenance, provenance))
-    (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
-    files = {name: _digest(folder / name) for name in _files(eval_evidence.provenance)}
-    (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
+        for each in eval_evidence.suites:
+            _write_lines(folder / each.suite.name / ITEMS, each.suite.items)
+            for file, arm in zip(ARMS, each.arms, strict=True):
+                _write_lines(folder / each.suite.name / file, arm.results)
+        for judged in eval_evidence.judged:
+            _write_lines(folder / judged.suite / PAIRS, judged.pairs)
+        # References are relative, and so the bundle's digest is the same wherever the data root lies.
+        provenance = Document(folder / PROVENANCE, store.root)
+        provenance.path.write_text(_text(eval_evidence.provenance, provenance))
+        (folder / MEASUREMENT).write_text(_text(measure(eval_evidence)))
+        files = {name: digest_file(folder / name) for name in sorted(_present(folder))}
+        (folder / MANIFEST).write_text(_text(BundleManifest(files=files)))
 
 
 def read(path: Path) -> EvalEvidence:
-    """A bundle's content, once every file matches the manifest. Raises ValueError where one does not."""
+    """A bundle's content. Raises ValueError where a file is missing, added or altered."""
     _check_files(path)
     provenance = _read(path / PROVENANCE, Provenance)
+    models = provenance.champion, provenance.candidate
     suites: list[SuiteEvidence] = []
     for each in provenance.suites:
-        items, *results = (path / each.name / file for file in SUITE_FILES)
+        below = path / each.name
         suite = Suite(
-            name=each.name,
-            system=each.system,
-            instruction=each.instruction,
-            items=erasable.items(items),
+            name=each.name, system=each.system, instruction=each.instruction, items=_read_lines(below / ITEMS, Item)
         )
-        models = (provenance.champion, each.champion), (provenance.candidate, each.candidate)
         champion, candidate = (
-            EvalArm(model=model, protocol=protocol, results=erasable.results(file))
-            for (model, protocol), file in zip(models, results, strict=True)
+            EvalArm(model=model, protocol=protocol, results=_read_lines(below / file, ItemResult))
+            for model, protocol, file in zip(models, (each.champion, each.candidate), ARMS, strict=True)
         )
         suites.append(SuiteEvidence(suite=suite, arms=(champion, candidate)))
-    has_judged = _has_judged(provenance.section, [each.suite.name for each in suites])
-    judged = judged_evidence.read(path, provenance.section) if has_judged else ()
+    judged = tuple(
+        each.model_copy(update={"pairs": _read_lines(path / each.suite / PAIRS, JudgedPair)})
+        for each in provenance.judged
+    )
     return EvalEvidence(provenance=provenance, suites=tuple(suites), judged=judged)
 
 
 def recompute(path: Path) -> EvalReport:
-    """The report that a bundle supports, recomputed from its per-item outcomes.
+    """The report that a bundle supports, recomputed from its outcomes.
 
-    Raises ValueError when a file is missing, added or altered, or when the numbers recorded with the evidence do not
-    come out again to the bit.
+    Raises ValueError as `read`, and where the recorded numbers do not come out again to the bit.
     """
     eval_evidence = read(path)
     measured = measure(eval_evidence)
-    supported = report(eval_evidence, measured, BundleRef(uri=str(path), digest=digest_file(path / MANIFEST)))
-    if _text(measured) != (path / MEASUREMENT).read_text() or not judged_evidence.recorded(path, supported.judged):
+    if _text(measured) != (path / MEASUREMENT).read_text():
         versions = ", ".join(f"{name} {version}" for name, version in eval_evidence.provenance.versions.items())
         raise ValueError(
             f"{path}: the outcomes do not give the recorded numbers again. Verify with the recorded versions "
             f"({versions}); if they still differ, discard this bundle."
         )
-    return supported
-
-
-def manifest_digest(path: Path) -> str:
-    """The digest of the bundle."""
-    return digest_file(path / MANIFEST)
-
-
-def items_of(path: Path, principals: Collection[str]) -> set[str]:
-    """The items of a bundle that are these principals', and not erased."""
-    every = (item for file in path.glob(f"*/{erasable.ITEMS}") for item in erasable.items(file))
-    return {item.id for item in every if item.user_id in principals}
-
-
-def removals(store: Store, path: Path, items: Collection[str]) -> Iterator[Removal]:
-    """The lines of these items, which are erased: digest and verdict stay. A suite's items go last: after a kill they
-    still tell whose the answers are."""
-    for folder in sorted(file.parent for file in path.glob(f"*/{erasable.ITEMS}")):
-        for file in (folder / name for name in reversed(SUITE_FILES)):
-            if file.exists() and (lines := erasable.to_erase(file, items)):
-                yield Removal(str(file.relative_to(store.root)), lines, partial(erasable.erase, file, items))
+    return report(eval_evidence, measured, BundleRef(uri=str(path), digest=digest_file(path / MANIFEST)))
 
 
 def verify(path: str | Path, digest: str = "") -> GateVerdict:
-    """Recompute the verdict of a bundle offline, to the bit.
+    """Recompute the verdict of a bundle offline.
 
     Raises ValueError when the bundle was altered or, where a `digest` is given, when it is another bundle.
     """
-    report = recompute(Path(path))
-    if digest and report.bundle.digest != digest:
+    recomputed = recompute(Path(path))
+    if digest and recomputed.bundle.digest != digest:
         raise ValueError(
-            f"{path} has the digest {report.bundle.digest}, not {digest}. Take the bundle that was judged."
+            f"{path} has the digest {recomputed.bundle.digest}, not {digest}. Take the bundle that was judged."
         )
-    return gate.judge(report, report.section)
+    return gate.judge(recomputed, recomputed.section)
 
 
-def _files(provenance: Provenance) -> list[str]:
-    """Names of every file of a bundle but the manifest."""
-    has_judged = _has_judged(provenance.section, [each.name for each in provenance.suites])
-    of_suites = (f"{each.name}/{file}" for each in provenance.suites for file in SUITE_FILES)
-    return [
-        MEASUREMENT,
-        PROVENANCE,
-        *of_suites,
-        *(judged_evidence.files(provenance.section) if has_judged else ()),
-    ]
+def items_of(path: Path, principals: Collection[str]) -> set[str]:
+    """Ids of the bundle's items that are these principals'."""
+    items = (item for file in path.glob(f"*/{ITEMS}") for item in _read_lines(file, Item))
+    return {item.id for item in items if item.user_id in principals}
 
 
-def _has_judged(section: Evaluation, asked: Collection[str]) -> bool:
-    """Whether the suites that are judged were asked: nothing is where nobody was asked."""
-    return {each.over for each in section.judged} <= {*asked}
+def removals(store: Store, path: Path, principals: Collection[str]) -> Iterator[Removal]:
+    """The whole bundle where items of it are these principals'; also its report while no verdict was made of it."""
+    if items := items_of(path, principals):
+        yield Removal(str(path.relative_to(store.root)), len(items), partial(_remove, path))
+
+
+def _remove(path: Path) -> None:
+    if not path.with_name(layout.GATE_VERDICT).exists():
+        path.with_name(layout.EVAL_REPORT).unlink(missing_ok=True)
+    gone = path.with_name(f".{path.name}.gone")  # of which the next sweep deletes what a kill leaves
+    path.rename(gone)
+    shutil.rmtree(gone)
+
+
+def _present(path: Path) -> set[str]:
+    return {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()} - {MANIFEST}
 
 
 def _check_files(path: Path) -> None:
-    """Raises ValueError unless every file is there, no other is, and each matches the manifest."""
     if not (path / MANIFEST).is_file():
         raise ValueError(f"{path} has no {MANIFEST}. Give the directory of an evidence bundle.")
     manifest = _read(path / MANIFEST, BundleManifest)
     if _text(manifest).encode() != (path / MANIFEST).read_bytes():
         raise ValueError(f"{path / MANIFEST} was altered. Fetch the bundle again from where it was published.")
-    present = {str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir()} - {MANIFEST}
-    if present != manifest.files.keys():
+    if (present := _present(path)) != manifest.files.keys():
         raise ValueError(f"{path} holds {sorted(present)} and lists {sorted(manifest.files)}. Fetch the bundle again.")
     for name, digest in manifest.files.items():
-        if _digest(path / name) != digest:
+        if digest_file(path / name) != digest:
             raise ValueError(f"{path / name} does not match its digest. Fetch the bundle again; do not edit it.")
-    if present != set(_files(_read(path / PROVENANCE, Provenance))):
-        raise ValueError(f"{path} holds files of other suites than its {PROVENANCE} names. Fetch the bundle again.")
-
-
-def _digest(path: Path) -> str:
-    return erasable.digest(path) if path.name in SUITE_FILES else digest_file(path)
 
 
 def _text(record: Record, document: Document | None = None) -> str:
@@ -319,11 +275,19 @@ def _text(record: Record, document: Document | None = None) -> str:
 
 
 def _write_lines(path: Path, records: tuple[Record, ...]) -> None:
+    path.parent.mkdir(exist_ok=True)
     path.write_text("".join(record.model_dump_json() + "\n" for record in records))
 
 
 def _read(path: Path, kind: type[R]) -> R:
     try:
         return kind.model_validate_json(path.read_bytes(), context=Document(path.absolute()))
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"{path} is not a {kind.__name__} ({error}). Fetch the bundle again.") from error
+
+
+def _read_lines(path: Path, kind: type[R]) -> tuple[R, ...]:
+    try:
+        return tuple(kind.model_validate_json(line) for line in path.read_bytes().split(b"\n") if line)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is not one {kind.__name__} a line ({error}). Fetch the bundle again.") from error

@@ -1,7 +1,6 @@
-"""Candidate against champion, item by item: how counts become differences with their uncertainty.
+"""Candidate against champion, item by item: counts become differences with their uncertainty.
 
-The records are measurements.py's. Refuses to judge them (gate.py) or to draw them (report.py).
-A sample whose check failed or timed out is nobody's point: it counts against the candidate, in either arm.
+A sample whose check failed or timed out counts against the candidate, in either arm.
 """
 
 from __future__ import annotations
@@ -13,12 +12,12 @@ from dataclasses import fields
 import numpy as np
 
 from evals import statistics
-from evals.answer_costs import answer_costs
-from evals.measurements import Comparison, ConfidenceInterval, Difference, Guard, PassAt, Slice
+from evals.measurements import AnswerCosts, Comparison, ConfidenceInterval, Difference, Guard, PassAt, Slice
 from evals.results import EvalArm, ItemCounts
 from evals.statistics import Array, Paired
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
+from pipeline.recipe.evaluation import AnswerPrice
 from pipeline.recipe.suites import SuiteSection
 
 PII_MARGIN = 0.005
@@ -63,7 +62,7 @@ def compare(suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation, se
         ),
         ungraded_champion=sum(each.ungraded for each in before),
         ungraded_candidate=sum(each.ungraded for each in after),
-        cost=answer_costs(before, after, section.price),
+        cost=_costs(before, after, section.price),
     )
 
 
@@ -163,6 +162,22 @@ def _numbers(counts: list[ItemCounts], counter: Counter, ungraded: bool) -> Arra
 def _pass_at(counts: list[ItemCounts], k: int) -> float:
     chances = [1 - math.comb(each.samples - each.right, k) / math.comb(each.samples, k) for each in counts]
     return math.fsum(chances) / len(chances)
+
+
+def _costs(before: list[ItemCounts], after: list[ItemCounts], price: AnswerPrice | None) -> AnswerCosts | None:
+    """Mean USD of a sample; the prompt is paid for with each of them. None without a price."""
+    if price is None:
+        return None
+    champion, candidate = (
+        (
+            sum(each.samples * each.prompt_tokens for each in arm) * price.usd_per_million_prompt_tokens
+            + sum(each.tokens for each in arm) * price.usd_per_million_completion_tokens
+        )
+        / 1e6
+        / sum(each.samples for each in arm)
+        for arm in (before, after)
+    )
+    return AnswerCosts(champion=champion, candidate=candidate)
 
 
 def _interval(scores: Array, sizes: Array, clusters: list[str]) -> ConfidenceInterval:

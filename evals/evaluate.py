@@ -1,32 +1,45 @@
-"""The two stages: `evaluate` gathers evidence on a candidate, `decide` judges it. Both are no-ops when run again.
+"""The two stages: `evaluate` gathers evidence on a candidate, `decide` judges it. Both do nothing when run again.
 
-Owns their order and what they publish below a prefix: `eval_report.json`, `gate_verdict.json`, and the bundle
-`evidence/`. Refuses everything else.
+They publish `eval_report.json`, the bundle `evidence/` and `gate_verdict.json` below the iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from evals import bundle, gate, ledger
-from evals.asking import ModelRuns
-from evals.bundle import Gathered
+from evals.bundle import Gathered, SuiteEvidence
 from evals.gate import GateVerdict
+from evals.harness import LmEvalEnvironment, LmEvalRun
 from evals.judged import generation, judge_suites
 from evals.measurements import EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.plan import EvalPlan
-from evals.services import EvalServices
+from evals.results import EvalArm
+from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, frozen, pin, suites
 from pipeline.core import layout
-from pipeline.core.storage import Store
+from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import TracesSuite
+from pipeline.recipe.suites import LmEvalSuite, TracesSuite
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.inference import InferenceEngine
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import held_lock
 
 Log = Callable[[str], None]
+
+
+class EvalServices(NamedTuple):
+    """What answers, grades and judges while an evaluation runs. `lm_eval`: where the suites of lm-evaluation-harness
+    run, `judge`: where the judge listens; None without judged suites."""
+
+    engine: InferenceEngine
+    grader: Grader
+    lm_eval: LmEvalEnvironment = LmEvalEnvironment()
+    judge: Endpoint | None = None
 
 
 def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> EvalReport:
@@ -44,7 +57,7 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
         gathered = Gathered(problems=problems)
         if not problems:  # else no answer could be of use, and none is paid for
             log(f"evaluation: {', '.join(f'{each.name} ({len(each.items):,} items)' for each in asked)}")
-            answered = ModelRuns(store, plan, services, log).gather(asked)
+            answered = _ask_both(store, plan, services, asked, log)
             gathered = Gathered(answered, judge_suites(store, plan, services.judge, answered, log))
         bundle.publish(store, name, bundle.evidence(plan.iteration.id, section, gathered, models))
 
@@ -59,6 +72,34 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
         return report
 
     return store.once(plan.path(layout.EVAL_REPORT), EvalReport, make)
+
+
+def _ask_both(
+    store: Store, plan: EvalPlan, services: EvalServices, asked: Sequence[Suite], log: Log
+) -> tuple[SuiteEvidence, ...]:
+    """Both models' graded answers, the champion asked first. The candidate's are those of the model, whatever directory
+    of it is served."""
+
+    def answers(arm: str, served: ModelRef, model: ModelRef) -> list[EvalArm]:
+        section, arms = plan.section, list[EvalArm]()
+        with services.engine.open(arm, served) as session:
+            respondent = Respondent(served, session, services.grader, store, log)
+            harness = LmEvalRun(served, session, section.serving, services.lm_eval, store, log)
+            for suite in asked:
+                settings = section.suite(suite.name)
+                drawn = sampling(section, settings)
+                if isinstance(settings, LmEvalSuite):
+                    answered = harness.arm(settings, suite, drawn)
+                else:
+                    answered = respondent.run(suite, drawn)
+                arms.append(answered.model_copy(update={"model": model}))
+        return arms
+
+    champion = plan.iteration.champion
+    before = answers("champion", champion, champion)
+    after = answers("candidate", plan.served(), plan.candidate.model)
+    answered = zip(asked, before, after, strict=True)
+    return tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in answered)
 
 
 def _entered(store: Store, plan: EvalPlan, asked: tuple[Suite, ...]) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """The gate: does this evidence show that the candidate is better, and no worse where it must not be?
 
-Owns the rule, the verdict and its reasons. Refuses to sample, to average (comparison.py) and to raise: evidence that
-cannot be judged is INCONCLUSIVE, and only PASS goes on.
+Evidence that cannot be judged is INCONCLUSIVE, and only PASS goes on.
 
 The rule
 --------
@@ -48,17 +47,15 @@ Deliberate departures
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from enum import StrEnum
 
-from evals import preference
 from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
-from evals.limits import limits
-from evals.measurements import Comparison, Difference, EvalReport, Guard, JudgedMeasurement
+from evals.measurements import Comparison, Difference, EvalReport, Guard, JudgedMeasurement, WinRate
 from evals.statistics import normal_quantile
 from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import SuiteSection
+from pipeline.recipe.suites import JudgedSuite, SuiteSection
 
 GUARD_POWER = 0.8
 """Of all guards together: the chance that a candidate without any harm passes them."""
@@ -68,8 +65,6 @@ class Verdict(StrEnum):
     PASS = "PASS"
     FAIL = "FAIL"
     INCONCLUSIVE = "INCONCLUSIVE"
-    EVIDENCE_REDUCED = "EVIDENCE_REDUCED"
-    """There was a verdict, and a part of what it rests on was erased since: nothing new is promoted on it."""
 
 
 class GateVerdict(Record):
@@ -86,19 +81,22 @@ class GateVerdict(Record):
 
 
 class Findings:
-    """What a judgement has come to: reasons by what they speak for."""
+    """The reasons of a judgement by what they speak for."""
 
     def __init__(self, inconclusive: list[str]) -> None:
-        self.inconclusive, self.failures, self.passes = inconclusive, list[str](), list[str]()
+        self.inconclusive = inconclusive
+        self._lists: dict[Verdict, list[str]] = {
+            Verdict.INCONCLUSIVE: inconclusive, Verdict.FAIL: [], Verdict.PASS: []
+        }  # fmt: skip
 
     def add(self, kind: Verdict, reason: str) -> None:
-        lists = {Verdict.PASS: self.passes, Verdict.FAIL: self.failures}
-        lists.get(kind, self.inconclusive).append(reason)
+        self._lists[kind].append(reason)
 
     def verdict(self) -> tuple[Verdict, list[str]]:
+        failures = self._lists[Verdict.FAIL]
         if self.inconclusive:
-            return Verdict.INCONCLUSIVE, [*self.inconclusive, *self.failures]
-        return (Verdict.FAIL, self.failures) if self.failures else (Verdict.PASS, self.passes)
+            return Verdict.INCONCLUSIVE, [*self.inconclusive, *failures]
+        return (Verdict.FAIL, failures) if failures else (Verdict.PASS, self._lists[Verdict.PASS])
 
 
 def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
@@ -109,10 +107,6 @@ def judge(report: EvalReport, section: Evaluation) -> GateVerdict:
     elif not findings.inconclusive:
         _judge_suites(report, section, findings)
     verdict, reasons = findings.verdict()
-    if report.reduced:
-        left = f"{report.reduced} items were erased with their counts; what is left would be {verdict}"
-        reasons = [f"{left}. A version that serves keeps serving; for another, begin a new iteration.", *reasons]
-        verdict = Verdict.EVIDENCE_REDUCED
     return GateVerdict(
         iteration=report.iteration,
         verdict=verdict,
@@ -131,137 +125,162 @@ def _judge_suites(report: EvalReport, section: Evaluation, findings: Findings) -
         settings = section.suite(each.suite)
         if settings.role == "report":
             continue
-        if each.comparison is None:
-            findings.inconclusive += [f"{each.suite}: {why}" for why in each.problems or ("nothing was measured",)]
-        else:
-            findings.inconclusive += [
-                f"{each.suite}: {why}" for why in _inadequacies(each.comparison, section, settings)
-            ]
+        if each.comparison is not None:
             gating.append((settings, each.comparison))
-    judged = preference.gating(report, section)
-    findings.inconclusive += [
-        why for settings, each in judged for why in preference.inadequacies(settings, each, section)
-    ]
+            problems: Sequence[str] = _inadequacies(each.comparison, section, settings)
+        else:
+            problems = each.problems or ("nothing was measured",)
+        findings.inconclusive += [f"{each.suite}: {why}" for why in problems]
+    measured = {each.suite: each for each in report.judged}
+    judged: list[tuple[JudgedSuite, JudgedMeasurement]] = []
+    for settings in section.judged:
+        if settings.role != "report":
+            one = measured.get(settings.name) or JudgedMeasurement(suite=settings.name, judge="")
+            judged.append((settings, one))
+            findings.inconclusive += [f"{settings.name}: {why}" for why in _judged_inadequacies(settings, one, section)]
     if not gating or not any(settings.role == "target" for settings, _ in (*gating, *judged)):
         findings.inconclusive = findings.inconclusive or ["no target was measured"]
     if findings.inconclusive:
         return
-    losses = [(settings.name, each.loss) for settings, each in judged if each.loss is not None]
-    guards = sum(guard.rule == "safe" for _, each in gating for guard in each.guards) + len(losses)
-    power = GUARD_POWER ** (1 / max(guards, 1))
+    guards = [(settings.name, each.loss) for settings, each in judged if each.loss is not None]
+    guards += [(settings.name, guard) for settings, each in gating for guard in each.guards]
+    power = GUARD_POWER ** (1 / max(sum(guard.rule == "safe" for _, guard in guards), 1))
     targets = [(s, c) for s, c in gating if s.role == "target"]
-    judged_targets = [each for s, each in judged if s.role == "target"]
-    _improvements(targets, judged_targets, section, findings)
-    for name, loss in losses:
-        _non_inferiority(name, loss, section, power, findings)
+    _improvements(targets, [each for s, each in judged if s.role == "target"], section, findings)
+    for name, guard in guards:
+        findings.add(*_non_inferiority(name, guard, section, power))
     for settings, comparison in gating:
-        for guard in comparison.guards:
-            _non_inferiority(settings.name, guard, section, power, findings)
-        for held, text in limits(settings, comparison):
-            {True: findings.passes, False: findings.failures, None: findings.inconclusive}[held].append(text)
+        if settings.floor is not None:
+            findings.add(*_floor(settings.name, settings.floor, comparison))
 
 
 def _inadequacies(comparison: Comparison, section: Evaluation, settings: SuiteSection) -> list[str]:
     reasons: list[str] = []
     checked = [comparison.difference, *(guard.difference for guard in comparison.guards)]
     numbers = [comparison.champion.value, comparison.candidate.value, comparison.candidate.low]
-    numbers += [value for entry in checked for value in entry.model_dump().values()]
     if comparison.mcnemar_p is not None:
         numbers.append(comparison.mcnemar_p)
-    if not all(map(math.isfinite, numbers)):
+    if not _finite(checked, numbers):
         reasons.append("a number is not finite")
     if comparison.items < MIN_ITEMS or comparison.clusters < MIN_CLUSTERS:
         reasons.append(f"{comparison.items} items in {comparison.clusters} clusters are too few")
-    if settings.role == "target" and not comparison.difference.standard_error <= section.max_standard_error:
+    error = comparison.difference.standard_error
+    if settings.role == "target" and not error <= section.max_standard_error:
         reasons.append(
-            f"the standard error of the difference is {comparison.difference.standard_error:.4f}, "
-            f"above {section.max_standard_error}: evaluate more items"
+            f"the standard error of the difference is {error:.4f}, above {section.max_standard_error}: evaluate more "
+            "items"
         )
     return reasons
 
 
+def _judged_inadequacies(settings: JudgedSuite, measured: JudgedMeasurement, section: Evaluation) -> list[str]:
+    rate, loss = measured.win_rate, measured.loss
+    if measured.problems or rate is None:
+        return list(measured.problems or ("nothing was measured",))
+    reasons: list[str] = []
+    if settings.role == "guard" and loss is None:
+        reasons.append("its loss was not measured")
+    if not _finite([rate.raw, rate.controlled, *([loss.difference] if loss else [])]):
+        reasons.append("a number is not finite")
+    error = rate.controlled.standard_error
+    if settings.role == "target" and not error <= section.max_standard_error:
+        reasons.append(
+            f"the standard error of the win rate is {error:.4f}, above {section.max_standard_error}: judge more items"
+        )
+    return reasons
+
+
+def _finite(entries: Sequence[Difference], numbers: Sequence[float] = ()) -> bool:
+    every = [*numbers, *(value for entry in entries for value in entry.model_dump().values())]
+    return all(map(math.isfinite, every))
+
+
 def _improvements(
-    targets: list[tuple[SuiteSection, Comparison]],
-    judged: list[JudgedMeasurement],
+    targets: Sequence[tuple[SuiteSection, Comparison]],
+    judged: Sequence[JudgedMeasurement],
     section: Evaluation,
     findings: Findings,
 ) -> None:
     if section.improve == "cost":
-        for settings, comparison in targets:
-            _shorter(settings.name, comparison, section, findings)
-        return
-    outcomes = [_improvement(settings.name, compared, section.target_alpha()) for settings, compared in targets]
-    outcomes += map(_preferred, judged)
-    if section.improve == "any" and (shown := [text for kind, text in outcomes if kind is Verdict.PASS]):
-        findings.passes += shown
-        return
+        outcomes = [_shorter(settings.name, comparison, section) for settings, comparison in targets]
+    else:
+        outcomes = [_improvement(settings.name, compared, section.target_alpha()) for settings, compared in targets]
+        outcomes += [_preferred(each.suite, each.win_rate) for each in judged if each.win_rate is not None]
+    if section.improve == "any" and any(kind is Verdict.PASS for kind, _ in outcomes):
+        outcomes = [each for each in outcomes if each[0] is Verdict.PASS]
     for kind, text in outcomes:
         findings.add(kind, text)
 
 
+def _shown(name: str, what: str, tests: Sequence[bool], numbers: str) -> tuple[Verdict, str]:
+    """All tests of an improvement must agree."""
+    if all(tests):
+        return Verdict.PASS, f"{name}: {what} shown: {numbers}"
+    if any(tests):
+        return Verdict.INCONCLUSIVE, f"{name}: the tests of {what} disagree: {numbers}"
+    return Verdict.FAIL, f"{name}: {what} not shown: {numbers}"
+
+
 def _improvement(name: str, comparison: Comparison, alpha: float) -> tuple[Verdict, str]:
     gain = comparison.difference
-    shown = [gain.lower > 0, gain.bootstrap_lower > 0]
+    tests = [gain.lower > 0, gain.bootstrap_lower > 0]
+    numbers = f"accuracy {gain.value:+.4f}, at least {gain.lower:+.4f} (t) and {gain.bootstrap_lower:+.4f} (bootstrap)"
     if comparison.mcnemar_p is not None:
-        shown.append(comparison.mcnemar_p < alpha)
-    bounds = f"accuracy {gain.value:+.4f}, {_bounds(gain, lambda d: (d.lower, d.bootstrap_lower), 'at least')}"
-    if all(shown):
-        return Verdict.PASS, f"{name}: improvement shown: {bounds}"
-    if any(shown):
-        tests = f"{bounds}, McNemar p {comparison.mcnemar_p}"
-        return Verdict.INCONCLUSIVE, f"{name}: the tests of improvement disagree: {tests}"
-    return Verdict.FAIL, f"{name}: improvement not shown: {bounds}"
+        tests.append(comparison.mcnemar_p < alpha)
+        numbers += f", McNemar p {comparison.mcnemar_p:.3g}"
+    return _shown(name, "improvement", tests, numbers)
 
 
-def _preferred(measured: JudgedMeasurement) -> tuple[Verdict, str]:
-    shown, text = preference.preferred(measured)
-    if all(shown):
-        return Verdict.PASS, f"preference shown: {text}"
-    if any(shown):
-        return Verdict.INCONCLUSIVE, f"the tests of preference disagree: {text}"
-    return Verdict.FAIL, f"preference not shown: {text}"
+def _preferred(name: str, rate: WinRate) -> tuple[Verdict, str]:
+    gain = rate.controlled
+    numbers = (
+        f"{0.5 + gain.value:.4f} at equal lengths, at least {0.5 + gain.lower:.4f} (t) and "
+        f"{0.5 + gain.bootstrap_lower:.4f} (bootstrap), {0.5 + rate.raw.value:.4f} as judged"
+    )
+    return _shown(name, "preference", [gain.lower > 0, gain.bootstrap_lower > 0], numbers)
 
 
-def _shorter(name: str, comparison: Comparison, section: Evaluation, findings: Findings) -> None:
+def _shorter(name: str, comparison: Comparison, section: Evaluation) -> tuple[Verdict, str]:
     length = next(guard for guard in comparison.guards if guard.name == "length")
     needed = math.log1p(-section.cheaper_by) if section.cheaper_by < 1 else -math.inf
-    shown = [bound < needed for bound in (length.difference.upper, length.difference.bootstrap_upper)]
-    text = (
-        f"{name}: {length.champion:.1f} -> {length.candidate:.1f} tokens an answer, saved at least "
-        f"{-math.expm1(length.difference.upper):.1%} (t) and {-math.expm1(length.difference.bootstrap_upper):.1%} "
-        f"(bootstrap) of {section.cheaper_by:.0%}"
+    upper = length.difference.upper, length.difference.bootstrap_upper
+    t, bootstrap = (-math.expm1(bound) for bound in upper)
+    numbers = (
+        f"{length.champion:.1f} -> {length.candidate:.1f} tokens an answer, saved at least {t:.1%} (t) and "
+        f"{bootstrap:.1%} (bootstrap) of {section.cheaper_by:.0%}"
     )
-    if all(shown):
-        findings.passes.append(f"shorter answers shown: {text}")
-    elif any(shown):
-        findings.inconclusive.append(f"the tests of shorter answers disagree: {text}")
-    else:
-        findings.failures.append(f"shorter answers not shown: {text}")
+    return _shown(name, "shorter answers", [bound < needed for bound in upper], numbers)
 
 
-def _non_inferiority(name: str, guard: Guard, section: Evaluation, power: float, findings: Findings) -> None:
+def _non_inferiority(name: str, guard: Guard, section: Evaluation, power: float) -> tuple[Verdict, str]:
+    """`power`: of one guard, at no increase."""
     rise, margin = guard.difference, guard.margin
     safe = (rise.upper < margin, rise.bootstrap_upper < margin)
     harmful = min(rise.lower, rise.bootstrap_lower) > margin
-    bounds = f"{guard.name} {rise.value:+.4f}, {_bounds(rise, lambda d: (d.upper, d.bootstrap_upper), 'at most')}"
-    bounds += f", margin {margin:.4g}"
+    numbers = (
+        f"{guard.name} {rise.value:+.4f}, at most {rise.upper:+.4f} (t) and {rise.bootstrap_upper:+.4f} (bootstrap), "
+        f"margin {margin:.4g}"
+    )
     half = rise.upper - rise.value
     powered = half * (1 - normal_quantile(power) / normal_quantile(section.alpha)) <= margin
     if guard.rule == "harm":
-        if harmful:
-            findings.failures.append(f"{name}: harm shown: {bounds}")
-        else:
-            findings.passes.append(f"{name}: no harm shown: {bounds}")
-    elif all(safe):
-        findings.passes.append(f"{name}: guard held: {bounds}")
-    elif harmful or (powered and not any(safe)):
-        findings.failures.append(f"{name}: guard failed: {bounds}")
-    elif not powered:
-        findings.inconclusive.append(f"{name}: too little evidence for a guard: {bounds}: evaluate more items")
-    else:
-        findings.inconclusive.append(f"{name}: the tests of a guard disagree: {bounds}")
+        return (Verdict.FAIL, f"{name}: harm shown: {numbers}") if harmful else (
+            Verdict.PASS, f"{name}: no harm shown: {numbers}"
+        )  # fmt: skip
+    if all(safe):
+        return Verdict.PASS, f"{name}: guard held: {numbers}"
+    if harmful or (powered and not any(safe)):
+        return Verdict.FAIL, f"{name}: guard failed: {numbers}"
+    if not powered:
+        return Verdict.INCONCLUSIVE, f"{name}: too little evidence for a guard: {numbers}: evaluate more items"
+    return Verdict.INCONCLUSIVE, f"{name}: the tests of a guard disagree: {numbers}"
 
 
-def _bounds(entry: Difference, pick: Callable[[Difference], tuple[float, float]], word: str) -> str:
-    t, bootstrap = pick(entry)
-    return f"{word} {t:+.4f} (t) and {bootstrap:+.4f} (bootstrap)"
+def _floor(name: str, floor: float, comparison: Comparison) -> tuple[Verdict, str]:
+    score = comparison.candidate
+    numbers = f"{score.value:.4f} (95% {score.low:.4f} to {score.high:.4f}), floor {floor}"
+    if score.low >= floor:
+        return Verdict.PASS, f"{name}: floor reached: {numbers}"
+    if score.high < floor:
+        return Verdict.FAIL, f"{name}: floor not reached: {numbers}"
+    return Verdict.INCONCLUSIVE, f"{name}: too little evidence for a floor: {numbers}: evaluate more items"

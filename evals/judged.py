@@ -1,10 +1,6 @@
-"""Asking a judge which of two models' answers is better: the judged suites of an evaluation.
+"""Asking an admitted judge which of two models' answers is better: the judged suites of an evaluation.
 
-Owns which pairs are judged, by whom (an admitted judge that neither model descends from) and within which budget (that
-of the iteration, less what the labels have cost). Of each item the first answer of both models is judged, in both
-orders; equal texts are a tie without asking, and what is in the journal is not asked again. A judge that is refused, or
-whose budget ends, is a problem in the evidence: the verdict is then INCONCLUSIVE. Refuses to measure
-(judged_evidence.py).
+A judge that is refused, or whose budget ends, is a problem in the evidence: the verdict is then INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -14,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evals.bundle import SuiteEvidence
-from evals.judged_evidence import JudgedEvidence, JudgedProvenance, JudgeIdentity, pairing_problems
+from evals.judged_evidence import JudgedEvidence, JudgeIdentity, pairing_problems
 from evals.judgements import JudgementJournal, JudgementLine, open_judgements, pair_key
 from evals.plan import EvalPlan
 from evals.results import EvalSample
@@ -99,8 +95,7 @@ def judge_suites(
         if isinstance(refusal, JudgeAway) and any(each.role != "report" for each in wanted):
             raise
         identity = judge and JudgeIdentity(model=judge.model, digest=judge.digest, id=judge_id(judge))
-        empty = (JudgedProvenance(suite=each.name, judge=identity, problems=(str(refusal),)) for each in wanted)
-        return tuple(JudgedEvidence(provenance=each) for each in empty)
+        return tuple(JudgedEvidence(suite=each.name, judge=identity, problems=(str(refusal),)) for each in wanted)
 
 
 def generation(judged: JudgedSuite, over: Suite, judge: Judge | None) -> Suite:
@@ -125,29 +120,26 @@ class _Asking:
         self._budget = PaidAccount(iteration.id, days).budget(judge, store, ("judge", "order", "admission"), (spent,))
 
     def evidence(self, section: JudgedSuite, over: SuiteEvidence) -> JudgedEvidence:
-        provenance = JudgedProvenance(suite=section.name, judge=self._identity)
-        problems = pairing_problems(over.suite, over.arms, self._plan.section)
-        if problems:
-            return JudgedEvidence(provenance=provenance)
+        nothing = JudgedEvidence(suite=section.name, judge=self._identity)
+        if pairing_problems(over.suite, over.arms, self._plan.section):
+            return nothing
         try:
             items = drawn(over.suite.items, section.items, self._plan.section.seed)
         except ValueError as error:
-            return JudgedEvidence(
-                provenance=provenance.model_copy(update={"problems": (f"{over.suite.name}: {error}",)})
-            )
+            return nothing.model_copy(update={"problems": (f"{over.suite.name}: {error}",)})
         pairs = self._pairs(items, over)
         unjudged = self._ask(section, pairs)
+        problems: tuple[str, ...] = ()
         if over_budget := sum(reason == JudgeReason.BUDGET for reason in unjudged.values()):
-            text = (
+            problems = (
                 f"the judge's budget ended before {over_budget} of {len(pairs)} pairs were judged: raise "
-                "rewards.judge.max_tokens or max_usd for the next iteration, or judge fewer items"
+                "rewards.judge.max_tokens or max_usd for the next iteration, or judge fewer items",
             )
-            provenance = provenance.model_copy(update={"problems": (text,)})
         judged = tuple(
             each.judged(None if each.lost else self._journal.judged.get(each.key), self._reason(each, unjudged))
             for each in pairs
         )
-        return JudgedEvidence(provenance=provenance, pairs=judged)
+        return nothing.model_copy(update={"problems": problems, "pairs": judged})
 
     def _pairs(self, items: Sequence[Item], over: SuiteEvidence) -> list[_AnswerPair]:
         champion, candidate = ({each.id: each.samples[0] for each in arm.results} for arm in over.arms)

@@ -1,15 +1,9 @@
-"""What was measured of a candidate against its champion, as records: values with their uncertainty.
-
-Refuses to compute (comparison.py), to judge (gate.py) and to draw (report.py).
-"""
+"""What was measured of a candidate against its champion, as records: values with their uncertainty."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
-
-from evals.answer_costs import AnswerCosts
 from pipeline.core.locations import Uri
 from pipeline.core.storage import ModelRef, Record, digest_json
 from pipeline.recipe import Evaluation
@@ -63,6 +57,13 @@ class Slice(Record):
     p_holm: float
 
 
+class AnswerCosts(Record):
+    """Mean USD of an answer, of both models."""
+
+    champion: float
+    candidate: float
+
+
 class PassAt(Record):
     """The chance that one of k answers is right, for the reader (the unbiased estimate of arXiv 2107.03374)."""
 
@@ -86,7 +87,7 @@ class Comparison(Record):
     pass_at: tuple[PassAt, ...]
     ungraded_champion: int
     ungraded_candidate: int
-    cost: AnswerCosts | None = Field(default=None, exclude_if=lambda cost: cost is None)
+    cost: AnswerCosts | None
     """None where the recipe has no prices."""
 
 
@@ -124,9 +125,9 @@ class JudgedMeasurement(Record):
 
     suite: str
     judge: str
-    problems: tuple[str, ...]
-    win_rate: WinRate | None
-    loss: Guard | None
+    problems: tuple[str, ...] = ()
+    win_rate: WinRate | None = None
+    loss: Guard | None = None
 
 
 class BundleRef(Record):
@@ -150,16 +151,11 @@ class EvalReport(Record):
     bundle: BundleRef
     judged: tuple[JudgedMeasurement, ...] = ()
     """Of the suites that are judged, in the recipe's order."""
-    reduced: int = Field(default=0, exclude_if=lambda items: items == 0)
-    """Items that were erased with their counts since: what is left carries no verdict."""
 
     def digest(self) -> str:
         """sha256 of the report, wherever its bundle and the models lie."""
         places = {name: {"uri"} for name in ("bundle", "champion", "candidate")}
-        content = self.model_dump(mode="json", exclude=places)
-        if not self.judged:  # as it was before suites were judged
-            del content["judged"]
-        return digest_json(content)
+        return digest_json(self.model_dump(mode="json", exclude=places))
 
     def target(self) -> SuiteMeasurement:
         """The first target whose answers are checked, else the first guard: what one line has room for."""

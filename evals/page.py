@@ -1,7 +1,6 @@
-"""The report as a page for people: verdict, intervals, tables, and the answers that changed, side by side.
+"""The report as one HTML file for people: verdict, intervals, tables, and the answers that changed, side by side.
 
-One HTML file without links or scripts. It holds the texts of answers, so it is written on demand, where its reader asks
-for it, and nowhere else: what the bundle forgets, no copy keeps. Refuses to compute: every number is in the report.
+It holds the texts of answers, so it is written where its reader asks for it, and nowhere else.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ th { text-align: left; background: #f4f4f4 } img { max-width: 100% }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; margin: 0; font-size: 13px }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; margin: 0.4rem 0 1.2rem }
 .pair div, .asked { border: 1px solid #ddd; border-radius: 4px; padding: 0.5rem }
-.PASS { color: #00704f } .FAIL { color: #b34700 } .INCONCLUSIVE, .EVIDENCE_REDUCED { color: #555 }
+.PASS { color: #00704f } .FAIL { color: #b34700 } .INCONCLUSIVE { color: #555 }
 """
 
 
@@ -106,8 +105,6 @@ def _tagged(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]
 
 def _changes(evidence: SuiteEvidence) -> Iterator[str]:
     name = html.escape(evidence.suite.name)
-    if erased := sum(not item.messages for item in evidence.suite.items):
-        yield f"<p>{name}: the texts of {erased:,} items are erased; their counts are in the numbers above.</p>"
     for title, answers in zip(("From right to wrong", "From wrong to right"), changed(evidence), strict=True):
         asked = len(evidence.arms[1].results)
         yield f"<h2>{name}: {title.lower()} ({len(answers):,} of {asked:,} items)</h2>"
@@ -117,31 +114,28 @@ def _changes(evidence: SuiteEvidence) -> Iterator[str]:
 
 
 def _unchecked(evidence: SuiteEvidence) -> bool:
-    return all(item.check == "none" for item in evidence.suite.items if item.messages)
+    return all(item.check == "none" for item in evidence.suite.items)
 
 
 def _preferences(judged: JudgedEvidence, evidence: EvalEvidence) -> Iterator[str]:
     """The pairs of a judged suite that one model won in both orders, with both answers."""
     section = evidence.provenance.section
-    over = next(each.over for each in section.judged if each.name == judged.provenance.suite)
+    over = next(each.over for each in section.judged if each.name == judged.suite)
     answers = next((each for each in evidence.suites if each.suite.name == over), None)
     if answers is None or not judged.pairs:
         return
-    items = {item.id: item for item in answers.suite.items if item.messages}
+    items = {item.id: item for item in answers.suite.items}
     one, other = ({result.id: result.samples for result in arm.results} for arm in answers.arms)
-    name, pairs = html.escape(judged.provenance.suite), judged.pairs
+    name, pairs = html.escape(judged.suite), judged.pairs
     split = sum(each.candidate_first is not None and not each.agrees for each in pairs)
     flips = f"{name}: in {split:,} of {len(pairs):,} pairs the judge preferred another answer when they were swapped."
     yield f"<p>{flips}</p>"
     for title, outcome in (("champion", 0.0), ("candidate", 1.0)):
         won = [each for each in pairs if each.candidate_first is not None and each.outcome == outcome]
-        readable = [each.item for each in won if each.item in items]
         yield f"<h2>{name}: the {title}'s answer is preferred ({len(won):,} of {len(pairs):,} pairs)</h2>"
-        if erased := len(won) - len(readable):
-            yield f"<p>{erased:,} of them are erased.</p>"
-        if len(readable) > SHOWN:
+        if len(won) > SHOWN:
             yield f"<p>The first {SHOWN} of them.</p>"
-        yield from (_pair(ChangedAnswer(items[id], one[id][0], other[id][0])) for id in readable[:SHOWN])
+        yield from (_pair(ChangedAnswer(items[e.item], one[e.item][0], other[e.item][0])) for e in won[:SHOWN])
 
 
 def _pair(answer: ChangedAnswer) -> str:

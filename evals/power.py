@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.runner import sampling
 from evals.statistics import zero_event_bound
 from evals.suites import Suite
+from pipeline.core.chat_template import support_of
+from pipeline.core.template_files import folder_template
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import ItemsSuite, SuiteSection
 
@@ -118,3 +121,20 @@ def _until(section: Evaluation) -> str:
     fewest = math.ceil(math.log(section.alpha) / math.log1p(-section.guard_margin))
     fewest += zero_event_bound(fewest, section.alpha) >= section.guard_margin
     return f" until there are {max(MIN_CLUSTERS, fewest):,} clusters"
+
+
+def template_refusals(suites: Sequence[Suite], folder: str) -> list[str]:
+    """A line for each suite with items of which the chat template in a model's directory leaves something out."""
+    template = folder_template(Path(folder)) if Path(folder).is_dir() else None
+    if template is None:
+        return []
+    refusals: list[str] = []
+    for suite in suites:
+        lacking = support_of(template).lacking([suite.messages(item) for item in suite.items])
+        if lacking:
+            counted = ", ".join(f"{what} ({count:,} of {len(suite.items):,} items)" for what, count in lacking.items())
+            refusals.append(
+                f"the suite {suite.name} cannot be asked: the chat template of {folder} leaves out {counted}. Save the "
+                "tokenizer with a template that renders them, or leave the suite out."
+            )
+    return refusals

@@ -1,14 +1,11 @@
 """What one model answered to one suite: every graded sample, and the counts that the statistics go by.
 
-Owns the records. Refuses to ask, to grade and to average: a check that timed out, failed or had no usable reference is
-an outcome of its own, never a silent score of 0.
+A check that timed out, failed or had no usable reference is an outcome of its own, never a score of 0.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from pydantic import Field
+from typing import NamedTuple
 
 from pipeline.core.storage import ModelRef, Record, digest_json
 from pipeline.rewards.verifiers import Outcome
@@ -28,11 +25,6 @@ class Protocol(Record):
         return digest_json(self)
 
 
-def _absent(value: object) -> bool:
-    """Left out of the line, so that the digest of one that lacks it is what it was before there was such a field."""
-    return value is None
-
-
 class EvalSample(Record):
     """One graded completion. `finished` is False when it was cut at the token limit."""
 
@@ -42,13 +34,13 @@ class EvalSample(Record):
     outcome: Outcome
     answer: str
     defects: tuple[str, ...] = ()
-    """What is wrong with the text itself: refusal, pii (evals/defects.py)."""
-    well_formed: bool | None = Field(default=None, exclude_if=_absent)
+    """What is wrong with the text itself: refusal, pii (`runner.defects`)."""
+    well_formed: bool | None = None
     """Whether it has the item's form; None where the item asks for none."""
 
 
-class ItemCounts(Record):
-    """One item's samples as whole numbers: all that a verdict rests on, and nothing that says who asked what."""
+class ItemCounts(NamedTuple):
+    """One item's samples as whole numbers: all that a verdict rests on."""
 
     samples: int
     right: int
@@ -61,7 +53,7 @@ class ItemCounts(Record):
     pii: int
     tokens: int
     prompt_tokens: int
-    malformed: int | None = Field(default=None, exclude_if=_absent)
+    malformed: int | None
     """None where the item asks for no form."""
 
 
@@ -71,14 +63,9 @@ class ItemResult(Record):
     id: str
     samples: tuple[EvalSample, ...]
     prompt_tokens: int = 0
-    salt: str = ""
-    """The item's: without it no digest of these answers confirms a guess at them."""
-    erased: ItemCounts | None = Field(default=None, exclude=True)
-    """What remains of the samples once their texts are erased."""
 
     def counts(self) -> ItemCounts:
-        if self.erased is not None:
-            return self.erased
+        forms = [sample.well_formed for sample in self.samples if sample.well_formed is not None]
         return ItemCounts(
             samples=len(self.samples),
             right=sum(sample.outcome.score == 1 for sample in self.samples),
@@ -90,12 +77,8 @@ class ItemResult(Record):
             pii=sum("pii" in sample.defects for sample in self.samples),
             tokens=sum(sample.tokens for sample in self.samples),
             prompt_tokens=self.prompt_tokens,
-            malformed=_malformed([sample.well_formed for sample in self.samples]),
+            malformed=forms.count(False) if forms else None,
         )
-
-
-def _malformed(well_formed: Sequence[bool | None]) -> int | None:
-    return None if all(each is None for each in well_formed) else sum(each is False for each in well_formed)
 
 
 class EvalArm(Record):

@@ -1,7 +1,5 @@
-"""The runner: one model answers every item of a suite, and every answer is graded.
-
-Owns which answers are asked and which are in the journal already. Refuses to average anything.
-"""
+"""The runner: one model answers every item of a suite, and every answer is graded. Answers in the journal are not asked
+again."""
 
 from __future__ import annotations
 
@@ -10,15 +8,16 @@ from typing import NamedTuple
 
 import re2
 
-from evals.defects import defects
 from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.suites import AnswerFormat, Item, Suite
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask
-from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
-from pipeline.serving.journal import AnswerJournal, AnswerProtocol, answer_key, open_journal
+from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Messages, Sampling, answer_seed
+from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal
+from pipeline.traces.pii import personal_values
+from pipeline.training.texts import refuses
 
 Grader = Callable[[Sequence[VerifierTask]], list[Grade]]
 """Grades completions; the result follows the input."""
@@ -87,7 +86,13 @@ class Respondent(NamedTuple):
             self.log(f"evaluation: {name}: {len(todo):,} answers to be asked, {kept:,} in the journal")
             if todo:
                 items = {each.request.key: each.item.id for each in todo}
-                keep = _keeper(journal, items, errors)
+
+                def keep(answer: Answer) -> None:
+                    if answer.stop == "error":
+                        errors[answer.key] = answer
+                    else:
+                        journal.add(items[answer.key], answer)
+
                 self.session.answer([each.request for each in todo], plan, keep)
             answers = {**journal.answers, **errors}
         if lost := sum(each.request.key not in answers for each in asked):
@@ -139,7 +144,7 @@ def graded(grader: Grader, suite: Suite, k: int, answers: Sequence[Answer]) -> t
             for answer in drawn
         ]
         tokens = max(answer.prompt_tokens for answer in drawn)
-        results.append(ItemResult(id=item.id, salt=item.salt, prompt_tokens=tokens, samples=tuple(samples)))
+        results.append(ItemResult(id=item.id, prompt_tokens=tokens, samples=tuple(samples)))
     return tuple(results)
 
 
@@ -154,16 +159,6 @@ def _well_formed(item: Item, text: str, fits: Iterator[Grade]) -> bool | None:
             return next(fits).outcome is Outcome.correct
 
 
-def _keeper(journal: AnswerJournal, items: dict[str, str], errors: dict[str, Answer]) -> Callable[[Answer], None]:
-    def keep(answer: Answer) -> None:
-        if answer.stop == "error":
-            errors[answer.key] = answer
-        else:
-            journal.add(items[answer.key], answer)
-
-    return keep
-
-
 def _sample(suite: Suite, item: Item, answer: Answer, grade: Grade) -> EvalSample:
     if answer.stop == "error":
         grade = Grade(Outcome.error, "")
@@ -175,3 +170,10 @@ def _sample(suite: Suite, item: Item, answer: Answer, grade: Grade) -> EvalSampl
         answer=grade.answer,
         defects=defects(answer.text, suite.messages(item)),
     )
+
+
+def defects(text: str, messages: Messages) -> tuple[str, ...]:
+    """What is wrong with an answer whatever its reference: "pii" that `messages` do not hold, "refusal"."""
+    given = "\n".join(f"{message['content']}\n{message.get('tool_calls', '')}" for message in messages)
+    leaked = personal_values(text) - personal_values(given) if text else set[str]()
+    return (*(("pii",) if leaked else ()), *(("refusal",) if refuses(text) else ()))

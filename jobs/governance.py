@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from errno import ENOSPC
-from functools import partial
 from typing import Any
 
 from assets.resources import Deployment, deployment
@@ -95,7 +94,7 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     """Forget a user of this deployment, and take the traffic off a canary that is blocked by that."""
     store, name, uri = settings.store(), settings.recipe().base_model.name, settings.registry_uri()
     now = datetime.now(UTC)
-    person, keepers, address = Person.named(user_id, since), _keepers(settings), _address(settings)
+    person, keepers, address = Person.named(user_id, since), KEEPERS, _address(settings)
     proof = erasure.forget(settings.stage(log), person, registry_uri=uri, now=now, keepers=keepers, address=address)
     if read_state(store, name).phase is Phase.ROLLING_BACK:
         # The rollout's own job would measure first, on rows that may be gone; a rollback needs no measurement.
@@ -106,8 +105,7 @@ def forget_user(settings: Deployment, user_id: str, since: datetime | None, log:
     return proof
 
 
-def _keepers(settings: Deployment) -> Sequence[erasure.Keeper]:
-    return (partial(evaluations.places, erase_counts=settings.recipe().erase_counts),)
+KEEPERS: Sequence[erasure.Keeper] = (evaluations.places,)
 
 
 def _address(settings: Deployment) -> Address:
@@ -213,7 +211,7 @@ def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
 def _confirmed(settings: Deployment, user: str, since: datetime | None) -> bool:
     """Show what would go, and ask. Raises ValueError where nobody answers."""
     stage, person = settings.stage(lambda line: None), Person.named(user, since)
-    found = erasure.preview(stage, person, settings.registry_uri(), _keepers(settings))
+    found = erasure.preview(stage, person, settings.registry_uri(), KEEPERS)
     print("\n".join(preview_lines(found)), file=sys.stderr)
     print("Forget this user? This cannot be undone. [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()

@@ -1,15 +1,8 @@
-"""A suite: the held-out items that champion and candidate both answer, and the digest that pins it.
-
-Refuses to make items, to sample and to grade. A cluster is a group of items whose outcomes hang together, so that
-standard errors may not count them as independent.
-"""
+"""A suite: the held-out items that champion and candidate both answer, and the digest that pins it."""
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from pipeline.core.conversation import TOOLS, spoken
 from pipeline.core.storage import Record, digest_json
@@ -26,7 +19,8 @@ class AnswerFormat(Record):
 
 
 class Item(Record):
-    """One prompt with its reference answer. `slice` groups items for the report, which never gates on a slice."""
+    """One prompt with its reference answer. Items of one `cluster` succeed and fail together, so standard errors do not
+    count them as independent. `slice` groups items for the report, which never gates on a slice."""
 
     id: str
     cluster: str
@@ -36,21 +30,11 @@ class Item(Record):
     check: VerifierKind | Literal["none"] = "math"
     """How an answer is compared with the reference; none: it has none."""
     user_id: str | None = None
-    """Whose question it is, as labels name the person; None where it is nobody's."""
+    """Whose question it is, as labels name the person; None of an item without a user."""
     salt: str = ""
-    """Random, of a person's item: without it no digest of the item confirms a guess at its text."""
-    format: AnswerFormat | None = Field(default=None, exclude_if=lambda value: value is None)
+    """Random, of a person's item: so no digest that outlives the item confirms a guess at its text."""
+    format: AnswerFormat | None = None
     """None: an answer may have any form."""
-    leaf: str = Field(default="", exclude=True)
-    """Of an item whose text was erased from a bundle: the digest of the line that it was."""
-
-    def digest(self) -> str:
-        """sha256 of the item's line, also once its text is erased."""
-        return self.leaf or hashlib.sha256(self.model_dump_json().encode()).hexdigest()
-
-    def content(self) -> Any:
-        """What a suite's digest is made of; of a person's item its digest, which outlives its text."""
-        return self.digest() if self.salt or self.leaf else self.model_dump(exclude={"user_id", "salt"})
 
 
 class Suite(Record):
@@ -72,7 +56,7 @@ class Suite(Record):
 
     def digest(self) -> str:
         """sha256 of the content, whatever the order of the items."""
-        content = [item.content() for item in sorted(self.items, key=lambda item: item.id)]
+        content = [item.model_dump(exclude={"user_id"}) for item in sorted(self.items, key=lambda item: item.id)]
         return digest_json([self.name, self.system, self.instruction, *content])
 
     def messages(self, item: Item) -> Messages:

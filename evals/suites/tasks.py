@@ -1,4 +1,4 @@
-"""Suites of lm-evaluation-harness: their items as it listed them (evals/lm_eval.py), in a file below the data root.
+"""Suites of lm-evaluation-harness: their items as it listed them (evals/harness.py), in a file below the data root.
 
 The list is read like any suite, and so what will be asked is kept out of the training data.
 """

@@ -111,10 +111,6 @@ class Recipe(Section):
     """A person lets the embedded arithmetic suite gate a model that is not the embedded one: without this, nothing of
     such a model is trained."""
 
-    erase_counts: Annotated[bool, Operational] = False
-    """Forgetting a user takes the counts of their answers out of evidence bundles too, not their texts alone. Such a
-    bundle no longer carries its verdict: it becomes EVIDENCE_REDUCED, and nothing new is promoted on it."""
-
     answers_in_mlflow: Annotated[bool, Operational] = False
     """The iteration's run in MLflow shows questions and both models' answers side by side, of suites that are nobody's:
     what comes from traces or has a user stays in the evidence. false: the run has the shares of right answers alone."""

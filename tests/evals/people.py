@@ -11,11 +11,10 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from evals.evaluate import decide, evaluate
+from evals.evaluate import EvalServices, decide, evaluate
 from evals.freezing import freeze, prompts, withdraw
 from evals.gate import GateVerdict
 from evals.plan import EvalPlan
-from evals.services import EvalServices
 from evals.suites import Suite, pin, suites
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, ModelRef, Store

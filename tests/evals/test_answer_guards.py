@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from evals import bundle, gate
+from evals import gate
 from evals.gate import Verdict
 from evals.measurements import Guard
 from evals.report import table
 from evals.results import EvalArm, EvalSample, ItemResult
 from evals.runner import Respondent
 from evals.suites import AnswerFormat, Item, Suite
-from pipeline.core.removal import make
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome, grade
@@ -149,17 +148,3 @@ def test_a_report_says_what_an_answer_costs(kit: Any) -> None:
     assert "| USD for 1,000 answers | 0.039 | 0.039 |" in table(report)
     without = kit.section()
     assert kit.report(without, *evidence_of(kit, without)).measurements[0].comparison.cost is None
-
-
-def test_erased_answers_keep_what_their_guards_need(kit: Any, tmp_path: Path) -> None:
-    section = kit.section(price=PRICE)
-    suite, champion, candidate = evidence_of(kit, section, REGEX, 3, well_formed=True)
-    gathered = bundle.evidence(
-        "i", section, bundle.Gathered((bundle.SuiteEvidence(suite=suite, arms=(champion, candidate)),))
-    )
-    bundle.publish(Store(tmp_path), "evidence", gathered)
-    before = bundle.recompute(tmp_path / "evidence")
-    erased = [suite.items[0].id, suite.items[1].id]
-    make(bundle.removals(Store(tmp_path), tmp_path / "evidence", erased))
-    assert bundle.recompute(tmp_path / "evidence").digest() == before.digest()
-    assert guard_of(before, "format") is not None

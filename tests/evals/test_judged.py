@@ -58,7 +58,7 @@ def test_an_admission_by_the_labels_lets_no_kin_in(tmp_path: Path) -> None:
     settings = section(role="target")
     judged(tmp_path, judge(0.9), settings)
     ((got,), server) = judged(tmp_path, judge(0.9), settings, evidence(settings, longer=2.0), lineage=("0F",))
-    assert "lineage" in got.provenance.problems[0] and not got.pairs and not server.requests
+    assert "lineage" in got.problems[0] and not got.pairs and not server.requests
 
 
 def test_a_judge_that_is_not_admitted_is_inconclusive(tmp_path: Path) -> None:
@@ -211,11 +211,11 @@ def test_a_judge_that_is_away_can_be_asked_later(tmp_path: Path) -> None:
     with pytest.raises(JudgeAway, match="did not answer about"):
         judged(tmp_path, breaks, settings)
     ((got,), server) = judged(tmp_path, later, settings)
-    assert len(server.requests) <= 240 - (200 - 34) + 2 * JUDGE.concurrency and not got.provenance.problems
+    assert len(server.requests) <= 240 - (200 - 34) + 2 * JUDGE.concurrency and not got.problems
     (of_report,) = judge_suites(store, plan(section()), None, [evidence(section())], print)
-    assert "Set JUDGE_URL" in of_report.provenance.problems[0]
+    assert "Set JUDGE_URL" in of_report.problems[0]
     (nobody,) = judge_suites(store, plan(section(), judge=None), None, [evidence(section())], print)
-    assert "rewards.judge" in nobody.provenance.problems[0] and nobody.provenance.judge is None
+    assert "rewards.judge" in nobody.problems[0] and nobody.judge is None
 
 
 def test_runs_that_cannot_be_paired_are_not_judged(tmp_path: Path) -> None:

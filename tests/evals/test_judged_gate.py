@@ -31,7 +31,7 @@ def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -
     assert "| at equal lengths |" in table(report, verdict) and "judged-0 (target" in table(report)
     verdict, _ = gated(tmp_path / "worse", judge(0.25), settings)
     assert verdict.verdict is Verdict.FAIL
-    assert verdict.reasons[0].startswith("preference not shown: judged-0")
+    assert verdict.reasons[0].startswith("judged-0: preference not shown")
 
 
 @pytest.mark.parametrize("bound", one_and_variants(["lower", "bootstrap_lower"]))
@@ -44,7 +44,7 @@ def test_tests_of_preference_that_disagree_are_inconclusive(tmp_path: Path, boun
     changed = report.model_copy(update={"judged": (measured.model_copy(update={"win_rate": rate}),)})
     verdict = gate.judge(changed, report.section)
     assert verdict.verdict is Verdict.INCONCLUSIVE
-    assert verdict.reasons[0].startswith("the tests of preference disagree: judged-0")
+    assert verdict.reasons[0].startswith("judged-0: the tests of preference disagree")
 
 
 @pytest.mark.variant

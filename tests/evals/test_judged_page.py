@@ -12,7 +12,6 @@ from evals.judged_evidence import JudgedEvidence
 from evals.page import page
 from evals.report import picture, table
 from evals.suites import Item
-from pipeline.core.removal import make
 from pipeline.core.storage import Store
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
@@ -53,20 +52,6 @@ def test_the_page_shows_the_pairs_of_a_judged_suite(published: Path) -> None:
     assert f"judged-0: the champion&#x27;s answer is preferred ({lost} of 120 pairs)" in shown.replace("'", "&#x27;")
     assert f"in {split} of 120 pairs the judge preferred another answer when they were swapped" in shown
     assert "at equal lengths" in shown and "as judged" in shown and MARK in shown
-
-
-def test_the_page_of_erased_pairs_shows_the_others(published: Path, tmp_path: Path) -> None:
-    import shutil
-
-    path = Path(shutil.copytree(published, tmp_path / "evidence"))
-    pairs = bundle.read(path).judged[0].pairs
-    first = next(each.item for each in pairs if each.outcome == 1.0)
-    before = bundle.recompute(path)
-    assert make(bundle.removals(Store(path.parent), path, [first]))
-    read, report = bundle.read(path), bundle.recompute(path)
-    assert report.digest() == before.digest()
-    shown = page(read, report, gate.judge(report, report.section))
-    assert f"<b>{first}</b>" not in shown and "1 of them are erased" in shown
 
 
 def test_the_picture_has_rows_for_judged_suites(published: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from evals.power import template_refusals
 from evals.suites import Suite, file_faults, suite
-from evals.templates import template_refusals
 from pipeline.core.storage import Store
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from evals import lm_eval
+from evals import harness as lm_eval
 from evals.__main__ import main
-from evals.lm_eval import LmEvalEnvironment, LmEvalRun, ensure_listed, parse, read_samples
+from evals.harness import LmEvalEnvironment, LmEvalRun, ensure_listed, parse, read_samples
 from evals.runner import sampling
 from evals.suites import Item, Suite, suite
 from evals.suites.tasks import list_path, task_digest

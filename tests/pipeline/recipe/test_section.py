@@ -71,7 +71,6 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         "rollout",
         "compute",
         "accept_demo_suite",
-        "erase_counts",
         "answers_in_mlflow",
         "automation",
         "key_prefix",

@@ -1,4 +1,4 @@
-"""Lists and runs a task of lm-evaluation-harness against a server: `python -I lm_eval_script.py` where lm_eval is.
+"""Lists and runs a task of lm-evaluation-harness against a server: `python -I harness_script.py` where lm_eval is.
 
 One line of JSON on the input names a function, its arguments and the file for the reply. The input stays open while the
 caller lives; when it closes, this process ends. Imports nothing of this project.

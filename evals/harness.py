@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from evals.defects import defects
 from evals.results import EvalArm, EvalSample, ItemResult
 from evals.results import Protocol as EvalProtocol
+from evals.runner import defects
 from evals.suites import Item, Suite
 from evals.suites.tasks import list_path, task_digest
 from pipeline.core import layout
@@ -27,7 +27,7 @@ from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import InferenceSession, Sampling
 from pipeline.serving.journal import AnswerProtocol
 
-SCRIPT = Path(__file__).with_name("lm_eval_script.py")
+SCRIPT = Path(__file__).with_name("harness_script.py")
 TAIL_LINES = 25
 NO_ANSWER = "[invalid]"
 """What the harness's filters put where they matched nothing."""
@@ -40,7 +40,7 @@ class LmEvalEnvironment(NamedTuple):
     python: str = ""
 
     def call(self, function: str, **arguments: Any) -> Any:
-        """What that function of lm_eval_script.py returns; arguments and result are plain JSON.
+        """What that function of harness_script.py returns; arguments and result are plain JSON.
 
         Raises ValueError with an instruction where there is no such environment or the script refuses, RuntimeError
         with its last lines where it ends otherwise. The process ends with the caller.
