@@ -1,8 +1,6 @@
 """The answers of both models side by side, a row for each item, as a table for the iteration's run in MLflow.
 
-Owns which items may leave the bundle. What is a user's never does: no item of a suite from traces, none that somebody
-is behind, none whose text was erased, for forgetting a user does not reach a copy on a server of others. Texts of the
-other items go where the recipe says so (`answers_in_mlflow`), else shares of right answers alone, without items' ids.
+What is a user's stays in the bundle: no item of a suite from traces and none with a user is in the table.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""What can be drawn for a suite from traces: prompts of labelled rows, or of rows that people have answered.
-
-Owns which rows can be asked, and the count of those that cannot, by reason. A prompt can be drawn when its rows consent
-now, call no tool, end with the user's message and agree on one reference that the checker reads.
-"""
+"""Prompts that can be drawn for a suite from traces: of labelled rows, or of rows that people have answered. Rows that
+cannot be asked are counted by reason."""
 
 from __future__ import annotations
 

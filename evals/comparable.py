@@ -1,8 +1,5 @@
-"""Whether two runs over a suite can be compared at all: the same items, protocols and samples, nearly all graded.
-
-Owns the reasons for which they cannot, each with what would make them comparable. Refuses to compare (comparison.py)
-and to judge (gate.py).
-"""
+"""Whether two runs over a suite can be compared: the same items, protocols and samples, nearly all graded. Each reason
+against it says what would make them comparable."""
 
 from __future__ import annotations
 

@@ -5,9 +5,6 @@ seen is not drawn for a production suite. The order is a hash of the cluster, an
 and no tenant gets more than their share. Of a production suite at most a fifth of the window's prompts is taken. After
 `refresh_days` the next iteration freezes a new generation, with `refresh_share` of the clusters replaced. People are
 asked about rows after training had them, and write what training had not: a golden suite takes these.
-
-Owns the draw and the withdrawal of items whose rows no longer consent, or are gone. Refuses to keep rows from training:
-selection does, by the frozen prompts.
 """
 
 from __future__ import annotations
@@ -60,7 +57,7 @@ def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None
 
 def withdraw(context: IterationContext) -> list[str]:
     """Take out the items whose rows do not consent any more, or are gone, and their answers; `name: n lines` of each
-    file that is written anew. Bundles of gates that are over keep them."""
+    file that is rewritten. Bundles of gates that are over keep them."""
     store = context.store
     sections = [each for each in context.recipe.evaluation.suites if isinstance(each, TracesSuite)]
     if not sections:

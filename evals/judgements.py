@@ -1,9 +1,5 @@
-"""The journal of judgements: what a judge was paid for, kept line by line, so that no pair is judged twice.
-
-A file for each judge (by its id: model, weights, rubric and prompt). Like the journal of answers: each line is one
-write, a line that a kill cut off is cut off at the next opening, one process writes at a time. A line names its item
-and holds no text.
-"""
+"""The journal of judgements, a file for each judge (by id): a line for each pair that was paid for, without texts, so
+that no pair is judged twice. One process writes at a time; a torn last line is cut off when the file is opened."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The ledger of gates: which candidates a model's gates asked about, over which items, at which level and settings.
+"""The ledger of gates: a line for each target's items and candidate (by digest), written before anything is asked.
 
-A line for each target's items and candidate (both by digest) is written before anything is asked. To ask again is free.
-Another training is another candidate, hence another line; so are other items. Where the settings changed after a
-candidate's first answer, the verdict is INCONCLUSIVE.
+To ask again is free. Where the settings changed after a candidate's first answer, the verdict is INCONCLUSIVE.
 """
 
 from __future__ import annotations

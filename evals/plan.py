@@ -1,8 +1,4 @@
-"""The evaluation plan: all that an evaluation needs to know, so that it runs in any process, on any machine.
-
-The stage runs it where Dagster runs, `python -m evals run PLAN` where there is a GPU. Owns the record. What answers at
-which address is no part of it.
-"""
+"""The evaluation plan: all that an evaluation needs to know, so that it runs in any process, on any machine."""
 
 from __future__ import annotations
 

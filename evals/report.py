@@ -1,7 +1,4 @@
-"""The report for people: a picture of the intervals and a Markdown table.
-
-Owns how a comparison looks. Refuses to compute: every number is already in the report.
-"""
+"""The report for people: a picture of the intervals and a Markdown table."""
 
 from __future__ import annotations
 

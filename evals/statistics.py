@@ -1,7 +1,7 @@
 """Statistics of paired, clustered evaluations: standard errors, intervals, exact tests, the bootstrap.
 
-Owns the arithmetic. Refuses to decide: the thresholds are the gate's. Counts of samples go in (whole numbers, so sums
-are exact in any order), shares of samples come out. Leading axes are independent experiments.
+Counts of samples go in (whole numbers, so sums are exact in any order), shares of samples come out. Leading axes are
+independent experiments.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What a line of a suite's file asks: a text, or a conversation as OpenAI's chat has it, with tools, calls and results.
-
-The result is a `pipeline.core.conversation`. Refused: a call that no model can be shown, a result without its call, a
-last message that nobody answers.
-"""
+"""What a line of a suite's file asks: a text, or a conversation as OpenAI's chat has it, with tools and calls."""
 
 from __future__ import annotations
 

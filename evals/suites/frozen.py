@@ -1,10 +1,7 @@
-"""Suites that are drawn from traces: generations of items, frozen when they are drawn (evals/freezing.py draws them).
+"""Suites from traces: generations of items below `evaluation/suites/<name>/<generation>/`, drawn by evals/freezing.py.
 
-    evaluation/suites/<name>/<generation>/items.jsonl      an item a line, with the row that it is from
-    evaluation/suites/<name>/<generation>/manifest.json    sha256 of each line that was frozen, and what was left out
-
-Owns the two files. The newest generation is what is asked. Items may become fewer, because people are forgotten or
-withdraw their consent; no line can come in or be changed, and training is cleaned of what was frozen.
+The newest generation is asked. `manifest.json` has the sha256 of each line of `items.jsonl`: lines may go, none can
+come in or change.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from assets.records import LABELS
 from evals.candidates import SuiteCandidate
 from evals.freezing import draw, trained, withdraw
 from evals.gate import Verdict
-from evals.suites import Item, Suite, frozen, suites
+from evals.suites import frozen, suites
 from evals.suites.frozen import FrozenItem
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -219,13 +219,6 @@ def test_a_changed_generation_is_refused(people: People) -> None:
     (folder / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match="is not a readable Generation"):
         suites(people.store, SECTION)
-
-
-def test_the_digest_of_a_suite_of_nobodys_items_is_as_it_was() -> None:
-    item = Item(id="a", cluster="c", messages=[{"role": "user", "content": "2 + 2?"}], reference="4", slice="s")
-    suite = Suite(name="mine", items=(item,))
-    plain = {"id": "a", "cluster": "c", "messages": item.messages, "reference": "4", "slice": "s", "check": "math"}
-    assert suite.digest() == suite.identity() == digest_json(["mine", "", "", plain])
 
 
 def test_a_generation_is_written_once(people: People) -> None:

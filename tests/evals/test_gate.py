@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from evals import comparable, gate
 from evals.gate import Verdict
 from evals.measurements import EvalReport, SuiteMeasurement
-from evals.results import EvalArm, Protocol
+from evals.results import EvalArm, ItemResult, Protocol
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Decoding
 from pipeline.serving.journal import AnswerProtocol
@@ -42,74 +42,51 @@ def test_a_broken_guard_fails_a_more_accurate_candidate(
     assert ["guard failed" in reason for reason in verdict.reasons] == [True]
 
 
-def _drop(arm: EvalArm) -> EvalArm:
-    return arm.model_copy(update={"results": arm.results[1:]})
+def _results(change: Callable[[tuple[ItemResult, ...]], tuple[ItemResult, ...]]) -> Callable[[EvalArm], EvalArm]:
+    return lambda arm: arm.model_copy(update={"results": change(arm.results)})
 
 
-def _repeat(arm: EvalArm) -> EvalArm:
-    return arm.model_copy(update={"results": (*arm.results, arm.results[0])})
+def _protocol(**changes: object) -> Callable[[EvalArm], EvalArm]:
+    return lambda arm: arm.model_copy(update={"protocol": arm.protocol.model_copy(update=changes)})
 
 
-def _add(arm: EvalArm) -> EvalArm:
-    return arm.model_copy(update={"results": (*arm.results, arm.results[0].model_copy(update={"id": "stranger"}))})
+def _answered(arm: EvalArm, **changes: object) -> EvalArm:
+    return _protocol(answers=arm.protocol.answers.model_copy(update=changes))(arm)
 
 
-def _rename(arm: EvalArm) -> EvalArm:
-    return arm.model_copy(update={"results": (arm.results[0].model_copy(update={"id": "stranger"}), *arm.results[1:])})
+def _stranger(result: ItemResult) -> ItemResult:
+    return result.model_copy(update={"id": "stranger"})
 
 
-def _empty(arm: EvalArm) -> EvalArm:
-    return arm.model_copy(update={"results": ()})
+BROKEN: dict[str, tuple[Callable[[EvalArm], EvalArm], str]] = {
+    "drop": (_results(lambda each: each[1:]), "missing"),
+    "repeat": (_results(lambda each: (*each, each[0])), "repeated"),
+    "add": (_results(lambda each: (*each, _stranger(each[0]))), "extra"),
+    "rename": (_results(lambda each: (_stranger(each[0]), *each[1:])), "missing"),
+    "empty": (_results(lambda each: ()), "empty"),
+    "short": (
+        _results(lambda each: (each[0].model_copy(update={"samples": each[0].samples[1:]}), *each[1:])),
+        "without exactly",
+    ),
+    "verifier": (_protocol(verifier="v/2"), "different protocols: verifier"),
+    "items": (_protocol(suite_digest="u"), "suite digest"),
+    "sampling": (lambda arm: _answered(arm, temperature=0.1), "not sampled as the recipe asks"),
+}
 
 
-def _short(arm: EvalArm) -> EvalArm:
-    first = arm.results[0].model_copy(update={"samples": arm.results[0].samples[1:]})
-    return arm.model_copy(update={"results": (first, *arm.results[1:])})
-
-
-def _other_verifier(arm: EvalArm) -> EvalArm:
-    return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"verifier": "v/2"})})
-
-
-def _answered_otherwise(arm: EvalArm, **changes: object) -> EvalArm:
-    answers = arm.protocol.answers.model_copy(update=changes)
-    return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"answers": answers})})
-
-
-def _decoded_otherwise(**changes: object) -> Callable[[EvalArm], EvalArm]:
-    return lambda arm: _answered_otherwise(arm, decoding=arm.protocol.answers.decoding.model_copy(update=changes))
-
-
-def _other_items(arm: EvalArm) -> EvalArm:
-    return arm.model_copy(update={"protocol": arm.protocol.model_copy(update={"suite_digest": "u"})})
-
-
-def _other_sampling(arm: EvalArm) -> EvalArm:
-    return _answered_otherwise(arm, temperature=0.1)
-
-
-BROKEN = {
-    _drop: "missing", _repeat: "repeated", _add: "extra", _rename: "missing", _empty: "empty",
-    _short: "without exactly",
-    _other_verifier: "different protocols: verifier",
-    _other_items: "suite digest", _other_sampling: "not sampled as the recipe asks",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("break_it", BROKEN, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("broken", BROKEN)
 @pytest.mark.parametrize("which", ["champion", "candidate", "both"])
-def test_bad_runs_are_inconclusive(
-    kit: Any, good: tuple[Any, ...], break_it: Callable[[EvalArm], EvalArm], which: str
-) -> None:
+def test_bad_runs_are_inconclusive(kit: Any, good: tuple[Any, ...], broken: str, which: str) -> None:
     section, suite, old, new = good
+    break_it, reason = BROKEN[broken]
     old = break_it(old) if which in ("champion", "both") else old
     new = break_it(new) if which in ("candidate", "both") else new
     verdict = kit.judge(section, suite, old, new)
-    if which == "both" and break_it is _other_verifier:
+    if which == "both" and broken == "verifier":
         assert verdict.verdict is Verdict.PASS  # the same protocol in both arms is what is asked for
         return
     assert verdict.verdict is Verdict.INCONCLUSIVE
-    assert any(BROKEN[break_it] in reason for reason in verdict.reasons), verdict.reasons
+    assert any(reason in each for each in verdict.reasons), verdict.reasons
 
 
 @pytest.mark.parametrize(
@@ -118,9 +95,6 @@ def test_bad_runs_are_inconclusive(
         ({"stop_ids": (3, 5)}, "stop_ids (champion 3, candidate 3 5): give both the same eos_token_id in config.json"),
         ({"dtype": "bfloat16"}, "dtype (champion float32, candidate bfloat16): serve both in the same precision"),
         ({"engine": "vllm"}, "engine (champion transformers, candidate vllm): serve both with the same engine"),
-        ({"version": "6"}, "version (champion 5, candidate 6)"),
-        ({"device": "NVIDIA H200"}, "device (champion cpu, candidate NVIDIA H200)"),
-        ({"context": 2048}, "context (champion 1024, candidate 2048)"),
         ({"tokens_digest": "b" * 64}, f"tokens_digest (champion {'a' * 12}, candidate {'b' * 12})"),
     ],
 )
@@ -128,7 +102,8 @@ def test_arms_that_were_decoded_differently_are_inconclusive(
     kit: Any, good: tuple[Any, ...], changes: dict[str, object], reason: str
 ) -> None:
     section, suite, old, new = good
-    verdict = kit.judge(section, suite, old, _decoded_otherwise(**changes)(new))
+    decoding = new.protocol.answers.decoding.model_copy(update=changes)
+    verdict = kit.judge(section, suite, old, _answered(new, decoding=decoding))
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert len(verdict.reasons) == 1
     assert f"the arms ran under different protocols: {reason}" in verdict.reasons[0]
@@ -147,7 +122,6 @@ def test_protocol_fields_all_say_how_to_make_them_equal() -> None:
         ({"max_standard_error": 0.001}, 2, "standard error"),
         ({"alpha": 0.0}, 2, "alpha is"),
         ({"alpha": 0.5}, 2, "alpha is"),
-        ({"alpha": 1.0}, 2, "alpha is"),
     ],
 )
 def test_thin_evidence_is_inconclusive(kit: Any, changes: dict[str, Any], items_per_cluster: int, reason: str) -> None:
@@ -267,14 +241,6 @@ def test_an_open_guard_says_whether_items_are_what_it_lacks(
     verdict = gate.judge(_with(kit.report(*good), CLEAR, rise), good[0])
     assert [each.removeprefix("arithmetic: ").partition(":")[0] for each in verdict.reasons] == [reason]
     assert ("evaluate more items" in verdict.reasons[0]) == ("too little" in reason)
-
-
-def test_each_verdict_is_recorded_under_its_name(kit: Any, good: tuple[Any, ...]) -> None:
-    """What is published is read by later releases, and by people."""
-    section, suite, old, new = good
-    recorded = [kit.judge(section, suite, *arms).model_dump(mode="json") for arms in ((old, new), (old, old))]
-    recorded.append(kit.judge(section, suite, old, _drop(new)).model_dump(mode="json"))
-    assert [record["verdict"] for record in recorded] == ["PASS", "FAIL", "INCONCLUSIVE"]
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])

@@ -102,7 +102,7 @@ def test_a_floor_holds_where_it_is_shown_to(kit: Any, floor: float, verdict: Ver
 def test_shorter_answers_pass_where_the_recipe_asks_for_cost(kit: Any) -> None:
     settings = section(kit, {"margin": 0.1}, improve="cost", cheaper_by=0.2)
     verdict, reasons = judged(kit, settings, (0.5, 0.5), tokens=2)  # the champion's answers have 3
-    assert verdict is Verdict.PASS and "shorter answers shown: suite-0: 3.0 -> 2.0 tokens" in reasons
+    assert verdict is Verdict.PASS and "suite-0: shorter answers shown: 3.0 -> 2.0 tokens" in reasons
     assert judged(kit, settings, (0.5, 0.5))[0] is Verdict.FAIL
     assert judged(kit, settings.model_copy(update={"cheaper_by": 0.34}), (0.5, 0.5), tokens=2)[0] is Verdict.FAIL
     verdict, reasons = judged(kit, settings, (0.7, 0.4), tokens=2)
@@ -125,7 +125,7 @@ def test_tests_of_shorter_answers_that_disagree_decide_nothing(kit: Any, bound: 
     changed = whole.model_copy(update={"measurements": (measured.model_copy(update={"comparison": comparison}),)})
     verdict = gate.judge(changed, settings)
     assert verdict.verdict is Verdict.INCONCLUSIVE
-    assert verdict.reasons[0].startswith("the tests of shorter answers disagree: suite-0")
+    assert verdict.reasons[0].startswith("suite-0: the tests of shorter answers disagree")
 
 
 def test_longer_answers_fail_a_better_candidate(kit: Any) -> None:
