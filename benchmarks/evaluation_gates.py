@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.evaluation_arms import judged
+from benchmarks.judged_pairs import simulated_pairs
 from evals import statistics
 from evals.gate import Verdict
 from evals.statistics import Array
 from evals.suites import Item, Suite
 from evals.win_rate import problems, win_rate
 from pipeline.recipe import Evaluation
-from tests.evals.judged import simulated_pairs
 
 MARGIN = 0.05
 GATES_OF_A_YEAR = 20

@@ -1,13 +1,7 @@
-"""`pt evals COMMAND`: the gate's work by hand, or where Dagster is not.
+"""`pt evals COMMAND`: the gate's work by hand, or on a machine without Dagster.
 
-    list RECIPE               list the items of the recipe's lm-evaluation-harness tasks, below its data root
-    page BUNDLE FILE          write the report as a page for people, with the answers that changed
-    run PLAN                  answer an evaluation's questions and publish its evidence: on the machine that has the GPU
-    verify BUNDLE [DIGEST]    recompute a verdict offline and print it as JSON
-
-Exit codes: 0 done; 1 where a bundle is not intact. Of `run`: 64 never retry (the
-plan or what it names is wrong), 143 pre-empted, anything else a crash, a full disk, a server or judge that is lost: run
-it again, and what was answered is not asked again.
+Exit codes: 0 done; 1 where a bundle is not intact. Of `run`: 64 never retry (the plan or what it names is wrong), 143
+pre-empted, anything else a crash, a full disk, a lost server or judge: run it again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
 """Freezing suites from traces: whole clusters of consented rows that have a reference, before training takes them.
 
-Rule. Clusters are those of selection, over all prompts that were labelled or ever trained on; one that training has
-seen is not drawn for a production suite. The order is a hash of the cluster, and a cluster is taken whole where no user
-and no tenant gets more than their share. Of a production suite at most a fifth of the window's prompts is taken. After
-`refresh_days` the next iteration freezes a new generation, with `refresh_share` of the clusters replaced. People are
-asked about rows after training had them, and write what training had not: a golden suite takes these.
+Clusters are those of selection, over all prompts that were labelled or ever trained on. A production suite has none
+that training has seen; a golden suite may, because people write the references afterwards.
 """
 
 from __future__ import annotations

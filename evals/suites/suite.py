@@ -11,8 +11,8 @@ from pipeline.serving.inference import Messages
 
 
 class AnswerFormat(Record):
-    """The form that an answer must have, whatever it says: it matches a regular expression as a whole (RE2, which takes
-    linear time), or it holds JSON that fits a schema, as the verifier `json_schema` reads it."""
+    """The form that an answer must have: it matches a regular expression as a whole (RE2, which takes linear time), or
+    it holds JSON that fits a schema, as the verifier `json_schema` reads it."""
 
     kind: Literal["regex", "json_schema"]
     pattern: str
@@ -47,11 +47,10 @@ class Suite(Record):
     instruction: str = ""
     """Text after each item's last message."""
     generation: str = ""
-    """Digest of the list of all items as they were frozen, of a suite from traces: its items may become fewer."""
+    """Digest of all items as they were frozen, of a suite from traces: its items may become fewer."""
 
     def identity(self) -> str:
-        """What training data is cleaned of: the generation, whoever was forgotten since, else the items as they were
-        given."""
+        """What training data is cleaned of: the generation, else the items."""
         return self.generation or self.digest()
 
     def digest(self) -> str:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
+from benchmarks.judged_pairs import simulated_pairs
 from evals.win_rate import JudgedPair, fit, problems, tanh_lengths, win_rate
-from tests.evals.judged import simulated_pairs
 
 pytestmark = pytest.mark.slow
 
