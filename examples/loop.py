@@ -10,11 +10,10 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from evals.evaluate import decide, evaluate
+from evals.evaluate import EvalServices, decide, evaluate
 from evals.freezing import held_apart
 from evals.gate import GateVerdict
 from evals.plan import EvalPlan, inference, publish_plan
-from evals.services import EvalServices
 from pipeline.core import layout
 from pipeline.core.storage import Store, model_ref
 from pipeline.demo.suite import ensure_suite
