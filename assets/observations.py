@@ -1,21 +1,32 @@
 """The end of an iteration, and what Dagster shows of it and of a look at the rollout. What is shown fails no stage."""
 
 import time
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import dagster as dg
 
 from assets.kpi.fold import read_kpi
-from assets.kpi.observation import KPI, kpi_observation
+from assets.kpi.records import Kpi
+from assets.kpi.texts import HEAD, bars, row
+from assets.metadata import VERSION_TAG, picture, table
+from assets.naming import asset_key
 from assets.outcome import Ending, conclude
 from assets.report import write_report
 from assets.resources import Deployment
 from pipeline.core.iteration import Iteration
 from pipeline.core.markdown import literal
 from pipeline.governance.erasure.late import blocked_iteration
+from pipeline.recipe import Automation
+from pipeline.registry.runs import version_page
 from pipeline.rollout.status import RolloutStatus
+from pipeline.views.iterations import quality_and_cost
 from pipeline.views.rollout import arm_rows, sentences, stage_marks
 
+KPI, CHAMPION = "kpi", "champion"
+"""Assets that nothing makes. The first is observed at an iteration's end, also where it was refused; of the second runs
+of the rollout tell, when the record has another champion than the page."""
 SIGNS = {"done": "✔", "now": "▶", "held": "‖", "undone": "✘", "next": "·"}
 
 
@@ -75,3 +86,81 @@ def _markdown(report: RolloutStatus, now: float) -> str:
         arms = ["| | champion | canary | |", "| --- | --- | --- | --- |", *arms]
     told = [f"- **{name}**: {literal(text)}" for name, text in sentences(report, now)]
     return "\n\n".join(part for part in (" → ".join(marks), "\n".join(arms), "\n".join(told)) if part)
+
+
+def kpi_asset(prefix: str | None) -> dg.AssetSpec:
+    return dg.AssetSpec(
+        asset_key(KPI, prefix),
+        deps=[asset_key(stage, prefix) for stage in ("policy_checkpoint", "model_version", "canary")],
+        group_name="registry",
+        kinds={"python"},
+        owners=["team:ml-platform"],
+        description="What the loop gives and what it costs, over all iterations: an observation at each one's end, and "
+        "at the end of each run of a rollout. The same as a page: pt report.",
+    )
+
+
+def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservation:
+    """`key`: of the model's asset; `page`: where the newest page lies."""
+    shown: dict[str, dg.MetadataValue] = {
+        "iterations": table(HEAD, [row(each) for each in reversed(kpi.iterations)]),
+        "quality and cost": picture(quality_and_cost(bars(kpi)), "Quality and cost"),
+        "page": dg.MetadataValue.path(page),
+        "not in the cost": dg.MetadataValue.text("; ".join(kpi.cost.unknown) or "nothing"),
+    }
+    figures = {name: dg.MetadataValue.float(value) for name, value in _figures(kpi) if value is not None}
+    return dg.AssetObservation(key, metadata={**shown, **figures})
+
+
+def _figures(kpi: Kpi) -> Iterator[tuple[str, float | None]]:
+    newest = kpi.iterations[-1].data if kpi.iterations else None
+    per, waited = kpi.cost.usd_for(kpi.gain), kpi.trace_to_promotion_s
+    yield "champion right in percent", _percent(kpi.champion_quality.value if kpi.champion_quality else None)
+    yield "gained points", _percent(kpi.gain)
+    yield "USD at least", round(kpi.cost.usd.low, 4)
+    yield "device hours at least", round(kpi.cost.device_hours, 4)
+    yield "USD for each +0.01 at least", round(per.low, 4) if per else None
+    yield "traces kept in percent", _percent(newest.kept if newest else None)
+    yield "label coverage in percent", _percent(newest.coverage if newest else None)
+    yield "goodput in percent", _percent(kpi.goodput)
+    yield "interruptions", float(kpi.preemptions)
+    yield "steps computed again", float(kpi.lost_steps)
+    yield "refused", float(kpi.ended.get("refused", 0))
+    yield "rolled back", float(kpi.ended.get("rolled back", 0))
+    yield "hours from newest trace to promotion", None if waited is None else round(waited / 3600, 2)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)
+
+
+def champion_asset(prefix: str | None, section: Automation) -> dg.AssetSpec:
+    days = section.champion_max_age_days
+    return dg.AssetSpec(
+        asset_key(CHAMPION, prefix),
+        deps=[asset_key("canary", prefix)],
+        description="The model that serves: the last one that a rollout promoted.",
+        group_name="registry",
+        kinds={"mlflow"},
+        owners=["team:ml-platform"],
+        freshness_policy=None if days is None else dg.FreshnessPolicy.time_window(timedelta(days=days)),
+    )
+
+
+def tell_of_champion(context: dg.OpExecutionContext, deployment: Deployment) -> None:
+    key, champion = deployment.key(CHAMPION), deployment.champion()
+    last = context.instance.get_latest_materialization_event(key)
+    shown = last.asset_materialization if last is not None else None
+    if not champion.version or (shown and (shown.tags or {}).get(VERSION_TAG) == champion.model.digest):
+        return
+    name = deployment.recipe().base_model.name
+    metadata: dict[str, Any] = {
+        "name": name,
+        "version": champion.version,
+        "model digest": champion.model.digest,
+        "since": str(champion.since),
+        "model": dg.MetadataValue.path(champion.model.uri),
+    }
+    if page := version_page(deployment.registry_uri(), name, champion.version):
+        metadata["version in MLflow"] = dg.MetadataValue.url(page)
+    context.log_event(dg.AssetMaterialization(key, metadata=metadata, tags={VERSION_TAG: champion.model.digest}))

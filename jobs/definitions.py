@@ -9,12 +9,11 @@ import warnings
 
 import dagster as dg
 
-from assets.champion import champion_asset
 from assets.days import days_of
 from assets.environment import Choice, chosen
 from assets.graph import assets_of
-from assets.kpi.observation import kpi_asset
 from assets.naming import DEPLOYMENT, IO_MANAGER
+from assets.observations import champion_asset, kpi_asset
 from assets.resources import Deployment, records
 from jobs.gangs import delete_orphaned_gang
 from jobs.notices import tell

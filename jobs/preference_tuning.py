@@ -11,11 +11,10 @@ from typing import get_args
 
 import dagster as dg
 
-from assets.champion import tell_of_champion
 from assets.environment import CHOICE_TAG, DATA_ROOT_TAG, ONE_AT_A_TIME, Choice
 from assets.graph import LOOP_ASSETS
 from assets.naming import LABELLING, LOOP, ROLLOUT, asset_key
-from assets.observations import rollout_observation, show_figures
+from assets.observations import rollout_observation, show_figures, tell_of_champion
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
 from jobs.dagster_internals import UnresolvedAssetJobDefinition
