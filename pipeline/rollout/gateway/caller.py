@@ -60,11 +60,9 @@ class Caller:
             return None
         if not self._may_name_arm():
             raise BadRequest(403, "Only the gateway's own page and trusted callers may name the arm. Leave it out.")
-        if named == b"champion":
-            return "champion"
-        if named == b"canary":
-            return "canary"
-        raise BadRequest(400, "x-rollout-arm is neither champion nor canary. Name one of them, or leave it out.")
+        if named not in (b"champion", b"canary"):
+            raise BadRequest(400, "x-rollout-arm is neither champion nor canary. Name one of them, or leave it out.")
+        return "champion" if named == b"champion" else "canary"
 
     def _may_name_arm(self) -> bool:
         if b"origin" not in self.headers:

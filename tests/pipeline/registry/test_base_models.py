@@ -129,13 +129,3 @@ def test_a_repository_is_pinned_to_its_commit(store: Store, tmp_path: Path) -> N
     assert messages == [f"base model: {uri} is not answered for (ConnectionError); {exact} stands"], "offline"
     with pytest.raises(ValueError, match=r"cannot be fetched .*HF_HUB_OFFLINE is set"):
         fetch_base(store, HUB, NOWHERE, print)
-
-
-def test_what_is_no_model_leaves_no_pin(store: Store, tmp_path: Path) -> None:
-    served = tmp_path / "served"
-    shutil.copytree(demo.MODEL_DIR, served)
-    (served / "model.safetensors").write_bytes(b"x")
-    with hub(served, "b" * 40) as url:
-        assert "is no model that can be trained" in fetched(store, url, HUB)[-1]
-    assert pinned_base(store, HUB) is None
-    assert not list(store.path("base_models").glob("[!.]*"))

@@ -176,16 +176,3 @@ def test_failed_training_says_so_until_it_goes_on(server: str, tmp_path: Path) -
         training.train(range(2, 4))
         wait_for(lambda: [run.info.status for run in training.runs()] == ["RUNNING"])
     assert len(training.points()) == 4
-
-
-@pytest.mark.slow
-def test_training_done_anew_has_a_run_of_its_own(server: str, tmp_path: Path) -> None:
-    first = Training(tmp_path / "first", server, "anew")
-    again = Training(tmp_path / "again", server, "anew")
-    for training in (first, again):
-        with training.sent(print):
-            training.train(range(3))
-        training.record()
-    assert first.iteration.id == again.iteration.id
-    assert len(first.runs()) == 2
-    assert sorted(first.points()) == sorted([*first.logged(), *again.logged()])

@@ -1,6 +1,5 @@
 """MLflow's database under a data root that was moved or copied, with a real MLflow."""
 
-import os
 import shutil
 import signal
 import sqlite3
@@ -111,19 +110,3 @@ def test_a_kill_while_the_tables_are_made_leaves_no_database(tmp_path):
     assert [experiment.name for experiment in mlflow_client(uri).search_experiments()] == ["Default"]
     sweep_unfinished(store.root)
     assert [path.name for path in store.path("mlflow").iterdir()] == ["mlflow.db"]
-
-
-@pytest.mark.slow
-def test_whoever_makes_the_database_second_takes_the_first_ones(tmp_path, monkeypatch):
-    store = Store(tmp_path / "root")
-    store.path("mlflow").mkdir(parents=True)
-    uri, link = local_tracking(store), os.link
-
-    def late(staged, path):
-        monkeypatch.setattr(os, "link", link)
-        mlflow_client(uri).create_experiment("the first one's", "file:///somewhere")
-        link(staged, path)
-
-    monkeypatch.setattr(os, "link", late)
-    names = {experiment.name for experiment in mlflow_client(uri).search_experiments()}
-    assert names == {"Default", "the first one's"}

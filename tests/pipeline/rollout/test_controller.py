@@ -116,17 +116,6 @@ def test_a_held_canary_that_does_harm_is_rolled_back(world):
     assert world.tick_until("rolled_back").past.quarantined == {"new": 1}
 
 
-def test_a_held_rollout_never_raises_its_weight(world):
-    world.metrics.spoil = lambda look: None
-    world.propose("new")
-    reason = world.tick_until("held").reason
-    world.metrics.spoil = lambda look: look
-    for _ in range(30):
-        world.tick(200.0)
-    assert (world.state.phase, world.weight(), world.state.reason) == (Phase.HELD, 5, reason)
-    assert world.state.watch.evidence.canary.graded == 30 * 2000
-
-
 def test_controller_that_lost_a_race_applies_the_winning_step(world):
     world.propose("new")
     world.tick_until("gated")

@@ -76,12 +76,6 @@ def test_a_decision_about_another_rollout_is_refused(world):
     assert decided(world, "abort", rollout).state.phase is Phase.ABORTED
 
 
-def test_a_rollout_is_named_by_its_candidates_digest_too(world):
-    held(world, "0123456789abcdef")
-    assert decided(world, "resume", "0123456789").refused
-    assert not decided(world, "resume", "0123456789ab").refused
-
-
 @pytest.mark.parametrize(("reason", "by"), [(" ", "operator"), ("a reason", "")])
 def test_a_decision_without_a_reason_or_a_name_is_refused(world, reason, by):
     held(world)

@@ -55,11 +55,6 @@ def test_threshold_is_frozen_once_and_slow_counts_from_then():
     assert stage([busy, busy, look(slower)]).slow_over_s == 2.0
 
 
-def test_a_look_that_is_not_compared_adds_no_slow_requests():
-    tally = StageTally().plus(look(canary=arm_look("b", slow=5.0)), None)
-    assert summed(tally, LiveEvidence(slow_over_s=2.0), POLICY).canary.slow.trials == 0
-
-
 def test_the_next_stage_keeps_the_threshold_and_nothing_else():
     busy = look(champion=arm_look("a", 300, 10.0), canary=arm_look("b"))
     first = stage([busy])

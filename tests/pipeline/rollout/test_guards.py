@@ -2,9 +2,8 @@
 
 import pytest
 
-from pipeline.core.storage import Store
 from pipeline.rollout.evidence import LiveEvidence
-from pipeline.rollout.fold import adds_s, fold
+from pipeline.rollout.fold import adds_s
 from pipeline.rollout.reconcile import audited, lowered_by_hand, reconcile, wanted_split
 from pipeline.rollout.record import (
     ApprovalRecord,
@@ -13,12 +12,10 @@ from pipeline.rollout.record import (
     Phase,
     RolloutEvent,
     RolloutState,
-    RolloutStep,
     StageWatch,
     append,
     fits,
     read_events,
-    step_event,
 )
 from pipeline.rollout.router import Split, Unsettled
 from tests.pipeline.rollout.acts import decided
@@ -263,24 +260,6 @@ def test_a_weight_given_to_a_canary_held_at_0_is_watched(world):
     world.tick(10.0)
     assert world.state.watch.looks == looks + 1 and world.weight() == 0
     assert not decided(world, "resume").refused or world.state.phase is Phase.ROLLING_BACK
-
-
-def test_looks_without_a_server_count_in_a_row(world):
-    world.propose("new")
-    world.tick_until("observing")
-    events = read_events(world.store, NAME)
-    for unready, counted in ((True, 1), (True, 2), (False, 0), (True, 1)):
-        before = fold(events)
-        step = RolloutStep(phase=Phase.OBSERVING, reason="", missed=True, unready=unready)
-        events.append(step_event(before, before.watch.watched_until + 1.0, step))
-        assert fold(events).watch.unready == counted
-
-
-def test_the_state_is_a_fold_of_the_log(world):
-    world.propose("new")
-    world.tick_until("promoted")
-    assert fold(read_events(world.store, NAME)) == fold(read_events(Store(world.store.root), NAME)) == world.state
-    assert world.state.past.promotions == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rewards
-from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource, Traces
+from pipeline.recipe.traces import LangfuseExportSource, Traces
 from pipeline.rewards.records import Finding
 from pipeline.rewards.samples import RewardSample
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
@@ -145,61 +145,6 @@ def trace(model: str = "", **metadata: Any) -> Trace:
 )
 def test_a_version_is_named_never_guessed(given: Trace, version: str) -> None:
     assert version_of(given, "model") == version
-
-
-def span(number: int, model: str) -> dict[str, Any]:
-    start = int((START + number) * 1e9)
-    words = {
-        "gen_ai.operation.name": "chat",
-        "gen_ai.request.model": "model",
-        "gen_ai.response.model": model,
-        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": f"{number}+1?"}]}]),
-        "gen_ai.output.messages": json.dumps(
-            [{"role": "assistant", "parts": [{"type": "text", "content": str(number + 1)}], "finish_reason": "stop"}]
-        ),
-        "user_consent": "true",
-        "expected_answer": str(number + 1),
-    }
-    attributes = [{"key": key, "value": {"stringValue": value}} for key, value in words.items()]
-    times = {"startTimeUnixNano": str(start), "endTimeUnixNano": str(start + 10**8)}
-    return {"traceId": f"{number:032x}", "spanId": f"{number:016x}", "name": "chat", "attributes": attributes, **times}
-
-
-def openai_line(number: int, model: str) -> dict[str, Any]:
-    return {
-        "id": f"c{number}",
-        "created": int(START) + number,
-        "request": {"model": "model", "messages": [{"role": "user", "content": f"{number}+1?"}]},
-        "response": {
-            "model": model,
-            "choices": [{"message": {"role": "assistant", "content": str(number + 1)}, "finish_reason": "stop"}],
-        },
-        "metadata": {"user_consent": "true", "expected_answer": str(number + 1)},
-    }
-
-
-def test_each_source_tells_the_version(tmp_path: Path) -> None:
-    versions = [A] * 4 + [B] * 3 + [OTHER] * 2
-    spans = [span(n, model) for n, model in enumerate(versions)]
-    (tmp_path / "otel").mkdir()
-    body = {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]}
-    (tmp_path / "otel" / "spans.jsonl").write_text(json.dumps(body) + "\n")
-    write(tmp_path, "logs/calls.jsonl", [openai_line(n, model) for n, model in enumerate(versions)])
-    released = [observation(n, provided_model_name="model", release=model) for n, model in enumerate(versions)]
-    write(tmp_path, "langfuse/observations/2026-01-05.jsonl", released)
-    tagged = [observation(n, provided_model_name="model", trace_id=f"t{n}") for n in range(len(versions))]
-    write(tmp_path, "tagged/observations/2026-01-05.jsonl", tagged)
-    traces = [{"id": f"t{n}", "tags": ["chat", model]} for n, model in enumerate(versions)]
-    write(tmp_path, "tagged/traces/2026-01-05.jsonl", traces)
-    sources = {
-        "otel": OtelSource(uri=str(tmp_path / "otel")),
-        "logs": OpenAiLogsSource(uri=str(tmp_path / "logs")),
-        "langfuse": LangfuseExportSource(uri=str(tmp_path / "langfuse")),
-        "tagged": LangfuseExportSource(uri=str(tmp_path / "tagged")),
-    }
-    for name, source in sources.items():
-        seen = look(tmp_path / name, source=source)
-        assert (seen.champion.graded, seen.canary.graded, seen.unknown_version) == (4, 3, 2), name
 
 
 class Operations:

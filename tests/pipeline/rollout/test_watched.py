@@ -6,7 +6,7 @@ from pipeline.core import audit
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.fold import in_rollout, read_tally
 from pipeline.rollout.record import Phase
-from tests.pipeline.rollout.acts import decided, slot
+from tests.pipeline.rollout.acts import decided
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
 
 
@@ -157,21 +157,6 @@ def test_a_weight_lowered_within_a_tick_is_obeyed(world):
     assert world.weight() == 0
     world.tick(50.0)
     assert (world.state.phase, world.weight()) == (Phase.HELD, 0)
-
-
-def test_nothing_is_promoted_from_a_slot_that_cannot_be_asked(world):
-    def unreachable(wanted):
-        raise OSError("no route to host")
-
-    world.propose("new")
-    while (world.state.phase, world.state.stage) != (Phase.OBSERVING, 2):
-        world.tick(50.0)
-    world.router.ready = unreachable
-    for _ in range(5):
-        world.tick(50.0)
-    assert (world.state.phase, world.weight()) == (Phase.OBSERVING, 95)
-    slot(world)
-    world.tick_until("promoted")
 
 
 def test_grades_that_are_late_stop_the_dwell(world):

@@ -1,6 +1,5 @@
 """What a caller gets, and what is recorded, when a slot fails: before its first byte, after it, or in the answer."""
 
-import gzip
 import json
 import socket
 import threading
@@ -8,7 +7,7 @@ import time
 
 import pytest
 
-from tests.pipeline.rollout.gateway.slot_server import cut, event, response, stream, whole
+from tests.pipeline.rollout.gateway.slot_server import cut, event, response, stream
 from tests.pipeline.rollout.gateway.world import awaited, text_of, user_of
 
 ERROR = json.dumps({"error": {"message": "out of memory", "code": 500}}).encode()
@@ -89,17 +88,6 @@ def test_a_stream_that_breaks_off_ends_with_an_error(gateway, how):
     assert not gateway.champion.asked
     row = gateway.request(answer)
     assert (row.marks["error.type"], row.marks["rollout.served_by"]) == ("stream_broken", "canary")
-
-
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
-def test_compressed_answers_are_read(gateway, streamed):
-    plain = stream("x") if streamed else whole("x")
-    body = gzip.compress(plain.split(b"\r\n\r\n", 1)[1])
-    head = stream("", [body], Content_Encoding="gzip") if streamed else response(body, Content_Encoding="gzip")
-    gateway.canary.answer = fails_with(head)
-    answer = gateway.post(user=user_of("canary"), stream=streamed)
-    assert (content_of(answer.text) if streamed else text_of(answer)) == "It is x."
-    assert gateway.request(answer).texts()[1] == "It is x."
 
 
 @pytest.mark.slow

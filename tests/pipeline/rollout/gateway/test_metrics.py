@@ -1,6 +1,5 @@
 """What a look counts of the span files."""
 
-import math
 import time
 
 import pytest
@@ -139,21 +138,6 @@ def test_grades_that_are_late_hold_the_watermark(gateway):
     later = look(gateway, seen.window_end, graded_since=seen.graded_until)
     units = later.canary.units.values()
     assert (sum(unit.requests for unit in units), sum(unit.graded for unit in units)) == (0, 10)
-
-
-def test_lines_that_are_torn_are_nobodys(gateway):
-    gateway.split(50)
-    since = time.time()
-    gateway.post(user="u")
-    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
-    (path, *_) = gateway.store.path("production", "served", NAME).glob("*.jsonl")
-    with path.open("ab") as file:
-        file.write(b'{"recorded_at":1e10,"resourceSpans":[{"resour\n{"no": 1}\n\xff\n{"recorded_at":1,"resourceSp')
-    seen = look(gateway, since)
-    assert sum(unit.requests for arm in (seen.champion, seen.canary) for unit in arm.units.values()) == 1
-    assert math.isfinite(seen.window_end)
-    with path.open("ab") as file:
-        file.write(b"\n")
 
 
 def test_a_gap_in_the_records_is_said(gateway, tmp_path):

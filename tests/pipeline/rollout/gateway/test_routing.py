@@ -60,15 +60,6 @@ def test_unit_is_the_first_name_that_is_given(gateway, field, kind, arm):
     assert (marks["rollout.arm"], marks["rollout.unit_kind"]) == (arm, kind)
 
 
-@pytest.mark.slow
-def test_requests_without_ids_are_units_of_their_own(gateway):
-    answers = [gateway.post() for _ in range(30)]
-    rows = [gateway.request(answer) for answer in answers]
-    assert {row.marks["rollout.unit_kind"] for row in rows} == {"request"}
-    assert len({row.marks["rollout.unit"] for row in rows}) == 30
-    assert {row.marks["rollout.arm"] for row in rows} == {"champion", "canary"}
-
-
 @pytest.mark.parametrize(
     "content",
     [b"", b'{"rollout": "rollout-1", "epo', b"[1]", b'{"weights": [1, 2]}', b"\xff\xfe"],
@@ -236,14 +227,6 @@ def test_a_lease_of_a_clock_that_was_ahead_ends(tmp_path, clocks, watch, ahead_s
     assert weight(watch) == 50
     clocks.pass_s(2.0)
     assert weight(watch) == 0 and watch.expired
-
-
-def test_a_lease_that_is_renewed_goes_on(tmp_path, clocks, watch):
-    for number in range(5):
-        granted(tmp_path, clocks.wall + 100.0, epoch=1 + number)
-        assert weight(watch) == 50
-        clocks.pass_s(90.0)
-        assert weight(watch) == 50
 
 
 def test_a_gateway_that_starts_late_ends_it_by_the_wall(tmp_path, clocks, watch):
