@@ -16,9 +16,8 @@ from evals.plan import EvalPlan
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls, template_refusals
 from evals.suites import Suite
 from k8s.client import connect
-from k8s.evaluation import EvaluationJob, evaluation_task, machine
-from k8s.gang import LaunchEnvironment
-from k8s.launch import Hooks, launch, training_task
+from k8s.follow import Hooks
+from k8s.launch import evaluation_task, machine, training_task
 from k8s.launchable import check_launch
 from k8s.ledger import LaunchAttempt
 from k8s.task import Task, delete, run
@@ -74,7 +73,9 @@ class PodLines(dg.PipesMessageReader):
 def train_on_cluster(
     context: dg.AssetExecutionContext, deployment: Deployment, plan: TrainingPlan
 ) -> TrainingResult | None:
-    """Launch the plan's gang, or follow the one that is there, to its result."""
+    """Launch the plan's gang, or follow the one that is there, to its result; None where nothing is to be trained."""
+    if plan.decision.method == "none":
+        return None
     settings = deployment.recipe().compute.kubernetes
     assert settings is not None, "only a recipe with compute.kubernetes comes here"
     context.instance.add_run_tags(context.run_id, {ITERATION_TAG: plan.iteration})  # whose gang: `jobs.sensors` asks
@@ -85,9 +86,9 @@ def train_on_cluster(
     reader = PodLines()
     hooks = Hooks(log=context.log.info, line=reader.take, cancelled=lambda: _cancelled(context))
     with dg.open_pipes_session(context, dg.PipesEnvContextInjector(), reader) as session:
-        client = connect(environment().kubeconfig)
-        given = LaunchEnvironment(session.get_bootstrap_env_vars(), addresses)
-        return launch(deployment.store(), plan, settings, client, hooks, given)
+        pipes = session.get_bootstrap_env_vars()
+        task = training_task(deployment.store(), plan, settings, pipes, addresses)
+        return run(task, connect(environment().kubeconfig), hooks)
 
 
 def evaluate_on_cluster(context: dg.AssetExecutionContext, deployment: Deployment, plan: EvalPlan) -> EvalReport:
@@ -116,7 +117,8 @@ def _evaluation(deployment: Deployment, plan: EvalPlan) -> Task[EvalReport]:
     addresses = {"JUDGE_URL": asked.judge_url, "SERVING_URL": asked.serving.url}
     return evaluation_task(
         store,
-        EvaluationJob(plan.iteration.id, plan.digest()),
+        plan.iteration.id,
+        plan.digest(),
         deployment.recipe().compute,
         lambda: store.read(plan.path(layout.EVAL_REPORT), EvalReport),
         {name: value for name, value in addresses.items() if value},

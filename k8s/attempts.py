@@ -1,7 +1,5 @@
-"""The attempts at one training or evaluation: a record for each, made before anything of it is in the cluster.
-
-Owns the number that fences one attempt from the next. Records lie beside the plan, so they survive whoever launches.
-"""
+"""The attempts at one training or evaluation: a record for each beside the plan, made before anything of it is in the
+cluster. Their numbers fence one attempt from the next."""
 
 from __future__ import annotations
 
@@ -15,14 +13,12 @@ from pipeline.training.checkpoints.claims import newest_claim
 
 
 class AttemptEnding(Record):
-    """How an attempt ended."""
-
     cause: Cause
     why: str
 
 
 class AttemptObject(Record):
-    """What was put into the cluster for an attempt."""
+    """That was put into the cluster."""
 
     uid: str
 
@@ -35,14 +31,11 @@ def unfinished_iterations(store: Store) -> list[str]:
 
 
 class GangAttempts:
-    """The attempts at the plan of one iteration."""
-
     def __init__(self, store: Store, iteration: str, folder: str = layout.ATTEMPTS) -> None:
         """`folder`: of their records, below the iteration's."""
         self._store, self._folder = store, layout.iteration(iteration, folder)
 
     def all(self) -> Sequence[LaunchAttempt]:
-        """In their order."""
         folder = self._store.path(self._folder)
         names = sorted(path.name for path in folder.glob("attempt-*.json"))
         records = [self._store.read(f"{self._folder}/{name}", LaunchAttempt) for name in names]
@@ -51,18 +44,17 @@ class GangAttempts:
     def current(self, at: float, name: Callable[[int], str]) -> LaunchAttempt:
         """The newest attempt if it is not over, else a new one. Of two launchers that open one at once, one wins."""
         while True:
-            newest = self._newest()  # looked up once: a rival may open one at any moment
+            newest = next(iter(reversed(self.all())), None)  # looked up once: a rival may open one at any moment
             if newest is not None and newest.closed_at is None:
                 return newest
             number = newest.attempt + 1 if newest else 1
             attempt = LaunchAttempt(attempt=number, name=name(number), opened_at=at)
-            if self._store.create(self._name(number), attempt):
+            if self._store.create(self._file("attempt", number), attempt):
                 return attempt
 
     def unfinished(self) -> LaunchAttempt | None:
         """The newest attempt, if it is not over."""
-        newest = self._newest()
-        return newest if newest is not None and newest.closed_at is None else None
+        return next((each for each in self.all()[-1:] if each.closed_at is None), None)
 
     def open(self, number: int) -> bool:
         """Whether that attempt is the newest, and not over."""
@@ -72,35 +64,33 @@ class GangAttempts:
     def placed(self, number: int) -> bool:
         """Whether the object of that attempt was in the cluster once: by its record or, where a launcher was killed
         before it wrote one, by the trainer's claim. It is never put there again."""
-        if self._store.read(self._object(number), AttemptObject) is not None:
+        if self._store.read(self._file("object", number), AttemptObject) is not None:
             return True
         claim = newest_claim(self._store.path(self._folder).parent)
         return claim is not None and claim.attempt >= number
 
     def place(self, number: int, uid: str) -> None:
         """Write that the object is in the cluster."""
-        self._store.create(self._object(number), AttemptObject(uid=uid))
+        self._store.create(self._file("object", number), AttemptObject(uid=uid))
 
     def ending(self, number: int) -> Classification | None:
         """What is settled about that attempt's end."""
-        record = self._store.read(self._ending(number), AttemptEnding)
+        record = self._store.read(self._file("ending", number), AttemptEnding)
         return Classification(record.cause, record.why) if record else None
 
     def end(self, number: int, verdict: Classification) -> Classification:
-        """Settle how that attempt ended, before anything of it is cleared away.
-
-        Of two launchers that follow it, the first one's word stands: to the other, the clearing is a deletion.
-        """
-        self._store.create(self._ending(number), AttemptEnding(cause=verdict.cause, why=verdict.why))
+        """Settle how that attempt ended, before anything of it is cleared away. Of two launchers the first one's word
+        stands: to the other, the clearing is a deletion."""
+        self._store.create(self._file("ending", number), AttemptEnding(cause=verdict.cause, why=verdict.why))
         return self.ending(number) or verdict
 
     def close(self, attempt: LaunchAttempt) -> bool:
         """Write how it ended, beside what earlier launches spent on it. False when it was closed before."""
-        recorded = self._store.read(self._name(attempt.attempt), LaunchAttempt)
+        recorded = self._store.read(self._file("attempt", attempt.attempt), LaunchAttempt)
         if recorded is None or recorded.closed_at is not None:
             return False
         spent = {"requests": attempt.requests + recorded.requests}
-        self._store.write(self._name(attempt.attempt), attempt.model_copy(update=spent))
+        self._store.write(self._file("attempt", attempt.attempt), attempt.model_copy(update=spent))
         return True
 
     def settle(self, at: float) -> None:
@@ -110,14 +100,5 @@ class GangAttempts:
                 over = {"closed_at": at, "outcome": "succeeded", "why": "its result is there"}
                 self.close(attempt.model_copy(update={**over, "requests": 0}))
 
-    def _newest(self) -> LaunchAttempt | None:
-        return next(iter(reversed(self.all())), None)
-
-    def _ending(self, number: int) -> str:
-        return f"{self._folder}/ending-{number:03}.json"
-
-    def _object(self, number: int) -> str:
-        return f"{self._folder}/object-{number:03}.json"
-
-    def _name(self, number: int) -> str:
-        return f"{self._folder}/attempt-{number:03}.json"
+    def _file(self, what: str, number: int) -> str:
+        return f"{self._folder}/{what}-{number:03}.json"

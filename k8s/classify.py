@@ -1,14 +1,9 @@
-"""What a look at a gang means: go on waiting, or over, and why.
+"""What a look at a gang means: go on waiting, or over, and why. The first rule that matches wins.
 
-Rule, first match wins. A plan that the trainer refuses (exit 64 or 65, in a pod or in what a controller quotes) is
-refused, whatever else ended with it and whether or not a controller starts the gang again: it would be refused again.
-Out of memory comes next, then an image that can't be pulled: the same would happen again. A disruption (a
-DisruptionTarget condition, or nothing but exit 143) is a pre-emption. What is left of the failures is a crash.
-Everything else is waiting, for a stated reason.
-
-A crash of one pod takes its peers down with 143, and a pre-emption that takes too long with 137: so the codes of all
-pods are looked at, the most telling first. Exit codes: `pipeline.training.result`, and `k8s/README.md` for
-the contract.
+A plan that the trainer refuses (exit 64 or 65, in a pod or quoted by a controller) is refused, whatever else ended with
+it. Out of memory comes next, then an image that can't be pulled. A disruption (a DisruptionTarget condition, or nothing
+but exit 143) is a pre-emption; a crash of one pod takes its peers down with 143 too, so the codes of all pods count.
+What is left of the failures is a crash.
 """
 
 from __future__ import annotations
@@ -50,11 +45,9 @@ _DISRUPTED = re.compile(r"has condition DisruptionTarget|PodEvicted|[Pp]re-?empt
 class Classification(NamedTuple):
     cause: Cause
     why: str
-    """For people."""
 
 
 def classify(observed: Observed) -> Classification:
-    """The verdict on one look."""
     if observed.state == "succeeded":
         return Classification("succeeded", "every pod ended with exit code 0")
     if observed.state == "absent":
@@ -69,9 +62,8 @@ def classify(observed: Observed) -> Classification:
         return _queued(observed)
     if observed.refusal is not None:
         return Classification("forbidden" if observed.refusal.lasting else "over_quota", observed.refusal.why)
-    refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
-    if refused is not None:
-        return Classification("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
+    if (unpullable := _unpullable(observed)) is not None:
+        return unpullable
     homeless = _first(observed, lambda pod: bool(_NO_CLAIM.search(pod.message)))
     if homeless is not None:
         return Classification("volume", f"pod {homeless.name}: {homeless.message}")
@@ -82,7 +74,10 @@ def classify(observed: Observed) -> Classification:
         return Classification("restarting", f"the gang starts again (restart {observed.restarts})")
     if observed.state == "running":
         return Classification("running", f"{_pods(sum(pod.phase == 'Running' for pod in observed.pods))} running")
-    return Classification("starting", _starting(observed))
+    if not observed.pods:
+        return Classification("starting", "no pod yet")
+    waiting = ", ".join(sorted({pod.waiting for pod in observed.pods if pod.waiting}))
+    return Classification("starting", f"{_pods(len(observed.pods))} waiting" + (f" ({waiting})" if waiting else ""))
 
 
 def _queued(observed: Observed) -> Classification:
@@ -120,9 +115,8 @@ def _failure(observed: Observed) -> Classification:
     starved = _first(observed, lambda pod: pod.ended == "OOMKilled")
     if starved is not None:
         return Classification("out_of_memory", f"pod {starved.name} took more memory than its limit")
-    refused = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
-    if refused is not None:
-        return Classification("image", f"pod {refused.name}: {refused.waiting}: {refused.message}")
+    if (unpullable := _unpullable(observed)) is not None:
+        return unpullable
     if "DeadlineExceeded" in detail or _first(observed, lambda pod: pod.ended == "DeadlineExceeded"):
         return Classification("timed_out", detail)
     disrupted = _first(observed, lambda pod: bool(pod.disrupted))
@@ -135,15 +129,13 @@ def _failure(observed: Observed) -> Classification:
     return Classification("crashed", ended + detail)
 
 
+def _unpullable(observed: Observed) -> Classification | None:
+    pod = _first(observed, lambda pod: pod.waiting in UNPULLABLE)
+    return pod and Classification("image", f"pod {pod.name}: {pod.waiting}: {pod.message}")
+
+
 def _first(observed: Observed, test: Callable[[PodSeen], bool]) -> PodSeen | None:
     return next(filter(test, observed.pods), None)
-
-
-def _starting(observed: Observed) -> str:
-    waiting = sorted({pod.waiting for pod in observed.pods if pod.waiting})
-    if not observed.pods:
-        return "no pod yet"
-    return f"{_pods(len(observed.pods))} waiting" + (f" ({', '.join(waiting)})" if waiting else "")
 
 
 def _pods(number: int) -> str:

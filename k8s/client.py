@@ -1,7 +1,6 @@
-"""The one client of the Kubernetes API: objects in and out as plain mappings, every refusal with what to do about it.
+"""The client of the Kubernetes API: objects in and out as plain mappings, every refusal with what to do about it.
 
-Owns the requests, their retries and their count. lightkube reads the kubeconfig or the pod's service account and makes
-the authenticated connection; the verbs are ours, because strict validation of fields is not among lightkube's.
+lightkube makes the authenticated connection; the verbs are ours, as strict validation of fields is not among its own.
 """
 
 from __future__ import annotations
@@ -20,6 +19,8 @@ PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
 TIMEOUT_S = 20.0
 PASSING = (410, 429)
 """Statuses below 500 that the same request may not get again: 410 says that a list has expired, and to list anew."""
+APPLY = "application/apply-patch+yaml"
+"""Content of a server-side apply; JSON is YAML."""
 LINES = 2000
 """Of a log, at most in one answer: the newest."""
 ADMISSION = {
@@ -28,6 +29,16 @@ ADMISSION = {
     "ValidatingAdmissionPolicy": " Change the recipe, or what the policy allows (k8s/manifests/bases/admission).",
 }
 """Words of a 403 or 422 that is no matter of rights or of the schema, and what helps."""
+
+ADVICE = {
+    401: " Log in to the cluster again: the kubeconfig's credentials are not taken.",
+    403: " Give the service account that right: k8s/manifests/bases/rbac and the component of its backend list all "
+    "that a launch needs, bases/serving what a rollout needs.",
+    404: " Install what serves it, or create the namespace (k8s/README.md).",
+    409: " Somebody else manages it: see kubectl get -o yaml --show-managed-fields, and rename or remove it.",
+    422: " The recipe asks for what the cluster does not take: run pt k8s lint RECIPE.",
+    400: " The manifest does not fit the API that is installed: check the operator's version in k8s/README.md.",
+}
 
 Object = dict[str, Any]
 
@@ -106,10 +117,7 @@ class KubernetesClient:
     def apply(self, obj: Mapping[str, Any]) -> Object:
         """Server-side apply, strict about unknown fields; never takes a field from another manager (409)."""
         meta = obj["metadata"]
-        path = resource_of(obj).path(meta["namespace"], meta["name"])
-        params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": "false"}
-        headers = {"Content-Type": "application/apply-patch+yaml"}  # JSON is YAML
-        return self._ask("PATCH", path, params=params, json=obj, headers=headers).json()
+        return self._patch(resource_of(obj).path(meta["namespace"], meta["name"]), obj, APPLY, force="false").json()
 
     def dry_run(self, obj: Mapping[str, Any]) -> None:
         """Let the API server look at an object of any kind that it serves, strictly, without keeping it."""
@@ -120,9 +128,7 @@ class KubernetesClient:
             raise Refused(404, f"{version} has no kind {obj['kind']}. Install what serves it (k8s/README.md).")
         place = ["namespaces", meta.get("namespace", "default")] if kind["namespaced"] else []
         path = "/".join([root, *place, kind["name"], quote(meta["name"], safe="")])
-        params = {"fieldManager": MANAGER, "fieldValidation": "Strict", "force": "true", "dryRun": "All"}
-        headers = {"Content-Type": "application/apply-patch+yaml"}
-        self._ask("PATCH", path, params=params, json=obj, headers=headers)
+        self._patch(path, obj, APPLY, force="true", dryRun="All")
 
     def patch(
         self, resource: ApiResource, namespace: str, name: str, operations: Sequence[Object], subresource: str = ""
@@ -131,10 +137,8 @@ class KubernetesClient:
 
         One whose answer was lost is sent again, so it has to test what it changes, or to set what may be set twice.
         """
-        params = {"fieldManager": MANAGER, "fieldValidation": "Strict"}
-        headers = {"Content-Type": "application/json-patch+json"}
         path = resource.path(namespace, name, subresource)
-        return self._ask("PATCH", path, params=params, json=list(operations), headers=headers).json()
+        return self._patch(path, list(operations), "application/json-patch+json").json()
 
     def delete(self, resource: ApiResource, namespace: str, name: str, uid: str = "", version: str = "") -> bool:
         """Delete in the foreground: the object goes after its pods. False where there is nothing to delete.
@@ -167,6 +171,10 @@ class KubernetesClient:
             if refusal.code in (400, 404):
                 return []
             raise
+
+    def _patch(self, path: str, content: Any, kind: str, **options: str) -> Any:
+        params = {"fieldManager": MANAGER, "fieldValidation": "Strict", **options}
+        return self._ask("PATCH", path, params=params, json=content, headers={"Content-Type": kind})
 
     def _ask(self, method: str, path: str, once: bool = False, **arguments: Any) -> Any:
         """One request, tried again while that can help: each verb here may be carried out twice without harm."""
@@ -242,16 +250,5 @@ def _refusal(response: Any) -> int | None:
 
 def _advice(code: int, method: str, path: str, response: Any) -> str:
     message = _message(response)
-    summary = f"{method} {path}: {response.status_code} {message}"
-    for words, advice in ADMISSION.items():
-        if code in (403, 422) and words in message:
-            return summary + advice
-    return summary + {
-        401: " Log in to the cluster again: the kubeconfig's credentials are not taken.",
-        403: " Give the service account that right: k8s/manifests/bases/rbac and the component of its "
-        "backend list all that a launch needs, bases/serving what a rollout needs.",
-        404: " Install what serves it, or create the namespace (k8s/README.md).",
-        409: " Somebody else manages it: see kubectl get -o yaml --show-managed-fields, and rename or remove it.",
-        422: " The recipe asks for what the cluster does not take: run pt k8s lint RECIPE.",
-        400: " The manifest does not fit the API that is installed: check the operator's version in k8s/README.md.",
-    }.get(code, "")
+    of_admission = [advice for words, advice in ADMISSION.items() if code in (403, 422) and words in message]
+    return f"{method} {path}: {response.status_code} {message}{[*of_admission, ADVICE.get(code, '')][0]}"

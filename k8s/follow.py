@@ -1,15 +1,6 @@
 """One attempt at a training or an evaluation, followed from wherever it stands until it is over and gone.
 
-The order of things: the record of the attempt, then its object; and at the end the object, its pods, then the record.
-What comes of the training is the launcher's.
-
-How long a launch bears with each state of its gang, by the time between two looks.
-
-Whether a gang that is started again and again gets anywhere: by the checkpoints or answers that it leaves.
-
-A pre-emption is not counted, however often it happens. But a pod that fills its node's disk is evicted like a
-pre-empted one, and a trainer may leave with 143 by mistake: those would start for ever.
-"""
+First comes the record of the attempt, then its object; at the end go the object, its pods, then the record."""
 
 from __future__ import annotations
 
@@ -47,8 +38,6 @@ T = TypeVar("T")
 
 
 class Hooks(NamedTuple):
-    """What a launch is told by, and tells."""
-
     log: Callable[[str], None]
     """Hears a line for people."""
     line: Callable[[str], bool] = lambda line: False
@@ -98,27 +87,25 @@ class GangFollower:
         self._close(verdict)
         return Classification("gone", f"an earlier launch saw it end: {verdict.why}") if earlier else verdict
 
-    def abandon(self, why: str) -> None:
-        """Delete the gang and close its record. Its pods may take their grace: the next attempt waits for them."""
+    def abandon(self, why: str, held_only: bool = False) -> bool:
+        """Delete the gang and close its record; its pods may take their grace, for the next attempt waits for them.
+        `held_only`: only if its queue holds it now; False where it does not."""
+        if held_only and not self._delete_held():
+            return False
         verdict = self._attempts.end(self._attempt.attempt, Classification("deleted", why))
-        if self._look().plan == plan_label(self._gang):
+        if not held_only and self._look().plan == plan_label(self._gang):
             self._delete()
-            self._hooks.log(f"{self._gang.name} is deleted: {why}")
-        self._close(verdict)
-
-    def abandon_held(self, why: str) -> bool:
-        """Delete the gang if its queue holds it now, and close its record. False where it does not."""
-        observed = self._look()
-        if observed.state != "suspended" or observed.plan != plan_label(self._gang):
-            return False
-        at, settings = resource(self._gang), self._gang.settings
-        # First the deletion: at a version at which it was held, for its queue may let it go meanwhile.
-        if not self._client.delete(at, settings.namespace, self._gang.name, observed.uid, observed.version):
-            return False
-        verdict = self._attempts.end(self._attempt.attempt, Classification("deleted", why))
-        self._hooks.log(f"{self._gang.name}, held in its queue, is deleted: {why} ({observed.detail})")
+        self._hooks.log(f"{self._gang.name}{', held in its queue,' * held_only} is deleted: {why}")
         self._close(verdict)
         return True
+
+    def _delete_held(self) -> bool:
+        """At a version at which it was held, for its queue may let it go meanwhile."""
+        observed, settings = self._look(), self._gang.settings
+        if observed.state != "suspended" or observed.plan != plan_label(self._gang):
+            return False
+        at = resource(self._gang)
+        return self._client.delete(at, settings.namespace, self._gang.name, observed.uid, observed.version)
 
     def _interrupted(self) -> None:
         """A cancelled run takes its gang along; whatever else ends the step leaves it to the next launch."""
@@ -151,12 +138,8 @@ class GangFollower:
             verdict = self._verdict(observed)
             if verdict.cause == "leaving":
                 self._tell(verdict)
-                self._await_end()
-                verdict = (
-                    Classification("deleted", "it was deleted")
-                    if seen
-                    else Classification("gone", "it was being deleted")
-                )
+                self._await(lambda: self._look().state == "leaving")  # not for ever: its finalizer may wait for a node
+                verdict = Classification(*("deleted", "it was deleted") if seen else ("gone", "it was being deleted"))
             self._tell(verdict)
             self._tail.follow(observed)
             ending = verdict if verdict.cause in OVER else patience.spent(verdict, self._hooks.now())
@@ -185,16 +168,13 @@ class GangFollower:
         one's, which another launcher has just made. gone: it is not this launch's to make.
         """
         number, alive = self._gang.attempt, self._pods()
-        names = ", ".join(pod.name for pod in alive)
-        own = any(pod.attempt == number for pod in alive)
         if self._settled():
             return Classification("gone", "another launch settled how it ended")
-        if own and late:
-            return Classification("gone", f"{names} live on without their owner")
+        if late and any(pod.attempt == number for pod in alive):
+            return Classification("gone", f"{_names(alive)} live on without their owner")
         if alive and not late:
-            return Classification("leaving", f"{names} are not over yet")
-        if alive:
-            self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
+            return Classification("leaving", f"{_names(alive)} are not over yet")
+        self._fence(alive)
         try:
             obj = self._patiently(lambda: self._client.apply(render(self._gang)[0]))
         except Refused as refusal:
@@ -224,23 +204,20 @@ class GangFollower:
         at = resource(self._gang)
         self._patiently(lambda: self._client.delete(at, self._gang.settings.namespace, self._gang.name, uid))
 
-    def _await_end(self) -> None:
-        """Of an object that is being deleted; not for ever, as its finalizer may wait for a node nobody reaches."""
+    def _await(self, left: Callable[[], object]) -> None:
+        """Pause until nothing is left, or what is deleted should be gone."""
         until = self._gone_by()
-        while self._look().state == "leaving":
-            if self._hooks.now() > until:
-                return
+        while left() and self._hooks.now() <= until:
             self._pause()
 
     def _await_pods(self) -> None:
-        """Of every attempt up to this one. Those that don't end are on nodes that nobody reaches."""
-        until = self._gone_by()
-        while alive := self._pods():
-            if self._hooks.now() > until:
-                names = ", ".join(pod.name for pod in alive)
-                self._hooks.log(f"{names}: no end of them. A later attempt fences them off")
-                return
-            self._pause()
+        """Of every attempt up to this one."""
+        self._await(self._pods)
+        self._fence(self._pods())
+
+    def _fence(self, alive: list[PodSeen]) -> None:
+        if alive:  # on nodes that nobody reaches
+            self._hooks.log(f"{_names(alive)}: no end of them. A later attempt fences them off")
 
     def _gone_by(self) -> float:
         """When what is deleted now should be gone."""
@@ -262,20 +239,18 @@ class GangFollower:
                 no_right = refusal.code == 401 or (refusal.code == 403 and _NO_RIGHT.search(str(refusal)))
                 if not no_right or self._hooks.now() - refused_since > STARTING_S:
                     raise
-                self._tell_guess(f"asking again ({refusal})")
-                self._pause()
+                self._wait_blind(f"asking again ({refusal})")
             except Unreachable as error:
                 if self._hooks.now() - away_since > (AWAY_S if self._client.answered else NEVER_HEARD_S):
                     raise RuntimeError(f"{error} A gang that is there goes on; run this again to follow it.") from error
-                self._tell_guess(f"waiting for the API server ({error})")
-                self._pause()
+                self._wait_blind(f"waiting for the API server ({error})")
 
     def _check_ours(self, observed: Observed) -> None:
-        if observed.state != "absent" and observed.plan != plan_label(self._gang):
+        gang = self._gang
+        if observed.state != "absent" and observed.plan != plan_label(gang):
             raise NotOurs(
-                f"Namespace {self._gang.settings.namespace} has a {self._gang.settings.backend} {self._gang.name} that "
-                f"is none of this {self._gang.task}'s. It is left as it is: see whose it is (kubectl describe), then "
-                "remove it."
+                f"Namespace {gang.settings.namespace} has a {gang.settings.backend} {gang.name} that is none of this "
+                f"{gang.task}'s. It is left as it is: see whose it is (kubectl describe), then remove it."
             )
 
     def _tell(self, verdict: Classification) -> None:
@@ -285,22 +260,22 @@ class GangFollower:
             self._hooks.log(f"{self._gang.name} {message}")
         self._last_detail = detail
 
-    def _tell_guess(self, why: str) -> None:
+    def _wait_blind(self, why: str) -> None:
         """While nobody answers."""
         self._tell(Classification("running" if self._last_detail else "starting", f"for all we know; {why}"))
+        self._pause()
 
     def _pause(self) -> None:
         self._hooks.sleep(self._gang.settings.poll_s)
 
     def _close(self, verdict: Classification) -> None:
-        over = {
-            "closed_at": self._hooks.now(),
-            "outcome": verdict.cause,
-            "why": verdict.why[:500],
-            "restarts": self.restarts,
-            "requests": self._client.requests - self._requests,
-        }
-        self._attempts.close(self._attempt.model_copy(update=over))
+        over = {"closed_at": self._hooks.now(), "outcome": verdict.cause, "why": verdict.why[:500]}
+        spent = {"restarts": self.restarts, "requests": self._client.requests - self._requests}
+        self._attempts.close(self._attempt.model_copy(update=over | spent))
+
+
+def _names(pods: list[PodSeen]) -> str:
+    return ", ".join(pod.name for pod in pods)
 
 
 NO_PROGRESS_S = 300.0
@@ -308,7 +283,7 @@ NO_PROGRESS_S = 300.0
 
 
 class Timeouts:
-    """Adds up what passed since the last look to what was seen then; a state that goes on too long is over."""
+    """Adds up the time of each state, from one look to the next; one that goes on too long is over."""
 
     def __init__(self, start_timeout_s: float, timeout_s: float, now: float) -> None:
         self._start_timeout_s, self._timeout_s, self._at = start_timeout_s, timeout_s, now
@@ -340,7 +315,8 @@ class Timeouts:
 LEFT = {"training": "checkpoint", "evaluation": "answer"}
 """By task, what a start may leave."""
 FRUITLESS = 10
-"""Starts in a row that left nothing new, after which somebody has to look."""
+"""Starts in a row that left nothing new, after which somebody has to look: a pod that fills its node's disk is evicted
+like a pre-empted one, which is not counted."""
 
 
 class GangProgress:

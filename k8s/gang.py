@@ -1,9 +1,5 @@
-"""The gang: everything that a renderer needs to know of one attempt at one training or evaluation, and nothing else.
-
-Owns how a plan and the recipe's `compute.kubernetes` become one record; the renderers are functions of that record.
-
-Names and labels that the API server takes, made from anything: a stage's id, a person's text, 300 characters.
-"""
+"""The gang: everything that a renderer needs to know of one attempt at one training or evaluation, as one record, and
+names and labels that the API server takes, made from any text."""
 
 from __future__ import annotations
 
@@ -11,8 +7,7 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 from k8s.instances import Instance, instance
 from pipeline.core.storage import Record
@@ -53,12 +48,9 @@ class Gang(Record):
     """Secret with the keys of what is asked over the network; empty: none."""
 
 
-class LaunchEnvironment(NamedTuple):
-    """Environment that one launch gives to its pods: `pipes` to the first one, to open a Dagster Pipes session;
-    `addresses`, where a judge listens, to all pods of a gang that asks it."""
-
-    pipes: Mapping[str, str] = MappingProxyType({})
-    addresses: Mapping[str, str] = MappingProxyType({})
+EVALUATION_GRACE_S = 30
+"""An evaluation that is to end has nothing to save: its answers are in the journal as they come."""
+NO_DIGEST = "0" * 64
 
 
 def gang_of(
@@ -66,34 +58,28 @@ def gang_of(
     plan_path: Path,
     settings: Kubernetes,
     attempt: int = 1,
-    given: LaunchEnvironment = LaunchEnvironment(),  # noqa: B008 (it is frozen)
+    pipes: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> Gang:
-    """The gang that trains this plan. What the recipe's environment has goes before the addresses that are given.
+    """The gang that trains this plan. `pipes`: environment of its first pod; `addresses`: of all pods, where it asks a
+    judge. What the recipe's environment has goes before them.
 
     Raises ValueError for an instance type that is not known."""
     digest, asks = plan.digest(), plan.scorers is not None and plan.scorers.ask_judge
     if asks:
-        settings = settings.model_copy(update={"env": {**given.addresses, **settings.env}})
+        settings = settings.model_copy(update={"env": {**(addresses or {}), **settings.env}})
     return Gang(
+        **_of_training(plan.training, settings),
         name=object_name("train", plan.iteration, digest[:8], str(attempt)),
         iteration=plan.iteration,
         plan_digest=digest,
         plan_path=str(plan_path),
         attempt=attempt,
-        engine=plan.training.engine,
         nodes=plan.nodes,
         processes=plan.processes,
-        grace_s=round(plan.training.grace_s),
-        timeout_s=round(plan.training.timeout_s),
-        instance=instance(settings.instance_type),
-        settings=settings,
-        pipes=dict(given.pipes),
+        pipes=dict(pipes or {}),
         secret=(settings.secret or "") if asks else "",
     )
-
-
-EVALUATION_GRACE_S = 30
-"""An evaluation that is to end has nothing to save: its answers are in the journal as they come."""
 
 
 def evaluation_gang(
@@ -143,26 +129,31 @@ def example(name: str, data_root: str, compute: Compute, training: TrainingSetti
 
     Raises ValueError for a recipe that trains without a cluster, and an instance type that is not known.
     """
-    digest, settings = "0" * 64, compute.kubernetes
-    if settings is None:
+    if compute.kubernetes is None:
         raise ValueError(
             f"Recipe {name} trains on the machine of its Dagster step. Add a section compute.kubernetes, as "
             "jobs/recipes/spot_h200_grpo.yaml has it."
         )
     return Gang(
+        **_of_training(training, compute.kubernetes),
         name=object_name("train", name, "1"),
         iteration="example",
-        plan_digest=digest,
+        plan_digest=NO_DIGEST,
         plan_path=f"{data_root}/iterations/example/training/plan.json",
         attempt=1,
-        engine=training.engine,
         nodes=compute.nodes,
         processes=compute.processes,
-        grace_s=round(training.grace_s),
-        timeout_s=round(training.timeout_s),
-        instance=instance(settings.instance_type),
-        settings=settings,
     )
+
+
+def _of_training(training: TrainingSettings, settings: Kubernetes) -> dict[str, Any]:
+    return {
+        "engine": training.engine,
+        "grace_s": round(training.grace_s),
+        "timeout_s": round(training.timeout_s),
+        "instance": instance(settings.instance_type),
+        "settings": settings,
+    }
 
 
 LABEL = 63
@@ -184,7 +175,8 @@ def object_name(*parts: str, limit: int = NAME) -> str:
     if name == given and name[0].isalpha() and len(name) <= limit:
         return name
     digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:8]
-    return f"{_leading_letter(name)[: limit - 9].rstrip('-')}-{digest}"
+    name = name if name[:1].isalpha() else f"x-{name}".rstrip("-")
+    return f"{name[: limit - 9].rstrip('-')}-{digest}"
 
 
 def label_value(text: str) -> str:
@@ -194,7 +186,3 @@ def label_value(text: str) -> str:
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     kept = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[: LABEL - 9].strip("-_.")
     return f"{kept}-{digest}" if kept else digest
-
-
-def _leading_letter(name: str) -> str:
-    return name if name[:1].isalpha() else f"x-{name}".rstrip("-")

@@ -1,4 +1,4 @@
-"""The machines that a gang can be placed on: what a pod may ask of one, and how the cluster selects it.
+"""The machines that a gang can be placed on, and what a pod may ask of one.
 
 Allocatable figures are derived, and meant to err on the low side: what is asked for beyond them never starts. AWS: the
 memory less 7.5% for the hypervisor and the kernel (Karpenter's VM_MEMORY_OVERHEAD_PERCENT) and less kube-reserved and
@@ -9,7 +9,7 @@ the first core, 1% of the second, 0.5% of the next two and 0.25% of the others.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pipeline.core.storage import Record
 
@@ -40,53 +40,55 @@ def instance(name: str) -> Instance:
     return INSTANCES[name]
 
 
-def _cpu_m(cores: int) -> int:
-    return cores * 1000 - 60 - 10 - 10 - (cores - 4) * 5 // 2
+class _Machine(NamedTuple):
+    """As its vendor sells it: `devices` of `gb` each, `cores`, and memory in the vendor's own unit."""
 
-
-class _Gpus(NamedTuple):
-    model: str
+    name: str
+    gpu: str
     devices: int
-    memory_gb: int
-    """Of each."""
+    gb: int
+    cores: int
+    memory: int
+    efa: int = 0
+    max_pods: int = 737
+    """Of the VPC CNI, for which the kubelet keeps memory; 737 is the most that any type has."""
+
+    def sized(self, cloud: Literal["aws", "gcp"], memory_mib: int) -> Instance:
+        return Instance(
+            name=self.name, cloud=cloud, gpu=self.gpu, gpus=self.devices, gpu_memory_gb=self.gb,
+            cpu_m=self.cores * 1000 - 60 - 10 - 10 - (self.cores - 4) * 5 // 2, memory_mib=memory_mib, efa=self.efa,
+        )  # fmt: skip
 
 
-def _aws(name: str, gpus: _Gpus, cores: int, memory_gib: int, efa: int, max_pods: int = 737) -> Instance:
-    """`max_pods`: of the VPC CNI, for which the kubelet keeps memory; 737 is the most that any type has."""
-    memory = memory_gib * 1024 * 925 // 1000 - (255 + 11 * max_pods) - 100
-    return _with_gpus(name, "aws", gpus, _cpu_m(cores), memory, efa)
+def _aws(*sold: Any, **more: int) -> Instance:
+    """Memory in GiB."""
+    machine = _Machine(*sold, **more)
+    memory = machine.memory * 1024 * 925 // 1000 - (255 + 11 * machine.max_pods) - 100
+    return machine.sized("aws", memory)
 
 
-def _gcp(name: str, gpus: _Gpus, cores: int, memory_gb: int) -> Instance:
-    memory = memory_gb * 10**9 // 2**20
+def _gcp(*sold: Any) -> Instance:
+    """Memory in GB."""
+    machine = _Machine(*sold)
+    memory = machine.memory * 10**9 // 2**20
     # GKE keeps 25% of the first 4 GiB, 20% of the next 4, 10% of the next 8, 6% up to 128, 2% above, and 100 MiB.
-    kept = 1024 + 819 + 820 + 6882 + (memory - 128 * 1024) // 50 + 100
-    return _with_gpus(name, "gcp", gpus, _cpu_m(cores), memory - kept)
-
-
-def _with_gpus(
-    name: str, cloud: Literal["aws", "gcp"], gpus: _Gpus, cpu_m: int, memory_mib: int, efa: int = 0
-) -> Instance:
-    return Instance(
-        name=name, cloud=cloud, gpu=gpus.model, gpus=gpus.devices, gpu_memory_gb=gpus.memory_gb, cpu_m=cpu_m,
-        memory_mib=memory_mib, efa=efa,
-    )  # fmt: skip
+    return machine.sized("gcp", memory - (1024 + 819 + 820 + 6882 + (memory - 128 * 1024) // 50 + 100))
 
 
 INSTANCES = {
     machine.name: machine
     for machine in (
-        _aws("p5en.48xlarge", _Gpus("H200", 8, 141), cores=192, memory_gib=2048, efa=16, max_pods=198),
-        _aws("p5e.48xlarge", _Gpus("H200", 8, 141), cores=192, memory_gib=2048, efa=32),
-        _aws("p5.48xlarge", _Gpus("H100", 8, 80), cores=192, memory_gib=2048, efa=32),
-        _aws("p4de.24xlarge", _Gpus("A100", 8, 80), cores=96, memory_gib=1152, efa=4),
-        _aws("p4d.24xlarge", _Gpus("A100", 8, 40), cores=96, memory_gib=1152, efa=4),
+        _aws("p5en.48xlarge", "H200", 8, 141, 192, 2048, efa=16, max_pods=198),
+        _aws("p5e.48xlarge", "H200", 8, 141, 192, 2048, efa=32),
+        _aws("p5.48xlarge", "H100", 8, 80, 192, 2048, efa=32),
+        _aws("p4de.24xlarge", "A100", 8, 80, 96, 1152, efa=4),
+        _aws("p4d.24xlarge", "A100", 8, 40, 96, 1152, efa=4),
         # Their one adapter has no GPUDirect RDMA: gangs of several nodes work, slowly.
-        _aws("g6e.12xlarge", _Gpus("L40S", 4, 48), cores=48, memory_gib=384, efa=1),
-        _aws("g5.12xlarge", _Gpus("A10G", 4, 24), cores=48, memory_gib=192, efa=1),
-        _gcp("a4-highgpu-8g", _Gpus("B200", 8, 180), cores=224, memory_gb=3968),
-        _gcp("a3-ultragpu-8g", _Gpus("H200", 8, 141), cores=224, memory_gb=2952),
-        _gcp("a3-megagpu-8g", _Gpus("H100", 8, 80), cores=208, memory_gb=1872),
+        _aws("g6e.12xlarge", "L40S", 4, 48, 48, 384, efa=1),
+        _aws("g5.12xlarge", "A10G", 4, 24, 48, 192, efa=1),
+        _gcp("a4-highgpu-8g", "B200", 8, 180, 224, 3968),
+        _gcp("a3-ultragpu-8g", "H200", 8, 141, 224, 2952),
+        _gcp("a3-megagpu-8g", "H100", 8, 80, 208, 1872),
         # Any node that has this much to spare, among other people's pods: for small models without devices.
         Instance(name="cpu", cloud="any", gpu="", gpus=0, gpu_memory_gb=0, cpu_m=2000, memory_mib=4096),
     )

@@ -1,84 +1,102 @@
-"""The launcher of trainings on a cluster, until `result.json` is there. The local one's twin.
+"""Trainings and evaluations as tasks on a cluster: what is run, where it is seen that it is done, what advice it needs.
 
-What a look at a gang means is `classify.py`'s; what follows from it, of any task, is `task.py`'s:
-
-    wait            queued, starting, restarting (up to `start_timeout_s`), running, leaving
-    a new attempt   pre-empted, and the backend does not start the gang again by itself; deleted before this launch
-    retry           no capacity, a crash: RuntimeError
-    never retry     refused, out of memory, no image, no volume, quota that never came, the time-out, deleted by
-                    somebody, ten starts without a newer checkpoint: TrainingRefused
-
-`result.json` is the truth, never the object's state. An attempt is over only when its object and its pods are gone, so
-no two of them write; should one live on where nobody can see it, its claim is not the newest (`checkpoints.claims`). A
-launcher that is interrupted leaves the gang alone, unless the run was cancelled: then the gang is deleted, by the
-launcher or, where none lives any more, by `task.delete`.
+An evaluation is one pod with `python -m evals run PLAN`; what it answered before its pod went is in the journal.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from k8s.attempts import GangAttempts
-from k8s.client import KubernetesClient
 from k8s.estimate import paid_devices
-from k8s.follow import Hooks
-from k8s.gang import LaunchEnvironment, gang_of
+from k8s.gang import NO_DIGEST, evaluation_gang, gang_of
 from k8s.ledger import Ledger, ledger
-from k8s.task import Task, run
+from k8s.task import Task
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes
+from pipeline.serving.memory import Machine
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
+R = TypeVar("R")
+
 CHECKPOINTS = ("checkpoints/step-*", "nemo/*/checkpoints/step_*")
 """In a training's folder: ours, and NeMo RL's."""
+ADVICE = {
+    "out_of_memory": "Choose a larger compute.evaluation.instance_type, or lower shm_gb.",
+    "image": "Push it, or correct compute.evaluation.image, and see that the nodes may pull it.",
+    "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (compute.evaluation.devices).",
+    "deleted": "Somebody deleted it. Run it again: what was answered is not asked again.",
+    "timed_out": "Raise compute.evaluation.timeout_s and run it again: what was answered is not asked again.",
+    "crashed": "Run it again: what was answered is not asked again.",
+    "stuck": "See why its pods go before they answer (kubectl get events: a full disk evicts too).",
+}
+"""Of an evaluation, where it is not a training's."""
 
 
-def launch(
-    store: Store,
-    plan: TrainingPlan,
-    settings: Kubernetes,
-    client: KubernetesClient,
-    hooks: Hooks,
-    given: LaunchEnvironment = LaunchEnvironment(),  # noqa: B008 (it is frozen)
-) -> TrainingResult | None:
-    """Train a published plan on the cluster to its end; None when the plan is not to train.
-
-    Raises TrainingRefused for what no retry mends, else RuntimeError.
-    """
-    if plan.decision.method == "none":
-        return None
-    return run(training_task(store, plan, settings, given), client, hooks)
+class EvaluationRefused(ValueError):
+    """The cluster will never run this evaluation as it is; the message says what to change."""
 
 
 def training_task(
     store: Store,
     plan: TrainingPlan,
     settings: Kubernetes,
-    given: LaunchEnvironment = LaunchEnvironment(),  # noqa: B008 (it is frozen)
+    pipes: Mapping[str, str] | None = None,
+    addresses: Mapping[str, str] | None = None,
 ) -> Task[TrainingResult]:
-    """The task of one training."""
-    path = _path(store, plan)
+    """The task of a published plan that trains. `pipes` and `addresses` as in `gang_of`."""
+    path = store.path(layout.iteration(plan.iteration, layout.PLAN))
+
+    def result() -> TrainingResult | None:
+        found = store.read(layout.iteration(plan.iteration, layout.RESULT), TrainingResult)
+        return found if found is not None and found.plan_digest == plan.digest() else None
+
     return Task(
-        gang=lambda number: gang_of(plan, path, settings, number, given),
+        gang=lambda number: gang_of(plan, path, settings, number, pipes, addresses),
         attempts=GangAttempts(store, plan.iteration),
-        result=lambda: finished(store, plan),
+        result=result,
         result_path=path.with_name(layout.RESULT_FILE),
         left=lambda: {str(each) for pattern in CHECKPOINTS for each in path.parent.glob(pattern)},
         refusal=TrainingRefused,
     )
 
 
-def finished(store: Store, plan: TrainingPlan) -> TrainingResult | None:
-    """The plan's result, if it is there."""
-    training_result = store.read(layout.iteration(plan.iteration, layout.RESULT), TrainingResult)
-    return training_result if training_result is not None and training_result.plan_digest == plan.digest() else None
+def evaluation_task(
+    store: Store,
+    iteration: str,
+    digest: str,
+    compute: Compute,
+    result: Callable[[], R | None],
+    addresses: Mapping[str, str] | None = None,
+) -> Task[R]:
+    """The task of an evaluation whose plan is published. `digest`: sha256 of what decides its evidence, hexadecimal.
+    `result` reads its report; `addresses` as in `evaluation_gang`."""
+    plan_path = store.path(layout.iteration(iteration, layout.EVAL_PLAN))
+
+    def left() -> set[str]:
+        journals = store.path(layout.EVALUATION).rglob("*.jsonl")  # of answers and judgements
+        return {f"{path}:{path.stat().st_size}" for path in journals}
+
+    return Task(
+        gang=lambda number: evaluation_gang(iteration, digest, plan_path, compute, number, addresses),
+        attempts=GangAttempts(store, iteration, layout.EVAL_ATTEMPTS),
+        result=result,
+        result_path=store.path(layout.iteration(iteration, layout.EVAL_REPORT)),
+        left=left,
+        refusal=EvaluationRefused,
+        advice=ADVICE,
+    )
 
 
-def _path(store: Store, plan: TrainingPlan) -> Path:
-    return store.path(layout.iteration(plan.iteration, layout.PLAN))
+def machine(compute: Compute) -> Machine:
+    """What the evaluation's pod has: bytes of its memory and of each of its GPUs. Raises as `evaluation_gang` does."""
+    gang = evaluation_gang("example", NO_DIGEST, Store("/").path("plan"), compute)
+    devices = gang.processes if gang.instance.gpus else 0
+    return Machine(gang.instance.memory_mib << 20, (gang.instance.gpu_memory_gb * 10**9,) * devices)
 
 
 def account_for(store: Store, plan: TrainingPlan, result: TrainingResult, compute: Compute) -> Ledger:

@@ -1,8 +1,5 @@
-"""What a launch took, after it: attempts, interruptions, lost work, goodput and money, as one record.
-
-The trainer's own account decides (its journal, over all attempts); what the launcher saw stands in where a training
-left none, and bounds it from above: from an attempt's opening to its end, waiting for nodes included. Owns no picture.
-"""
+"""What a launch took, after it: attempts, interruptions, lost work, goodput and money, by the trainer's own account or,
+where a training left none, by what the launcher saw: from an attempt's opening to its end, waiting included."""
 
 from __future__ import annotations
 
@@ -33,8 +30,6 @@ class LaunchAttempt(Record):
 
 
 class Ledger(Record):
-    """The account of one launch."""
-
     attempts: int
     restarts: int
     """Of gangs, inside the attempts."""
@@ -70,8 +65,7 @@ def ledger(attempts: Sequence[LaunchAttempt], result: TrainingResult | None, com
     goodput = result.goodput if result is not None and result.goodput.total_s > 0 else None
     preemptions = result.preemptions if result is not None else ()
     held = device_hours(goodput, devices) if goodput is not None else devices * open_s / 3600
-    price = prices(compute)
-    usd = Range(low=held * price.low, high=held * price.high)
+    usd = prices(compute).times(Range(low=held, high=held))
     return Ledger(
         attempts=len(attempts),
         restarts=sum(each.restarts for each in attempts),

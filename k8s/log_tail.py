@@ -1,4 +1,4 @@
-"""The tail of the first pod's log: its lines to people while it runs, its last ones for a report. Fails nothing."""
+"""The tail of the first pod's log: its lines to people while it runs, its last ones for a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEPT = 30
 
 
 class LogTail:
-    """Follows whichever pod is the first of the gang now, by the time stamps of its lines."""
+    """Of whichever pod is the first of the gang now, by the time stamps of its lines."""
 
     def __init__(
         self, client: KubernetesClient, gang: Gang, log: Callable[[str], None], line: Callable[[str], bool]

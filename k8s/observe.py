@@ -1,4 +1,4 @@
-"""What the cluster shows of a gang, in the same words for every backend. Reads; decides nothing."""
+"""What the cluster shows of a gang, in the same words for every backend; `classify.py` says what it means."""
 
 from __future__ import annotations
 
@@ -104,9 +104,7 @@ def _pod(obj: Mapping[str, Any]) -> PodSeen:
     containers = [c for c in status.get("containerStatuses", []) if c["name"] in (CONTAINER, SUBMITTER)]
     state: Mapping[str, Any] = containers[0].get("state", {}) if containers else {}
     terminated, waiting = state.get("terminated") or {}, state.get("waiting") or {}
-    conditions = {each["type"]: each for each in status.get("conditions", []) if each.get("status") == "True"}
-    refused = [each for each in status.get("conditions", []) if each["type"] == "PodScheduled"]
-    unplaced = refused[0] if refused and refused[0].get("status") == "False" else {}
+    unplaced = _conditions(obj, "False").get("PodScheduled", {})
     messages = (waiting.get("message"), terminated.get("message"), unplaced.get("message"), status.get("message"))
     submits = any(container["name"] == SUBMITTER for container in obj["spec"]["containers"])
     labels, annotations = meta.get("labels", {}), meta.get("annotations", {})
@@ -118,16 +116,16 @@ def _pod(obj: Mapping[str, Any]) -> PodSeen:
         exit_code=terminated.get("exitCode"),
         waiting=waiting.get("reason", "") or unplaced.get("reason", ""),
         ended=status.get("reason", "") or terminated.get("reason", ""),
-        disrupted=conditions.get("DisruptionTarget", {}).get("reason", ""),
+        disrupted=_conditions(obj).get("DisruptionTarget", {}).get("reason", ""),
         message=next(filter(None, messages), ""),
         container=SUBMITTER if submits else CONTAINER,
         attempt=int(labels[ATTEMPT]) if labels.get(ATTEMPT, "").isdecimal() else 0,
     )
 
 
-def _true(obj: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    conditions = obj.get("status", {}).get("conditions", [])
-    return {each["type"]: each for each in conditions if each.get("status") == "True"}
+def _conditions(obj: Mapping[str, Any], status: str = "True") -> dict[str, Mapping[str, Any]]:
+    """Those of that status, by type."""
+    return {each["type"]: each for each in obj.get("status", {}).get("conditions", []) if each.get("status") == status}
 
 
 def _condition_text(condition: Mapping[str, Any]) -> str:
@@ -135,7 +133,7 @@ def _condition_text(condition: Mapping[str, Any]) -> str:
 
 
 def _jobset(obj: Mapping[str, Any]) -> tuple[State, int, str]:
-    status, true = obj.get("status", {}), _true(obj)
+    status, true = obj.get("status", {}), _conditions(obj)
     restarts = int(status.get("restarts", 0))
     if "Completed" in true:
         return "succeeded", restarts, _condition_text(true["Completed"])
@@ -152,28 +150,21 @@ def _jobset(obj: Mapping[str, Any]) -> tuple[State, int, str]:
 def _vcjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     status = obj.get("status", {})
     job_state = status.get("state", {})
-    states: dict[str, State] = {
-        "Running": "running",
-        "Restarting": "restarting",
-        "Completing": "running",
-        "Completed": "succeeded",
-        "Failed": "failed",
-        "Aborting": "running",
-        "Aborted": "failed",
-        "Terminating": "running",
-        "Terminated": "failed",
-    }
-    return (
-        states.get(job_state.get("phase", ""), "pending"),
-        int(status.get("retryCount", 0)),
-        _condition_text(job_state),
-    )
+    state: State = VOLCANO.get(job_state.get("phase", ""), "pending")
+    return state, int(status.get("retryCount", 0)), _condition_text(job_state)
+
+
+VOLCANO: dict[str, State] = {
+    "Restarting": "restarting", "Completed": "succeeded", "Failed": "failed", "Aborted": "failed",
+    "Terminated": "failed", **dict.fromkeys(("Running", "Completing", "Aborting", "Terminating"), "running"),
+}  # fmt: skip
+"""By phase."""
 
 
 def _rayjob(obj: Mapping[str, Any]) -> tuple[State, int, str]:
     status = obj.get("status", {})
     job, deployed = status.get("jobStatus", ""), status.get("jobDeploymentStatus", "")
-    detail = ": ".join(filter(None, (status.get("reason", ""), status.get("message", ""))))
+    detail = _condition_text(status)
     if job == "SUCCEEDED" and deployed in ("Complete", ""):
         return "succeeded", 0, detail
     if deployed in ("Failed", "ValidationFailed") or job in ("FAILED", "STOPPED"):
@@ -203,7 +194,10 @@ def _queued(client: KubernetesClient, namespace: str, uid: str) -> tuple[str, st
     none. Of a gang behind the head of a strict queue Kueue says nothing: then the head is named, and why it waits."""
     try:
         workloads = client.list(RESOURCES["Workload"], namespace, f"{JOB_UID}={uid}")
-        words, evicted = "; ".join(filter(None, map(_why_held, workloads))), "".join(map(_evicted, workloads))
+        words, evicted = (
+            "; ".join(filter(None, map(_why_held, workloads))),
+            "".join(_conditions(each).get("Evicted", {}).get("reason", "") for each in workloads),
+        )
         if words or evicted or not workloads:
             return words, evicted
         return _behind(workloads[0], client.list(RESOURCES["Workload"], namespace)), ""
@@ -212,21 +206,17 @@ def _queued(client: KubernetesClient, namespace: str, uid: str) -> tuple[str, st
 
 
 def _why_held(workload: Mapping[str, Any]) -> str:
-    conditions = workload.get("status", {}).get("conditions", [])
-    waits = [each for each in conditions if each["type"] == "QuotaReserved" and each.get("status") == "False"]
-    taken = [each for each in conditions if each["type"] == "Evicted" and each.get("status") == "True"]
-    return "; ".join(map(relevant, map(_condition_text, [*waits, *taken])))
-
-
-def _evicted(workload: Mapping[str, Any]) -> str:
-    return _true(workload).get("Evicted", {}).get("reason", "")
+    told = (_conditions(workload, "False").get("QuotaReserved"), _conditions(workload).get("Evicted"))
+    return "; ".join(relevant(_condition_text(each)) for each in told if each)
 
 
 def _behind(workload: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
     """Of the workloads that wait in the same queue, the one that Kueue says something of: the head of a strict queue.
     Kueue's order is by priority, then by age in whole seconds."""
     queue, turn = workload["spec"].get("queueName"), _turn(workload)
-    waiting = [each for each in others if each["spec"].get("queueName") == queue and not _true(each).keys() & SERVED]
+    waiting = [
+        each for each in others if each["spec"].get("queueName") == queue and not _conditions(each).keys() & SERVED
+    ]
     head = min((each for each in waiting if _why_held(each) and _turn(each) <= turn), key=_turn, default=None)
     if head is None:
         return ""
@@ -246,4 +236,4 @@ def _child_jobs(client: KubernetesClient, gang: Gang) -> str:
         jobs = client.list(RESOURCES["Job"], gang.settings.namespace, f"jobset.sigs.k8s.io/jobset-name={gang.name}")
     except Refused:
         return ""
-    return "; ".join(_condition_text(true["Failed"]) for true in map(_true, jobs) if "Failed" in true)
+    return "; ".join(_condition_text(true["Failed"]) for true in map(_conditions, jobs) if "Failed" in true)

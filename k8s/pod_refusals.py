@@ -1,8 +1,5 @@
-"""Why a gang's pods are not made, in the words of whoever forbids them, and whether waiting can help.
-
-A namespace's ResourceQuota, LimitRange, Pod Security or an admission policy forbids pods, not the object that makes
-them: the object is taken, and its controller says in an Event why no pod comes.
-"""
+"""Why a gang's pods are not made, in the words of whoever forbids them, and whether waiting can help: its object is
+taken, and its controller says in an Event why no pod comes."""
 
 from __future__ import annotations
 
@@ -50,24 +47,27 @@ def pod_refusal(events: Iterable[Mapping[str, Any]], gang: str, nodes: int) -> P
     `gang`: its name, with which the names of all its objects begin: that of attempt 1 begins attempt 10's as well.
     `nodes`: as many pods of one size.
     """
-    about = [each for each in events if f"{each['involvedObject'].get('name', '')}-".startswith(f"{gang}-")]
-    refusals = [each for each in about if _FORBIDDEN.search(each.get("message", ""))]
-    newest = max(refusals, key=_at, default=None)
-    if newest is None or any(each.get("reason") == CREATED and _is_later(each, newest) for each in about):
+    about = [each for each in events if f"{_of(each)}-".startswith(f"{gang}-")]
+    newest = max((each for each in about if _FORBIDDEN.search(each.get("message", ""))), key=_at, default=None)
+    if newest is None:
+        return None
+    made = [each for each in about if each.get("reason") == CREATED and _of(each) == _of(newest)]
+    if any(_at(each) > _at(newest) for each in made):  # in one second it stands: a gang may get its first pod alone
         return None
     message = newest["message"]
     advice = next((text for words, text in _ADVICE.items() if words in message), "Change what it names")
     return PodRefusal(f"{message.removeprefix('Error creating: ')}. {advice}", not _may_fit(message, nodes))
 
 
-def _is_later(creation: Mapping[str, Any], refusal: Mapping[str, Any]) -> bool:
-    """Of the same object; in the same second the refusal stands, for a gang of two may get its first pod alone."""
-    same = creation["involvedObject"].get("name") == refusal["involvedObject"].get("name")
-    return same and _at(creation) > _at(refusal)
+def _of(event: Mapping[str, Any]) -> str:
+    return event["involvedObject"].get("name", "")
 
 
 def _at(event: Mapping[str, Any]) -> str:
     return str(event.get("lastTimestamp") or event.get("eventTime") or event["metadata"]["creationTimestamp"])
+
+
+SIDES = ("requested", "limited")
 
 
 def _may_fit(message: str, nodes: int) -> bool:
@@ -75,13 +75,8 @@ def _may_fit(message: str, nodes: int) -> bool:
     match = _QUOTA.search(message)
     if match is None:
         return False
-    requested, limited = (_amounts(match[side]) for side in ("requested", "limited"))
-    return all(requested[name] * nodes <= limited.get(name, 0.0) for name in requested)
-
-
-def _amounts(text: str) -> dict[str, float]:
-    pairs = (part.partition("=") for part in text.split(","))
-    return {name.strip(): quantity(value) for name, _, value in pairs}
+    requested, limited = (dict(each.strip().split("=") for each in match[side].split(",")) for side in SIDES)
+    return all(quantity(value) * nodes <= quantity(limited.get(name, "0")) for name, value in requested.items())
 
 
 _CLAUSE = re.compile(
@@ -99,10 +94,7 @@ def relevant(words: str) -> str:
     if not colon or not comma:
         return words
     clauses = _CLAUSE.split(problems)
-    never = {match[1] for clause in clauses if _NEVER_MEANT.search(clause) and (match := _FLAVOR.search(clause))}
-    kept = [
-        clause
-        for clause in clauses
-        if not _NEVER_MEANT.search(clause) and not ((match := _FLAVOR.search(clause)) and match[1] in never)
-    ]
+    never = {each for clause in clauses if _NEVER_MEANT.search(clause) for each in _FLAVOR.findall(clause)}
+    meant = [clause for clause in clauses if not _NEVER_MEANT.search(clause)]
+    kept = [clause for clause in meant if not never.intersection(_FLAVOR.findall(clause)[:1])]
     return f"{head}{colon}{pod_set}: {', '.join(kept or clauses)}"

@@ -1,9 +1,7 @@
 """The traffic split of a cluster: the two weights of one HTTPRoute of the Gateway API, between the two slots.
 
-`rules` and `backendRefs` have one owner each as a whole, so a weight cannot be had by server-side apply: the route is
-read, and a JSON patch that tests what was read replaces both weights and the annotations. An epoch that is not newer
-than the one in the annotations has no effect. A route is in force only once every gateway says so of its newest
-generation; that its data plane follows is shown by the first look that has requests of both arms.
+The route is read, and a JSON patch that tests what was read replaces both weights and the annotations; an epoch that is
+not newer has no effect. A route is in force once every gateway says so of its newest generation.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from k8s.client import ApiResource, KubernetesClient, Refused
 from k8s.slots import IdentifyRounds, Slot, SlotPair, reached
@@ -23,11 +21,6 @@ from pipeline.rollout.router import Readiness, Split, Unsettled
 HTTP_ROUTE = ApiResource("gateway.networking.k8s.io", "v1", "httproutes")
 ROLLOUT, EPOCH, CHAMPION, CANARY = (f"preference-tuning/{word}" for word in ("rollout", "epoch", "champion", "canary"))
 """Annotations of the route: who asked for these weights, and the digests of the two models (canary: "" for none)."""
-BACKENDS = {
-    "Service": ("",),
-    "InferencePool": ("inference.networking.k8s.io", "inference.networking.x-k8s.io"),
-}
-"""Kinds that may stand behind a slot, each with its API groups."""
 CONDITIONS = ("Accepted", "ResolvedRefs")
 TRIES = 60
 """Of a patch that others get ahead of: each of them got further by that."""
@@ -35,7 +28,7 @@ MAX_PAUSE_S = 0.05
 
 
 class _Route(NamedTuple):
-    """The route as it was read. `weights`: by slot, in the order of its backends."""
+    """As it was read. `weights`: by slot, in the order of its backends."""
 
     version: str
     rollout: str
@@ -75,9 +68,8 @@ class HttpRoute:
             return None
         models = {slot.digest: ModelRef(uri=slot.uri, digest=slot.digest) for slot in slots if slot.digest}
         weights = {slot.digest: route.weights[slot.name] for slot in slots if slot.digest}
-        stray = {
-            slot.name: route.weights[slot.name] for slot in slots if slot.digest not in (route.champion, route.canary)
-        }
+        named = (route.champion, route.canary)
+        stray = {slot.name: route.weights[slot.name] for slot in slots if slot.digest not in named}
         if any(stray.values()):
             raise ValueError(
                 f"{self._where} sends requests to {_shown(stray)}, which holds neither the champion "
@@ -85,7 +77,6 @@ class HttpRoute:
             )
         if route.champion not in models:
             raise ValueError(f"No slot holds the champion {route.champion[:12]}: {_held(slots)}. Load it into one.")
-        kept = models.keys() - {route.champion, route.canary}
         canary_weight = weights.get(route.canary, 0) if route.canary else 0
         if weights[route.champion] + canary_weight != 100:
             raise ValueError(
@@ -99,7 +90,7 @@ class HttpRoute:
             champion_weight=weights[route.champion],
             canary=models.get(route.canary, ModelRef(uri="", digest=route.canary)) if route.canary else None,
             canary_weight=canary_weight,
-            warm=next((models[slot.digest] for slot in slots if slot.wanted and slot.digest in kept), None),
+            warm=next((models[s.digest] for s in slots if s.wanted and s.digest and s.digest not in named), None),
         )
         return Unsettled(reason=route.unsettled, asked=asked) if route.unsettled else asked
 
@@ -157,34 +148,21 @@ class HttpRoute:
         slots = [slot for slot in both if not slot.missing]
         of = {slot.digest: slot for slot in slots if slot.digest}
         servers = max(1, of[split.champion.digest].wanted if split.champion.digest in of else 1)
-        named = [model for model in (split.champion, split.canary, split.warm) if model is not None]
-        for model in (split.champion, split.canary):
-            if model is None:
-                continue
+        named = {model.digest for model in (split.champion, split.canary, split.warm) if model is not None}
+        # Of those that the split does not name, the ones whose weight the gateways have taken away.
+        idle = {s.name for s in slots if s.digest not in named and not route.weights[s.name] and not route.unsettled}
+        for model in filter(None, (split.champion, split.canary)):
             if (slot := of.get(model.digest)) is None:
-                free = [each for each in slots if each.digest not in {one.digest for one in named}]
-                free = [each for each in free if not each.digest or self._is_idle(each, route)]
-                if free:
-                    self._load(min(free, key=lambda each: bool(each.digest)), model, servers)
+                free = sorted(
+                    (each for each in slots if not each.digest or each.name in idle), key=lambda s: bool(s.digest)
+                )
+                if free and not self.slots.load(free[0], ModelRef(uri=self._location(model), digest=model.digest)):
+                    self.slots.scale(free[0].name, servers)
             elif not slot.wanted:
                 self.slots.scale(slot.name, servers)
         for slot in slots:
-            if (
-                slot.digest
-                and slot.wanted
-                and self._is_idle(slot, route)
-                and slot.digest not in {model.digest for model in named}
-            ):
+            if slot.digest and slot.wanted and slot.name in idle:
                 self.slots.scale(slot.name, 0)
-
-    @staticmethod
-    def _is_idle(slot: Slot, route: _Route) -> bool:
-        """Whether the gateways have taken its weight away."""
-        return not route.weights[slot.name] and not route.unsettled
-
-    def _load(self, slot: Slot, model: ModelRef, servers: int) -> None:
-        if not self.slots.load(slot, ModelRef(uri=self._location(model), digest=model.digest)):
-            self.slots.scale(slot.name, servers)
 
     @property
     def _where(self) -> str:
@@ -199,8 +177,6 @@ class HttpRoute:
         for key in (ROLLOUT, EPOCH, CHAMPION, CANARY):
             if key not in annotations:
                 raise ValueError(f"{self._where} has no annotation {key}. Restore it from k8s/manifests/bases/serving.")
-        if not annotations[EPOCH].isdecimal():
-            raise ValueError(f"{self._where} has {EPOCH} {annotations[EPOCH]!r}, which is no number. Restore it.")
         return _Route(
             version=obj["metadata"]["resourceVersion"],
             rollout=annotations[ROLLOUT],
@@ -212,27 +188,15 @@ class HttpRoute:
         )
 
     def _backends(self, obj: dict[str, Any]) -> dict[str, int]:
-        """The weight of each slot. Raises ValueError naming what does not belong into the route."""
+        """The weight of each slot. Raises ValueError for a route of anything else than one rule with both slots."""
         rules = obj["spec"].get("rules") or []
-        if len(rules) != 1:
-            raise ValueError(f"{self._where} has {len(rules)} rules, and its split needs one. Remove the others.")
-        rows = cast("list[dict[str, Any]]", rules[0].get("backendRefs") or [])
-        for row in rows:
-            kind, group = row.get("kind", "Service"), row.get("group", "")
-            if group not in BACKENDS.get(kind, ()):
-                raise ValueError(
-                    f"{self._where} sends requests to {kind} {row['name']} of group {group!r}. Name a Service or an "
-                    "InferencePool."
-                )
+        rows: list[dict[str, Any]] = [row for rule in rules for row in rule.get("backendRefs") or []]
         names = [str(row["name"]) for row in rows]
-        wanted = self.slots.names
-        if strange := [name for name in names if name not in wanted]:
+        if len(rules) != 1 or sorted(names) != sorted(self.slots.names):
             raise ValueError(
-                f"{self._where} has the backend {', '.join(strange)} beside {' and '.join(wanted)}. Remove it, or name "
-                "the slots in rollout.traffic."
+                f"{self._where} has {len(rules)} rules with the backends {names}. Leave one rule that lists "
+                f"{' and '.join(self.slots.names)}, each once, or name other slots in rollout.traffic."
             )
-        if sorted(names) != sorted(wanted):
-            raise ValueError(f"{self._where} has the backends {names}. List {' and '.join(wanted)}, each once.")
         return {name: int(row.get("weight", 1)) for name, row in zip(names, rows, strict=True)}
 
     def _patched(self, route: _Route, weights: dict[str, int], wanted: tuple[str, int, str, str]) -> bool:

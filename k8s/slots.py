@@ -1,8 +1,7 @@
 """The two slots of a cluster: which model each holds, how many servers are ready, and what they really serve.
 
 A slot is a ConfigMap, a Deployment and a Service of one name. The ConfigMap names the model that its pods load when
-they start, so it changes only while there are none. Refuses to know weights: that a slot without traffic is taken is
-for the route to see to.
+they start, so it changes only while there are none.
 """
 
 from __future__ import annotations
@@ -32,13 +31,6 @@ AT_ONCE = 8
 IdentifyRounds = Callable[[str, int], str]
 """Digest of the model that the server at a root URL (`http://10.0.0.7:8000/v1`) really serves, by its fingerprint, in
 so many rounds. Raises ValueError saying why it is none that is known, or several, OSError when it does not answer."""
-
-
-class PodServer(NamedTuple):
-    """A ready pod behind a slot's Service, as its EndpointSlice has it."""
-
-    name: str
-    url: str
 
 
 class Slot(NamedTuple):
@@ -117,53 +109,30 @@ class SlotPair:
             return Readiness(served_digest="", replicas=0, reason=f"{slot.name}: none of {slot.wanted} pods is ready")
         pods = self._pods(slot.name)
         if pods is None:
-            whole = PodServer("", self._service(slot.name))
-            return self._readiness_of(slot, [_asked(whole, identify, ROUNDS)], slot.ready)
+            answer = _asked("", self._service(slot.name), identify, ROUNDS)
+            return _readiness_of(slot, [answer], slot.ready)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = list(pool.map(lambda pod: _asked(pod, identify, 1), pods))
-        return self._readiness_of(slot, answers, len(answers))
+            answers = list(pool.map(lambda pod: _asked(*pod, identify, 1), pods.items()))
+        return _readiness_of(slot, answers, len(answers))
 
     def servers(self, slot: Slot) -> tuple[str, ...]:
         """Root URL of each ready pod, or of the Service where they cannot be listed. Raises as `read`."""
         pods = self._pods(slot.name)
-        return (self._service(slot.name),) if pods is None else tuple(pod.url for pod in pods)
+        return (self._service(slot.name),) if pods is None else tuple(pods.values())
 
     def _service(self, name: str) -> str:
         return f"http://{name}.{self._namespace}.svc:{PORT}/v1"
 
-    @staticmethod
-    def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer], asked: int) -> Readiness:
-        """`asked`: pods that the answers speak for."""
-        served = {answer.pod: answer.digest for answer in answers if answer.digest}
-        other = {pod: digest for pod, digest in served.items() if digest != slot.digest}
-        if other and len(set(served.values())) > 1:
-            each = ", ".join(f"{pod} {digest[:12]}" for pod, digest in sorted(served.items()))
-            reason = f"{slot.name}: its pods serve different models ({each}). Start those of another model again."
-            return Readiness(served_digest=next(iter(other.values())), replicas=asked, reason=reason)
-        if other:
-            wrong = next(iter(other.values()))
-            reason = f"{slot.name} was given model {slot.digest[:12]} and serves {wrong[:12]}. Start its pods again."
-            return Readiness(served_digest=wrong, replicas=asked, reason=reason)
-        failed = [answer for answer in answers if answer.trouble]
-        if failed:
-            reason = f"{slot.name}: {'; '.join(answer.trouble for answer in failed)}"
-            unknown = not served or any(answer.answered for answer in failed)
-            return Readiness(served_digest="" if unknown else slot.digest, replicas=asked - len(failed), reason=reason)
-        if asked < slot.ready:
-            reason = f"{slot.name}: its Service has {asked} of {slot.ready} ready pods, and the others are not known"
-            return Readiness(served_digest=slot.digest if served else "", replicas=asked, reason=reason)
-        return Readiness(served_digest=slot.digest, replicas=asked)
-
-    def _pods(self, name: str) -> list[PodServer] | None:
-        """The ready pods behind a Service, in the order of their addresses; None where they may not be listed, or
-        nobody lists any for this Service."""
+    def _pods(self, name: str) -> dict[str, str] | None:
+        """Root URLs of the ready pods behind a Service, by name; None where they may not be listed, or nobody lists any
+        for this Service."""
         try:
             slices = reached(lambda: self._client.list(ENDPOINT_SLICE, self._namespace, f"{SERVICE_LABEL}={name}"))
         except Refused as refusal:
             if refusal.code not in (403, 404):
                 raise
             return None
-        pods: dict[str, PodServer] = {}
+        pods: dict[str, str] = {}
         for each in slices:
             port = int(((each.get("ports") or [{}])[0]).get("port") or PORT)
             for endpoint in each.get("endpoints") or []:
@@ -172,8 +141,8 @@ class SlotPair:
                 address = str(endpoint["addresses"][0])
                 host = f"[{address}]" if ":" in address else address
                 target = (endpoint.get("targetRef") or {}).get("name") or address
-                pods.setdefault(target, PodServer(target, f"http://{host}:{port}/v1"))
-        return [pods[name] for name in sorted(pods)] if slices else None
+                pods.setdefault(target, f"http://{host}:{port}/v1")
+        return dict(sorted(pods.items())) if slices else None
 
     def _slot(self, name: str) -> Slot:
         config, deployment = self._get(CONFIG_MAP, name), self._get(DEPLOYMENT, name)
@@ -209,12 +178,36 @@ class _PodAnswer(NamedTuple):
     """It answered, and as no model that is known."""
 
 
-def _asked(pod: PodServer, identify: IdentifyRounds, rounds: int) -> _PodAnswer:
-    at = f"{pod.name}: " if pod.name else ""
+def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer], asked: int) -> Readiness:
+    """`asked`: pods that the answers speak for."""
+    served = {answer.pod: answer.digest for answer in answers if answer.digest}
+    others = [digest for digest in served.values() if digest != slot.digest]
+    failed = [answer for answer in answers if answer.trouble]
+    digest, replicas = slot.digest, asked
+    if others:
+        digest = others[0]
+        reason = f"{slot.name} was given model {slot.digest[:12]} and serves {digest[:12]}. Start its pods again."
+        if len(set(served.values())) > 1:
+            each = ", ".join(f"{pod} {digest[:12]}" for pod, digest in sorted(served.items()))
+            reason = f"{slot.name}: its pods serve different models ({each}). Start those of another model again."
+    elif failed:
+        unknown = not served or any(answer.answered for answer in failed)
+        reason = f"{slot.name}: {'; '.join(answer.trouble for answer in failed)}"
+        digest, replicas = "" if unknown else slot.digest, asked - len(failed)
+    elif asked < slot.ready:
+        digest = slot.digest if served else ""
+        reason = f"{slot.name}: its Service has {asked} of {slot.ready} ready pods, and the others are not known"
+    else:
+        reason = ""
+    return Readiness(served_digest=digest, replicas=replicas, reason=reason)
+
+
+def _asked(pod: str, url: str, identify: IdentifyRounds, rounds: int) -> _PodAnswer:
     try:
-        return _PodAnswer(pod.name, identify(pod.url, rounds))
+        return _PodAnswer(pod, identify(url, rounds))
     except (OSError, ValueError) as error:
-        return _PodAnswer(pod.name, trouble=f"{at}{error}", answered=not isinstance(error, OSError))
+        at = f"{pod}: " if pod else ""
+        return _PodAnswer(pod, trouble=f"{at}{error}", answered=not isinstance(error, OSError))
 
 
 def reached(call: Callable[[], T]) -> T:

@@ -1,8 +1,17 @@
-"""A task on a cluster: one gang at a time for a plan, until its result is there. What is run is the task's to say.
+"""A task on a cluster: one gang at a time for a plan, until its result is there, whatever the state of its object.
 
-Rule: the newest attempt that is not over is followed; its object is made if it is not there, under a name that the plan
-and the attempt's number determine, so that whoever launches again, after any crash, finds it. What a look means is
-`classify.py`'s; what follows from it is here (`launch.py` lists it). The result is the truth, never the object's state.
+The newest attempt that is not over is followed; its object is made if it is not there, under a name that the plan and
+the attempt's number determine, so that whoever launches again finds it. After a look (`classify.py`):
+
+    wait            queued, starting, restarting (up to `start_timeout_s`), running, leaving
+    a new attempt   pre-empted, and the backend does not start the gang again by itself; deleted before this launch
+    retry           no capacity, a crash: RuntimeError
+    never retry     refused, out of memory, no image, no volume, quota that never came, the time-out, deleted by
+                    somebody, ten starts without a newer checkpoint: the task's refusal
+
+An attempt is over only when its object and its pods are gone, so no two of them write; should one live on where nobody
+can see it, its claim is not the newest (`checkpoints.claims`). A launcher that is interrupted leaves the gang alone,
+unless the run was cancelled: then the gang is deleted, by the launcher or, where none lives any more, by `delete`.
 """
 
 from __future__ import annotations
@@ -21,7 +30,6 @@ from k8s.ledger import LaunchAttempt
 
 R = TypeVar("R")
 
-AGAIN = frozenset(("preempted", "gone"))
 NO_RETRY = frozenset(
     ("refused", "out_of_memory", "image", "volume", "queued", "no_queue", "forbidden", "deleted", "stuck", "timed_out")
 )
@@ -85,7 +93,7 @@ def run(task: Task[R], client: KubernetesClient, hooks: Hooks) -> R:
             return result
         if verdict.cause == "succeeded":
             raise RuntimeError(f"{gang.name} ended well without {task.result_path}: is the claim mounted?")
-        if verdict.cause not in AGAIN:
+        if verdict.cause not in ("preempted", "gone"):
             _give_up(task, gang, verdict)
         hooks.log(f"{gang.name} {verdict.cause.replace('_', ' ')} ({verdict.why}): a new attempt resumes")
         starts += 1 + follower.restarts
@@ -101,10 +109,7 @@ def delete(
     if (attempt := task.attempts.unfinished()) is None:
         return None
     follower = GangFollower(client, task.gang(attempt.attempt), task.attempts, attempt, hooks, lambda _: True)
-    if held_only:
-        return attempt if follower.abandon_held(why) else None
-    follower.abandon(why)
-    return attempt
+    return attempt if follower.abandon(why, held_only) else None
 
 
 def _give_up(task: Task[R], gang: Gang, verdict: Classification) -> NoReturn:

@@ -1,7 +1,6 @@
 """Brings a model to a server's disk before the server starts: `python -m k8s.images.fetch_weights URI DIGEST FOLDER`.
 
-What serves is what the gate passed: `pipeline.serving.model_places` makes the copy,
-which goes on where a kill cut it off. Refuses to choose a model: the pod names it.
+The copy goes on where a kill cut it off, and is what the gate passed, to the bit.
 """
 
 from __future__ import annotations

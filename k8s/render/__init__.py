@@ -1,7 +1,6 @@
-"""A gang as the objects to apply, by backend: pure functions of the gang, built of plain mappings, the same each time.
+"""A gang as the objects to apply, by backend: pure functions of the gang, built of plain mappings.
 
-Owns what every gang needs (`pod`, `placement`) and what each backend makes of it; what is applied, watched and deleted
-when is the launcher's. `suspend` is nobody's here: Kueue sets it, and an apply that owned it would stop a running gang.
+`suspend` is not among their fields: Kueue sets it, and an apply that owned it would stop a running gang.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""A gang as a JobSet that Kueue admits: all pods or none, all afresh when one is lost.
-
-Pre-emptions restart the gang without counting, crashes at most `max_restarts` times, and what no retry mends fails at
-once. All three come to JobSet as the failure of one Job: the Job's pod failure policy picks out the first and the last,
-which then have the reason PodFailurePolicy and are told apart by the exit code in the message.
-"""
+"""A gang as a JobSet that Kueue admits: all pods or none, all afresh when one is lost. Pre-emptions restart it without
+counting, crashes at most `max_restarts` times, and what no retry mends fails at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Which nodes a gang's pods go to: instance type, capacity, taints, one pod on each node, GKE's extra networks.
-
-Whether such nodes exist is Karpenter's or GKE's business, whether the gang may have them Kueue's or Volcano's.
-"""
+"""Which nodes a gang's pods go to: instance type, capacity, taints, one pod on each node, GKE's extra networks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The pod of a trainer or an evaluation, alike for all backends: labels, command, environment, resources, volumes, no
-privilege.
-
-What differs is how a pod learns its node's rank, and where node 0 is: the backend says so.
-"""
+"""The pod of a trainer or an evaluation, alike for all backends: labels, command, environment, resources, volumes."""
 
 from __future__ import annotations
 
@@ -107,8 +103,7 @@ def pod_template(gang: Gang, main: Object, apart: Object) -> Object:
 
 def container(gang: Gang, run: Sequence[str] = (), env: Sequence[Object] = ()) -> Object:
     """The trainer's container. `run`: its command, where the operator brings none; `env`: beside the gang's own."""
-    resources = requests(gang)
-    named = {variable["name"] for variable in env}
+    resources, named = requests(gang), {variable["name"] for variable in env}
     own = [{"name": name, "value": _literal(value)} for name, value in environment(gang).items() if name not in named]
     return {
         "name": CONTAINER,

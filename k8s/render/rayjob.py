@@ -1,9 +1,5 @@
-"""A gang as a RayJob (KubeRay), for NeMo RL, which places its own processes on the nodes of a Ray cluster.
-
-The head has GPUs and is one of the `nodes`, as in NeMo RL's own script for Slurm: a head without would be one machine
-more. KubeRay knows no pre-emption and replaces lost pods one by one, which a gang can't use: nothing is retried here,
-the launcher opens a new attempt, and NeMo RL resumes from its newest checkpoint.
-"""
+"""A gang as a RayJob (KubeRay), for NeMo RL, which places its own processes on a Ray cluster. The head is one of the
+`nodes`. KubeRay would replace lost pods one by one, so nothing is retried here: the launcher opens a new attempt."""
 
 from __future__ import annotations
 

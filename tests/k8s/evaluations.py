@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from evals.measurements import EvalReport
 from evals.plan import EvalPlan, publish_plan
-from k8s.evaluation import EvaluationJob, evaluation_task
+from k8s.launch import evaluation_task
 from k8s.task import Task
 from pipeline.core import layout
 from pipeline.core.iteration import identify
@@ -60,7 +60,8 @@ def task(store: Store, plan: EvalPlan, settings: Kubernetes) -> Task[EvalReport]
     """The evaluation on that cluster."""
     return evaluation_task(
         store,
-        EvaluationJob(plan.iteration.id, plan.digest()),
+        plan.iteration.id,
+        plan.digest(),
         Compute(kubernetes=settings, evaluation=EvaluationPod()),
         lambda: store.read(plan.path(layout.EVAL_REPORT), EvalReport),
     )

@@ -19,6 +19,8 @@ import yaml
 Object = dict[str, Any]
 
 MANIFESTS = Path(__file__).parents[2] / "k8s" / "manifests"
+RUNS, PLATFORM, SERVING = "preference-tuning", "preference-tuning-platform", "preference-tuning-serving"
+COMPONENT = "app.kubernetes.io/component"
 CLUSTER_KINDS = {
     "Namespace", "PersistentVolume", "NodePool", "EC2NodeClass", "ClusterQueue", "ResourceFlavor", "Queue",
     "ClusterRole", "ClusterRoleBinding", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding",
@@ -37,15 +39,30 @@ class Pods(NamedTuple):
 
 
 @functools.cache
-def overlay(name: str) -> tuple[Object, ...]:
-    """The objects that `kubectl apply -k` would send."""
+def objects_of(folder: Path) -> tuple[Object, ...]:
+    """What `kubectl kustomize` makes of a base or an overlay. For reading: every test gets the same objects."""
     if shutil.which("kubectl") is None:
-        pytest.skip("no kubectl")
-    built = subprocess.run(
-        ["kubectl", "kustomize", str(MANIFESTS / "overlays" / name)], capture_output=True, text=True, check=False
-    )
+        pytest.skip("no kubectl to build the manifests with")
+    built = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return tuple(yaml.safe_load_all(built.stdout))
+
+
+def overlay(name: str) -> tuple[Object, ...]:
+    return objects_of(MANIFESTS / "overlays" / name)
+
+
+def build(base: str) -> tuple[Object, ...]:
+    return objects_of(MANIFESTS / "bases" / base)
+
+
+def both() -> tuple[Object, ...]:
+    return build("platform") + build("serving")
+
+
+def named(objects: Sequence[Object], kind: str, name: str) -> Object:
+    (result,) = (obj for obj in of_kind(objects, kind) if obj["metadata"]["name"] == name)
+    return result
 
 
 def of_kind(objects: Sequence[Object], *kinds: str) -> list[Object]:
@@ -83,6 +100,11 @@ def pods(objects: Sequence[Object]) -> list[Pods]:
             labels = template.get("metadata", {}).get("labels", {})
             matches.append(Pods(namespace, name_of(obj), labels, template["spec"]))
     return matches
+
+
+def bare_pods(objects: Sequence[Object]) -> list[Pods]:
+    """With the bare name of their owner."""
+    return [pod._replace(owner=pod.owner.rpartition("/")[2]) for pod in pods(objects)]
 
 
 def dangling(objects: Sequence[Object]) -> list[str]:
@@ -182,8 +204,8 @@ def generous(objects: Sequence[Object]) -> list[str]:
     return matches
 
 
-def selected(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    """Whether a label selector takes these labels."""
+def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Whether a label selector takes these labels; an empty one takes all."""
     if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):
         return False
     for expression in selector.get("matchExpressions", ()):
@@ -214,7 +236,7 @@ def idle_selectors(objects: Sequence[Object], from_outside: Sequence[Pods]) -> l
             taken = [
                 service for service in services
                 if service["metadata"]["namespace"] in spaces
-                and selected(spec["selector"], service["metadata"].get("labels", {}))
+                and selects(spec["selector"], service["metadata"].get("labels", {}))
             ]  # fmt: skip
             ports = {port.get("name") for service in taken for port in service["spec"]["ports"]}
             matches += [
@@ -229,7 +251,7 @@ def idle_selectors(objects: Sequence[Object], from_outside: Sequence[Pods]) -> l
         elif obj["kind"] == "Service" and "selector" in spec:
             selectors = [{"matchLabels": spec["selector"]}]
         for selector in selectors:
-            if not any(pod.namespace == namespace and selected(selector, pod.labels) for pod in created):
+            if not any(pod.namespace == namespace and selects(selector, pod.labels) for pod in created):
                 matches.append(f"{name_of(obj)}: selects nothing")
     return matches
 

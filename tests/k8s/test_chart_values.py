@@ -14,10 +14,46 @@ from typing import Any
 import pytest
 import yaml
 
-from .built import PLATFORM, RUNS, build, named
-from .chart import INSTANCE, MADE, RELEASES, values, without_dagster
-from .manifests import MANIFESTS, Object, Pods, dangling, idle_selectors, misnamed, name_of, of_kind, overlay
+from .manifests import (
+    MANIFESTS,
+    PLATFORM,
+    RUNS,
+    Object,
+    Pods,
+    build,
+    dangling,
+    idle_selectors,
+    misnamed,
+    name_of,
+    named,
+    objects_of,
+    of_kind,
+    overlay,
+)
 from .test_manifests import from_outside
+
+RELEASES = {"dagster": PLATFORM, "dagster-user-deployments": RUNS}
+"""Helm's releases, by the chart's name, and their namespaces."""
+INSTANCE: Object = yaml.safe_load((MANIFESTS / "bases" / "platform" / "dagster.yaml").read_text())
+MADE = {
+    f"Deployment {PLATFORM}/dagster-webserver", f"Service {PLATFORM}/dagster-webserver",
+    f"Deployment {PLATFORM}/dagster-daemon", f"Deployment {RUNS}/dagster-code",
+}  # fmt: skip
+"""What stands in the chart's releases under the name that it has in the tree."""
+
+
+def values(release: str) -> Object:
+    return yaml.safe_load((MANIFESTS / "helm" / f"{release}.yaml").read_text())
+
+
+def without_dagster(folder: Path, name: str) -> tuple[Object, ...]:
+    """An overlay with the component, as k8s/README.md puts them together."""
+    shutil.copytree(MANIFESTS, folder / "manifests")
+    top = folder / "manifests" / "overlays" / "chart"
+    top.mkdir()
+    (top / "kustomization.yaml").write_text(f"resources: [../{name}]\ncomponents: [../../components/dagster-chart]\n")
+    return objects_of(top)
+
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "k8s" / "README.md").read_text()

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s.evaluation import EvaluationRefused, machine
 from k8s.gang import evaluation_gang, example
+from k8s.launch import EvaluationRefused, machine
 from k8s.render import primary, render
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Evaluation, Kubernetes, Training, load

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import pytest
 
 from k8s.render.pod import USER
 from pipeline.training.__main__ import NEMO_RL
+from tests.variants import one_and_variants
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "k8s" / "images"
@@ -226,3 +228,46 @@ def test_the_web_server_of_dagster_s_chart_checks_origins(tmp_path: Path) -> Non
     command = ["/bin/sh", str(tmp_path / "dagster-webserver"), "-h", "0.0.0.0", "-p", "80"]
     done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=True)
     assert done.stdout == "-m jobs.webserver -h 0.0.0.0 -p 80\n"
+
+
+ROOTS = re.compile(r"(?<![\w/.])/(?=(?:app|build|opt)\b)")
+"""Of the paths in a step."""
+NOT_INSTALLED = """
+import sys
+sys.meta_path[:] = [each for each in sys.meta_path if "__editable__" not in getattr(each, "__module__", "")]
+"""
+"""Takes an editable install of this checkout out of sight."""
+STARTS = {
+    "trainer": ("python -m pipeline.training --help", "python -m evals run --help"),
+    "nemo-rl": ("python -m pipeline.training --help",),
+    "dagster": (
+        "python -c 'import jobs.definitions'",
+        "python -m k8s.images.fetch_weights a b 2>&1 | grep -q ValueError",
+        "python -m jobs.pt --help",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", one_and_variants(STARTS, "trainer"))
+def test_what_is_copied_runs_by_itself(name: str, tmp_path: Path) -> None:
+    for value in instructions(IMAGES / f"{name}.Dockerfile", "COPY"):
+        *sources, target = shlex.split(value)
+        into = Path(ROOTS.sub(f"{tmp_path}/", target))
+        for source in sources if not sources[0].startswith("--from=") else ():
+            if (ROOT / source).is_dir():
+                shutil.copytree(ROOT / source, into, dirs_exist_ok=True, ignore=_ignored_names)
+            else:
+                into.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / source, into)
+    (tmp_path / "sitecustomize.py").write_text(NOT_INSTALLED)
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    env = {"PATH": path, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "PYTHONPATH": f"{tmp_path / 'app'}:{tmp_path}"}
+    for command in STARTS[name]:
+        at = tmp_path / "app"
+        done = subprocess.run(["sh", "-ec", command], cwd=at, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-2000:])
+
+
+def _ignored_names(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if ignored(str((Path(folder) / name).relative_to(ROOT)))]

@@ -5,15 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from k8s.__main__ import gangs_of_recipe
 from k8s.gang import Gang
 from k8s.render import render
+from pipeline.recipe import load
 
 from . import run_job
 from .hostile import HOSTILE, HOSTILE_RUNS, POD, Change, at
 from .manifests import MANIFESTS, Object, of_kind, overlay
 from .policies import DAEMON, LAUNCHER, LAX, WEBSERVER, Policies, asks, defaulted, lax, plain, refusals, shipped
-from .policy_requests import RECIPES, recipe_gangs
 from .render.golden import CASES
+
+ROOT = Path(__file__).parents[2]
+RECIPES = [path.stem for path in (ROOT / "jobs" / "recipes").glob("*.yaml") if "  kubernetes:" in path.read_text()]
 
 
 def admitted(gang: Gang) -> None:
@@ -33,7 +37,11 @@ def test_every_rendered_gang_is_admitted(case: str) -> None:
 @pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_is_admitted(recipe: str, backend: str) -> None:
-    for gang in recipe_gangs(recipe, backend):
+    chosen = load(ROOT / "jobs" / "recipes" / f"{recipe}.yaml")
+    assert chosen.compute.kubernetes is not None
+    settings = chosen.compute.kubernetes.model_copy(update={"backend": backend})
+    compute = chosen.compute.model_copy(update={"kubernetes": settings})
+    for gang in gangs_of_recipe(chosen.model_copy(update={"compute": compute})):
         admitted(gang)
 
 

@@ -1,12 +1,10 @@
 """The base `platform` (and, for its pods, `serving`): what a container may do, what is secret, how Dagster is set."""
 
-import copy
 import json
 import re
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -17,8 +15,8 @@ from pipeline.recipe import load
 
 from . import run_job
 from .admission import pod_specs
-from .built import PLATFORM, RUNS, SERVING, both, build, named, objects_of, pods, selects
-from .manifests import MANIFESTS, Object, of_kind
+from .manifests import MANIFESTS, PLATFORM, RUNS, SERVING, Object, both, build, named, objects_of, of_kind, selects
+from .manifests import bare_pods as pods
 from .render.golden import CASES
 from .schemas import problems
 
@@ -79,26 +77,6 @@ def test_no_pod_may_more_than_it_needs(base: str) -> None:
     specs = {name: spec for _, name, _, spec in pods(build(base))}
     assert specs
     assert {name: result for name, spec in specs.items() if (result := weaknesses(spec))} == {}
-
-
-@pytest.mark.parametrize(("path", "value"), [
-    ("securityContext.runAsNonRoot", None), ("securityContext.seccompProfile", None), ("hostNetwork", True),
-    ("automountServiceAccountToken", None), ("containers.0.securityContext.capabilities", None),
-    ("containers.0.securityContext.readOnlyRootFilesystem", None), ("containers.0.securityContext.privileged", True),
-    ("containers.0.resources.requests", None), ("containers.0.image", "preference-tuning/dagster:latest"),
-    ("containers.0.livenessProbe", None), ("containers.0.readinessProbe", None),
-    ("volumes", [{"name": "host", "hostPath": {"path": "/"}}]),
-])  # fmt: skip
-def test_a_weakness_is_seen(path: str, value: object) -> None:
-    spec = copy.deepcopy(next(spec for _, name, _, spec in pods(build("platform")) if name == "mlflow"))
-    *parents, last = path.split(".")
-    place: Any = spec
-    for key in parents:
-        place = place[int(key)] if isinstance(place, list) else place[key]
-    place.pop(last, None)
-    if value is not None:
-        place[last] = value
-    assert len(weaknesses(spec)) == 1
 
 
 def test_tokens_of_the_api_are_mounted_where_the_api_is_called() -> None:

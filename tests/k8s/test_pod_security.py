@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +10,6 @@ from k8s.render import render
 
 from . import run_job
 from .admission import pod_specs
-from .hostile import at
 from .manifests import Object, of_kind, overlay, pods
 from .render.golden import CASES
 
@@ -62,22 +60,3 @@ def test_all_pods_pass_what_their_namespace_enforces(name: str) -> None:
     specs = {pod.owner: pod.spec for pod in pods(overlay(name))}
     specs["a run"] = run_job.kept()["spec"]["template"]["spec"]
     assert {owner: result for owner, spec in specs.items() if (result := list(violations(spec)))} == {}
-
-
-BROKEN = [
-    ("containers.0.securityContext", {"privileged": True}, "privilege"),
-    ("containers.0.securityContext", {"capabilities": {}}, "capabilities"),
-    ("securityContext", {"runAsNonRoot": False}, "root"),
-    ("securityContext", {"seccompProfile": {"type": "Unconfined"}}, "seccomp"),
-    ("", {"hostPID": True}, "host namespaces"),
-    ("", {"volumes": [{"name": "h", "hostPath": {"path": "/"}}]}, "volume types"),
-    ("containers.0", {"ports": [{"hostPort": 80}]}, "host ports"),
-    ("securityContext", {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}, "sysctls"),
-]
-
-
-@pytest.mark.parametrize(("path", "fields", "control"), BROKEN, ids=[control for *_, control in BROKEN])
-def test_a_pod_that_does_not_pass_is_seen(path: str, fields: Object, control: str) -> None:
-    spec = copy.deepcopy(run_job.kept()["spec"]["template"]["spec"])
-    at(spec, path).update(fields)
-    assert list(violations(spec)) == [control]

@@ -6,8 +6,21 @@ from ipaddress import ip_address, ip_network
 import pytest
 import yaml
 
-from .built import COMPONENT, PLATFORM, RUNS, SERVING, both, build, named, pods, selects
-from .manifests import MANIFESTS, Object, of_kind, overlay
+from .manifests import (
+    COMPONENT,
+    MANIFESTS,
+    PLATFORM,
+    RUNS,
+    SERVING,
+    Object,
+    both,
+    build,
+    named,
+    of_kind,
+    overlay,
+    selects,
+)
+from .manifests import bare_pods as pods
 
 NAMESPACE = "kubernetes.io/metadata.name"
 bases = pytest.mark.parametrize("base", ["platform", "serving"])

@@ -11,8 +11,7 @@ import pytest
 from k8s.client import RESOURCES
 
 from .admission import gang_of, recipe_of
-from .built import objects_of
-from .manifests import MANIFESTS, Object, of_kind, overlay, pods, rights
+from .manifests import MANIFESTS, Object, objects_of, of_kind, overlay, pods, rights
 from .schemas import problems
 
 RUNS, PLATFORM, SERVING = "preference-tuning", "preference-tuning-platform", "preference-tuning-serving"

@@ -9,8 +9,7 @@ from k8s.slots import CONFIG_MAP, DEPLOYMENT, ENDPOINT_SLICE
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
 
-from .built import COMPONENT, SERVING, build, named, selects
-from .manifests import of_kind, rights
+from .manifests import COMPONENT, SERVING, build, named, of_kind, rights, selects
 from .slotted import SlottedCluster, split
 
 
