@@ -93,9 +93,11 @@ class GangFollower:
         if held_only and not self._delete_held():
             return False
         verdict = self._attempts.end(self._attempt.attempt, Classification("deleted", why))
-        if not held_only and self._look().plan == plan_label(self._gang):
+        there = held_only or self._look().plan == plan_label(self._gang)
+        if there and not held_only:
             self._delete()
-        self._hooks.log(f"{self._gang.name}{', held in its queue,' * held_only} is deleted: {why}")
+        if there:
+            self._hooks.log(f"{self._gang.name}{', held in its queue,' * held_only} is deleted: {why}")
         self._close(verdict)
         return True
 
@@ -139,7 +141,7 @@ class GangFollower:
             if verdict.cause == "leaving":
                 self._tell(verdict)
                 self._await(lambda: self._look().state == "leaving")  # not for ever: its finalizer may wait for a node
-                verdict = Classification(*("deleted", "it was deleted") if seen else ("gone", "it was being deleted"))
+                verdict = Classification("deleted" if seen else "gone", "it was deleted")
             self._tell(verdict)
             self._tail.follow(observed)
             ending = verdict if verdict.cause in OVER else patience.spent(verdict, self._hooks.now())

@@ -52,8 +52,8 @@ class HttpRoute:
         identify: IdentifyRounds,
         location: Callable[[ModelRef], str],
     ) -> None:
-        """`model_name`: what callers ask for. `identify`: tells what a slot serves by its fingerprint. `location`:
-        where the slots load a model from (its export); raises ValueError where it is not there yet."""
+        """`model_name`: what callers ask for. `identify`: tells what a slot serves. `location`: where the slots load a
+        model from (its export); raises ValueError where it is not there yet."""
         self._client, self._section, self._identify, self._location = client, section, identify, location
         self.slots = SlotPair(client, section.namespace, (section.slot_a, section.slot_b), model_name)
 
@@ -98,12 +98,10 @@ class HttpRoute:
         """Ask for these weights, then have the slots hold and run what the split names. No effect when the route
         carries a later epoch, or the same one and a lower weight, which a person set.
 
-        A model without requests is loaded into the free slot, with as many servers as the champion has: a way back
-        must not meet servers that are sized for 5%. Servers of a model that the split does not name end once no
-        gateway sends them anything. Call it again until `ready` and `read` agree.
-
-        Raises ValueError for a model with requests that no slot holds and for a route that is not as shipped, OSError
-        when nobody answers. That the gateways obey is for `read` to tell.
+        A model without requests is loaded into the free slot, with as many servers as the champion has. Servers of a
+        model that the split does not name end once no gateway sends them anything. Call it again until `ready` and
+        `read` agree. Raises ValueError for a model with requests that no slot holds and for a route that is not as
+        shipped, OSError when nobody answers.
         """
         for _ in range(TRIES):
             route, slots = self._route(), self.slots.read()
@@ -236,7 +234,7 @@ def _weights(split: Split, slots: tuple[Slot, Slot], now: dict[str, int]) -> dic
 
 
 def _lowered(split: Split, slots: tuple[Slot, Slot], now: dict[str, int], wanted: dict[str, int]) -> bool:
-    """Whether the canary's slot has less than a split asks for: a person took requests from it."""
+    """Whether a person took requests from the canary's slot."""
     return any(
         split.canary is not None and slot.digest == split.canary.digest and now[slot.name] < wanted[slot.name]
         for slot in slots

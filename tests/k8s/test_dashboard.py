@@ -64,19 +64,13 @@ def panels() -> Iterator[dict[str, Any]]:
     yield from (panel for panel in dashboard()["panels"] if panel["type"] != "row")
 
 
-def test_every_series_of_a_rule_is_exported_or_recorded() -> None:
+def test_every_series_that_is_read_is_exported_or_recorded() -> None:
+    """By a rule or a panel."""
     recorded = {rule["record"] for path in RULES for rule in rules(path) if "record" in rule}
-    for rule in rules(RULES[0]):
-        read = series(rule["expr"])
-        assert read and read <= exported() | recorded, (rule.get("record") or rule["alert"], read)
-
-
-def test_every_series_of_a_panel_is_exported_or_recorded() -> None:
-    recorded = {rule["record"] for path in RULES for rule in rules(path) if "record" in rule}
-    for panel in panels():
-        for target in panel["targets"]:
-            read = series(target["expr"])
-            assert read and read <= exported() | recorded, (panel["title"], read)
+    read = [(rule.get("record") or rule["alert"], rule["expr"]) for rule in rules(RULES[0])]
+    read += [(panel["title"], target["expr"]) for panel in panels() for target in panel["targets"]]
+    for name, expression in read:
+        assert series(expression) and series(expression) <= exported() | recorded, (name, series(expression))
 
 
 def test_the_search_for_series_finds_them() -> None:
@@ -98,23 +92,11 @@ def test_no_record_has_two_rules() -> None:
     assert len(names) == len(set(names)) > 10
 
 
-def test_a_dashboard_is_complete_and_lies_flat() -> None:
-    whole = dashboard()
-    assert whole["uid"] == "preference-tuning" and whole["schemaVersion"] >= 36
-    (variable,) = whole["templating"]["list"]
+def test_a_dashboard_is_complete() -> None:
+    (variable,) = dashboard()["templating"]["list"]
     assert (variable["type"], variable["query"]) == ("datasource", "prometheus")
-    ids = [panel["id"] for panel in whole["panels"]]
+    ids = [panel["id"] for panel in dashboard()["panels"]]
     assert len(ids) == len(set(ids)) > 10
-    taken: set[tuple[int, int]] = set()
-    for panel in whole["panels"]:
-        place = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
-        }
-        assert place["x"] + place["w"] <= 24 and not cells & taken, panel["title"]
-        taken |= cells
     for panel in panels():
         assert panel["title"] and panel["description"], panel["title"]
         assert all(target["datasource"]["uid"] == f"${{{variable['name']}}}" for target in panel["targets"])

@@ -1,12 +1,35 @@
-"""Names and labels from anything."""
+"""Gangs: names and labels from anything, what a node has, what an evaluation's pod and a judged trainer's are told."""
+
+from __future__ import annotations
 
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from k8s.gang import LABEL, NAME, label_value, object_name
+from k8s.gang import LABEL, NAME, Gang, evaluation_gang, example, gang_of, label_value, object_name
+from k8s.instances import INSTANCES, instance
+from k8s.launch import EvaluationRefused, machine
+from k8s.render import primary, render
+from k8s.render.placement import ACCELERATORS
+from k8s.render.pod import container
+from pipeline.core.storage import Store
+from pipeline.recipe import Compute, Evaluation, Kubernetes, Rewards, Training, load
+from pipeline.recipe.compute import EvaluationPod
+from pipeline.recipe.custom import located
+from pipeline.recipe.rewards import Weights
+from pipeline.recipe.serving import TransformersServing
+from pipeline.serving.node_cache import CACHE, SIZE, SOURCE
+from tests.pipeline.rewards.functions import QUALITY, write_function
+from tests.pipeline.training.plans import make_plan
+from tests.pipeline.training.scored_plans import make_scored_plan, rubric
+
+from .evaluations import SECTION, noisy, published, task
+from .render.kubelet import pods
+from .world import World, cluster_settings
 
 DNS_LABEL = r"[a-z](?:[-a-z0-9]*[a-z0-9])?"
 VALUE = r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?)?"
@@ -56,3 +79,143 @@ def test_label_value_is_legal(text):
     assert len(value) <= LABEL
     if re.fullmatch(VALUE, text) and len(text) <= LABEL:
         assert value == text
+
+
+NOMINAL_GIB = {
+    "p5en.48xlarge": 2048, "p5e.48xlarge": 2048, "p5.48xlarge": 2048, "p4de.24xlarge": 1152, "p4d.24xlarge": 1152,
+    "g6e.12xlarge": 384, "g5.12xlarge": 192, "a4-highgpu-8g": 3968, "a3-ultragpu-8g": 2952, "a3-megagpu-8g": 1872,
+}  # fmt: skip
+
+
+def test_p5en_has_what_a_real_one_had():
+    machine = instance("p5en.48xlarge")
+    assert (machine.cpu_m, machine.memory_mib, machine.gpus, machine.efa) == (191_450, 1_937_332, 8, 16)
+
+
+@pytest.mark.parametrize("name", NOMINAL_GIB)
+def test_allocatable_is_less_than_the_vendor_sells(name):
+    share = instance(name).memory_mib / (NOMINAL_GIB[name] * 1024)
+    assert 0.85 < share < 0.93
+
+
+def test_every_type_is_listed_under_its_own_name():
+    assert {machine.name for machine in INSTANCES.values()} == set(INSTANCES) == {*NOMINAL_GIB, "cpu"}
+
+
+def test_google_names_every_device():
+    assert all(machine.gpu in ACCELERATORS for machine in INSTANCES.values() if machine.cloud == "gcp")
+
+
+@pytest.mark.parametrize("name", ["p5en.48xlarge ", "P5EN.48XLARGE", "", "p6-b200.48xlarge\n---"])
+def test_unknown_type_is_refused_with_the_known_ones(name):
+    with pytest.raises(ValueError, match=r"is not known\. Set compute.*p4d\.24xlarge"):
+        instance(name)
+
+
+URL = {"JUDGE_URL": "http://judge/v1"}
+
+
+def settings(**changes: Any) -> Kubernetes:
+    image = f"registry/trainer@sha256:{'0' * 64}"
+    return Kubernetes.model_validate({"image": image, "instance_type": "cpu", "secret": "endpoints", **changes})
+
+
+def variables(gang: Gang) -> dict[str, Any]:
+    return {each["name"]: each.get("value", each.get("valueFrom")) for each in container(gang)["env"]}
+
+
+def test_the_judge_is_named_to_the_pods_that_ask_it(tmp_path: Path) -> None:
+    function = located(write_function(tmp_path / "f", QUALITY, "quality"), tmp_path)
+    rewards = Rewards(min_coverage=0, judge=rubric(), custom=function, fresh=Weights(judge=1.0, custom=1.0))
+    _, plan = make_scored_plan(tmp_path / "scored", rewards)
+    env = variables(gang_of(plan, tmp_path / "plan.json", settings(), addresses=URL))
+    assert env["JUDGE_URL"] == URL["JUDGE_URL"]
+    assert env["JUDGE_API_KEY"] == {"secretKeyRef": {"name": "endpoints", "key": "JUDGE_API_KEY", "optional": True}}
+    here = settings(env={"JUDGE_URL": "http://here/v1"})
+    assert variables(gang_of(plan, tmp_path / "plan.json", here, addresses=URL))["JUDGE_URL"] == "http://here/v1"
+
+
+def test_other_trainings_hear_of_no_judge(tmp_path: Path) -> None:
+    _, plan = make_plan(tmp_path)
+    env = variables(gang_of(plan, tmp_path / "plan.json", settings(), addresses=URL))
+    assert not {"JUDGE_URL", "JUDGE_API_KEY"} & env.keys()
+
+
+ROOT = Path(__file__).parents[2]
+IMAGE = "trainer@sha256:" + "0" * 64
+SPOT = ROOT / "jobs" / "recipes" / "spot_h200_dpo.yaml"
+
+
+def test_a_pod_without_a_cluster_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"needs a cluster: add compute\.kubernetes"):
+        Compute(evaluation=EvaluationPod())
+
+
+def test_a_rayjobs_image_is_no_evaluations() -> None:
+    settings = Kubernetes(image=IMAGE, backend="rayjob")
+    with pytest.raises(ValueError, match=r"set compute\.evaluation\.image"):
+        Compute(kubernetes=settings, evaluation=EvaluationPod())
+    own = Compute(kubernetes=settings, evaluation=EvaluationPod(image=IMAGE))
+    assert primary(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), own))["kind"] == "JobSet"
+
+
+def test_a_recipe_without_a_pod_has_no_evaluation_gang() -> None:
+    with pytest.raises(ValueError, match=r"add compute\.evaluation"):
+        evaluation_gang("i", "0" * 64, Path("/p"), Compute())
+
+
+def test_the_memory_is_that_of_the_nodes_gpus() -> None:
+    pod = EvaluationPod(instance_type="g6e.12xlarge", devices=4)
+    assert machine(Compute(kubernetes=Kubernetes(image=IMAGE), evaluation=pod)).devices == (48 * 10**9,) * 4
+
+
+@pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
+def test_an_evaluations_pod_has_its_nodes_cache(backend: str) -> None:
+    """Also beside NeMo RL, whose own pods have none."""
+    cache = {"size_gb": 300, "claim": "models", "source": "s3://models/tuned"}
+    own = {"image": IMAGE, "env": {"VLLM_PYTHON": "/opt/vllm/bin/python"}, "secret": "endpoints"}
+    settings = Kubernetes.model_validate({"image": IMAGE, "backend": backend, "weights": cache})
+    compute = Compute(kubernetes=settings, evaluation=EvaluationPod.model_validate(own))
+    (result,) = pods(render(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), compute)))
+    spec = result.template["spec"]
+    (container,) = spec["containers"]
+    env = {each["name"]: each.get("value", each.get("valueFrom")) for each in container["env"]}
+    expected = {CACHE: "/weights", SIZE: "300", SOURCE: "s3://models/tuned", "VLLM_PYTHON": "/opt/vllm/bin/python"}
+    assert expected.items() <= env.items()
+    assert env["JUDGE_API_KEY"]["secretKeyRef"]["name"] == "endpoints"
+    assert {"name": "weights", "mountPath": "/weights"} in container["volumeMounts"]
+    assert {"name": "weights", "persistentVolumeClaim": {"claimName": "models"}} in spec["volumes"]
+    assert not spec.keys() & {"initContainers", "hostNetwork"}
+    assert container["command"] == ["python", "-m", "evals", "run", "/checkpoints/p"]
+
+    engine = "nemo_rl" if backend == "rayjob" else "trl"
+    training = Training.model_validate({"engine": engine, "timeout_s": 3600.0})
+    trainer = str(render(example("i", "/checkpoints/data", compute, training)))
+    assert (CACHE in trainer) == (engine == "trl")
+
+
+def test_where_an_evaluation_runs_is_in_no_digest() -> None:
+    pod = "compute.evaluation={devices: 8, secret: endpoints}"
+    assert load(SPOT, [pod]).digest() == load(SPOT).digest()
+
+
+def test_a_batch_size_does_not_make_another_evaluation(tmp_path: Path) -> None:
+    candidate, store = noisy(tmp_path / "candidate"), Store(tmp_path / "data")
+    first = published(store, candidate)
+
+    def other(section: Evaluation) -> str:
+        return first.model_copy(update={"section": section}).digest()
+
+    assert other(SECTION.model_copy(update={"serving": TransformersServing(batch_size=8)})) == first.digest()
+    assert other(SECTION.model_copy(update={"seed": 12})) != first.digest()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [(64, EvaluationRefused, "refuses the plan"), (1, RuntimeError, "what was answered is not asked again")],
+)
+def test_an_evaluations_end_is_told(tmp_path: Path, code: int, kind: type[Exception], words: str) -> None:
+    store, world = Store(tmp_path / "data"), World()
+    world.script += [world.run, lambda: world.end(code)]
+    error = world.fails(task(store, published(store, noisy(tmp_path / "candidate")), cluster_settings()))
+    assert type(error) is kind and words in str(error)

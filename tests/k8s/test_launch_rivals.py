@@ -3,10 +3,15 @@
 A rival goes on in the middle of the other's request, as if it were scheduled there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from k8s.attempts import GangAttempts
+from k8s.ledger import LaunchAttempt
+from pipeline.core.storage import Store
 
 from .fake_api import Answer, refusal
 from .world import Killed, Planned, World, kill
@@ -148,3 +153,24 @@ def test_a_gang_that_its_queue_has_changed_meanwhile_is_followed(planned: Planne
     world.script += [lambda: None, *world.trains(planned)[1:]]
     assert world.launch(task)
     assert planned.attempts() == [(1, "succeeded")]
+
+
+@pytest.mark.parametrize("before", [0, 1], ids=["the first", "one after another"])
+def test_two_launchers_that_open_an_attempt_open_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
+) -> None:
+    """The other opens it between any look of ours at the records and what we make of it."""
+    ours, theirs = (GangAttempts(Store(tmp_path), "x") for _ in range(2))
+    for _ in range(before):
+        over = {"closed_at": 1.0, "outcome": "crashed"}
+        assert theirs.close(theirs.current(0.0, str).model_copy(update=over))
+    look = ours.all
+
+    def overtaken() -> Sequence[LaunchAttempt]:
+        seen = look()
+        theirs.current(0.0, str)
+        return seen
+
+    monkeypatch.setattr(ours, "all", overtaken)
+    assert ours.current(0.0, str).attempt == before + 1
+    assert [each.attempt for each in theirs.all()] == list(range(1, before + 2))

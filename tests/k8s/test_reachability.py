@@ -133,16 +133,6 @@ def test_services_lead_somewhere_and_not_outside(base: str) -> None:
         )
 
 
-@bases
-def test_routes_lead_to_services(base: str) -> None:
-    objects = build(base)
-    for route in of_kind(objects, "HTTPRoute"):
-        for backend in (b for rule in route["spec"]["rules"] for b in rule["backendRefs"]):
-            service = named(objects, "Service", backend["name"])
-            assert service["metadata"]["namespace"] == route["metadata"]["namespace"]
-            assert backend["port"] in [p["port"] for p in service["spec"]["ports"]]
-
-
 def test_people_come_in_through_the_proxies() -> None:
     objects = build("platform")
     backends = {

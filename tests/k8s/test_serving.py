@@ -13,13 +13,6 @@ from .manifests import COMPONENT, SERVING, build, named, of_kind, rights, select
 from .slotted import SlottedCluster, split
 
 
-def test_a_rollout_finds_one_route_with_both_slots() -> None:
-    routes = of_kind(build("serving"), "HTTPRoute")
-    assert [r["metadata"]["name"] for r in routes] == ["model"]
-    (rule,) = routes[0]["spec"]["rules"]
-    assert [(b["name"], b["weight"]) for b in rule["backendRefs"]] == [("slot-a", 100), ("slot-b", 0)]
-
-
 def test_only_exact_paths_are_open_to_callers() -> None:
     (route,) = of_kind(build("serving"), "HTTPRoute")
     paths = [match["path"] for match in route["spec"]["rules"][0]["matches"]]
