@@ -80,9 +80,13 @@ class GangFollower:
             if verdict.cause != "succeeded" and self._attempts.open(number):
                 self._delete()
                 self._await_pods()
-        except BaseException as ending:
-            if not isinstance(ending, Exception):  # no error of ours: the step is being interrupted
-                self._interrupted()
+        except Exception:
+            raise
+        except BaseException:  # no error of ours: the step is being interrupted
+            if self._hooks.cancelled():
+                self.abandon("the run was cancelled")
+            else:
+                self._hooks.log(f"{self._gang.name} goes on; launch again to follow it")
             raise
         self._close(verdict)
         return Classification("gone", f"an earlier launch saw it end: {verdict.why}") if earlier else verdict
@@ -108,13 +112,6 @@ class GangFollower:
             return False
         at = resource(self._gang)
         return self._client.delete(at, settings.namespace, self._gang.name, observed.uid, observed.version)
-
-    def _interrupted(self) -> None:
-        """A cancelled run takes its gang along; whatever else ends the step leaves it to the next launch."""
-        if self._hooks.cancelled():
-            self.abandon("the run was cancelled")
-        else:
-            self._hooks.log(f"{self._gang.name} goes on; launch again to follow it")
 
     def _until_over(self) -> Classification:
         patience = Timeouts(self._gang.settings.start_timeout_s, self._gang.timeout_s, self._hooks.now())

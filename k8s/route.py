@@ -117,8 +117,9 @@ class HttpRoute:
             if (route.rollout, route.epoch, route.champion, route.canary, route.weights) == (*wanted, weights):
                 self._fill(split, route, slots)
                 return
-            if route.epoch == split.epoch and _lowered(split, slots, route.weights, weights):
-                return
+            canaries = [slot.name for slot in slots if split.canary and slot.digest == split.canary.digest]
+            if route.epoch == split.epoch and any(route.weights[name] < weights[name] for name in canaries):
+                return  # a person took requests from the canary
             if self._patched(route, weights, wanted):
                 self._fill(split, self._route(), slots)
                 return
@@ -231,14 +232,6 @@ def _weights(split: Split, slots: tuple[Slot, Slot], now: dict[str, int]) -> dic
             raise ValueError(f"{weight}% is for {model.digest[:12]}, and no slot holds it: {_held(slots)}. Load it.")
         weights[of[model.digest]] += weight
     return weights
-
-
-def _lowered(split: Split, slots: tuple[Slot, Slot], now: dict[str, int], wanted: dict[str, int]) -> bool:
-    """Whether a person took requests from the canary's slot."""
-    return any(
-        split.canary is not None and slot.digest == split.canary.digest and now[slot.name] < wanted[slot.name]
-        for slot in slots
-    )
 
 
 def _unsettled(obj: dict[str, Any]) -> str:

@@ -112,7 +112,7 @@ class SlotPair:
             answer = _asked("", self._service(slot.name), identify, ROUNDS)
             return _readiness_of(slot, [answer], slot.ready)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = list(pool.map(lambda pod: _asked(*pod, identify, 1), pods.items()))
+            answers = list(pool.map(lambda pod: _asked(pod[0], pod[1], identify, 1), pods.items()))
         return _readiness_of(slot, answers, len(answers))
 
     def servers(self, slot: Slot) -> tuple[str, ...]:

@@ -33,6 +33,15 @@ def add(path: str, item: Any) -> Change:
     return lambda obj: at(obj, path).append(item)
 
 
+def secret(box: str, name: str, key: str) -> Change:
+    """A variable of a Secret's key."""
+    return add(f"{box}.env", {"name": "K", "valueFrom": {"secretKeyRef": {"name": name, "key": key}}})
+
+
+def volume(pod: str, **kind: Any) -> Change:
+    return add(f"{pod}.volumes", {"name": "v", **kind})
+
+
 def rename(path: str, key: str) -> Change:
     """To what is not a gang's, also where the object names itself."""
 
@@ -46,8 +55,9 @@ JOB = "spec.replicatedJobs.0.template.spec"
 POD = f"{JOB}.template.spec"
 BOX = f"{POD}.containers.0"
 LABELS = "metadata.labels"
-SECRET = {"secretKeyRef": {"name": "endpoints", "key": "JUDGE_API_KEY"}}
-HEAD = "spec.rayClusterSpec.headGroupSpec"
+CONTROL = "node-role.kubernetes.io/control-plane"
+HEAD, WORKERS = "spec.rayClusterSpec.headGroupSpec", "spec.rayClusterSpec.workerGroupSpecs.0"
+TASK = "spec.tasks.0"
 COMPONENT = "app.kubernetes.io/component"
 
 JOBSETS: list[tuple[str, Change, str]] = [
@@ -59,7 +69,7 @@ JOBSETS: list[tuple[str, Change, str]] = [
     ("an image by tag and digest elsewhere", put(BOX, image=f"{IMAGE}@evil/x{DIGEST}"), "gang-image"),
     ("the launcher's account", put(POD, serviceAccountName="launcher"), "gang-account"),
     (
-        "the launcher's account by both names",
+        "the launcher's by both names",
         put(POD, serviceAccountName="launcher", serviceAccount="launcher"),
         "gang-account",
     ),
@@ -74,50 +84,24 @@ JOBSETS: list[tuple[str, Change, str]] = [
     ("every taint", add(f"{POD}.tolerations", {"operator": "Exists"}), "gang-tolerations"),
     (
         "a control plane's taint",
-        add(f"{POD}.tolerations", {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}),
+        add(f"{POD}.tolerations", {"key": CONTROL, "effect": "NoSchedule"}),
         "gang-tolerations",
     ),
     ("no eviction", add(f"{POD}.tolerations", {"key": "nvidia.com/gpu", "effect": "NoExecute"}), "gang-tolerations"),
-    (
-        "the keys of the marks",
-        add(f"{BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {"name": "mark-keys", "key": "K"}}}),
-        "gang-secrets",
-    ),
-    (
-        "its key of another Secret",
-        add(
-            f"{BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {**SECRET["secretKeyRef"], "name": "mark-keys"}}}
-        ),
-        "gang-secrets",
-    ),
-    (
-        "another key of its Secret",
-        add(f"{BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {"name": "endpoints", "key": "LANGFUSE"}}}),
-        "gang-secrets",
-    ),
+    ("the keys of the marks", secret(BOX, "mark-keys", "K"), "gang-secrets"),
+    ("its key of another Secret", secret(BOX, "mark-keys", "JUDGE_API_KEY"), "gang-secrets"),
+    ("another key of its Secret", secret(BOX, "endpoints", "LANGFUSE"), "gang-secrets"),
     ("a Secret as environment", put(BOX, envFrom=[{"secretRef": {"name": "endpoints"}}]), "gang-secrets"),
-    ("a Secret as files", add(f"{POD}.volumes", {"name": "s", "secret": {"secretName": "endpoints"}}), "gang-volumes"),
-    (
-        "a Secret among projected files",
-        add(f"{POD}.volumes", {"name": "s", "projected": {"sources": [{"secret": {"name": "endpoints"}}]}}),
-        "gang-volumes",
-    ),
+    ("a Secret as files", volume(POD, secret={"secretName": "endpoints"}), "gang-volumes"),
+    ("a Secret in projected files", volume(POD, projected={"sources": [{"secret": {"name": "x"}}]}), "gang-volumes"),
     (
         "a token of the API",
-        add(f"{POD}.volumes", {"name": "s", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}}),
+        volume(POD, projected={"sources": [{"serviceAccountToken": {"path": "x"}}]}),
         "gang-volumes",
     ),
-    ("the node's files", add(f"{POD}.volumes", {"name": "h", "hostPath": {"path": "/"}}), "gang-volumes"),
-    (
-        "another's claim",
-        add(f"{POD}.volumes", {"name": "c", "persistentVolumeClaim": {"claimName": "mlflow"}}),
-        "gang-volumes",
-    ),
-    (
-        "files over the network",
-        add(f"{POD}.volumes", {"name": "n", "nfs": {"server": "x", "path": "/"}}),
-        "gang-volumes",
-    ),
+    ("the node's files", volume(POD, hostPath={"path": "/"}), "gang-volumes"),
+    ("another's claim", volume(POD, persistentVolumeClaim={"claimName": "mlflow"}), "gang-volumes"),
+    ("files over the network", volume(POD, nfs={"server": "x", "path": "/"}), "gang-volumes"),
     ("the node's network", put(POD, hostNetwork=True), "gang-pod"),
     ("the node's processes", put(POD, hostPID=True), "gang-pod"),
     ("a node by name", put(POD, nodeName="control-plane-0"), "gang-pod"),
@@ -160,12 +144,8 @@ RAYJOBS: list[tuple[str, Change, str]] = [
     ("another's cluster", put("spec", clusterSelector={"ray.io/cluster": "x"}), "gang-ray"),
     ("the operator as a client", put("spec", submissionMode="HTTPMode"), "gang-ray"),
     ("the operator's submitter", drop("spec", "submitterPodTemplate"), "gang-ray"),
-    ("a field of its workers", put("spec.rayClusterSpec.workerGroupSpecs.0", idleTimeoutSeconds=60), "gang-ray"),
-    (
-        "a worker's image",
-        put("spec.rayClusterSpec.workerGroupSpecs.0.template.spec.containers.0", image="x"),
-        "gang-image",
-    ),
+    ("a field of its workers", put(WORKERS, idleTimeoutSeconds=60), "gang-ray"),
+    ("a worker's image", put(f"{WORKERS}.template.spec.containers.0", image="x"), "gang-image"),
     ("the submitter's account", put("spec.submitterPodTemplate.spec", serviceAccountName="launcher"), "gang-account"),
     ("the head on the node's network", put(f"{HEAD}.template.spec", hostNetwork=True), "gang-pod"),
     ("no queue", drop(LABELS, "kueue.x-k8s.io/queue-name"), "gang-queue"),
@@ -175,14 +155,10 @@ VOLCANOS: list[tuple[str, Change, str]] = [
     ("a name of the server's", lambda obj: obj["metadata"].update(name="", generateName="train-"), "gang-name"),
     ("a key pair for its pods", put("spec.plugins", ssh=[]), "gang-volcano"),
     ("a claim made for it", put("spec", volumes=[{"mountPath": "/x", "volumeClaim": {}}]), "gang-volcano"),
-    ("a field of its tasks", put("spec.tasks.0", dependsOn={"name": ["x"]}), "gang-volcano"),
+    ("a field of its tasks", put(TASK, dependsOn={"name": ["x"]}), "gang-volcano"),
     ("no gang scheduler", put("spec", schedulerName="default-scheduler"), "gang-volcano"),
     ("another queue", put("spec", queue="default"), "gang-queue"),
-    (
-        "a Secret",
-        put("spec.tasks.0.template.spec.containers.0", envFrom=[{"secretRef": {"name": "x"}}]),
-        "gang-secrets",
-    ),
+    ("a Secret", put(f"{TASK}.template.spec.containers.0", envFrom=[{"secretRef": {"name": "x"}}]), "gang-secrets"),
 ]
 HOSTILE = {
     "jobset-p5en-spot": JOBSETS,
@@ -200,18 +176,10 @@ HOSTILE_RUNS: list[tuple[str, Change, str]] = [
     ("another account", put(RUN_POD, serviceAccountName="code-location"), "run-account"),
     ("another account by its old name", put(RUN_POD, serviceAccount="code-location"), "run-account"),
     ("the registry's database", add(f"{RUN_BOX}.envFrom", {"secretRef": {"name": "mlflow-postgresql"}}), "run-secrets"),
-    (
-        "a key of a Secret",
-        add(f"{RUN_BOX}.env", {"name": "K", "valueFrom": {"secretKeyRef": {"name": "x", "key": "K"}}}),
-        "run-secrets",
-    ),
-    ("a Secret as files", add(f"{RUN_POD}.volumes", {"name": "s", "secret": {"secretName": "x"}}), "run-volumes"),
-    ("the node's files", add(f"{RUN_POD}.volumes", {"name": "h", "hostPath": {"path": "/"}}), "run-volumes"),
-    (
-        "another's claim",
-        add(f"{RUN_POD}.volumes", {"name": "c", "persistentVolumeClaim": {"claimName": "mlflow"}}),
-        "run-volumes",
-    ),
+    ("a key of a Secret", secret(RUN_BOX, "x", "K"), "run-secrets"),
+    ("a Secret as files", volume(RUN_POD, secret={"secretName": "x"}), "run-volumes"),
+    ("the node's files", volume(RUN_POD, hostPath={"path": "/"}), "run-volumes"),
+    ("another's claim", volume(RUN_POD, persistentVolumeClaim={"claimName": "mlflow"}), "run-volumes"),
     ("the node's network", put(RUN_POD, hostNetwork=True), "run-pod"),
     ("a pull secret", put(RUN_POD, imagePullSecrets=[{"name": "registry"}]), "run-pod"),
     ("names of the node", put(RUN_POD, dnsPolicy="Default"), "run-pod"),

@@ -13,7 +13,7 @@ from pipeline.recipe import load
 from . import run_job
 from .hostile import HOSTILE, HOSTILE_RUNS, POD, Change, at
 from .manifests import MANIFESTS, Object, of_kind, overlay
-from .policies import DAEMON, LAUNCHER, LAX, WEBSERVER, Policies, asks, defaulted, lax, plain, refusals, shipped
+from .policies import DAEMON, LAUNCHER, WEBSERVER, Policies, asks, defaulted, plain, refusals, shipped
 from .render.golden import CASES
 
 ROOT = Path(__file__).parents[2]
@@ -136,14 +136,6 @@ def test_an_expression_that_fails_refuses() -> None:
     wrong = render(CASES["jobset-cpu"])[0]
     del wrong["spec"]["replicatedJobs"]
     assert any("resulted in error" in text for text in refusals(shipped(), LAUNCHER, wrong))
-
-
-@pytest.mark.parametrize(("section", "key", "value"), LAX, ids=[key for _, key, _ in LAX])
-def test_a_policy_that_is_lax_admits_what_it_cannot_decide(section: str, key: str, value: str) -> None:
-    wrong = render(CASES["jobset-cpu"])[0]
-    del wrong["spec"]["replicatedJobs"]
-    objects = lax(plain(MANIFESTS / "bases" / "admission"), section, key, value)
-    assert refusals(Policies(objects), LAUNCHER, wrong) == []
 
 
 @pytest.mark.parametrize("name", ["eks-spot-h200", "eks-a100", "gke"])
