@@ -26,7 +26,6 @@ PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
 WHOLE = 64 << 20
 """A file that can only be read as one value may have so many bytes."""
-SCHEMES = ("file", "s3", "s3a", "gs", "abfs", "abfss")
 S3_TIMEOUT_S = 60.0
 S3_ATTEMPTS = 8
 
@@ -35,12 +34,6 @@ class Files:
     """The files below one path or `s3://` prefix. Makes no connection until it is asked."""
 
     def __init__(self, uri: str, limits: PartLimits | None = None) -> None:
-        scheme, marked, _ = uri.partition("://")
-        if (marked and scheme not in SCHEMES) or "::" in uri:  # fsspec knows many more: hosts by ssh, archives, chains
-            raise ValueError(
-                f"Files are not read from {scheme[:40]!r}. Give traces.source.uri a path, or one of "
-                f"{', '.join(SCHEMES)} before ://."
-            )
         self.label, self.limits = uri, limits or PartLimits()
         options: dict[str, Any] = {}
         if is_bucket(uri):

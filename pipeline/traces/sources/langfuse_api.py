@@ -33,10 +33,6 @@ class _Listing(NamedTuple):
 
     path: str
     holds: Holds
-    first: str
-    """Parameter of the first moment that is wanted."""
-    end: str
-    """Parameter of the first that is not."""
     numbered: bool
     """Whether pages have numbers, instead of a cursor."""
     limit: int
@@ -45,11 +41,11 @@ class _Listing(NamedTuple):
 
 
 LISTINGS = {
-    "observations_v2": _Listing(f"{ROOT}/v2/observations", "calls", "fromStartTime", "toStartTime", False, 500, FIELDS),
-    "observations": _Listing(f"{ROOT}/observations", "calls", "fromStartTime", "toStartTime", True, 100),
-    "traces": _Listing(f"{ROOT}/traces", "attributes", "fromTimestamp", "toTimestamp", True, 100, "core,io"),
-    "scores_v3": _Listing(f"{ROOT}/v3/scores", "scores", "fromTimestamp", "toTimestamp", False, 100, "subject"),
-    "scores": _Listing(f"{ROOT}/v2/scores", "scores", "fromTimestamp", "toTimestamp", True, 100),
+    "observations_v2": _Listing(f"{ROOT}/v2/observations", "calls", False, 500, FIELDS),
+    "observations": _Listing(f"{ROOT}/observations", "calls", True, 100),
+    "traces": _Listing(f"{ROOT}/traces", "attributes", True, 100, "core,io"),
+    "scores_v3": _Listing(f"{ROOT}/v3/scores", "scores", False, 100, "subject"),
+    "scores": _Listing(f"{ROOT}/v2/scores", "scores", True, 100),
 }
 """By the folder that a part's name begins with. A server that is replaced by a newer one has other parts."""
 TIMEOUT_S = 60.0
@@ -140,7 +136,8 @@ class LangfuseApi:
 
     def _pages(self, api: WebApi, listing: _Listing, part: SourcePart) -> Iterator[list[msgspec.Raw]]:
         first, end = (moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in day_range(part))
-        more: dict[str, str | int | tuple[str, ...]] = {listing.first: first, listing.end: end}
+        field = "StartTime" if listing.holds == "calls" else "Timestamp"
+        more: dict[str, str | int | tuple[str, ...]] = {f"from{field}": first, f"to{field}": end}
         if listing.fields:
             more["fields"] = listing.fields
         if self._section.environments:

@@ -18,7 +18,6 @@ from pipeline.recipe.traces import (
     OtelSource,
     PostgresTableSource,
 )
-from pipeline.traces.sources.files import Files
 from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
 from pipeline.traces.sources.open import EmbeddedProduction, open_source
 from pipeline.traces.sources.openai_logs import OpenAiLogs
@@ -101,16 +100,6 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> N
     assert reasons(rows) == ["too_long:2:None", *(f"malformed:{n}:None" for n in (4, 6, 8, 10))]
     assert [trace.line for trace in rows.traces] == [1, 3, 5, 7, 9, 11]
     assert peak < 64 << 20
-
-
-@pytest.mark.parametrize(
-    "uri", ["http://host/a.jsonl", "sftp://host/a", "memory://a", "simplecache::s3://b/p", "zip::/a/b.zip", "S3://b/p"]
-)
-def test_files_are_read_from_known_kinds_of_places(uri: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"Files are not read from .*Give traces\.source\.uri a path, or one of file, s3,"
-    ):
-        Files(uri)
 
 
 @pytest.mark.parametrize(

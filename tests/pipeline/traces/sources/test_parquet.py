@@ -93,15 +93,6 @@ def test_strings_may_be_binary(export: Path, tmp_path: Path) -> None:
     assert read(source(tmp_path / "p")) == read(source(export))
 
 
-def test_binary_that_is_no_text_is_counted(export: Path) -> None:
-    rows = [
-        {"id": b"o", "trace_id": value, "type": b"EVENT", "start_time": b"2026-01-05 10:00:00"}
-        for value in (b"\xff", b"t")
-    ]
-    parquet(export / "observations_v2/a.parquet", rows)
-    assert reasons(read(source(export))) == ["malformed:1:None", "not_generation:2:2026-01-05"]
-
-
 SCHEMA = pa.schema(
     [
         ("prompt", pa.string()),
