@@ -127,10 +127,3 @@ def test_intervals_cover_the_truth(clusters: int, rho: float) -> None:
     coverage = float(((found.low <= 0.1) & (found.high >= 0.1)).mean())
     print(f"coverage, {clusters} clusters, rho {rho}: {coverage:.4f}")
     assert 0.94 <= coverage <= 0.96
-
-
-def test_ignoring_the_clusters_would_undercover() -> None:
-    """The simulation has teeth: the same data, taken as independent items, miss the nominal level."""
-    items = gains(0.45, 0.55, 0.7, clusters=60, size=8, seed=7).reshape(GATES, -1)
-    naive = statistics.paired(items, np.full(items.shape[1], float(K)), 0.05, seed=1, draws=2)
-    assert float(((naive.low <= 0.1) & (naive.high >= 0.1)).mean()) < 0.8

@@ -228,21 +228,6 @@ def test_the_rule_at_its_edges(
     assert gate.judge(report, good[0]).verdict is verdict
 
 
-@pytest.mark.parametrize(
-    ("rise", "reason"),
-    [
-        ({"value": 0.02, "upper": 0.06, "bootstrap_upper": 0.06}, "too little evidence for a guard"),
-        ({"value": 0.03, "upper": 0.05, "bootstrap_upper": 0.049}, "the tests of a guard disagree"),
-    ],
-)
-def test_an_open_guard_says_whether_items_are_what_it_lacks(
-    kit: Any, good: tuple[Any, ...], rise: dict[str, float], reason: str
-) -> None:
-    verdict = gate.judge(_with(kit.report(*good), CLEAR, rise), good[0])
-    assert [each.removeprefix("arithmetic: ").partition(":")[0] for each in verdict.reasons] == [reason]
-    assert ("evaluate more items" in verdict.reasons[0]) == ("too little" in reason)
-
-
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("field", ["value", "standard_error", "low", "high", "lower", "upper", "bootstrap_lower"])
 def test_numbers_that_are_not_finite_are_inconclusive(
