@@ -20,9 +20,9 @@ from pipeline.core import layout
 from pipeline.training import sentinel
 from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
-from pipeline.training.journal import MetricsLog, TrainingJournal
+from pipeline.training.journal import MetricsLog, TrainingJournal, step_line
 from pipeline.training.methods import MethodTrainer
-from pipeline.training.progress import emit, step_line
+from pipeline.training.progress import emit
 from pipeline.training.rates import Rates
 from pipeline.training.result import Health, HealthFinding
 from pipeline.training.termination import Termination

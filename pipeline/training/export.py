@@ -12,11 +12,11 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, GenerationConfig, Trainer
 from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
-from pipeline.core.storage import CheckpointRef, ModelRef, digest_dir, publish_dir
+from pipeline.core.storage import CheckpointRef, ModelRef
 from pipeline.training.checkpoints import MANIFEST
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
-from pipeline.training.weights import without_places
+from pipeline.training.weights import publish_weights
 
 
 def take_back(plan: TrainingPlan, trainer: Trainer, folder: Path, best: Path | None) -> CheckpointRef:
@@ -74,18 +74,6 @@ def _publish(
     base.generation_config = GenerationConfig()  # to write a file of contradictions raises; the base's own is copied
     merged: Any = PeftModel.from_pretrained(base, adapter.uri).merge_and_unload()
     return CheckpointRef(adapter=adapter, model=publish("model", merged.save_pretrained), step=step)
-
-
-def publish_weights(final: Path, write: Callable[[Path], None]) -> ModelRef:
-    """What `write` leaves in a new folder, published as `final` in the place of an attempt's that was killed."""
-    staging = final.with_name(f".{final.name}")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
-    write(staging)
-    without_places(staging)
-    shutil.rmtree(final, ignore_errors=True)
-    publish_dir(staging, final)
-    return ModelRef(uri=str(final), digest=digest_dir(final))
 
 
 def _keep_generation_config(base: Path, folder: Path) -> None:

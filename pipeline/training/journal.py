@@ -119,3 +119,21 @@ def read_rows(path: Path, start: int = 0) -> RowsRead:
         except (ValueError, KeyError, TypeError):  # cut by a kill
             continue
     return RowsRead(rows, start + len(whole))
+
+
+SHOWN = {
+    "reward": "reward",
+    "accuracy": "accuracy",
+    "rewards/accuracies": "pairs ranked right",
+    "loss": "loss",
+    "held_out/accuracy": "held out",
+    "held_out/second_score": "second score",
+    "tokens_per_s": "tokens/s",
+}
+
+
+def step_line(step: int, steps: int, row: Mapping[str, float]) -> str:
+    """A step's progress: those of its metrics that people read."""
+    return f"step {step}/{steps}  " + "  ".join(
+        f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row
+    )

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 PREFIX = "training: "
-SHOWN = {
-    "reward": "reward",
-    "accuracy": "accuracy",
-    "rewards/accuracies": "pairs ranked right",
-    "loss": "loss",
-    "held_out/accuracy": "held out",
-    "held_out/second_score": "second score",
-    "tokens_per_s": "tokens/s",
-}
 PIPES = "DAGSTER_PIPES_CONTEXT"
-
-
-def step_line(step: int, steps: int, row: Mapping[str, float]) -> str:
-    """A step's progress: those of its metrics that people read."""
-    return f"step {step}/{steps}  " + "  ".join(
-        f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row
-    )
 
 
 def emit(message: str) -> None:

@@ -1,12 +1,14 @@
-"""What libraries write into a folder of weights that says where these lie: taken out."""
+"""A folder of weights, published without what says where it lies."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from pipeline.core.locations import record_of_iteration
-from pipeline.core.storage import Store
+from pipeline.core.storage import ModelRef, Store, digest_dir, publish_dir
 from pipeline.serving.node_cache import origin
 
 NEEDLESS = ("README.md", "training_args.bin")
@@ -31,3 +33,15 @@ def without_places(folder: Path) -> None:
     relative = Store(root).within(base)
     if relative != config.get(BASE):
         path.write_text(json.dumps({**config, BASE: relative}, indent=2, sort_keys=True))
+
+
+def publish_weights(final: Path, write: Callable[[Path], None]) -> ModelRef:
+    """What `write` leaves in a new folder, published as `final` in the place of an attempt's that was killed."""
+    staging = final.with_name(f".{final.name}")
+    shutil.rmtree(staging, ignore_errors=True)
+    staging.mkdir(parents=True)
+    write(staging)
+    without_places(staging)
+    shutil.rmtree(final, ignore_errors=True)
+    publish_dir(staging, final)
+    return ModelRef(uri=str(final), digest=digest_dir(final))

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers  # the trainer comes after pipeline.serving.decoding, which keeps scikit-learn out
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from jinja2 import TemplateError
-from transformers import PrinterCallback, Trainer, TrainingArguments, set_seed
 from transformers.utils import logging
 
 from pipeline.core import layout
@@ -97,7 +97,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
 
 def run(
     builder: MethodTrainer,
-    arguments: TrainingArguments,
+    arguments: transformers.TrainingArguments,
     check: Grader,
     scores: FreshScores | None = None,
     started_at: float | None = None,
@@ -173,10 +173,12 @@ def _validator(plan: TrainingPlan, check: Grader, scores: FreshScores | None) ->
     return Validator(rows, check, plan.training.validation, tokenizer, scores.watching if scores else None)
 
 
-def _build(builder: MethodTrainer, arguments: TrainingArguments, progress: ProgressCallback) -> Trainer:
+def _build(
+    builder: MethodTrainer, arguments: transformers.TrainingArguments, progress: ProgressCallback
+) -> transformers.Trainer:
     """The method's trainer over the base model. Raises InvalidPlan for what does not go together."""
     setup = builder.setup
-    set_seed(setup.plan.training.seed)  # the adapter's random start
+    transformers.set_seed(setup.plan.training.seed)  # the adapter's random start
     try:
         trainer = builder.trainer(arguments, [progress])
         assert_distribution(trainer.accelerator, setup.plan)
@@ -184,7 +186,8 @@ def _build(builder: MethodTrainer, arguments: TrainingArguments, progress: Progr
         setup.keep_adapter_precision(trainer)
     except (TypeError, ValueError) as error:  # PEFT's, TRL's and our own words
         raise InvalidPlan(f"{type(error).__name__}: {error}") from error
-    trainer.remove_callback(PrinterCallback)  # it prints every metric; ProgressCallback says what a person reads
+    # It prints every metric; ProgressCallback says what a person reads.
+    trainer.remove_callback(transformers.PrinterCallback)
     progress.attach(trainer)
     return trainer
 

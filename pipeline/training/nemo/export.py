@@ -14,10 +14,10 @@ from typing import Any
 
 from pipeline.core.model_files import adapter_config
 from pipeline.core.storage import CheckpointRef
-from pipeline.training.export import publish_weights
 from pipeline.training.nemo.output import ADAPTER, WEIGHTS, SavedCheckpoint
 from pipeline.training.nemo.render import conversion
 from pipeline.training.plan import TrainingPlan
+from pipeline.training.weights import publish_weights
 
 
 def export(

@@ -27,13 +27,12 @@ from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
 from pipeline.training.checkpoints import Superseded
 from pipeline.training.goodput import result_of
-from pipeline.training.journal import MetricsLog, TrainingJournal, read_journal
+from pipeline.training.journal import MetricsLog, TrainingJournal, read_journal, step_line
 from pipeline.training.nemo import data
 from pipeline.training.nemo.export import export
 from pipeline.training.nemo.output import UNSEEN, Output, Row, SavedCheckpoint, Say, begins, best, set_aside, whole
 from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, refuse, unknown_keys, workspace
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import step_line
 from pipeline.training.result import PREEMPTED, Health, TrainingResult
 
 TAIL = 30
