@@ -40,7 +40,7 @@ def instance(name: str) -> Instance:
     return INSTANCES[name]
 
 
-class _Machine(NamedTuple):
+class _SoldMachine(NamedTuple):
     """As its vendor sells it: `devices` of `gb` each, `cores`, and memory in the vendor's own unit."""
 
     name: str
@@ -62,14 +62,14 @@ class _Machine(NamedTuple):
 
 def _aws(*sold: Any, **more: int) -> Instance:
     """Memory in GiB."""
-    machine = _Machine(*sold, **more)
+    machine = _SoldMachine(*sold, **more)
     memory = machine.memory * 1024 * 925 // 1000 - (255 + 11 * machine.max_pods) - 100
     return machine.sized("aws", memory)
 
 
 def _gcp(*sold: Any) -> Instance:
     """Memory in GB."""
-    machine = _Machine(*sold)
+    machine = _SoldMachine(*sold)
     memory = machine.memory * 10**9 // 2**20
     # GKE keeps 25% of the first 4 GiB, 20% of the next 4, 10% of the next 8, 6% up to 128, 2% above, and 100 MiB.
     return machine.sized("gcp", memory - (1024 + 819 + 820 + 6882 + (memory - 128 * 1024) // 50 + 100))
