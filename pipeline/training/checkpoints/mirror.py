@@ -135,6 +135,9 @@ class MirrorFolder:
         return lines
 
     def _names(self) -> list[str]:
+        if is_bucket(self.uri):  # by the objects that are there: a prefix of deleted versions alone is no checkpoint
+            inside = (str(name).partition(f"{self._root}/")[2] for name in self._fs.find(self._root))
+            return sorted({name.partition("/")[0] for name in inside})
         try:
             there = self._fs.ls(self._root, detail=False)
         except FileNotFoundError:
