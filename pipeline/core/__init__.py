@@ -1,0 +1,1 @@
+"""What every room stands on: files, locks, processes, conversations, redaction, the audit chain."""

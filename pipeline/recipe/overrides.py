@@ -42,7 +42,7 @@ def parse(text: str) -> Any:
 @functools.lru_cache(maxsize=256)
 def _parsed(text: str) -> Any:
     try:
-        return yaml.load(text, _Loader)
+        return _Loader(text).get_single_data()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
