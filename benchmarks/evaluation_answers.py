@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.contexts import quiet
 from benchmarks.kills import result_of
 from benchmarks.training import write_plan
 from evals.evaluate import EvalServices, evaluate
@@ -166,14 +167,14 @@ def _requests(suite: Suite, k: int, seed: int) -> list[AnswerRequest]:
 def _answers(model: ModelRef, asked: Sequence[AnswerRequest], batch_size: int) -> list[Answer]:
     answers: list[Answer] = []
     plan = sampling(Evaluation(max_completion_tokens=32), preset_suite("arithmetic"))
-    with TransformersEngine(TransformersServing(batch_size=batch_size), _quiet).open("model", model) as session:
+    with TransformersEngine(TransformersServing(batch_size=batch_size), quiet).open("model", model) as session:
         session.answer(asked, plan, answers.append)
     return answers
 
 
 def _arm(model: ModelRef, suite: Suite, section: Evaluation, check: Grader, store: Store) -> EvalArm:
-    with TransformersEngine(TransformersServing(), _quiet).open("model", model) as session:
-        return Respondent(model, session, check, store, _quiet).run(suite, sampling(section, section.suites[0]))
+    with TransformersEngine(TransformersServing(), quiet).open("model", model) as session:
+        return Respondent(model, session, check, store, quiet).run(suite, sampling(section, section.suites[0]))
 
 
 def _scores(model: ModelRef, suite: Suite, k: int, seed: int, check: Grader) -> Any:
@@ -221,10 +222,6 @@ def _next_gate(store: Store, plan: EvalPlan, candidate: CheckpointRef) -> int:
     """Answers of the champion that a gate on another candidate asks again."""
     before = {file: file.read_bytes() for file in _journals(store)}
     another = _plan(store, len(suites(store, plan.section)[0].items), candidate, 256, "another")
-    with inference(store, another, ServingAddresses(), _quiet) as engine, closing(grader_of(Verifier())) as check:
-        evaluate(store, another, EvalServices(engine, check), _quiet)
+    with inference(store, another, ServingAddresses(), quiet) as engine, closing(grader_of(Verifier())) as check:
+        evaluate(store, another, EvalServices(engine, check), quiet)
     return sum(file.read_bytes() != content for file, content in before.items())
-
-
-def _quiet(line: str) -> None:
-    pass

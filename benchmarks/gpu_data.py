@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.contexts import context_of
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
@@ -24,7 +25,6 @@ from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
 from pipeline.training.plan import plan_training
-from tests.contexts import context_of
 
 QWEN2_1_5B = {
     "hidden_size": 1536,

@@ -108,7 +108,7 @@ def throughput(items: list[Item], check: Grader, rivals: dict[str, Rival], prefi
 
 def survival(items: list[Item], rivals: dict[str, Rival], limit_s: float) -> dict[str, float]:
     """One pathological completion after every 99 ordinary ones."""
-    from tests.pipeline.rewards.verifiers.pathological import MATHS
+    from benchmarks.pathological import MATHS
 
     poison = list(MATHS.values())[: max(2, len(items) // 100)]
     checks = [VerifierTask(item.completion, item.reference) for item in items]

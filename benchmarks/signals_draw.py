@@ -4,6 +4,7 @@ import random
 import sys
 from datetime import UTC, datetime
 
+from benchmarks.contexts import quiet
 from benchmarks.signals_world import MAX_TOKENS, base
 from pipeline.core.storage import Store
 from pipeline.demo.desk.requests import Request
@@ -14,7 +15,6 @@ from pipeline.rewards.records import DOES_NOT_APPLY
 from pipeline.rewards.samples import RewardSample
 from pipeline.selection.samples.draw import AskedModel, draw
 from pipeline.serving.transformers_engine import TransformersEngine
-from tests.contexts import quiet
 
 
 def main(folder: str, seed: int, prompts: int) -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.contexts import quiet
 from pipeline.core import layout
 from pipeline.core.iteration import identify
 from pipeline.core.mark_keys import MarkKeys
@@ -53,7 +54,6 @@ from pipeline.traces.lake import local_lake
 from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.result import TrainingResult
-from tests.contexts import quiet
 
 RECIPE = Path(__file__).parent.parent / "jobs" / "recipes" / "desk.yaml"
 MAX_TOKENS = 48

@@ -135,13 +135,13 @@ def materialized(
     where: Literal["local", "ray"] = "local",
 ) -> dict[str, int]:
     """The stage with all its gates, from the export to the commit, the ledger and the reports."""
+    from benchmarks.contexts import stage_context
     from pipeline.core.storage import ModelRef, Store
     from pipeline.recipe import Compute
     from pipeline.recipe.traces import LangfuseExportSource, Traces
     from pipeline.traces.materialize import materialize
     from pipeline.traces.scope import Producer
     from pipeline.traces.sources.protocol import Address
-    from tests.contexts import stage_context
 
     store, source = Store(out), LangfuseExportSource(uri=str(export))
     made = materialize(

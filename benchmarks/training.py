@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.contexts import context_of
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
@@ -31,7 +32,6 @@ from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
 from pipeline.training.plan import plan_training
-from tests.contexts import context_of
 
 ARMS = ("ours", "bare TRL")
 

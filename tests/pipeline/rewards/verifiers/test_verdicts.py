@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.pathological import POISON
 from pipeline.rewards.verifiers import Grader, Outcome, VerifierTask, final_answer, grade, grader
 from pipeline.rewards.verifiers.structured import same_calls
 from tests.pipeline.core.tool_templates import answer, calls
-
-from .pathological import POISON
 
 
 @pytest.fixture(scope="module")
