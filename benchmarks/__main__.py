@@ -1,37 +1,45 @@
-"""Runs every benchmark in its small size: `python -m benchmarks [NAME ...]`.
+"""Runs every benchmark in its small size, two at a time: `python -m benchmarks [NAME ...]`.
 
-A benchmark fails where it ends with another code than 0, or where its last line is not JSON with the keys below.
+Figures of a small size say nothing. A benchmark fails where it ends with another code than 0, or where its last line is not JSON with the keys below.
 """
 
 import json
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 
 KEYS = {
-    "traces": ("floor_ratio", "cpu_ratio_to_pandas", "two_process_speedup"),
-    "pii": ("recall", "kept"),
-    "rewards": ("lost_labels",),
-    "training": ("ratio_to_bare_trl", "same_weights"),
+    "chaos": ("kills", "episodes", "violations"),
     "resume": ("kill_schedules", "distinct_digests", "goodput"),
-    "sentinel": ("detected_share", "false_stop_share", "seeds"),
     "evaluation": (),
     "signals": (),
+    "gpu": (),
+    "sentinel": ("detected_share", "false_stop_share", "seeds"),
+    "training": ("ratio_to_bare_trl", "same_weights"),
+    "traces": ("floor_ratio", "cpu_ratio_to_pandas", "two_process_speedup"),
+    "rewards": ("lost_labels",),
     "gateway": (),
     "rollout": (),
-    "erasure": ("planted", "found", "left_after", "others_changed", "kills", "proofs_differing"),
-    "chaos": ("kills", "episodes", "violations"),
-    "preemption": ("goodput", "worst", "time_share", "interval"),
-    "gpu": (),
     "mutation": ("mutants", "killed", "survived", "timed_out"),
+    "erasure": ("planted", "found", "left_after", "others_changed", "kills", "proofs_differing"),
+    "preemption": ("goodput", "worst", "time_share", "interval"),
+    "pii": ("recall", "kept"),
 }
-"""Each program with keys that its last line must have."""
+"""Each program, the longest first, with keys that its last line must have."""
 
 
-def failure(name: str) -> str:
-    """Runs one; why it failed, or ""."""
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]
-    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+def outcome(name: str) -> tuple[str, float]:
+    """Runs one; why it failed, or "", and its seconds."""
+    begun = time.monotonic()
+    process = subprocess.run(
+        [sys.executable, "-m", f"benchmarks.{name}", "--small"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+    )  # fmt: skip
+    return _problem(name, process), time.monotonic() - begun
+
+
+def _problem(name: str, process: subprocess.CompletedProcess[str]) -> str:
     if process.returncode:
         return f"ended with {process.returncode}:\n{process.stdout[-3000:]}"
     last = process.stdout.strip().rpartition("\n")[2]
@@ -40,7 +48,7 @@ def failure(name: str) -> str:
     except ValueError:
         return f"its last line is no JSON: {last}"
     missing = [key for key in KEYS[name] if key not in figures]
-    return f"its last line has no {', '.join(missing)}: {last}" if missing or not figures else ""
+    return f"its last line has no {', '.join(missing)}: {last}" if missing else ""
 
 
 def main(names: list[str]) -> int:
@@ -48,11 +56,12 @@ def main(names: list[str]) -> int:
         print(f"There is no benchmark {', '.join(unknown)}. There are: {', '.join(KEYS)}")
         return 2
     failed = 0
-    for name in names or KEYS:
-        begun = time.monotonic()
-        why = failure(name)
-        failed += bool(why)
-        print(f"{name:<11} {time.monotonic() - begun:6.0f} s  {why or 'ok'}", flush=True)
+    with ThreadPoolExecutor(2) as pool:
+        running = {pool.submit(outcome, name): name for name in names or KEYS}
+        for each in as_completed(running):
+            problem, seconds = each.result()
+            failed += bool(problem)
+            print(f"{running[each]:<11} {seconds:6.0f} s  {problem or 'ok'}", flush=True)
     return 1 if failed else 0
 
 

@@ -221,10 +221,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-episode", type=int, default=PER_EPISODE)
-    parser.add_argument("--small", action="store_true", help="two kills")
+    parser.add_argument("--small", action="store_true", help="one kill")
     asked = parser.parse_args(arguments)
     if asked.small:
-        asked.kills = 2
+        asked.kills = 1
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
         figures = run(asked.kills, asked.seed, Path(folder), asked.per_episode)
     print(json.dumps(figures))

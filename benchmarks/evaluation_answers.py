@@ -84,7 +84,7 @@ def seeds(small: bool) -> dict[str, float]:
 def kills(small: bool) -> dict[str, float]:
     """20 SIGKILLs at random instants, in as many evaluations as that takes; each then ends. What was asked twice, and
     whether the evidence is that of an evaluation without a kill."""
-    draw, times, items = random.Random(7), 3 if small else 20, 60 if small else 600
+    draw, times, items = random.Random(7), 1 if small else 20, 60 if small else 600
     killed = twice = evaluations = 0
     same = True
     with tempfile.TemporaryDirectory() as folder:
