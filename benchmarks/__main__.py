@@ -1,6 +1,7 @@
 """Runs every benchmark in its small size, two at a time: `python -m benchmarks [NAME ...]`.
 
-Figures of a small size say nothing. A benchmark fails where it ends with another code than 0, or where its last line is not JSON with the keys below.
+Figures of a small size say nothing. A benchmark fails where it ends with another code than 0, or where its last line is
+not JSON with the keys below.
 """
 
 import json
@@ -32,16 +33,14 @@ KEYS = {
 def outcome(name: str) -> tuple[str, float]:
     """Runs one; why it failed, or "", and its seconds."""
     begun = time.monotonic()
-    process = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", "--small"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--small"]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
     return _problem(name, process), time.monotonic() - begun
 
 
 def _problem(name: str, process: subprocess.CompletedProcess[str]) -> str:
     if process.returncode:
-        return f"ended with {process.returncode}:\n{process.stdout[-3000:]}"
+        return f"ended with {process.returncode}:\n{process.stdout[-2000:]}{process.stderr[-2000:]}"
     last = process.stdout.strip().rpartition("\n")[2]
     try:
         figures = json.loads(last)
