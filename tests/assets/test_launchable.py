@@ -47,7 +47,10 @@ def checked(recipe: Recipe, plan: TrainingPlan, path: Path) -> dg.AssetCheckResu
 
 def asked(section: SuiteSection) -> Suite:
     """The embedded suite; of a file that a recipe names and nobody has here, so many items."""
-    return Suite(name=section.name, items=items_of(section.items if isinstance(section, ItemsSuite) else 1300))
+    return Suite(
+        name=section.name,
+        items=items_of(section.items if isinstance(section, ItemsSuite) and section.embedded else 1300),
+    )
 
 
 @cache

@@ -169,7 +169,7 @@ def test_a_part_below_its_floor_is_a_warning(tmp_path: Path, dagster_instance: d
     assert f"{day_file(6)}: 0 of 60 rows" in place.said(result)
 
 
-SUITE = 'evaluation.suites=[{"kind":"jsonl","name":"mine","path":"mine.jsonl","check":"math"}]'
+SUITE = 'evaluation.suites=[{"kind":"items","name":"mine","path":"mine.jsonl","check":"math"}]'
 VLLM = "training.grpo.generation=vllm_colocate"
 
 

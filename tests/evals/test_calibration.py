@@ -73,6 +73,7 @@ def _report(accuracy: Paired, harm: Paired | None, row: int, clusters: int, sect
         pass_at=(),
         ungraded_champion=0,
         ungraded_candidate=0,
+        cost=None,
     )
     return EvalReport(
         iteration="i",
