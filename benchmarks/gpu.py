@@ -191,7 +191,9 @@ def main() -> None:
             report["attention"] = attention(base_of("embedded" if chosen.small else "1.5B"), 64, 64)
             print(f"attention: {report['attention']}", flush=True)
         if chosen.only in ("", "matrix"):
-            outcomes = gpu_matrix.run(Path(folder), chosen.at_once, chosen.variant or ("ddp" if chosen.small else ""))
+            outcomes = gpu_matrix.run(
+                Path(folder), chosen.at_once, chosen.variant or ("sft ddp lora" if chosen.small else "")
+            )
             report["matrix"] = {str(each.variant): each.exact for each in outcomes}
     print(json.dumps(report))
 
