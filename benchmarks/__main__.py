@@ -28,6 +28,8 @@ KEYS = {
     "pii": ("recall", "kept"),
 }
 """Each program, the longest first, with keys that its last line must have."""
+LONG = "signals"
+"""Takes over seven minutes in its small size too: it runs where it is named."""
 
 
 def outcome(name: str) -> tuple[str, float]:
@@ -56,7 +58,7 @@ def main(names: list[str]) -> int:
         return 2
     failed = 0
     with ThreadPoolExecutor(2) as pool:
-        running = {pool.submit(outcome, name): name for name in names or KEYS}
+        running = {pool.submit(outcome, name): name for name in names or [each for each in KEYS if each != LONG]}
         for each in as_completed(running):
             problem, seconds = each.result()
             failed += bool(problem)
