@@ -160,12 +160,12 @@ def main() -> None:
     options.add_argument("--small", action="store_true", help="20 of them")
     chosen = options.parse_args()
     per_cell = 20 if chosen.small else chosen.per_cell
-    found = measure(per_cell, per_cell)
-    for entity, by_locale in found["recall"].items():
+    shares = measure(per_cell, per_cell)
+    for entity, by_locale in shares["recall"].items():
         print(f"{entity:<11}", "  ".join(f"{locale} {share:.3f}" for locale, share in by_locale.items()))
-    for sort, share in found["kept"].items():
+    for sort, share in shares["kept"].items():
         print(f"{sort:<22} kept {share:.4f}")
-    print(json.dumps(found))
+    print(json.dumps(shares))
 
 
 if __name__ == "__main__":

@@ -211,8 +211,8 @@ def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
 def _confirmed(settings: Deployment, user: str, since: datetime | None) -> bool:
     """Show what would go, and ask. Raises ValueError where nobody answers."""
     stage, person = settings.stage(lambda line: None), Person.named(user, since)
-    found = erasure.preview(stage, person, settings.registry_uri(), KEEPERS)
-    print("\n".join(preview_lines(found)), file=sys.stderr)
+    preview = erasure.preview(stage, person, settings.registry_uri(), KEEPERS)
+    print("\n".join(preview_lines(preview)), file=sys.stderr)
     print("Forget this user? This cannot be undone. [y/N] ", end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline()
     if not answer:

@@ -80,9 +80,9 @@ class GangFollower:
             if verdict.cause != "succeeded" and self._attempts.open(number):
                 self._delete()
                 self._await_pods()
-        except Exception:
+        except Exception:  # an error of ours or of the cluster, which the caller classifies
             raise
-        except BaseException:  # no error of ours: the step is being interrupted
+        except BaseException:  # the step is being interrupted
             if self._hooks.cancelled():
                 self.abandon("the run was cancelled")
             else:

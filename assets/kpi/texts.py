@@ -96,9 +96,9 @@ def row(each: IterationView) -> tuple[str, ...]:
 
 
 def bars(kpi: Kpi) -> list[IterationBar]:
-    made: list[IterationBar] = []
+    bars: list[IterationBar] = []
     for each in kpi.iterations:
         arms = (each.quality.champion, each.quality.candidate) if each.quality else (None, None)
         champion, candidate = (None if arm is None else (arm.value, arm.low, arm.high) for arm in arms)
-        made.append(IterationBar(each.iteration[:6], champion, candidate, each.cost.device_hours))
-    return made
+        bars.append(IterationBar(each.iteration[:6], champion, candidate, each.cost.device_hours))
+    return bars
