@@ -12,12 +12,13 @@ from jobs.validate import _scores  # pyright: ignore[reportPrivateUsage]
 from pipeline.core.storage import Store
 from pipeline.recipe.scores import ScoreMeaning
 from pipeline.recipe.traces import LangfuseExportSource, Traces
+from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.rows import Score
 from pipeline.traces.sample import sample_source
 from pipeline.traces.scores import Meanings, Meant, ScoreCounts
 from pipeline.traces.sources.protocol import Address
-from tests.contexts import local_lake
+
 
 from .conftest import NOW, Run, observation, score, write
 
