@@ -19,7 +19,6 @@ from pipeline.traces.sample import sample_source
 from pipeline.traces.scores import Meanings, Meant, ScoreCounts
 from pipeline.traces.sources.protocol import Address
 
-
 from .conftest import NOW, Run, observation, score, write
 
 STARS: dict[str, Any] = {"name": "n", "from": "user", "scale": [1, 5]}
