@@ -1,9 +1,5 @@
-"""Copies of checkpoints in `training.checkpoints.mirror` that learned from a forgotten user's rows: they are deleted.
-
-Owns which mirrors an iteration's training had and what a proof says of them. Copies go, while the models here stay and
-are blocked: nobody asks a block before a file in a bucket. Refuses to call a mirror clean that it cannot list, that
-does not look as the trainer left it, or that a trainer at work may still write to.
-"""
+"""Deletes copies of checkpoints in `training.checkpoints.mirror` that learned from a forgotten user's rows. A mirror is
+not clean while it cannot be listed, looks unlike the trainer left it, or a trainer may write to it."""
 
 from __future__ import annotations
 
@@ -15,14 +11,13 @@ from pipeline.core import layout
 from pipeline.core.removal import Place
 from pipeline.core.storage import Store
 from pipeline.rollout.blocks import blocks
-from pipeline.training.checkpoints.mirror import MirrorFolder, MirrorPlace, mirror_folder, place_of, places_of
+from pipeline.training.checkpoints.mirror import MirrorFolder, mirror_folder, places_of
 from pipeline.training.journal import read_journal
-from pipeline.training.plan import TrainingPlan
 
 
 def remove(store: Store, iterations: Collection[str]) -> Iterator[str]:
     """Close the mirrors to these iterations' trainings (ids) and delete what is in them; yields each checkpoint's name
-    before it goes. What a store refuses is for `remains` to say. Raises ValueError for a plan that cannot be read."""
+    before it goes. `remains` says what a store refuses."""
     for id in sorted(iterations):
         for folder in _folders(store, id):
             try:
@@ -56,9 +51,13 @@ def remains(store: Store, iterations: Collection[str]) -> list[str]:
 
 
 def outside(store: Store, iterations: Collection[str]) -> tuple[str, ...]:
-    """Mirrors in stores of which nobody knows here what they keep, each with what to ask of its owner."""
-    places = [(id, place) for id in sorted(iterations) for place in _places(store, id)]
-    return tuple(_asked(place.uri, id) for id, place in places if mirror_folder(place.uri, place.folder) is None)
+    """Mirrors in stores of another kind, each with what to ask of its owner."""
+    return tuple(
+        f"{place.uri}: delete the checkpoints of iteration {id}, which learned from the user's rows"
+        for id in sorted(iterations)
+        for place in places_of(store, id)
+        if mirror_folder(place.uri, place.folder) is None
+    )
 
 
 def tidy(store: Store, log: Callable[[str], None]) -> None:
@@ -109,19 +108,5 @@ def _name(store: Store, folder: MirrorFolder) -> str:
 
 
 def _folders(store: Store, id: str) -> list[MirrorFolder]:
-    folders = [mirror_folder(place.uri, place.folder) for place in _places(store, id)]
+    folders = [mirror_folder(place.uri, place.folder) for place in places_of(store, id)]
     return [each for each in folders if each is not None]
-
-
-def _places(store: Store, id: str) -> list[MirrorPlace]:
-    """Those on record; of an iteration of before there was a record the plan's own."""
-    if places := places_of(store, id):
-        return list(places)
-    plan = store.read(layout.iteration(id, layout.PLAN), TrainingPlan)
-    if plan is not None and plan.data is not None and (mirror := plan.training.checkpoints.mirror):
-        return [place_of(mirror, plan.digest())]
-    return []
-
-
-def _asked(uri: str, id: str) -> str:
-    return f"{uri}: delete the checkpoints of iteration {id}, which learned from the user's rows"
