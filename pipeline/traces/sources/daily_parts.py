@@ -15,8 +15,8 @@ from pipeline.traces.sources.protocol import BLOCK, Digest, Holds, SourcePart, n
 Row = TypeVar("Row")
 
 
-class ServerAway(ConnectionError):
-    """The server did not answer a request, however often it was asked."""
+class ServerAway(ValueError):
+    """The server did not answer a request, however often it was asked; with what to do."""
 
 
 def day_range(part: SourcePart) -> tuple[datetime, datetime]:

@@ -15,10 +15,20 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.calls import normal_tools
-from pipeline.traces.sources.fields import count, latency_s, marked, marks_of, metadata_text, put, said
+from pipeline.traces.sources.fields import (
+    count,
+    day_of,
+    latency_s,
+    marked,
+    marks_of,
+    metadata_text,
+    put,
+    said,
+    utc,
+    utc_or_none,
+)
 from pipeline.traces.sources.genai import answered_in_metadata
 from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.shapes import decoded, object_of
 
 MODEL_CALL = "GENERATION"

@@ -10,12 +10,11 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources.fields import metadata_of
+from pipeline.traces.sources.fields import day_of, metadata_of
 from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, FileSource, bare_name
 from pipeline.traces.sources.langfuse import KINDS, Observation, ScoreRow, TraceRow, add, row_of
 from pipeline.traces.sources.langfuse_fast import plain_calls
 from pipeline.traces.sources.lines import RecordBatch, blocks, csv_records, may_be_array, refusal
-from pipeline.traces.sources.moments import day_of
 from pipeline.traces.sources.parquet import records
 from pipeline.traces.sources.protocol import Broken, Digest, SourcePart
 

@@ -12,10 +12,9 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.fields import count, latency_s, metadata_of, metadata_text, put, said, seconds
+from pipeline.traces.sources.fields import count, day_of, latency_s, metadata_of, metadata_text, put, said, seconds, utc
 from pipeline.traces.sources.files import FileSource
 from pipeline.traces.sources.lines import blocks, may_be_array, refusal
-from pipeline.traces.sources.moments import day_of, utc
 from pipeline.traces.sources.parts import dumped
 from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import decoded, object_of

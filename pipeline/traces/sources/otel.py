@@ -11,11 +11,10 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources import chat, evaluations, genai, otlp
-from pipeline.traces.sources.fields import count, metadata_text, put, said
+from pipeline.traces.sources import chat, genai, otlp
+from pipeline.traces.sources.fields import EPOCH, count, metadata_text, put, said
 from pipeline.traces.sources.files import JSON, FileSource
 from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.moments import EPOCH
 from pipeline.traces.sources.otlp_requests import FORMATS, decode_binary, is_binary, requests, text_requests
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
@@ -46,7 +45,7 @@ class Otel(FileSource):
 
     def parts(self) -> list[SourcePart]:
         parts = super().parts()
-        return [part._replace(holds="scores") if evaluations.holds_scores(part.name) else part for part in parts]
+        return [part._replace(holds="scores") if otlp.holds_scores(part.name) else part for part in parts]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         binary, chunks = is_binary(part.name, self._files.chunks(part, digest))
@@ -78,14 +77,14 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> 
     trace_id = day = None
     try:
         if received.is_log:
-            if (score := evaluations.score_of(received.record, place)) is not None:
+            if (score := otlp.score_of(received.record, place)) is not None:
                 rows.scores.append(score)
             else:
                 _put(rows, calls.add_log(place, received.record, received.resource))
             return
         span = msgspec.convert(received.record, otlp.Span)
         trace_id, day = span.trace_id, _moment(otlp.nanoseconds(span.start_time_unix_nano)).date().isoformat()
-        rows.scores += evaluations.of_span(span, place)
+        rows.scores += otlp.of_span(span, place)
         span_attributes, row = _attributes(span), CallRecord(place, span, received.resource)
         if not genai.is_call(span_attributes):
             calls.add_agent(place, span)

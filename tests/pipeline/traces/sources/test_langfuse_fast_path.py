@@ -69,8 +69,6 @@ CHANGES = st.sets(st.sampled_from(sorted(FIELDS)), max_size=3).flatmap(
     lambda names: st.fixed_dictionaries({**USUAL, **{name: FIELDS[name] for name in names}})
 )
 ROW = CHANGES.map(lambda changes: observation(1, **{"usage_details": {"input": 7}, **changes}))
-
-
 BUILDER = BatchBuilder(Traces(source=LangfuseExportSource(uri="x")), "f")
 
 
