@@ -18,15 +18,12 @@ from pipeline.training.journal import read_journal
 def remove(store: Store, iterations: Collection[str]) -> Iterator[str]:
     """Close the mirrors to these iterations' trainings (ids) and delete what is in them; yields each checkpoint's name
     before it goes. `remains` says what a store refuses."""
-    for id in sorted(iterations):
-        for folder in _folders(store, id):
-            try:
-                if _is_as_left(store, id, folder):
-                    folder.close(id)
-                    yield from (f"{_name(store, folder)}/{step}" for step in folder.steps())
-                    folder.clear()
-            except OSError:
-                continue
+    for id, folder in _folders(store, iterations):
+        with suppress(OSError):
+            if _is_as_left(store, id, folder):
+                folder.close(id)
+                yield from _steps(store, folder)
+                folder.clear()
 
 
 def place(store: Store, iterations: Collection[str]) -> Place:
@@ -34,11 +31,9 @@ def place(store: Store, iterations: Collection[str]) -> Place:
 
     def count() -> dict[str, int]:
         names: dict[str, int] = {}
-        for id in sorted(iterations):
-            for folder in _folders(store, id):
-                with suppress(OSError):
-                    if _is_as_left(store, id, folder):
-                        names |= {f"{_name(store, folder)}/{step}": 1 for step in folder.steps()}
+        for id, folder in _folders(store, iterations):
+            with suppress(OSError):
+                names |= dict.fromkeys(_steps(store, folder) if _is_as_left(store, id, folder) else (), 1)
         return names
 
     return Place("copies of checkpoints in mirrors", count, lambda: list(remove(store, iterations)))
@@ -46,7 +41,7 @@ def place(store: Store, iterations: Collection[str]) -> Place:
 
 def remains(store: Store, iterations: Collection[str]) -> list[str]:
     """What the mirrors of these iterations (ids) hold after all, or why that is not known, each with what to do."""
-    lines = [line for id in sorted(iterations) for folder in _folders(store, id) for line in _left(store, id, folder)]
+    lines = [line for id, folder in _folders(store, iterations) for line in _left(store, id, folder)]
     return [line.removeprefix(f"{store.root}/") for line in lines]
 
 
@@ -102,11 +97,13 @@ def _trains(store: Store, id: str) -> bool:
     return False
 
 
-def _name(store: Store, folder: MirrorFolder) -> str:
-    """Of one below the data root as of any file there: no record says where the root lies."""
-    return folder.name.removeprefix(f"{store.root}/")
+def _steps(store: Store, folder: MirrorFolder) -> list[str]:
+    """Names of its checkpoints; below the data root as of any file there: no record says where the root lies."""
+    return [f"{folder.name}/{step}".removeprefix(f"{store.root}/") for step in folder.steps()]
 
 
-def _folders(store: Store, id: str) -> list[MirrorFolder]:
-    folders = [mirror_folder(place.uri, place.folder) for place in places_of(store, id)]
-    return [each for each in folders if each is not None]
+def _folders(store: Store, iterations: Collection[str]) -> Iterator[tuple[str, MirrorFolder]]:
+    for id in sorted(iterations):
+        for place in places_of(store, id):
+            if (folder := mirror_folder(place.uri, place.folder)) is not None:
+                yield id, folder

@@ -73,10 +73,7 @@ def marks_of(row: Any) -> dict[str, Any]:
 
 
 def marked(metadata: str, **marks: Any) -> str:
-    """Metadata with what the source says beside it of who answered; an own key of that name stays as it is.
-
-    Only texts and lists are taken: an empty or odd value says nothing.
-    """
+    """Metadata with texts and lists that the source has of who answered; an own key of that name stays as it is."""
     given = {key: decoded(value) if key == "tags" else value for key, value in marks.items()}
     given = {key: value for key, value in given.items() if value and isinstance(value, str | list)}
     if not given:
@@ -119,10 +116,7 @@ def latency_s(start: Any, end: Any, latency: Any = None) -> float | None:
 
 
 def utc(value: Any) -> datetime:
-    """The time that is meant, in UTC and without a zone, to the microsecond.
-
-    Raises msgspec.ValidationError, which does not repeat the value.
-    """
+    """The time that is meant, in UTC and without a zone. Raises msgspec.ValidationError without the value in it."""
     try:
         return _plain(_read(value))
     except (ValueError, OverflowError, TypeError) as error:

@@ -112,10 +112,7 @@ def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | Tra
 
 
 def trace_of(row: Observation, line: int) -> Trace | Rejection:
-    """The model call that an observation is, whatever shape its text has.
-
-    Raises msgspec.ValidationError for values that cannot be read; RecursionError for text nested too deep.
-    """
+    """The model call that an observation is. Raises msgspec.ValidationError or RecursionError."""
     moment = utc(row.start_time)
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())

@@ -61,11 +61,8 @@ Parameters = Mapping[str, str | int | tuple[str, ...]]
 
 
 class LangfuseApi:
-    """`uri` is `https://PUBLIC_KEY:SECRET_KEY@host`. A row's line is its place in the order in which it came.
-
-    Observations by `/v2/observations` (Langfuse Cloud, and self-hosted from version 4) or, where the server has none,
-    by the first API. Scores by `/v3/scores` or `/v2/scores`.
-    """
+    """`uri` is `https://PUBLIC_KEY:SECRET_KEY@host`. A row's line is its place in the order in which it came. Where a
+    server has no `/v2/observations` (self-hosted before version 4) or `/v3/scores`, the older paths are read."""
 
     def __init__(self, uri: str, section: LangfuseApiSource) -> None:
         address = urlsplit(uri)
@@ -168,10 +165,8 @@ class WebApi:
         return self._body(path, parameters, 1)[0] is not None
 
     def page(self, path: str, parameters: Parameters, limit: int | None = None) -> tuple[Page, int]:
-        """Up to `limit` rows, and the limit that the server managed. None: of a path that has no pages.
-
-        Raises ServerAway when the server is not there, ValueError that says what to do when it refuses.
-        """
+        """Up to `limit` rows, and the limit that the server managed. None: of a path that has no pages. Raises
+        ServerAway, or ValueError that says what to do when the server refuses."""
         body, limit = self._body(path, parameters, limit)
         if body is None:
             raise ValueError(f"{self._label} has no {path} (404). {ADVICE}")

@@ -51,9 +51,7 @@ def blocks(
     chunks: Iterator[bytes], size: int = BLOCK, max_line: int = MAX_LINE, array: bool = False
 ) -> Iterator[LineBatch]:
     """Blocks of the rows in `chunks`, none of which is longer than `max_line`; Broken becomes one last rejection.
-
-    `array`: the content may be one JSON array, of whose elements each is a row.
-    """
+    `array`: the content may be one JSON array, of whose elements each is a row."""
     assert max_line >= CHUNK, "a line inside one chunk is never measured"
     if array:
         # Blanks beyond a chunk are no array's.
@@ -173,11 +171,8 @@ def elements(chunks: Iterator[bytes], max_size: int) -> Iterator[bytes | None]:
 
 
 def csv_records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[RecordBatch]:
-    """The rows of a CSV file (RFC 4180) by the names of its header, a row's line its place, from 1. Fields are text.
-
-    An empty field is null. A row of more or fewer fields than the header has is rejected; a file that breaks off gives
-    one last rejection, and so does one without a readable header.
-    """
+    """The rows of a CSV file (RFC 4180) by the names of its header; an empty field is null. A row's line is its place,
+    from 1. A file that breaks off, or has no readable header, gives one last rejection."""
     header: list[str] | None = None
     line = 0
     for block in batched(_csv_rows(chunks, max_row), f"a row of over {max_row} bytes"):

@@ -127,6 +127,10 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
     attributes = {**info.trace_metadata, **info.tags}
     offered = chat.tools(chat.Chat([], tools=normal_tools(span.get_attribute(TOOLS))))
     asked = chat.parse(span.inputs, "user")
+    metadata: dict[str, Any] = {key: value for key, value in attributes.items() if not key.startswith("mlflow.")}
+    for each in info.assessments:
+        if each.expectation is not None and each.name in EXPECTED and each.valid is not False:
+            metadata.setdefault("expected_answer", each.expectation.value)
     trace = Trace(
         trace_id=id,
         observation_id=str(span.span_id),
@@ -142,19 +146,10 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
         output_tokens=count(usage.get("output_tokens")),
         latency_s=None if span.end_time_ns is None else (span.end_time_ns - span.start_time_ns) / 1e9,
         error=span.status.description or None,
-        metadata=_metadata(attributes, info.assessments),
+        metadata=metadata_text(metadata),
         name=span.name or None,
     )
     return said(trace, asked, chat.parse(span.outputs, "assistant"), failed=_word(span.status.status_code) == "ERROR")
-
-
-def _metadata(attributes: dict[str, str], assessments: list[Any]) -> str:
-    """The tags and the metadata of a trace that are not MLflow's own, and what a person expected as an answer."""
-    fields: dict[str, Any] = {key: value for key, value in attributes.items() if not key.startswith("mlflow.")}
-    for each in assessments:
-        if each.expectation is not None and each.name in EXPECTED and each.valid is not False:
-            fields.setdefault("expected_answer", each.expectation.value)
-    return metadata_text(fields)
 
 
 def _score(trace_id: str, assessment: Any) -> Score | None:

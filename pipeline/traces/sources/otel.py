@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pipeline.core import layout
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, genai, otlp
@@ -37,15 +38,18 @@ _TEXT_WEIGHS = 16
 
 
 class Otel(FileSource):
-    """One export request a line, one a file, or each after its length. A row's line is the place of its span or log
-    record in the file, from 1; the records of a call are one row with its span."""
+    """A row's line is the place of its span or log record in the file, from 1; the records of a call are one row with
+    its span."""
 
     nothing = "files of JSON or protobuf. Point traces.source.uri to the folder of the spans."
     suffixes = (*JSON, *FORMATS)
 
     def parts(self) -> list[SourcePart]:
         parts = super().parts()
-        return [part._replace(holds="scores") if otlp.holds_scores(part.name) else part for part in parts]
+        return [
+            part._replace(holds="scores") if layout.EVALUATION_RESULTS in part.name.split("/")[:-1] else part
+            for part in parts
+        ]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         binary, chunks = is_binary(part.name, self._files.chunks(part, digest))
@@ -105,10 +109,8 @@ def _put(rows: Rows, complete: Iterable[CallRecord]) -> None:
 
 
 def _attributes(span: otlp.Span) -> dict[str, Any]:
-    """The span's own, and those of an event that holds what may also be on the span.
-
-    Definitions of tools are whole in the event: on a span they may lack their parameters, as Google's ADK writes them.
-    """
+    """The span's own, and those of an event that holds what may also be on the span. Definitions of tools are whole in
+    the event: on a span they may lack their parameters, as Google's ADK writes them."""
     span_attributes = otlp.attributes(span.attributes)
     for event in span.events:
         if event.name in DETAILS:

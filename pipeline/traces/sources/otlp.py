@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from pipeline.core import layout
 from pipeline.traces.rows import Score
 from pipeline.traces.sources.fields import EPOCH
 from pipeline.traces.sources.shapes import list_of, object_of
@@ -157,11 +156,6 @@ def _plain(value: Any) -> Any:
 
 def _values(value: Any) -> list[Any]:
     return list_of(object_of(value).get("values"))
-
-
-def holds_scores(name: str) -> bool:
-    """Whether a file of a source, by its path below the root, is one of results: its folder says so."""
-    return layout.EVALUATION_RESULTS in name.split("/")[:-1]
 
 
 def of_span(span: Span, place: int) -> list[Score]:

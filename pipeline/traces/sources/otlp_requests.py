@@ -86,11 +86,9 @@ def is_binary(name: str, chunks: Iterator[bytes]) -> tuple[bool, Iterator[bytes]
 
 
 def requests(chunks: Iterator[bytes], max_size: int = MAX_LINE) -> Iterator[LineBatch]:
-    """The requests of a file that is no text: one, or each after its length.
-
-    The Collector's file exporter puts four bytes before each request of `format: proto`, the length, most significant
-    byte first; with `compression: zstd` each is compressed alone, JSON too.
-    """
+    """The requests of a file that is no text: one, or each after its length in four bytes, most significant first, as
+    the Collector's file exporter writes it (`format: proto`; with `compression: zstd` each is compressed alone, JSON
+    too)."""
     head, rest = begun(chunks)
     stored = chain([head], rest)
     if head.startswith(_FIRST_FIELD):

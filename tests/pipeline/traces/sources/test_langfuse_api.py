@@ -1,4 +1,4 @@
-"""Langfuse's public API, read from a server on loopback: pages, limits, settled days, and what is said of a refusal."""
+"""Langfuse's public API: pages, limits, settled days, and what is said of a refusal."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import hashlib
 import json
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from typing import Any
 
+import httpx2
 import pytest
 
 from pipeline.core.storage import Store
@@ -17,7 +19,7 @@ from pipeline.traces.lake import local_lake
 from pipeline.traces.records import GovernedTraces
 from pipeline.traces.sources import langfuse_api
 from pipeline.traces.sources.langfuse_api import LangfuseApi
-from tests.langfuse_server import Langfuse, Row, langfuse
+from tests.langfuse_server import Langfuse, Row
 from tests.variants import one_and_variants
 
 from ..conftest import NOW, govern
@@ -29,9 +31,11 @@ DAY = date(2026, 1, 5)
 
 
 @pytest.fixture
-def server() -> Iterator[Langfuse]:
-    with langfuse() as state:
-        yield state
+def server(monkeypatch: pytest.MonkeyPatch) -> Langfuse:
+    result = Langfuse()
+    client = partial(httpx2.Client, transport=httpx2.MockTransport(result.respond))
+    monkeypatch.setattr(httpx2, "Client", client)
+    return result
 
 
 @pytest.fixture(autouse=True)
@@ -194,13 +198,13 @@ def test_a_server_that_goes_away_breaks_the_part_off(server: Langfuse, hasty: li
 @pytest.mark.parametrize(
     ("uri", "message"),
     [
-        ("http://pk-lf-1:wrong@HOST", r"refuses the credentials \(401 for /api/public/projects\)\. Set LANGFUSE"),
+        ("http://pk-lf-1:wrong@langfuse", r"refuses the credentials \(401 for /api/public/projects\)\. Set LANGFUSE"),
         ("http://pk-lf-1:sk-lf-1@127.0.0.1:1", r"does not answer .*ConnectError.* Check LANGFUSE_BASE_URL"),
-        ("http://pk-lf-1:sk-lf-1@HOST/ui", r"has no /api/public/projects \(404\)\. Set LANGFUSE_BASE_URL"),
+        ("http://pk-lf-1:sk-lf-1@langfuse/ui", r"has no /api/public/projects \(404\)\. Set LANGFUSE_BASE_URL"),
     ],
 )
 def test_a_source_that_cannot_be_reached_is_told(server: Langfuse, uri: str, message: str) -> None:
-    reader = source(server, uri.replace("HOST", server.url.removeprefix("http://")))
+    reader = source(server, uri)
     for ask in (reader.parts, reader.probe):
         with pytest.raises(ValueError, match=message) as refusal:
             ask()
