@@ -202,7 +202,10 @@ class _Reader:
             item_turns = self._of_dict(object_of(item), role)
             piece = _is_item(item) or ("role" not in item and is_call(object_of(item)))
             if joins and piece and len(item_turns) == 1 and item_turns[0]["role"] == turns[-1]["role"] == "assistant":
-                turns[-1] = _merged(turns[-1], item_turns[0])
+                before, after = turns[-1], item_turns[0]
+                calls = [*before.get("tool_calls", []), *after.get("tool_calls", [])]
+                turns[-1] = {"role": "assistant", "content": before["content"] + after["content"]}
+                turns[-1] |= {"tool_calls": calls} if calls else {}
             elif item_turns:
                 turns += item_turns
                 joins = piece
@@ -343,9 +346,3 @@ def _is_item(value: Any) -> bool:
     """An item of OpenAI's responses: a piece of a turn."""
     kind = kind_of(object_of(value))
     return kind in ("message", *REASONING) or is_call_kind(kind) or is_result_kind(kind)
-
-
-def _merged(before: Turn, after: Turn) -> Turn:
-    calls = [*before.get("tool_calls", []), *after.get("tool_calls", [])]
-    merged = {"role": "assistant", "content": before["content"] + after["content"]}
-    return {**merged, "tool_calls": calls} if calls else merged

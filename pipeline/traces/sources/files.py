@@ -19,8 +19,6 @@ ENDINGS = (".gz", ".zst")
 JSON = (".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet",)
 CSV = (".csv",)
-NAMES = {"JSONL": ".jsonl", "Parquet": ".parquet", "CSV": ".csv", "protobuf": ".pb"}
-"""Formats as people call them, with an ending of each."""
 CHUNK = 1 << 20
 PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
@@ -67,10 +65,8 @@ class Files:
         named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
         readable = [name for name in sorted(named) if bare_name(name).endswith(suffixes)]
         if not strays and (unread := sorted(named.keys() - set(readable))):
-            formats = " or ".join(kind for kind, end in NAMES.items() if end in suffixes)
-            raise ValueError(
-                f"{self.label} holds {unread[0]}, which is not {formats}. Export as {formats}, or move the file away."
-            )
+            formats = ", ".join(suffixes)
+            raise ValueError(f"{self.label} holds {unread[0]}, which is none of {formats}. Move the file away.")
         return [SourcePart(name, _version(named[name]), int(named[name].get("size") or 0), holds) for name in readable]
 
     def chunks(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from pipeline.traces.sources import chat, genai, otlp
 from pipeline.traces.sources.fields import EPOCH, count, metadata_text, put, said
 from pipeline.traces.sources.files import JSON, FileSource
 from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.otlp_requests import FORMATS, decode_binary, is_binary, requests, text_requests
+from pipeline.traces.sources.otlp_requests import FORMATS, decode, requests
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
 TOOLS = "gen_ai.tool.definitions"
@@ -52,11 +52,8 @@ class Otel(FileSource):
         ]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        binary, chunks = is_binary(part.name, self._files.chunks(part, digest))
-        batches = requests(chunks) if binary else text_requests(part.name, chunks)
-        decode = decode_binary if binary else otlp.decode
         place, calls = 1, CallJoiner()
-        for batch in batches:
+        for batch in requests(part.name, self._files.chunks(part, digest)):
             rows = Rows()
             for _, text in batch.lines():
                 try:

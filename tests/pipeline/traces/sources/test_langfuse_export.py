@@ -101,7 +101,7 @@ def test_zstd_is_read(export: Path) -> None:
 def test_a_format_that_is_not_read_is_named(export: Path) -> None:
     write(export, DAY, [observation(1)])
     write(export, "observations_v2/2026-01-06.tsv", ["id"])
-    with pytest.raises(ValueError, match=r"2026-01-06\.tsv.*Export as JSONL or Parquet or CSV"):
+    with pytest.raises(ValueError, match=r"2026-01-06\.tsv, which is none of \.jsonl.*\.csv\. Move the file away"):
         source(export).parts()
 
 
