@@ -89,7 +89,7 @@ def traffic_split(deployment: Deployment) -> TrafficSplit:
 def _listed(traffic: GatewayTraffic, model_name: str) -> SlotTable:
     assert traffic.slots is not None, "the recipe names them"
     names: dict[str, list[str]] = {}
-    for url in (traffic.slots.a, traffic.slots.b):
+    for url in traffic.slots:
         with suppress(OSError):
             names[url] = served_names(Endpoint(url))
     return slots_of_names(model_name, names).table
@@ -146,7 +146,7 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
         record=traffic.record,
         trust_user_header=traffic.trust_user_header,
         allowed_hosts=traffic.allowed_hosts,
-        slot_urls=() if traffic.slots is None else (traffic.slots.a, traffic.slots.b),
+        slot_urls=traffic.slots or (),
     )
 
 
@@ -177,7 +177,7 @@ def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
 def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: Log) -> LiveMetricsPort:
     recipe, store = deployment.recipe(), deployment.store()
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
-    if metrics.kind == "gateway":
+    if metrics is None:
         return SpanMetrics(store, name, grading, recipe.traces, log=log)
     from pipeline.rollout.production import GradedLooks, ProductionQuality
     from pipeline.rollout.prometheus import PrometheusLooks

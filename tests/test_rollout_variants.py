@@ -89,7 +89,7 @@ class Production:
         recipe |= {"data_root": str(self.folder / "data")}
         recipe["base_model"]["uri"] = str(ROOT / "pipeline" / "demo" / "model")
         recipe["traces"]["source"] = {"kind": "otel", "uri": str(self.folder / "spans")}
-        metrics = {"kind": "prometheus", "url": self._url, "scrape_interval_s": 1}
+        metrics = {"url": self._url, "scrape_interval_s": 1}
         recipe["rollout"] |= {
             "traffic": dict(self._traffic),
             "metrics": {**metrics, "errors_query": ERRORS_QUERY},

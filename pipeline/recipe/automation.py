@@ -6,7 +6,7 @@ All of it is off until somebody turns it on in Dagster. Refuses to know Dagster:
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, ClassVar
 from zoneinfo import ZoneInfo
 
 from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator
@@ -41,19 +41,19 @@ class Automation(Section):
     """Schedule `nightly`: a whole iteration."""
     labelling_cron: Cron = "0 * * * *"
     """Schedule `hourly_labels`: traces and reward labels alone, which the sensor `new_labels` counts."""
-    upkeep_cron: Cron = "0 5 * * 0"
+    upkeep_cron: ClassVar[str] = "0 5 * * 0"
     """Schedule `weekly`: retention and the table's upkeep."""
-    review_cron: Cron = "0 6 * * 1"
+    review_cron: ClassVar[str] = "0 6 * * 1"
     """Schedule `weekly_review`: a sheet of labels for people."""
     min_new_labels: PositiveInt = 1000
     """Sensor `new_labels`: distinct consented labels that no ended iteration had, before it asks for an iteration."""
-    min_drift_labels: PositiveInt = 100
+    min_drift_labels: ClassVar[int] = 100
     """Sensor `feedback_drift`: answers that users rated, or that the judge scored, of the iteration before and since,
     before it tests whether the champion's became worse by more than `rollout.max_quality_drop`."""
     quiet_s: NonNegativeFloat = 3600.0
     """The sensors `new_labels`, `feedback_drift` and `champion_changed` ask for no iteration within so long of the
     start of another: what triggers twice in an hour makes one iteration."""
-    patience: PositiveInt = 3
+    patience: ClassVar[int] = 3
     """Iterations in a row that end without a candidate before `new_labels` and `feedback_drift` back off: the labels
     that they wait for double with this one and with each after it."""
     champion_max_age_days: PositiveFloat | None = 30.0

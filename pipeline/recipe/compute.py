@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -98,7 +98,7 @@ class Kubernetes(Section):
     """For quota, nodes and images to come, until the launch gives up."""
     poll_s: PositiveFloat = Field(default=10.0, le=3600)
     """Between two looks at a running gang."""
-    ttl_s: NonNegativeInt = Field(default=86_400, le=INT32)
+    ttl_s: ClassVar[int] = 86_400
     """How long a finished gang stays in the cluster to be looked at."""
     on_demand_usd_per_hour: float = Field(default=0.0, ge=0, le=1e6)
     """Of one device of the fallback; 0: that of the accelerator."""

@@ -1,8 +1,4 @@
-"""What the fields of a section mean: the docstrings below them, read from the source when somebody asks.
-
-Owns the way from a class to the texts of its fields, and the JSON schema that carries them. What a field means is
-written beside it; how it is shown is `jobs/reference.py`'s and `pipeline/recipe/mistakes.py`'s.
-"""
+"""What the fields of a section mean: the docstrings below them, read from the source when somebody asks."""
 
 from __future__ import annotations
 

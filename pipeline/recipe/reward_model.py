@@ -1,70 +1,42 @@
 """Recipe section `rewards.reward_model`: a scorer trained on users' thumbs, and the probes that it has to pass.
 
-A probe turns a logged answer into a twin that breaks one rule of the product's policy and differs in nothing else. Owns
-the kinds of probes and their fields. Refuses to make a twin: pipeline/rewards/reward_model/probes.py does, by kind.
+pipeline/rewards/reward_model/probes.py makes the twins.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from pipeline.core.locations import Uri
 from pipeline.recipe.section import Operational, Section, Share
 
 ProbeName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,39}$")]
-SomeText = Annotated[str, Field(min_length=1, max_length=2000)]
 
 
-class AppendProbe(Section):
-    """The answer with a sentence after it that the policy forbids: a promise, a link, an insult."""
+class Probe(Section):
+    """One rule of the product's policy, as a twin of a good answer that breaks it and differs in nothing else."""
 
-    kind: Literal["append"]
-    """Which kind of probe this is."""
+    kind: Literal["append", "swap", "lengthen", "refuse"]
+    """append: `text` after the answer, a sentence that the policy forbids. swap: one fact of the prompt replaced by
+    another of its sort. lengthen: the answer longer and no better. refuse: a refusal in place of the answer."""
     name: ProbeName
     """Unique among the probes: names its figure in the report. Lower case, digits, dash and underscore."""
-    text: SomeText
-    """What is put after the answer, with a space between. An answer that holds it already makes no pair."""
-
-
-class SwapProbe(Section):
-    """The answer with one fact of its prompt replaced by another of the same sort, from the same prompt."""
-
-    kind: Literal["swap"]
-    """Which kind of probe this is."""
-    name: ProbeName
-    """Unique among the probes."""
+    text: str = Field(default="", max_length=2000)
+    """What append puts after the answer; what lengthen repeats there, "": the answer itself; the refusal, "": a usual
+    one."""
     value: Literal["row", "number", "entity"] = "row"
-    """row: a word of one line of the prompt, by the word at the same place of another line with as many words.
+    """Of swap. row: a word of one line of the prompt, by the word at the same place of another line with as many words.
     number: a number of the prompt by another. entity: a capitalised word of the prompt by another."""
-
-
-class LengthenProbe(Section):
-    """The answer, longer, and no better."""
-
-    kind: Literal["lengthen"]
-    """Which kind of probe this is."""
-    name: ProbeName
-    """Unique among the probes."""
-    filler: str = Field(default="", max_length=2000)
-    """What is put after the answer until it is long enough; "": the answer itself once more."""
     factor: float = Field(default=2.0, gt=1, le=10)
-    """Length of the twin in characters, at least, over that of the answer."""
+    """Of lengthen: length of the twin in characters, at least, over that of the answer."""
 
-
-class RefuseProbe(Section):
-    """A refusal in place of an answer that helped."""
-
-    kind: Literal["refuse"]
-    """Which kind of probe this is."""
-    name: ProbeName
-    """Unique among the probes."""
-    text: SomeText = "I'm sorry, but I can't help with that."
-    """The refusal."""
-
-
-Probe = Annotated[AppendProbe | SwapProbe | LengthenProbe | RefuseProbe, Field(discriminator="kind")]
+    @model_validator(mode="after")
+    def _says_what(self) -> Probe:
+        if self.kind == "append" and not self.text:
+            raise ValueError(f"the probe {self.name} appends nothing. Give it the text that the policy forbids.")
+        return self
 
 
 class RewardModelSettings(Section):
@@ -78,15 +50,15 @@ class RewardModelSettings(Section):
     """Thumbs of an optimiser step."""
     learning_rate: PositiveFloat = 4e-4
     """Of the model's own weights."""
-    head_rate: PositiveFloat = 10.0
+    head_rate: ClassVar[float] = 10.0
     """The new head's learning rate over that of the model."""
     max_tokens: PositiveInt = 1024
     """Of a prompt with its answer; a longer one is neither trained on nor scored."""
-    held_out_users: float = Field(default=0.25, gt=0, lt=0.9)
+    held_out_users: ClassVar[float] = 0.25
     """Share of the users whose thumbs only measure."""
-    validation_users: float = Field(default=0.1, gt=0, lt=0.9)
+    validation_users: ClassVar[float] = 0.1
     """Share of the other users whose thumbs only choose the epoch."""
-    max_user_share: Share = 0.01
+    max_user_share: ClassVar[float] = 0.01
     """Share of the thumbs that one user may have given, or twice an equal part where users are too few for it. Which of
     the rest count, no user can choose."""
     min_auc: Share = 0.6
@@ -97,11 +69,11 @@ class RewardModelSettings(Section):
     """Users behind them, to be admitted."""
     min_probe: Share = 0.9
     """Lower 95% bound of the share of each probe's pairs that are ordered right, to be admitted."""
-    probe_answers: PositiveInt = 200
+    probe_answers: ClassVar[int] = 200
     """Answers that held-out users liked, at most, of which each probe makes twins."""
     probes: tuple[Probe, ...] = (
-        LengthenProbe(kind="lengthen", name="longer"),
-        RefuseProbe(kind="refuse", name="refusal"),
+        Probe(kind="lengthen", name="longer"),
+        Probe(kind="refuse", name="refusal"),
     )
     """The product's policy, as twins of good answers that break it."""
     seed: int = Field(default=0, ge=0, lt=2**31)
@@ -110,7 +82,7 @@ class RewardModelSettings(Section):
     """Of the training process; then it is killed and the step fails."""
     threads: PositiveInt = 1
     """Compute threads on CPU."""
-    scoring_batch_size: Annotated[PositiveInt, Operational] = 32
+    scoring_batch_size: ClassVar[int] = 32
     """Completions that are scored at once."""
 
     @field_validator("probes")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -49,18 +49,18 @@ class Verifier(Section):
 
     kind: VerifierKind = "math"
     """Of references that do not say theirs."""
-    kind_key: str = "verifier"
+    kind_key: ClassVar[str] = "verifier"
     """Metadata key by which a trace names another kind."""
     timeout_s: PositiveFloat = 5.0
     """Per item, from the start of its execution; then that worker is killed."""
-    user_timeouts_s: PositiveFloat = 60.0
+    user_timeouts_s: ClassVar[float] = 60.0
     """Seconds of time-outs that one user's completions may cost in a part of the traces; the user's other ones there
     have no label then, with the reason `verifier_budget`, and are checked the next time."""
-    part_timeouts_s: PositiveFloat = 600.0
+    part_timeouts_s: ClassVar[float] = 600.0
     """The same for all completions of a part: a file of the governed table, or a part of one."""
-    code_timeout_s: PositiveFloat = 10.0
+    code_timeout_s: ClassVar[float] = 10.0
     """The same for a completion whose tests are run."""
-    code_memory_mb: PositiveInt = 512
+    code_memory_mb: ClassVar[int] = 512
     """Address space of a completion's own process."""
     sandbox: Literal["landlock", "rlimits"] = "landlock"
     """What confines code. landlock: limits, system call filter and Landlock; where the kernel lacks it (before Linux
@@ -94,7 +94,7 @@ class Feedback(Section):
     rated, each up to the next rated one. Those count under the same caps."""
     tenant_key: str = "tenant_id"
     """Metadata key of the organisation that a user belongs to."""
-    max_per_user: PositiveInt = 20
+    max_per_user: ClassVar[int] = 20
     """Rated traces of one user that count in a window. Which ones, no user can choose."""
 
 
@@ -119,15 +119,15 @@ class Judge(Section):
     """Requests in flight at once."""
     timeout_s: PositiveFloat = 60.0
     """From a request to the last byte of its response."""
-    batch_timeout_s: Annotated[PositiveFloat, Operational] = 300.0
+    batch_timeout_s: ClassVar[float] = 300.0
     """For all completions of one batch of a training; what the judge has not answered by then has no score."""
     attempts: PositiveInt = 4
     """Of one request, with back-off between them, for what may pass: no connection, 429, 5xx."""
     max_completion_tokens: PositiveInt = 256
     """Length limit of the judge's answer."""
-    max_text_chars: PositiveInt = 20_000
+    max_text_chars: ClassVar[int] = 20_000
     """A longer prompt or completion is not sent."""
-    max_response_bytes: PositiveInt = 1_000_000
+    max_response_bytes: ClassVar[int] = 1_000_000
     """A longer response is not read to its end, and the judge abstains."""
     max_tokens: PositiveInt | None = 20_000_000
     """Budget of an iteration, prompts and answers together; a request that could pass it is not made."""
@@ -139,9 +139,9 @@ class Judge(Section):
     """The endpoint's price of what it answers, for `max_usd` and the bill."""
     skip_rated: bool = True
     """Where users have spoken the judge is not asked (the seed's cost rule)."""
-    audits: int = Field(default=50, ge=0)
+    audits: ClassVar[int] = 50
     """Verified completions judged as well, for nothing but to see how often judge and verifier disagree."""
-    order_checks: int = Field(default=50, ge=0)
+    order_checks: ClassVar[int] = 50
     """Pairs of completions judged in both orders: how often the judge contradicts itself."""
 
 
@@ -150,7 +150,7 @@ class Review(Section):
 
     rows: PositiveInt = 200
     """Labels drawn at random for a week, at most."""
-    min_rank_correlation: float = Field(default=0.7, ge=-1, le=1)
+    min_rank_correlation: ClassVar[float] = 0.7
     """Lower 95% bound of Spearman's rho between reward and people; below it the labels carry a warning."""
 
 
@@ -169,7 +169,7 @@ class Rewards(Section):
     """Share of the applying weight that must have answered; a label on less is none."""
     min_coverage: Share = 0.5
     """Share of admitted traces that need a label before anything is trained on them."""
-    max_drift: Annotated[PositiveFloat, Operational] = 0.25
+    max_drift: ClassVar[float] = 0.25
     """Population stability index against the iteration before, above which the labels carry a warning."""
     verifier: Verifier = Verifier()
     """How answers are checked against references."""

@@ -13,15 +13,6 @@ from pipeline.recipe.section import Line, Operational, Section, Share
 Percent = Annotated[int, Field(ge=0, le=50)]
 
 
-class SlotUrls(Section):
-    """Two places that serve a model each: root URLs of OpenAI-compatible servers that others keep."""
-
-    a: str
-    """The first, e.g. http://10.0.0.1:8000/v1."""
-    b: str
-    """The second."""
-
-
 class GatewayTraffic(Section):
     """This project's gateway on 127.0.0.1: sticky by user, it records what it serves as OpenTelemetry spans."""
 
@@ -31,8 +22,9 @@ class GatewayTraffic(Section):
     """Port on 127.0.0.1 that callers use; 0: one that is free, named in the log."""
     workers: PositiveInt = 1
     """Processes that share the port."""
-    slots: SlotUrls | None = None
-    """Servers behind it that others keep; null: it starts one for each model that it serves, on this machine."""
+    slots: tuple[str, str] | None = None
+    """Root URLs of two OpenAI-compatible servers that others keep, such as http://10.0.0.1:8000/v1, each for one model;
+    null: it starts one for each model that it serves, on this machine."""
     record: Literal["text", "operations"] = "text"
     """Whether prompts and answers are recorded; without text, answers are counted and timed, and only users grade
     them."""
@@ -68,18 +60,9 @@ class NoTraffic(Section):
 AnyTraffic = Annotated[GatewayTraffic | HttpRouteTraffic | NoTraffic, Field(discriminator="kind")]
 
 
-class GatewayMetrics(Section):
-    """What the gateway recorded: requests, errors and latencies, and grades of the answers whose text it kept."""
-
-    kind: Literal["gateway"] = "gateway"
-    """Where the metrics come from."""
-
-
 class PrometheusMetrics(Section):
     """A Prometheus server, for requests, errors and latencies; quality comes from production's traces by version."""
 
-    kind: Literal["prometheus"] = "prometheus"
-    """Where the metrics come from."""
     url: str
     """Root of its HTTP API, e.g. http://prometheus.monitoring:9090."""
     errors_query: str = ""
@@ -92,17 +75,15 @@ class PrometheusMetrics(Section):
     """Replicas of each slot: fewer that are up are a look without metrics."""
 
 
-AnyMetrics = Annotated[GatewayMetrics | PrometheusMetrics, Field(discriminator="kind")]
-
-
 class Rollout(Section):
     traffic: AnyTraffic = GatewayTraffic()
     """What routes production's requests."""
     export_to: Uri = ""
     """Where the slots of a cluster load their models from: `s3://bucket/prefix`, or a folder that they mount. A
     candidate's weights are brought there and checked before it gets a slot."""
-    metrics: AnyMetrics = GatewayMetrics()
-    """Where the requests, errors, latencies and grades of both arms come from."""
+    metrics: PrometheusMetrics | None = None
+    """Where the requests, errors and latencies of both arms come from; null: the gateway's own records, which also give
+    grades."""
     weights: tuple[PositiveInt, ...] = (5, 25, 100)
     """Percent of traffic on the canary, stage by stage."""
     dwell_s: tuple[float, ...] = (86_400.0, 604_800.0, 86_400.0)
@@ -154,7 +135,7 @@ class Rollout(Section):
 
     @model_validator(mode="after")
     def _metrics_of_the_router(self) -> Rollout:
-        if self.traffic.kind == "none" and self.metrics.kind != "gateway":
+        if self.traffic.kind == "none" and self.metrics is not None:
             raise ValueError(
                 "rollout.traffic is none: no candidate gets requests, and there is nothing to measure. Leave metrics "
                 "out, or name the router."
@@ -166,14 +147,14 @@ class Rollout(Section):
                 f"rollout.traffic is {self.traffic.kind}, whose slots load models from a place that is not named. Set "
                 "export_to, such as s3://bucket/models."
             )
-        if self.traffic.kind == "gateway" and self.metrics.kind != "gateway":
+        if self.traffic.kind == "gateway" and self.metrics is not None:
             raise ValueError(
-                "rollout.traffic is the gateway, which splits by user, and a metrics server counts requests. Set "
-                "metrics: {kind: gateway}."
+                "rollout.traffic is the gateway, which splits by user, and a metrics server counts requests. Leave "
+                "metrics out."
             )
-        if self.metrics.kind == "gateway" and self.traffic.kind != "gateway":
+        if self.metrics is None and self.traffic.kind != "gateway":
             raise ValueError(
                 f"rollout.traffic is {self.traffic.kind}, and rollout.metrics are a gateway's, which it has not. Name "
-                "where they come from, such as metrics: {kind: prometheus, url: http://prometheus:9090}."
+                "where they come from, such as metrics: {url: http://prometheus:9090}."
             )
         return self

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
@@ -17,39 +17,39 @@ class Selection(Section):
     """Least reward of the chosen completion of a pair (seed 002)."""
     rejected_max: Share = 0.5
     """The reward of the rejected completion of a pair is strictly below it (seed 002)."""
-    margin_min: Share = 0.2
+    margin_min: ClassVar[float] = 0.2
     """Least difference of the two rewards of a pair."""
     min_prompts: PositiveInt = 100
     """GRPO: verifiable prompts on the learning frontier, at least: neither always right nor always wrong."""
-    min_verifiable_share: Share = 0.5
+    min_verifiable_share: ClassVar[float] = 0.5
     """GRPO: share of prompts whose reward can be recomputed on a fresh completion."""
     max_zero_variance_share: Share = 0.8
     """GRPO: expected share of groups that are all right or all wrong, which carry no gradient, at most."""
     min_pairs: PositiveInt = 200
     """DPO: usable pairs. 2,000 is the seed's figure for a 7B model and upwards."""
-    max_label_noise: Share = 0.25
+    max_label_noise: ClassVar[float] = 0.25
     """DPO: expected share of pairs the wrong way round, beyond which they mislead."""
-    min_thumbs: PositiveInt = 200
+    min_thumbs: ClassVar[int] = 200
     """KTO: answers that people clearly liked or did not, at least."""
-    min_rarer_thumb: Share = 0.1
+    min_rarer_thumb: ClassVar[float] = 0.1
     """KTO: share of the rarer kind among the thumbs, at least."""
-    min_feedback_auc: Share = 0.52
+    min_feedback_auc: ClassVar[float] = 0.52
     """KTO: lower 95% bound of the reward model's AUC on the thumbs of users that it never saw; 0.5 is chance."""
     min_winners: PositiveInt = 100
     """SFT: prompts with a best answer among fresh samples, at least."""
-    min_best_gain: Share = 0.01
+    min_best_gain: ClassVar[float] = 0.01
     """SFT: lower 95% bound of what the best of k by one scorer is worth to another, over the mean of the k."""
-    max_pairs_per_prompt: PositiveInt = 1
+    max_pairs_per_prompt: ClassVar[int] = 1
     """Pairs of one prompt, those with the largest differences first."""
     max_principal_share: Share = 0.01
     """One user's share of the pairs, and of the thumbs, against poisoning."""
-    max_tenant_share: Share = 0.25
+    max_tenant_share: ClassVar[float] = 0.25
     """One tenant's share of the pairs, and of the thumbs, where there are several tenants."""
-    curriculum_attempts: PositiveInt = 3
+    curriculum_attempts: ClassVar[int] = 3
     """Verified attempts from which a prompt that was always right, or always wrong, is left out of GRPO's prompts."""
     held_out_share: Share = 0.05
     """Share of the prompts kept from training, each with all that are near-identical, to watch its progress with."""
     tools: Literal["train", "leave_out"] = "train"
     """Rows with tools: trained on, which needs a chat template that renders them; or left out, counted."""
-    max_contamination: Share = 0.01
+    max_contamination: ClassVar[float] = 0.01
     """Share of traces that ask an evaluation's questions above which nothing is built: the split is broken."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
 
@@ -36,7 +36,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "fields": {"prompt": "problem", "reference": "answer", "slice": "level"},
     },
     "production": {"name": "production"},
-    "golden": {"name": "golden", "max_principal_share": 0.1, "max_tenant_share": 1.0},
+    "golden": {"name": "golden", "max_principal_share": 0.1},
 }
 """Fields that a preset sets where the recipe does not."""
 
@@ -61,12 +61,6 @@ class PresetSuite(Section):
     """Length limit of an answer; null: `evaluation.max_completion_tokens`."""
     temperature: NonNegativeFloat | None = None
     """Sampling temperature; null: `evaluation.temperature`. 0 takes the likeliest token and draws once: for reports."""
-    system: str = ""
-    """System prompt before each item that has none of its own."""
-    instruction: str = ""
-    """Text after each item's last message: how to give the answer so that the check reads it."""
-    pass_at: tuple[PositiveInt, ...] = ()
-    """Report pass@k for these k: the chance that one of k answers is right (arXiv 2107.03374)."""
 
     @model_validator(mode="before")
     @classmethod
@@ -108,6 +102,12 @@ class ItemsSuite(PresetSuite):
     preset: Literal["arithmetic", "desk", "gsm8k", "math500"] | None = None
     """gsm8k: the 1,319 test problems of arXiv 2110.14168, math500: the 500 that arXiv 2305.20050 tests on; both with
     `path` of the publishers' file. arithmetic, desk: 500 and 400 questions made for the embedded models."""
+    system: str = ""
+    """System prompt before each item that has none of its own."""
+    instruction: str = ""
+    """Text after each item's last message: how to give the answer so that the check reads it."""
+    pass_at: tuple[PositiveInt, ...] = ()
+    """Report pass@k for these k: the chance that one of k answers is right (arXiv 2107.03374)."""
     path: Annotated[Uri, Operational] = ""
     """The file. Its content decides, by `sha256`, not where it lies."""
     sha256: Sha256 = ""
@@ -154,8 +154,7 @@ class TracesSuite(PresetSuite):
     """Which kind of suite this is."""
     preset: Literal["production", "golden"]
     """production: prompts of consented traces that have a reference answer. golden: what users ask, with the answers
-    that people wrote on the review sheets (column `reference`); one user's share of the items is then 0.1, and tenants'
-    are not bounded."""
+    that people wrote on the review sheets (column `reference`); one user's share of the items is then 0.1."""
     role: Role = "report"
     """report until there are enough items: a gating suite of under 30 clusters is INCONCLUSIVE."""
     items: PositiveInt = 500
@@ -165,12 +164,18 @@ class TracesSuite(PresetSuite):
     """How an answer is compared with people's reference; traces say it of theirs."""
     max_principal_share: Share = 0.02
     """One user's share of the items (one item is always allowed)."""
-    max_tenant_share: Share = 0.10
-    """One tenant's share of the items, where there are several tenants."""
     refresh_days: PositiveInt = 30
     """Days after which the next iteration freezes a new generation."""
-    refresh_share: Share = 0.25
+    refresh_share: ClassVar[float] = 0.25
     """Share of the clusters that a new generation replaces."""
+    system: ClassVar[str] = ""
+    instruction: ClassVar[str] = ""
+    pass_at: ClassVar[tuple[int, ...]] = ()
+
+    @property
+    def max_tenant_share(self) -> float:
+        """One tenant's share of the items, where there are several; answers that people wrote are not bounded."""
+        return 1.0 if self.preset == "golden" else 0.1
 
 
 class LmEvalSuite(Section):
@@ -194,40 +199,18 @@ class LmEvalSuite(Section):
     """Name of the metric that decides: 1 is right, 0 is wrong."""
     filter: str = "none"
     """Name of the task's filter whose answers are scored."""
-    max_completion_tokens: PositiveInt | None = None
-    """Length limit of an answer; null: `evaluation.max_completion_tokens`."""
-    temperature: NonNegativeFloat | None = None
-    """Sampling temperature; null: `evaluation.temperature`."""
 
-    @property
-    def role(self) -> Role:
-        return "report"
-
-    @property
-    def margin(self) -> float:
-        return 0.0
-
-    @property
-    def floor(self) -> float | None:
-        return None
-
-    @property
-    def samples_per_item(self) -> int:
-        """1: under one seed a second answer to the same question would be the first one again."""
-        return 1
-
-    @property
-    def system(self) -> str:
-        """The task has its own prompts."""
-        return ""
-
-    @property
-    def instruction(self) -> str:
-        return ""
-
-    @property
-    def pass_at(self) -> tuple[int, ...]:
-        return ()
+    role: ClassVar[Role] = "report"
+    margin: ClassVar[float] = 0.0
+    floor: ClassVar[float | None] = None
+    samples_per_item: ClassVar[int] = 1
+    """Under one seed a second answer to the same question would be the first one again."""
+    max_completion_tokens: ClassVar[int | None] = None
+    temperature: ClassVar[float | None] = None
+    system: ClassVar[str] = ""
+    """The task has its own prompts."""
+    instruction: ClassVar[str] = ""
+    pass_at: ClassVar[tuple[int, ...]] = ()
 
 
 SuiteSection = ItemsSuite | TracesSuite | LmEvalSuite

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
@@ -15,7 +15,7 @@ class RecordedTools(Section):
     on_miss: Literal["error", "end"] = "error"
     """What happens at a call that its conversation has no recorded result of: the policy is given `error` and goes on,
     or the episode ends with the call, which is then its answer."""
-    error: str = "No result is recorded for this call."
+    error: ClassVar[str] = "No result is recorded for this call."
     """What the tool says of such a call."""
     max_calls: PositiveInt = 4
     """Turns of one episode whose calls get a result; a later one ends it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
 
@@ -93,7 +93,7 @@ class LangfuseApiSource(Section):
     """The first day (UTC) that is read."""
     until: date | None = None
     """The last day that is read; null: today."""
-    settled_after_days: Annotated[PositiveInt, Operational] = 3
+    settled_after_days: ClassVar[int] = 3
     """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
     environments: tuple[str, ...] = ()
     """Langfuse environments that are read; empty: all."""
@@ -113,7 +113,7 @@ class MlflowSource(Section):
     """The first day (UTC) that is read."""
     until: date | None = None
     """The last day that is read; null: today."""
-    settled_after_days: Annotated[PositiveInt, Operational] = 3
+    settled_after_days: ClassVar[int] = 3
     """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
 
 
@@ -222,7 +222,7 @@ class LakeSection(Section):
     """sqlite: a file under the data root. postgres and rest: LAKE_CATALOGUE_URI. glue: the AWS environment."""
     warehouse: str = ""
     """Where the table lies: a path or `s3://bucket/prefix`; empty: `lake/` under the data root."""
-    keep_snapshots_days: PositiveInt = 30
+    keep_snapshots_days: ClassVar[int] = 30
     """Older snapshots are expired by upkeep, and the files that only they name are swept."""
 
 
@@ -259,9 +259,9 @@ class Traces(Section):
     plain thumbs are feedback (docs/traces.md); `pt validate` prints what there is, and the section to paste."""
     pii: PersonalData = PersonalData()
     """What is masked beside the formats that are known (docs/pii.md)."""
-    max_part_bytes: PositiveInt = 64 << 30
+    max_part_bytes: ClassVar[int] = 64 << 30
     """What one compressed or Parquet file may inflate to. One beyond it is read so far, and rejected as `too_large`."""
-    max_part_ratio: PositiveInt = 200
+    max_part_ratio: ClassVar[int] = 200
     """The same in inflated bytes for each stored one, from 64 MiB on. Logs of chats compress 5 to 40 times."""
     max_latency_s: PositiveFloat = 120.0
     """Slower answers are outliers (a hung tool, a retry storm), not samples of the model."""

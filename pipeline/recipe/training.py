@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -40,7 +40,7 @@ class Validation(Section):
     """Completions of each prompt, at temperature 1."""
     max_completion_tokens: PositiveInt = 512
     """Length limit of an answer; one that reaches it counts as truncated. Under NeMo RL that of `grpo`."""
-    seed: int = 17
+    seed: ClassVar[int] = 17
     """Seed of the sampling, the same at each validation: differences are those of the policy."""
     scorer: ScorerName | None = None
     """Scores the answers to held-out prompts without a reference: a score that falls stops the training, and the

@@ -57,7 +57,7 @@ def policy_of(
             f"and {99 - weights[-2]}."
         )
     silent = section.traffic.kind == "gateway" and section.traffic.record == "operations"
-    readable = gradable and not (silent and section.metrics.kind == "gateway")
+    readable = gradable and not (silent and section.metrics is None)
     derived = {
         "max_look_s": section.max_look_s or 2 * section.look_every_s,
         "max_metrics_age_s": max_metrics_age_s,

@@ -97,7 +97,7 @@ def _weakness(part: RowCounts, calls: bool, floor: float) -> str:
     if Reason.TRUNCATED_FILE in part.rejected:
         return f"it breaks off; {part.admitted:,} of {part.seen:,} rows were admitted before that ({part.reasons()})"
     if Reason.TOO_LARGE in part.rejected:
-        return f"it inflates beyond traces.max_part_bytes or max_part_ratio, and is read no further ({part.reasons()})"
+        return f"it inflates to too much, and is read no further ({part.reasons()})"
     if not calls or not floor:  # of scores and attributes only the unreadable rows are on record
         return ""
     if part.unreadable and part.unreadable == part.seen:

@@ -129,7 +129,7 @@ def test_a_rollout_is_served_by_somebody(laid: Laid) -> None:
     own = line(only(laid, "compute.accelerator.usd_per_hour=3"), "serving of the canary")
     assert own.usd is not None and 0 < own.usd.low <= own.usd.high == pytest.approx(3 * hours)
     assert own.device_hours == pytest.approx(hours)
-    slots = "rollout.traffic.slots={a: 'http://a/v1', b: 'http://b/v1'}"
+    slots = "rollout.traffic.slots=['http://a/v1', 'http://b/v1']"
     one = only(laid, slots)
     assert f"serving of the canary: {SLOT_PRICE}" in one.cost.unknown
     assert any(each.startswith("serving of the canary: ") for each in one.cost.unknown_hours)

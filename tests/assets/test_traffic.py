@@ -115,7 +115,7 @@ def test_servers_that_list_different_models_are_refused(settings: Deployment, se
 def test_only_servers_that_others_keep_are_asked_in_rounds(
     kept_by: str, rounds: int, tmp_path: Path, server: ModelServer
 ) -> None:
-    urls = [f"rollout.traffic.slots.a={server.url}", "rollout.traffic.slots.b=http://127.0.0.1:9/v1"]
+    urls = [f"rollout.traffic.slots=['{server.url}', 'http://127.0.0.1:9/v1']"]
     settings = deployment(tmp_path / "data", urls if kept_by == "others" else [])
     champion = settings.champion().model
     server.names = [served_name("arithmetic", champion.digest)]
@@ -137,7 +137,7 @@ def test_a_slot_that_is_away_is_known_to_be(settings: Deployment, server: ModelS
 
 
 def test_slots_that_others_keep_are_asked_what_they_hold(tmp_path: Path, server: ModelServer) -> None:
-    overrides = [f"rollout.traffic.slots.a={server.url}", "rollout.traffic.slots.b=http://127.0.0.1:9/v1"]
+    overrides = [f"rollout.traffic.slots=['{server.url}', 'http://127.0.0.1:9/v1']"]
     settings = deployment(tmp_path / "data", overrides)
     champion = settings.champion().model
     server.names = [served_name("arithmetic", champion.digest)]

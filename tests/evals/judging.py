@@ -36,7 +36,7 @@ from tests.pipeline.rewards.judge.endpoint import (
     serving,
 )
 
-JUDGE = Judge(model=MODEL, digest="sha256:0f", timeout_s=30, concurrency=8, attempts=1, max_text_chars=2_000_000)
+JUDGE = Judge(model=MODEL, digest="sha256:0f", timeout_s=30, concurrency=8, attempts=1)
 MARK = "[new]"
 RIGHT = {control.right for control in CONTROLS}
 OLD, NEW, ADAPTER = (ModelRef(uri=f"models/{name}", digest=name * 8) for name in ("old", "new", "adapter"))

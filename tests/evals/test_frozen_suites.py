@@ -35,7 +35,7 @@ from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later,
 pytestmark = pytest.mark.slow
 
 SECTION = section_of()
-GOLDEN = TracesSuite(name="golden", preset="golden", role="target", max_principal_share=1.0, max_tenant_share=1.0)
+GOLDEN = TracesSuite(name="golden", preset="golden", role="target", max_principal_share=1.0)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_it_answers_until_it_is_ended_and_leaves_nothing(tmp_path: Path, signum:
 
 @pytest.mark.variant
 def test_slots_that_others_keep_get_the_gateway_alone(tmp_path: Path) -> None:
-    slots = [f"rollout.traffic.slots.{slot}=http://127.0.0.1:{port}/v1" for slot, port in (("a", 9), ("b", 8))]
+    slots = ["rollout.traffic.slots=['http://127.0.0.1:9/v1', 'http://127.0.0.1:8/v1']"]
     process = started(tmp_path / "data", *slots)
     try:
         body = {"model": "any", "messages": [{"role": "user", "content": "3 + 4?"}]}
@@ -85,7 +85,7 @@ def test_slots_that_others_keep_get_the_gateway_alone(tmp_path: Path) -> None:
 def test_another_router_is_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    route = "kind: http_route\n  export_to: s3://models/served\n  metrics: {kind: prometheus, url: 'http://prometheus:9090'}"
+    route = "kind: http_route\n  export_to: s3://models/served\n  metrics: {url: 'http://prometheus:9090'}"
     recipe = tmp_path / "embedded.yaml"
     recipe.write_text(EMBEDDED.read_text().replace("kind: gateway", route))
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(recipe))

@@ -15,6 +15,7 @@ from jobs.sensors import champion_changed, feedback_drift, new_labels_came
 from jobs.triggers import champion_quality, lately, new_labels
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef
+from pipeline.recipe import Automation
 from pipeline.rollout.propose import ChampionState
 from tests.jobs.test_sensors import run_of, tick
 from tests.labels import label
@@ -102,20 +103,24 @@ def test_what_is_waited_for_doubles_while_nothing_comes_of_it(
 
 
 GOOD, BAD = {"feedback": 0.75, "judge": 1.0}, {"feedback": 0.25, "judge": 0.25}
-DRIFT = ("automation.min_drift_labels=40",)
+
+
+@pytest.fixture(autouse=True)
+def few_answers_tell_a_drift(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Automation, "min_drift_labels", 40)
 
 
 def drift(
     root: Path, instance: dg.DagsterInstance, cursor: str | None = None
 ) -> tuple[list[dg.RunRequest], str | None]:
     told(instance)
-    return tick(feedback_drift, root, cursor, instance, DRIFT)
+    return tick(feedback_drift, root, cursor, instance)
 
 
 def test_worse_answers_ask_for_one_iteration(tmp_path: Path, instance: dg.DagsterInstance) -> None:
     """Of answers that no ended iteration had: those of the iteration before do not count again as bad ones."""
     store = deployment(tmp_path).store()
-    assert tick(feedback_drift, tmp_path, None, instance, DRIFT) == ([], None), "there are no labels"
+    assert tick(feedback_drift, tmp_path, None, instance) == ([], None), "there are no labels"
     first = label(store, "one", traces(0, 200), scores=GOOD)
     assert drift(tmp_path, instance)[0] == [], "nothing has ended"
     end(tmp_path, first, "rollout")
@@ -126,7 +131,7 @@ def test_worse_answers_ask_for_one_iteration(tmp_path: Path, instance: dg.Dagste
     assert request.run_key == "feedback_drift of iteration three, attempt 1"
     assert request.tags["feedback_drift"] == "thumbs, judge"
     run_of(instance, tmp_path, request, dg.DagsterRunStatus.SUCCESS)
-    quiet = (*DRIFT, "automation.quiet_s=0")
+    quiet = ("automation.quiet_s=0",)
     requests, moved = tick(feedback_drift, tmp_path, cursor, instance, quiet)
     assert (requests, moved != cursor) == ([], True)
 
@@ -142,7 +147,7 @@ def test_worse_answers_ask_for_one_iteration(tmp_path: Path, instance: dg.Dagste
     ],
 )
 def test_only_what_can_be_compared_falls(scores: dict[str, Any], champion: str, fell: str, tmp_path: Path) -> None:
-    settings = deployment(tmp_path, DRIFT)
+    settings = deployment(tmp_path)
     end(tmp_path, label(settings.store(), "one", traces(0, 200), scores=GOOD), "rollout")
     newest = label(settings.store(), "two", traces(200, 300), scores=scores, champion=champion)
     quality = champion_quality(settings, newest, settings.recipe().automation)
@@ -161,7 +166,7 @@ def test_a_fall_waits_for_more_while_nothing_comes_of_it(tmp_path: Path, instanc
 
 
 def test_answers_of_days_that_left_the_window_count(tmp_path: Path) -> None:
-    settings = deployment(tmp_path, DRIFT)
+    settings = deployment(tmp_path)
     end(tmp_path, label(settings.store(), "one", traces(0, 200), scores=GOOD), "rollout")
     label(settings.store(), "two", traces(200, 300), scores={**BAD, "day": "2026-01-06"})
     newest = label(settings.store(), "three", traces(300, 310), scores={**BAD, "day": "2026-01-07"})

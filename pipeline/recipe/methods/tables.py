@@ -158,7 +158,7 @@ class KTO(TableMethod):
     """Weight of the distance to the reference model (the paper's); a lower one moves further from it."""
     loss_type: Literal["kto", "apo_zero_unpaired"] = "kto"
     """TRL's names; apo_zero_unpaired (arXiv 2408.06266) leaves the KL estimate of a batch out."""
-    max_class_weight: float = Field(default=10.0, ge=1)
+    max_class_weight: ClassVar[float] = 10.0
     """Most that a thumb of the rarer kind weighs against one of the other; up to it both kinds weigh the same in all
     (the paper's equation 8)."""
     kl_stop: Annotated[PositiveFloat | None, Observer] = 5.0

@@ -11,32 +11,34 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pipeline.recipe.reward_model import AppendProbe, LengthenProbe, Probe, RefuseProbe, SwapProbe
+from pipeline.recipe.reward_model import Probe
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?!\w)")
 _ENTITY = re.compile(r"(?<!\w)[^\W\d_a-zß-ÿ]\w*(?!\w)")
+REFUSAL = "I'm sorry, but I can't help with that."
 _EDGE = ".,;:!?()[]\"'"
 
 
 def twin(probe: Probe, prompt: str, answer: str) -> str | None:
     """The violating twin of an answer, or None where this probe can make none. `prompt`: chat messages as JSON."""
-    if isinstance(probe, AppendProbe):
+    if probe.kind == "append":
         return None if probe.text.casefold() in answer.casefold() else f"{answer.rstrip()} {probe.text}"
-    if isinstance(probe, LengthenProbe):
+    if probe.kind == "lengthen":
         return _lengthened(answer, probe)
-    if isinstance(probe, RefuseProbe):
-        return None if answer.strip().casefold().startswith(probe.text.casefold()) else probe.text
+    if probe.kind == "refuse":
+        refusal = probe.text or REFUSAL
+        return None if answer.strip().casefold().startswith(refusal.casefold()) else refusal
     return _swapped(probe, prompt, answer)
 
 
-def _lengthened(answer: str, probe: LengthenProbe) -> str:
+def _lengthened(answer: str, probe: Probe) -> str:
     longer = answer.rstrip()
     while len(longer) < probe.factor * len(answer):
-        longer = f"{longer} {probe.filler or answer.strip()}"
+        longer = f"{longer} {probe.text or answer.strip()}"
     return longer
 
 
-def _swapped(probe: SwapProbe, prompt: str, answer: str) -> str | None:
+def _swapped(probe: Probe, prompt: str, answer: str) -> str | None:
     texts = [str(message.get("content") or "") for message in json.loads(prompt)]
     others = _other_values(probe, texts, answer)
     if not others:
@@ -46,7 +48,7 @@ def _swapped(probe: SwapProbe, prompt: str, answer: str) -> str | None:
     return re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", lambda _: other, answer)
 
 
-def _other_values(probe: SwapProbe, texts: Sequence[str], answer: str) -> list[tuple[str, str]]:
+def _other_values(probe: Probe, texts: Sequence[str], answer: str) -> list[tuple[str, str]]:
     """Each value that prompt and answer share, with each other of its sort that the answer does not hold; sorted."""
     lines = [line for text in texts for line in text.splitlines()]
     if probe.value == "row":

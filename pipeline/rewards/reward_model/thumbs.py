@@ -99,7 +99,7 @@ def too_little(votes: Sequence[tuple[str, bool]], parts: Mapping[str, UserPart])
                 f"{'thumbs down' if downs < ups else 'thumbs up'} are missing"
             )
     if not any(parts[user] == "validation" for user, _ in votes):
-        return "no thumb of a user to choose the epoch by: raise rewards.reward_model.validation_users"
+        return "no thumb of a user to choose the epoch by: it takes more users"
     return ""
 
 

@@ -48,16 +48,16 @@ class SourcePart(NamedTuple):
 
 
 class PartLimits(NamedTuple):
-    """What one part may inflate to: bytes, and bytes for each stored one. `traces.max_part_bytes` and the like."""
+    """What one part may inflate to: bytes, and bytes for each stored one."""
 
     max_bytes: int = 64 << 30
     max_ratio: int = 200
 
     def check(self, inflated: int, stored: int) -> None:
         if inflated > self.max_bytes:
-            raise TooLarge(f"the file inflates to over {self.max_bytes} bytes (traces.max_part_bytes)")
+            raise TooLarge(f"the file inflates to over {self.max_bytes} bytes: write smaller ones")
         if inflated > FREE and inflated > self.max_ratio * stored:
-            raise TooLarge(f"the file inflates to over {self.max_ratio} times its size (traces.max_part_ratio)")
+            raise TooLarge(f"the file inflates to over {self.max_ratio} times its size")
 
 
 def limits_of(settings: Traces) -> PartLimits:
@@ -89,8 +89,11 @@ class Source(Protocol):
         ...
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        """The rows of a part in blocks of about BLOCK bytes, and every raw byte that was read into `digest`. A row that
-        cannot be read is a Rejection; a part that breaks off, changes or vanishes gives one `truncated_file`."""
+        """The rows of a part in blocks of about BLOCK bytes, and every raw byte that was read into `digest`.
+
+        A row that cannot be read is a Rejection and stops nothing. A part that breaks off, changes or vanishes
+        midway yields what came before and one `truncated_file` for its rest, so that nothing is lost in silence.
+        """
         ...
 
 

@@ -181,7 +181,6 @@ def test_a_path_too_long_says_so() -> None:
         ("image", ""),
         ("env", {"MAX TOKENS": "1"}),
         ("env", {"9LIVES": "1"}),
-        ("ttl_s", 2**31),
         ("max_restarts", 2**31),
         ("shm_gb", 10**9),
         ("start_timeout_s", float("inf")),

@@ -82,21 +82,20 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         **dict.fromkeys(whole, True),
         "traces": {
             **dict.fromkeys(("attribution", "min_admitted_share", "lake", "retention"), True),
-            "source": {"settled_after_days": True, "code": True},  # the last reading of a day; the digest of code
+            "source": {"code": True},  # its digest decides
         },
         "rewards": {
             "verifier": {"workers": True},
-            "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),
+            "judge": {"concurrency": True},
             "custom": {"workers": True, "code": True},
-            "reward_model": {"timeout_s": True, "scoring_batch_size": True},
+            "reward_model": {"timeout_s": True},
             "review": True,
-            "max_drift": True,
         },
         "samples": {"serving": serving},
         "evaluation": {
             "suites": {EACH: {"path": True, "custom": {"code": True}}},
             "serving": serving,
-            "judge": dict.fromkeys(("concurrency", "batch_timeout_s"), True),
+            "judge": {"concurrency": True},
         },
         "training": {"checkpoints": True, "timeout_s": True, "grace_s": True},
     }

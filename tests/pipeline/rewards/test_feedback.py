@@ -43,10 +43,10 @@ def call(trace: str, *scores: tuple[Any, ...], **columns: Any) -> dict[str, Any]
     }
 
 
-def settled(rows: Sequence[dict[str, Any]], size: int = 5, **settings: Any) -> dict[str, Opinion]:
+def settled(rows: Sequence[dict[str, Any]], size: int = 5, most: int = 20, **settings: Any) -> dict[str, Opinion]:
     """What became of each trace that somebody had an opinion of."""
     batches = (pa.RecordBatch.from_pylist(list(rows[at : at + size]), schema=ROWS) for at in range(0, len(rows), size))
-    table = settle(batches, Feedback(**settings))
+    table = settle(batches, Feedback(**settings).model_copy(update={"max_per_user": most}))
     assert table.schema.equals(OPINIONS)
     assert table.sort_by([("trace_id", "ascending"), ("observation_id", "ascending")]).equals(table)
     return {row["trace_id"]: Opinion(row["value"], row["answers"], row["reason"]) for row in table.to_pylist()}
@@ -92,7 +92,7 @@ def test_feedback_is_about_the_turn_that_it_was_given_on() -> None:
         **dict.fromkeys("abc", 0.75),
         **dict.fromkeys("de", 0.25),
     }
-    capped = settled(rows, turns="earlier", max_per_user=2)
+    capped = settled(rows, turns="earlier", most=2)
     assert sum(each.reason == "" for each in capped.values()) == 2, "a turn that is reached counts under the cap"
 
 
@@ -147,7 +147,7 @@ def by(count: int, start: int = 0, **columns: Any) -> Rows:
 
 
 def reasons(rows: Rows) -> Counter[str]:
-    return Counter(result.reason for result in settled(rows, size=200, max_per_user=3).values())
+    return Counter(result.reason for result in settled(rows, size=200, most=3).values())
 
 
 def test_of_one_principal_no_more_than_the_cap_count() -> None:
@@ -163,7 +163,7 @@ def test_the_cap_draws_by_ids_and_the_draw_stays() -> None:
     """Neither time nor content decides; another draw would give other labels under the same iteration id."""
 
     def counted(rows: Rows) -> set[str]:
-        return {trace for trace, opinion in settled(rows, max_per_user=3).items() if not opinion.reason}
+        return {trace for trace, opinion in settled(rows, most=3).items() if not opinion.reason}
 
     rows = by(40)
     assert counted(rows) == {"t0014", "t0016", "t0034"}

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.storage import Store
+from pipeline.recipe.rewards import Judge
 from pipeline.rewards import findings
 from pipeline.rewards.judge import Endpoint, JudgeRefused
 from pipeline.rewards.judge.attacks import CONTROLS
@@ -25,7 +26,7 @@ from .judge.endpoint import MODEL, Request, Said, Server, completion, parts, pre
 pytestmark = pytest.mark.slow
 
 RIGHT = {control.right for control in CONTROLS}
-JUDGE = {"model": MODEL, "digest": "sha256:0f", "timeout_s": 20, "attempts": 1, "order_checks": 0, "audits": 0}
+JUDGE = {"model": MODEL, "digest": "sha256:0f", "timeout_s": 20, "attempts": 1}
 ADMISSION = 34 - 1  # one attack is too long to send
 DAY = "2026-01-05"
 EXACT = {"verifier": "exact"}
@@ -40,6 +41,12 @@ def fair(server: Server, request: Request, place: int) -> Said:
     text = data["answer to be scored"]
     ours = OURS.fullmatch(text)
     return scored(5 if text in RIGHT else int(ours[1]) if ours else 1)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_checked_besides(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("audits", "order_checks"):
+        monkeypatch.setattr(Judge, name, 0)
 
 
 def about_traces(server: Server) -> list[str]:
@@ -163,11 +170,12 @@ def test_refusals_count_against_the_budget(export: Path, label: Label) -> None:
     assert 100 * len(server.requests) <= 6_000
 
 
-def test_the_judge_is_held_against_the_verifier(export: Path, label: Label) -> None:
+def test_the_judge_is_held_against_the_verifier(export: Path, label: Label, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some verified answers are judged as well, for no reward, to see how often the two disagree."""
+    monkeypatch.setattr(Judge, "audits", 30)
     day_file(export, 5, [call(n, answer(n), "wrong" if n % 2 else answer(n), metadata=EXACT) for n in range(40)])
     with serving(fair) as server:
-        labels = label(endpoint=at(server), judge={**JUDGE, "audits": 30})
+        labels = label(endpoint=at(server), judge=JUDGE)
     rows = rows_of(labels).values()
     assert sum(row["judge"] is not None for row in rows) == 30
     assert {json.loads(row["weights"]).get("judge") for row in rows} == {None}
@@ -189,13 +197,16 @@ def test_a_judge_without_an_endpoint_says_what_to_set(export: Path, label: Label
         label(judge=JUDGE)
 
 
-def test_a_judge_that_contradicts_itself_is_found_out(export: Path, label: Label) -> None:
+def test_a_judge_that_contradicts_itself_is_found_out(
+    export: Path, label: Label, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Judge, "order_checks", 2)
     same = json.dumps([{"role": "user", "content": "Say something."}])
     day_file(export, 5, [call(n, answer(n), input=same) for n in range(6)])
     with serving(fair) as server:
-        labels = label(endpoint=at(server), judge={**JUDGE, "order_checks": 2})
+        labels = label(endpoint=at(server), judge=JUDGE)
         asked = len(server.requests)
-        again = label(digest="again", endpoint=at(server), judge={**JUDGE, "order_checks": 2})
+        again = label(digest="again", endpoint=at(server), judge=JUDGE)
     assert (labels.judge.order.value, labels.judge.order.n) == (1.0, 2)
     assert again.judge.order == labels.judge.order
     assert len(server.requests) == asked, "everything is known: nobody is even admitted"

@@ -115,7 +115,7 @@ NAN = float("nan")
 ROUTE = {
     "export_to": "s3://models/served",
     "traffic": {"kind": "http_route"},
-    "metrics": {"kind": "prometheus", "url": "http://prometheus:9090"},
+    "metrics": {"url": "http://prometheus:9090"},
 }
 
 

@@ -155,7 +155,7 @@ def test_what_is_near_a_frozen_prompt_is_set_aside(place: Place) -> None:
     other = FROZEN.replace("apples", "12 apples")
     rows = [each for name in (FROZEN, near, longer, other, "sun") for each in answers(name, 1.0, 0.0)]
     frozen = (json.dumps([{"role": "user", "content": FROZEN}]),)
-    dataset = place.build(rows, frozen=frozen, max_contamination=0.0)
+    dataset = place.build(rows, frozen=frozen)
     assert (dataset.frozen, dataset.contamination.hits) == (6, 0)
     assert set(asked(dataset.prompts)) == {other, "sun"}
     assert "frozen" not in (place.root / dataset.prompts.uri).parent.joinpath("contaminated.jsonl").read_text()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.estimate import UNKNOWN, Estimate
+from pipeline.recipe import Selection
 from pipeline.recipe.methods import KTO
 from pipeline.selection.checks import EvidenceCheck, checks
 from pipeline.selection.choose import choose
@@ -81,15 +82,14 @@ def test_contradicting_users_both_count(place: Place) -> None:
     assert sorted(bool(each["label"]) for each in table(place.build(rows))) == [False, True]
 
 
-def test_gates_hold_for_thumbs(place: Place) -> None:
+def test_gates_hold_for_thumbs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Selection, "max_contamination", 0.5)
     item = "what is the old lighthouse keeper of the northern island called"
     rows = [rated(name, 0.75) for name in WORDS]
     rows[0] = rows[0]._replace(consent=False)
     rows[1] = rows[1]._replace(completion=item)
     near = json.dumps([{"role": "user", "content": FROZEN}])
-    dataset = place.build(
-        [*rows, rated("asked", 0.25, prompt=FROZEN)], {"suite": [item]}, ("rain",), (near,), max_contamination=0.5
-    )
+    dataset = place.build([*rows, rated("asked", 0.25, prompt=FROZEN)], {"suite": [item]}, ("rain",), (near,))
     assert {each["trace_id"] for each in table(dataset)} == set(WORDS[3:])
     assert (dataset.without_consent, dataset.frozen, dataset.contamination.hits) == (2, 1, 1)
 

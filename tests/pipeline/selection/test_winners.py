@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import ModelRef
+from pipeline.recipe import Selection
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.choose import choose
@@ -62,7 +63,8 @@ def test_of_equal_scores_the_shorter_wins() -> None:
     assert best(*drawn) == best(*reversed(drawn)) == [("a", 4)]
 
 
-def test_gates_hold_for_winners(tmp_path: Path) -> None:
+def test_gates_hold_for_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Selection, "max_contamination", 0.5)
     item = "what is the old lighthouse keeper of the northern island called"
     rows = [*ROWS, row("asked", None, prompt=FROZEN, reference=None)]
     rows[0] = rows[0]._replace(consent=False)
@@ -74,9 +76,7 @@ def test_gates_hold_for_winners(tmp_path: Path) -> None:
         sample("nobody asked this", "good", 1.0),
         sample("nobody asked this", "bad", 0.0),
     ]
-    dataset = Place(tmp_path).build(
-        rows, {"suite": [item]}, gone=("rain",), frozen=(chat(FROZEN),), fresh=tuple(fresh), max_contamination=0.5
-    )
+    dataset = Place(tmp_path).build(rows, {"suite": [item]}, gone=("rain",), frozen=(chat(FROZEN),), fresh=tuple(fresh))
     assert dataset.winners is not None
     found = read(dataset.winners)
     assert {each["trace_ids"][0] for each in found} == set(WORDS) - {"sun", "rain"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Endpoint, open_judge
 from pipeline.rewards.records import Finding
 from pipeline.training.judge_scores import JudgeScores, budget_of, spending_in
@@ -75,8 +76,9 @@ def hanging(*texts: str) -> Answer:
     return answer
 
 
-def test_what_is_late_has_no_score(tmp_path: Path) -> None:
+def test_what_is_late_has_no_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Judge, "batch_timeout_s", 2.0)
     with serving(hanging("never")) as server:
-        late = ask(server.url, tmp_path, ["never", "at once"], batch_timeout_s=2.0)
+        late = ask(server.url, tmp_path, ["never", "at once"])
     assert late == [Finding(None, "judge_timeout"), Finding(1.0)]
     assert spending_in(tmp_path)[0] > 100, "what was sent may be billed"

@@ -30,7 +30,6 @@ def changed(plan: TrainingPlan, section: str, update: Update) -> TrainingPlan:
         ("training.sentinel", {"kl_stop": 9.0}),
         ("training.validation", {"every_steps": 3}),
         ("rewards.verifier", {"workers": 9}),
-        ("rewards", {"max_drift": 0.9}),
     ],
 )
 def test_what_only_runs_or_watches_a_training_is_no_part_of_it(section: str, update: Update, tmp_path: Path) -> None:

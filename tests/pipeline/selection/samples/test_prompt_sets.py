@@ -35,9 +35,7 @@ from tests.pipeline.traces.sources.test_prompts import problem, section
 NUMBERS = range(10, 110)
 NOTHING = HeldApart({})
 SECTION = Samples(prompts=80, per_prompt=4, max_completion_tokens=16)
-SETTINGS = Selection(
-    min_prompts=20, min_pairs=20, held_out_share=0.1, max_zero_variance_share=0.9, max_contamination=0.05
-)
+SETTINGS = Selection(min_prompts=20, min_pairs=20, held_out_share=0.1, max_zero_variance_share=0.9)
 
 
 class Calculator:

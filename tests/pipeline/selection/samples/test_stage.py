@@ -90,7 +90,7 @@ class World:
         self.people = People(root / "data")
         rows = [each for user in USERS for each in asked(user, DAYS[0], reference=None, **changes)]
         begun = self.people.window(DAYS[0], rows, section_of())
-        selection = Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0, margin_min=0.1)
+        selection = Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0)
         self.work: IterationContext = context_of(
             self.people.store, begun.iteration, self.people.lake, samples=SECTION, rewards=REWARDS, selection=selection
         )

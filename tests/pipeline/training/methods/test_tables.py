@@ -45,8 +45,8 @@ def test_both_kinds_weigh_the_same_in_all(up: int, down: int) -> None:
 def test_the_weight_of_the_rarer_kind_is_bounded() -> None:
     for labels in ([True] * 299 + [False], [False] * 299 + [True]):
         rarer = labels[-1]
-        liked, disliked = KTO(max_class_weight=4.0).class_weights(labels)
-        assert (liked / disliked if rarer else disliked / liked) == pytest.approx(4.0)
+        liked, disliked = KTO().class_weights(labels)
+        assert (liked / disliked if rarer else disliked / liked) == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("labels", [[True] * 5, [False] * 5, []])
@@ -63,7 +63,7 @@ def test_a_device_with_one_row_at_once_is_refused() -> None:
 
 
 def test_arguments_are_those_of_the_recipe() -> None:
-    found = arguments(KTO(beta=0.3, loss_type="apo_zero_unpaired", max_class_weight=10))
+    found = arguments(KTO(beta=0.3, loss_type="apo_zero_unpaired"))
     assert (found.beta, found.loss_type, found.max_length) == (0.3, "apo_zero_unpaired", 256)
     assert (found.desirable_weight * 3, found.train_sampling_strategy) == (found.undesirable_weight, "sequential")
     other = arguments(SFT(loss_type="dft"))
