@@ -18,10 +18,11 @@ from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
 from jobs import reapplying, verifying
+from pipeline.core import layout
 from pipeline.governance import erasure
 from pipeline.governance.erasure import mirrored, tables
 from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import Counts, ErasureProof, proof_name
+from pipeline.governance.erasure.proof import Counts, ErasureProof
 from pipeline.registry import versions
 from pipeline.registry.tracking import has_database
 from pipeline.rewards import findings, reviews
@@ -203,7 +204,7 @@ def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
         print("Nothing was changed.", file=sys.stderr)
         return 2
     proof = forget_user(settings, user, asked.since, _log(asked))
-    path = str(settings.store().path(proof_name(proof.id)))
+    path = str(settings.store().path(layout.proof(proof.id)))
     _print(asked, proof.model_dump(mode="json"), report_lines(proof, path))
     return 1 if proof.remains else 0
 

@@ -12,7 +12,7 @@ import dagster as dg
 from assets.resources import Deployment
 from jobs.governance import drop_overdue, forget_user, keep_up, report_lines
 from jobs.preference_tuning import executor
-from pipeline.governance.erasure.proof import proof_name
+from pipeline.core import layout
 
 
 @dg.op(
@@ -30,7 +30,7 @@ def forget_one(context: dg.OpExecutionContext, deployment: Deployment) -> None:
         datetime.fromisoformat(since) if since else None,
         context.log.info,
     )
-    context.log.info("\n".join(report_lines(proof, str(deployment.store().path(proof_name(proof.id))))))
+    context.log.info("\n".join(report_lines(proof, str(deployment.store().path(layout.proof(proof.id))))))
     if proof.remains:
         raise dg.Failure(
             f"{len(proof.remains)} files of yours still name the user as owner: see the log.", allow_retries=False

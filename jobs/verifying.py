@@ -7,9 +7,9 @@ import argparse
 import json
 
 from assets.resources import Deployment
-from pipeline.core import audit
+from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
-from pipeline.governance.erasure.proof import proof_name, proofs
+from pipeline.governance.erasure.proof import proofs
 
 
 def run(settings: Deployment, asked: argparse.Namespace) -> int:
@@ -27,8 +27,8 @@ def run(settings: Deployment, asked: argparse.Namespace) -> int:
         held = {proof.id: digest_json(proof) for proof in proofs(store)}
         forged = sorted(id for id, digest in held.items() if logged.get(id) != digest)
         lost = sorted(logged.keys() - held.keys())
-        lines = [f"{store.path(proof_name(id))} is not the proof that the log speaks of." for id in forged]
-        lines += [f"{store.path(proof_name(id))} is gone. Restore it from a backup." for id in lost]
+        lines = [f"{store.path(layout.proof(id))} is not the proof that the log speaks of." for id in forged]
+        lines += [f"{store.path(layout.proof(id))} is gone. Restore it from a backup." for id in lost]
         lines.append(f"{result.entries:,} entries, every one as it was written. Note the head elsewhere: {result.head}")
     intact = not (result.flaw or forged or lost)
     fields |= {"intact": intact, "forged": forged, "lost": lost}

@@ -16,6 +16,14 @@ from pipeline.rollout.record import Phase
 from .fork_server import ForkServer
 from .loop import deployment, forked, instance, run_loop
 
+FEW = (
+    "training.grpo.steps=2",
+    "training.validation.every_steps=2",
+    "evaluation.suites.0.items=60",
+    "evaluation.max_standard_error=0.2",
+)
+"""A second training need not be long: that it begins from the promoted model is what its tests are about."""
+
 
 class Iterations:
     """Snapshots below `folder`, which several workers may share: whoever needs one first makes it."""
@@ -62,7 +70,7 @@ class Iterations:
         shutil.copytree(folder / "data" / "production", folder / "production")
 
     def _make_second(self, folder: Path) -> None:
-        settings = deployment(self.first(folder) / "data")
+        settings = deployment(self.first(folder) / "data", FEW)
         with instance(folder / "home") as home:
             assert follow_rollout(settings, print, 120.0).phase is Phase.PROMOTED
             launched = run_loop(settings, home)

@@ -1,20 +1,14 @@
-"""A server on 127.0.0.1 that answers as Langfuse's public API documents: keys, cursors, pages, fields, limits.
-
-Of the newer API (self-hosted 4, SDK 5.0.4) with `/v2/observations` and `/v3/scores`; of the older (SDK 3.15.0) with
-`/observations`, `/traces` and `/v2/scores`.
-"""
+"""Answers of Langfuse's public API as it documents them: keys, cursors, pages, fields, limits; of the newer API
+(self-hosted 4, SDK 5.0.4) and of the older (SDK 3.15.0)."""
 
 from __future__ import annotations
 
 import base64
 import json
-import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+
+import httpx2
 
 KEYS = ("pk-lf-1", "sk-lf-1")
 GROUPS = {
@@ -49,12 +43,16 @@ class Langfuse:
         """Given first, one a request that is no listing of projects."""
         self.most_bytes = 5_000_000
         self.requests: list[tuple[str, dict[str, str]]] = []
-        self.url = ""
+        self.uri = f"http://{':'.join(KEYS)}@langfuse"
 
-    @property
-    def uri(self) -> str:
-        """The address with the keys in it."""
-        return self.url.replace("://", f"://{':'.join(KEYS)}@")
+    def respond(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.host != "langfuse":
+            raise httpx2.ConnectError("refused")
+        asked = dict(request.url.params.items())
+        status, body, headers = self.answer(request.url.path, asked, request.headers.get("Authorization", ""))
+        if status == 0:
+            raise httpx2.RemoteProtocolError("it goes away in the middle of an answer")
+        return httpx2.Response(status, headers=headers, text=body if isinstance(body, str) else json.dumps(body))
 
     def answer(self, path: str, asked: dict[str, str], authorization: str) -> Answer:
         self.requests.append((path, asked))
@@ -69,10 +67,8 @@ class Langfuse:
                 rows = self._chosen(self.observations, asked, "startTime")
                 expanded = asked.get("expandMetadata", "").split(",")
                 names = {name for group in (asked.get("fields") or "core,basic").split(",") for name in GROUPS[group]}
-                shown = [
-                    _cut({k: v for k, v in row.items() if k in names | {*GROUPS["core"]}}, expanded) for row in rows
-                ]
-                return self._by_cursor(shown, asked, 1000)
+                chosen = [{k: v for k, v in row.items() if k in names | {*GROUPS["core"]}} for row in rows]
+                return self._by_cursor([_cut(row, expanded) for row in chosen], asked, 1000)
             case "v3/scores" if self.newest:
                 rows = self._chosen(self.scores, asked, "timestamp")
                 subject = "subject" in asked.get("fields", "")
@@ -103,9 +99,8 @@ class Langfuse:
         if limit > most:
             return 400, {"message": "Invalid request data", "error": [{"path": ["limit"]}]}, {}
         at = int(base64.urlsafe_b64decode(asked["cursor"])) if "cursor" in asked else 0
-        meta = (
-            {} if at + limit >= len(rows) else {"cursor": base64.urlsafe_b64encode(str(at + limit).encode()).decode()}
-        )
+        cursor = base64.urlsafe_b64encode(str(at + limit).encode()).decode()
+        meta = {} if at + limit >= len(rows) else {"cursor": cursor}
         return self._sized({"data": rows[at : at + limit], "meta": meta})
 
     def _by_number(self, rows: list[Row], asked: dict[str, str]) -> Answer:
@@ -138,38 +133,3 @@ def _flat(row: Row) -> Row:
     trace = subject["traceId"] if of else subject["id"] if subject["kind"] == "trace" else None
     rest = {key: value for key, value in row.items() if key != "subject"}
     return {**rest, "traceId": trace, "observationId": subject["id"] if of else None}
-
-
-@contextmanager
-def langfuse() -> Generator[Langfuse]:
-    """The server, while the block runs."""
-    state = Langfuse()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            address = urlsplit(self.path)
-            asked = {key: values[-1] for key, values in parse_qs(address.query).items()}
-            status, body, headers = state.answer(address.path, asked, self.headers.get("Authorization", ""))
-            if status == 0:  # it goes away in the midst of an answer
-                self.close_connection = True
-                return
-            content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-            self.send_response(status)
-            for name, value in {**headers, "Content-Length": str(len(content))}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, format: str, *args: Any) -> None: ...
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    state.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=[0.05], daemon=True)
-    thread.start()
-    try:
-        yield state
-    finally:
-        server.shutdown()
-        server.server_close()

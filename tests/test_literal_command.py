@@ -1,4 +1,4 @@
-"""`dagster job launch -j preference_tuning` as it is typed: through two SIGKILLs to the same adapter, bit for bit.
+"""`dagster job launch -j preference_tuning` as it is typed: a SIGKILL of its trainer changes no bit of the adapter.
 
 Its environment has a planted secret in every variable that may hold one, and none of them is found anywhere later.
 """
@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from assets.records import CHECKPOINT
@@ -38,13 +37,11 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def launch(
-    folder: Path, *arguments: str, at: str = "", act: Callable[[int], None] | None = None
-) -> tuple[int, list[str]]:
+def launch(folder: Path, at: str, act: Callable[[int], None] | None) -> tuple[int, list[str]]:
     """Type the command; when a line with `at` comes, do `act` to the command's process. Returns exit code and lines."""
     lines: list[str] = []
     with subprocess.Popen(
-        [*COMMAND, *arguments],
+        COMMAND,
         cwd=folder,
         env={**environment(folder, folder / "data"), **planted(), "HOME": str(folder.with_name("home"))},
         stdout=subprocess.PIPE,
@@ -71,22 +68,13 @@ def kill(words: list[str]) -> Callable[[int], None]:
     return act
 
 
-def two_kills(folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> list[str]:
-    """Launch three times, twice killed on the way, and compare the adapter; what the commands printed."""
-    printed: list[str] = []
-    code, value = launch(folder, at="step 3/8", act=kill(["execute_run"]))
-    printed += value
-    assert code == 1, value
-    lines = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]
-    assert not [line for line in lines if str(folder / "data") in line], "the killed run left processes behind"
-
-    code, value = launch(folder, at="step 5/8", act=kill(["-m", "pipeline.training"]))
-    printed += value
-    assert code == 0, value
-    assert any("resuming at step-000002" in line for line in value)  # the command, typed again
-    assert any("resuming at step-000004" in line for line in value)  # the step, retried by itself
+def killed_once(folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> list[str]:
+    """Launch with the trainer killed on the way, and compare the adapter; what the command printed."""
+    code, printed = launch(folder, at="step 5/8", act=kill(["-m", "pipeline.training"]))
+    assert code == 0, printed
+    assert any("resuming at step-000004" in line for line in printed)  # the step, retried by itself
     for words in (("traces", "started"), ("policy_checkpoint", "started"), ("canary", "done")):
-        assert any(all(word in line for word in words) for line in value)
+        assert any(all(word in line for word in words) for line in printed)
     settings = deployment(folder / "data")
     iteration = settings.latest().id
 
@@ -98,23 +86,17 @@ def two_kills(folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_serve
     expected = digest_file(undisturbed / "adapter" / "adapter_model.safetensors")
     assert adapter_digest(folder / "data", iteration) == expected
     result: TrainingResult = CHECKPOINT.read(settings.store(), iteration)
-    assert result.resumed_from == (2, 4)
-
-    code, value = launch(folder, "-o", "gate_verdict*")
-    printed += value
-    assert code == 0, value
-    done = [line.split()[1] for line in value if " done in " in line]
-    assert done == ["gate_verdict", "model_version", "canary"]
+    assert result.resumed_from == (4,)
     return printed
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1800)  # three launches, each of a process for each stage
-def test_two_kills_change_nothing(
+@pytest.mark.timeout(1800)  # a process for each stage
+def test_a_killed_trainer_changes_nothing(
     folder: Path, tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> None:
     with arguments_with_a_secret() as arguments:
-        printed = two_kills(folder, tmp_path_factory, fork_server)
+        printed = killed_once(folder, tmp_path_factory, fork_server)
     assert arguments == set()
     assert [line for line in printed if MARK in line] == []
     assert files_with_a_secret(folder) == []

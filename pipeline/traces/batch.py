@@ -31,7 +31,7 @@ from pipeline.traces.rows import (
     Rejection,
     Trace,
 )
-from pipeline.traces.sources.moments import EPOCH
+from pipeline.traces.sources.fields import EPOCH
 from pipeline.traces.sources.shapes import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from jobs.governance import main
-from pipeline.core import audit
+from pipeline.core import audit, layout
 from pipeline.core.storage import Store
-from pipeline.governance.erasure.proof import ErasureProof, proof_name, publish
+from pipeline.governance.erasure.proof import ErasureProof, publish
 from tests.contexts import KEYS
 from tests.loop import EMBEDDED
 
@@ -84,7 +84,7 @@ def test_a_log_that_was_forged_whole_lacks_the_noted_head(store: Store, capsys: 
 
 
 def test_a_proof_that_was_changed_or_is_gone(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    path = store.write(proof_name(PROOF.id), PROOF.model_copy(update={"mark": "other"}))
+    path = store.write(layout.proof(PROOF.id), PROOF.model_copy(update={"mark": "other"}))
     assert said(capsys)["forged"] == [PROOF.id]
     path.unlink()
     assert said(capsys)["lost"] == [PROOF.id]

@@ -16,9 +16,13 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
+from k8s.gang import Gang, example
+from pipeline.recipe import Compute, Kubernetes, Recipe, Training, load
+
 Object = dict[str, Any]
 
-MANIFESTS = Path(__file__).parents[2] / "k8s" / "manifests"
+ROOT = Path(__file__).parents[2]
+MANIFESTS = ROOT / "k8s" / "manifests"
 RUNS, PLATFORM, SERVING = "preference-tuning", "preference-tuning-platform", "preference-tuning-serving"
 COMPONENT = "app.kubernetes.io/component"
 CLUSTER_KINDS = {
@@ -71,6 +75,37 @@ def of_kind(objects: Sequence[Object], *kinds: str) -> list[Object]:
 
 def name_of(obj: Object) -> str:
     return f"{obj['kind']} {obj['metadata'].get('namespace', '')}/{obj['metadata']['name']}"
+
+
+def recipe_of(name: str) -> Recipe:
+    """The recipe that the runs of an overlay get."""
+    (environment,) = (
+        obj for obj in of_kind(overlay(name), "ConfigMap") if obj["metadata"]["name"] == "run-environment"
+    )
+    file, overrides = (environment["data"][f"PREFERENCE_TUNING_{key}"] for key in ("RECIPE", "OVERRIDES"))
+    return load(ROOT / Path(file).relative_to("/app"), overrides.split())
+
+
+def gang_of(name: str, **settings: object) -> Gang:
+    """The gang of that recipe, some of its `compute.kubernetes` replaced."""
+    recipe = recipe_of(name)
+    assert recipe.compute.kubernetes is not None
+    chosen = Kubernetes.model_validate({**recipe.compute.kubernetes.model_dump(), **settings})
+    processes = 1 if chosen.instance_type == "cpu" else recipe.compute.processes
+    training = Training(engine="nemo_rl" if chosen.backend == "rayjob" else "trl", grace_s=100, timeout_s=3600)
+    compute = Compute(nodes=recipe.compute.nodes, processes=processes, kubernetes=chosen)
+    return example("recipe", recipe.data_root, compute, training)
+
+
+def pod_specs(value: Any) -> Iterator[Object]:
+    """Every pod's spec within an object."""
+    if isinstance(value, dict):
+        if "containers" in value:
+            yield value
+        for item in value.values():
+            yield from pod_specs(item)
+    for item in value if isinstance(value, list) else ():
+        yield from pod_specs(item)
 
 
 def misnamed(objects: Sequence[Object]) -> list[str]:

@@ -10,7 +10,7 @@ import copy
 import functools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from celpy import celtypes
@@ -20,44 +20,17 @@ from k8s.client import resource_of
 from k8s.lint.schemas import FAILURES, program
 from k8s.lint.tree import Node, rows, sub, text, texts
 
-from .admission import pod_specs
-from .manifests import MANIFESTS, Object
+from .manifests import MANIFESTS, Object, pod_specs
 
 NAMESPACE = "kubernetes.io/metadata.name"
 NO_PARAMETERS = "failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction"
 
 
-class AdmissionRequest(NamedTuple):
-    """A write as admission sees it. `resource`: group and plural."""
-
-    operation: str
-    """CREATE, UPDATE, DELETE."""
-    user: str
-    resource: tuple[str, str]
-    kind: str
-    namespace: str
-    name: str
-    new: Node | None
-    """None for DELETE."""
-    old: Node | None = None
-    """None for CREATE."""
-
-
 LAUNCHER = "system:serviceaccount:preference-tuning:launcher"
 """The account of runs (k8s/manifests/bases/rbac)."""
-
-
-class AdmissionDenial(NamedTuple):
-    """Of one rule of one policy."""
-
-    policy: str
-    message: str
-    """The rule's own, or the expression and what failed in it."""
-
-    @property
-    def rule(self) -> str:
-        """What our messages begin with."""
-        return self.message.partition(":")[0]
+RUNS = "preference-tuning"
+DAEMON = "system:serviceaccount:preference-tuning-platform:daemon"
+WEBSERVER = "system:serviceaccount:preference-tuning-platform:webserver"
 
 
 class Policies:
@@ -71,42 +44,44 @@ class Policies:
         self._bindings = of["ValidatingAdmissionPolicyBinding"]
         self._parameters = {(text(o, "metadata", "namespace"), text(o, "metadata", "name")): o for o in of["ConfigMap"]}
 
-    def denials(self, request: AdmissionRequest) -> list[AdmissionDenial]:
-        """Every rule that refuses it, in the order of the policies' bindings; empty: it is admitted."""
-        return [denial for binding in self._bindings for denial in self._of(binding, request)]
-
-    def _of(self, binding: Node, request: AdmissionRequest) -> Iterator[AdmissionDenial]:
-        name = text(binding, "spec", "policyName")
-        policy = self._policies.get(name)
-        if policy is None or "Deny" not in texts(binding, "spec", "validationActions"):
-            return
-        spec, selector = sub(policy, "spec"), sub(binding, "spec", "matchResources", "namespaceSelector", "matchLabels")
-        if selector.get(NAMESPACE, request.namespace) != request.namespace or not _matches(spec, request):
-            return
-        given: dict[str, Any] = {
-            "object": json_to_cel(request.new),
-            "oldObject": json_to_cel(request.old),
-            "request": json_to_cel(_as_request(request)),
+    def refusals(self, user: str, obj: Object, operation: str) -> Iterator[str]:
+        """What each rule that refuses the write says, in the order of the policies' bindings."""
+        of = resource_of(obj)
+        request = {
+            "operation": operation,
+            # The API server leaves an empty name out: one that it is to make (generateName).
+            **({"name": obj["metadata"]["name"]} if obj["metadata"].get("name") else {}),
+            "kind": {"group": of.group, "kind": obj["kind"]},
+            "resource": {"group": of.group, "resource": of.plural},
+            "userInfo": {"username": user},
         }
-        reads, here = sub(binding, "spec", "paramRef"), text(binding, "spec", "paramRef", "namespace")
-        if reads:
-            parameters = self._parameters.get((here or request.namespace, text(reads, "name")))
+        given = {"object": None if operation == "DELETE" else obj, "oldObject": None, "request": request}
+        for binding in self._bindings:
+            policy = self._policies.get(text(binding, "spec", "policyName"))
+            here = sub(binding, "spec", "matchResources", "namespaceSelector", "matchLabels").get(NAMESPACE, RUNS)
+            denies = "Deny" in texts(binding, "spec", "validationActions")
+            if policy is not None and denies and here == RUNS and _matches(sub(policy, "spec"), request):
+                yield from self._of(binding, sub(policy, "spec"), {k: json_to_cel(v) for k, v in given.items()})
+
+    def _of(self, binding: Node, spec: Node, given: dict[str, Any]) -> Iterator[str]:
+        if reads := sub(binding, "spec", "paramRef"):
+            parameters = self._parameters.get((text(reads, "namespace") or RUNS, text(reads, "name")))
             if parameters is None:
-                yield AdmissionDenial(name, NO_PARAMETERS)
+                yield NO_PARAMETERS
                 return
             given["params"] = json_to_cel(parameters)
-        if not all(_holds(text(row, "expression"), given) for row in rows(spec, "matchConditions")):
+        if not all(program(text(row, "expression")).evaluate(given) for row in rows(spec, "matchConditions")):
             return
         variables = _Variables(spec, given)
         for row in rows(spec, "validations"):
             expression = text(row, "expression")
             try:
-                held = _holds(expression, variables.for_(expression))
+                held = program(expression).evaluate(variables.for_(expression))
             except FAILURES as error:
-                yield AdmissionDenial(name, f"expression '{expression}' resulted in error: {error.args[0]}")
-                continue
-            if not held:
-                yield AdmissionDenial(name, text(row, "message") or f"failed expression: {expression}")
+                yield f"expression '{expression}' resulted in error: {error.args[0]}"
+            else:
+                if not held:
+                    yield text(row, "message").partition(":")[0]
 
 
 class _Variables:
@@ -125,33 +100,14 @@ class _Variables:
         return {**self._given, "variables": self._values}
 
 
-def _holds(expression: str, given: dict[str, Any]) -> bool:
-    return bool(program(expression).evaluate(given))
-
-
-def _matches(spec: Node, request: AdmissionRequest) -> bool:
-    group, plural = request.resource
+def _matches(spec: Node, request: Node) -> bool:
+    group, plural = request["resource"]["group"], request["resource"]["resource"]
     return any(
-        group in texts(rule, "apiGroups") and plural in texts(rule, "resources") and request.operation in texts(
-            rule, "operations")
+        group in texts(rule, "apiGroups")
+        and plural in texts(rule, "resources")
+        and request["operation"] in texts(rule, "operations")
         for rule in rows(spec, "matchConstraints", "resourceRules")
-    )  # fmt: skip
-
-
-def _as_request(request: AdmissionRequest) -> Node:
-    return {
-        "operation": request.operation,
-        # The API server leaves an empty name out: one that it is to make (generateName).
-        **({"name": request.name} if request.name else {}),
-        "kind": {"group": request.resource[0], "kind": request.kind},
-        "resource": {"group": request.resource[0], "resource": request.resource[1]},
-        "userInfo": {"username": request.user},
-    }
-
-
-RUNS = "preference-tuning"
-DAEMON = "system:serviceaccount:preference-tuning-platform:daemon"
-WEBSERVER = "system:serviceaccount:preference-tuning-platform:webserver"
+    )
 
 
 def plain(folder: Path) -> list[Object]:
@@ -169,28 +125,9 @@ def shipped(**limits: str) -> Policies:
     return Policies(objects)
 
 
-def asks(user: str, obj: Object, operation: str = "CREATE", old: Object | None = None) -> AdmissionRequest:
-    """What admission is given when this account applies it."""
-    resource = resource_of(obj)
-    return AdmissionRequest(
-        operation=operation,
-        user=user,
-        resource=(resource.group, resource.plural),
-        kind=obj["kind"],
-        namespace=RUNS,
-        name=obj["metadata"].get("name", ""),
-        new=None if operation == "DELETE" else obj,
-        old=old,
-    )
-
-
 def refusals(policies: Policies, user: str, obj: Object, operation: str = "CREATE") -> list[str]:
-    """The rules that refuse it. An expression that fails is not one of ours, and shown whole."""
-    return [each.rule if not _failed(each) else each.message for each in policies.denials(asks(user, obj, operation))]
-
-
-def _failed(denial: AdmissionDenial) -> bool:
-    return "resulted in error" in denial.message
+    """The rules that refuse it. An expression that fails is shown whole."""
+    return list(policies.refusals(user, obj, operation))
 
 
 def defaulted(objects: Sequence[Object]) -> list[Object]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
-import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -109,6 +107,14 @@ def instance_of_values() -> Object:
     return snake(own) | copied | PLATFORM_VALUES["additionalInstanceConfig"]
 
 
+def test_the_chart_makes_no_account_no_rights_and_runs_of_the_launcher_alone() -> None:
+    for each, account in ((PLATFORM_VALUES, "daemon"), (CODE_VALUES, "code-location")):
+        assert each["rbacEnabled"] is False
+        assert each["serviceAccount"] == {"create": False, "name": account}
+    assert CODE["includeConfigInLaunchedRuns"] == {"enabled": False}
+    assert CODE_VALUES["dagsterHome"] == "", "Dagster would write an instance there, on a read-only file system"
+
+
 def test_the_values_hold_every_section_of_the_instance() -> None:
     wanted = {name: section for name, section in INSTANCE.items() if name != "storage"}
     assert instance_of_values() == wanted
@@ -143,22 +149,6 @@ def test_a_pod_is_confined_and_sized_as_in_the_tree(name: str) -> None:
     assert given["volumeMounts"] == [mount for mount in own["volumeMounts"] if mount["name"] in names]
 
 
-@every_pod
-def test_a_pod_is_watched_as_in_the_tree(name: str) -> None:
-    """Where the chart lets it: the code location's probes are the chart's own command, its liveness more seldom."""
-    probes = ("startupProbe", "readinessProbe", "livenessProbe")
-    own = copy.deepcopy(container(name)[1])
-    given = {kind: {**EACH[name].get(kind, {})} for kind in probes}
-    wanted = {kind: own.get(kind, {}) for kind in probes}
-    assert all(probe.pop("enabled", True) for probe in given.values())
-    if name == "dagster-code":
-        assert not [kind for kind in probes if "exec" in given[kind]], "the chart would leave `enabled` in the probe"
-        for probe in wanted.values():
-            probe.pop("exec", probe.pop("tcpSocket", None))
-        wanted["livenessProbe"] |= {"periodSeconds": 60, "timeoutSeconds": 10}
-    assert given == wanted
-
-
 def test_pods_have_the_environment_of_the_tree() -> None:
     _, code = container("dagster-code")
     sources = [{"configMapRef": source} for source in CODE["envConfigMaps"]]
@@ -169,36 +159,6 @@ def test_pods_have_the_environment_of_the_tree() -> None:
         _, own = container(name)
         wanted = {v["name"]: v["value"] for v in own["env"] if v["name"] != "DAGSTER_HOME"} | shared
         assert {v["name"]: v["value"] for v in EACH[name]["env"]} == wanted
-
-
-def test_the_code_location_has_no_instance_to_write() -> None:
-    """Dagster makes one wherever DAGSTER_HOME says, and here the root file system is read-only."""
-    assert CODE_VALUES["dagsterHome"] == ""
-    assert "DAGSTER_HOME" not in {variable["name"] for variable in container("dagster-code")[1]["env"]}
-
-
-def test_runs_take_nothing_of_the_code_location() -> None:
-    """Its account, size and variables would stand before the run launcher's."""
-    assert CODE["includeConfigInLaunchedRuns"] == {"enabled": False}
-
-
-def test_the_chart_makes_no_account_and_no_rights() -> None:
-    for each, account in ((PLATFORM_VALUES, "daemon"), (CODE_VALUES, "code-location")):
-        assert each["rbacEnabled"] is False
-        assert each["serviceAccount"] == {"create": False, "name": account}
-
-
-def test_the_code_location_is_where_the_workspace_looks() -> None:
-    tree = yaml.safe_load((MANIFESTS / "bases" / "platform" / "workspace.yaml").read_text())
-    ((server,),) = ([each["grpc_server"] for each in tree["load_from"]],)
-    (given,) = WEBSERVER["workspace"]["servers"]
-    assert (
-        (given["port"], given["name"])
-        == (server["port"], server["location_name"])
-        == (CODE["port"], CODE["dagsterApiGrpcArgs"][1])
-    )
-    assert given["host"] == server["host"].replace("dagster-code", CODE["name"])
-    assert container("dagster-code")[1]["args"] == CODE["dagsterApiGrpcArgs"]
 
 
 def chart_pods() -> list[Pods]:
@@ -235,17 +195,6 @@ def test_the_component_takes_out_what_the_chart_makes(name: str, tmp_path: Path)
     assert misnamed(objects) == dangling(objects) == []
     assert idle_selectors(objects, from_outside() + chart_pods()) == []
     assert named(objects, "ServiceAccount", "daemon")["automountServiceAccountToken"] is True
-
-
-def test_the_page_installs_the_charts_of_dagster_s_version() -> None:
-    (version,) = re.findall(r"^dagster==(\S+)$", (ROOT / "constraints/cpu.txt").read_text(), re.MULTILINE)
-    installed = [shlex.split(line) for line in LINES if line.startswith("helm upgrade")]
-    assert [(words[3], words[words.index("--namespace") + 1]) for words in installed] == [
-        ("dagster-user-deployments", RUNS), ("dagster", PLATFORM),
-    ]  # fmt: skip
-    for words in installed:
-        assert words[3] == words[4] and words[words.index("--version") + 1] == version
-        assert words[words.index("--values") + 1] == f"$CHART/{words[3]}.yaml"
 
 
 def test_the_page_s_images_reach_the_values(tmp_path: Path) -> None:

@@ -42,14 +42,6 @@ def changed(tmp_path: Path, *lines: tuple[str, str]) -> str:
     return str(tmp_path / "recipe.yaml")
 
 
-def test_every_recipe_at_once(capsys: pytest.CaptureFixture[str]) -> None:
-    files = [str(file) for file in sorted(RECIPES.glob("*.yaml"))]
-    assert main(["lint", *files]) == 0
-    output = capsys.readouterr().out
-    assert output.count("no cluster") == len(files) - len(ON_CLUSTERS)
-    assert "errors: 0, warnings: 0" in output
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_recipes_and_their_overlays_have_no_mistake(
@@ -109,27 +101,6 @@ def test_estimate_prints_the_recipe_s(capsys: pytest.CaptureFixture[str]) -> Non
     assert "3 x p5en.48xlarge" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["lint", "render", "estimate"])
-def test_a_recipe_that_is_not_there(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "nowhere.yaml"]) == 2
-    assert "nowhere.yaml is relative to" in capsys.readouterr().err
-
-
-def test_nothing_to_lint(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lint"]) == 2
-    assert "give recipes" in capsys.readouterr().err
-
-
-def test_render_without_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["render", recipe("embedded")]) == 2
-    assert "Add a section compute.kubernetes" in capsys.readouterr().err
-
-
-def test_an_instance_that_nobody_knows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lint", changed(tmp_path, ("p5en.48xlarge # seed", "p9.48xlarge"))]) == 2
-    assert "p9.48xlarge" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -156,18 +127,6 @@ def test_manifests_that_are_none(
         (tmp_path / "x.yaml").write_bytes(content)
     assert main(["lint", "--manifests", str(tmp_path / "x.yaml")]) == 2
     assert says in capsys.readouterr().err
-
-
-def test_a_name_that_would_be_another_object_stays_on_its_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "x.yaml").write_text(
-        'kind: RoleBinding\nmetadata: {name: "a\\n---\\nkind: Pod"}\nsubjects: [{kind: ServiceAccount, name: a}]'
-    )
-    assert main(["lint", "--manifests", str(tmp_path / "x.yaml")]) == 1
-    output = capsys.readouterr().out
-    assert "binding-dangling" in output
-    assert not [line for line in output.splitlines() if line in ("---", "kind: Pod")]
 
 
 POOL = """
@@ -224,36 +183,6 @@ def test_a_server_is_asked_by_a_dry_run(
     assert "spec.ports: Required value" in output and "karpenter.sh/v1 has no kind NodePool" in output
     assert api.asked[-1] == ("PATCH", "/api/v1/namespaces/serving/services/model")
     assert api.objects == {}
-
-
-@pytest.mark.slow
-def test_a_reader_that_goes_away_is_no_error() -> None:
-    """As in `pt k8s render RECIPE | head -1`."""
-    command = [sys.executable, "-m", "k8s", "render", recipe("spot_h200_dpo")]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
-        assert running.stdout is not None and running.stderr is not None
-        running.stdout.close()
-        output = running.stderr.read()
-    assert (running.returncode, output) == (141, b"")
-
-
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [("timeout_s: 43200", "timeout_s: .inf")],
-        [("timeout_s: 43200", "timeout_s: inf")],
-        [("shm_gb: 256", "shm_gb: 1e30")],
-    ],
-)
-@pytest.mark.parametrize("command", ["lint", "render", "estimate"])
-def test_numbers_without_bounds(command: str, lines: list[tuple[str, str]], tmp_path: Path) -> None:
-    assert main([command, changed(tmp_path, *lines)]) == 2
-
-
-@pytest.mark.parametrize("command", ["lint", "render"])
-def test_a_time_out_that_no_field_holds(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, changed(tmp_path, ("timeout_s: 43200", "timeout_s: 1e300"))]) == 2
-    assert "training.timeout_s: Input should be less than" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s.client import RESOURCES, ApiResource, Refused, Unreachable, connect, resource_of
+from k8s.client import RESOURCES, Refused, Unreachable, connect
 
 from .fake_api import Answer, FakeApi, NoAnswer, refusal
 
@@ -66,13 +66,6 @@ def test_a_missing_kind_is_told_from_a_missing_object() -> None:
         with pytest.raises(Refused, match="404 page not found"):
             ask()
     assert not api.client().delete(JOBSETS, "gang", "x"), "then there is nothing to delete either"
-
-
-def test_a_name_stays_one_part_of_the_path() -> None:
-    api = FakeApi()
-    for name in ("a\nb", "../x", "a/status", "a?watch=1"):
-        assert api.client().get(JOBSETS, "gang", name) is None
-        assert "?" not in api.asked[-1][1] and api.asked[-1][1].count("/") == JOBSETS.path("gang", "x").count("/")
 
 
 @pytest.mark.parametrize(
@@ -156,24 +149,9 @@ def test_a_kubeconfig_leads_to_its_server(tmp_path: Path) -> None:
     assert asked == [("/api/v1/namespaces/gang/pods?labelSelector=a%3Db", "Bearer secret")]
 
 
-def test_a_server_that_hangs_is_given_up_in_time(tmp_path: Path) -> None:
-    with served(threading.Event()) as (url, _):
-        client = connect(kubeconfig(tmp_path, url), timeout_s=0.2)
-        client.pauses_s = (0.01,)
-        with pytest.raises(Unreachable, match="in 2 tries"):
-            client.get(PODS, "gang", "x")
-
-
 @pytest.mark.parametrize("content", ["", "{", "a: [", "clusters: 3", None])
 def test_a_kubeconfig_that_is_none_is_said(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "kubeconfig").write_text(content)
     with pytest.raises(ValueError, match="no usable kubeconfig"):
         connect(str(tmp_path / "kubeconfig"))
-
-
-def test_a_kind_that_no_renderer_makes_is_said() -> None:
-    with pytest.raises(ValueError, match="knows no Secret"):
-        resource_of({"kind": "Secret", "apiVersion": "v1"})
-    assert resource_of({"kind": "Job", "apiVersion": "batch.volcano.sh/v1alpha1"}).group == "batch.volcano.sh"
-    assert resource_of({"kind": "Job", "apiVersion": "batch/v1"}) == ApiResource("batch", "v1", "jobs")

@@ -1,10 +1,8 @@
 """Estimates: the seed's example, what stretches them, what a budget forbids, and what a person reads."""
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from k8s.estimate import describe, estimate_launch, expected_hours, over_budget, paid_devices, prices
+from k8s.estimate import describe, estimate_launch, expected_hours, over_budget, prices
 from pipeline.recipe import Accelerator, Checkpoints, Compute, Kubernetes, load
 from pipeline.selection.cost import MethodCost
 
@@ -53,14 +51,6 @@ def test_prices_are_those_of_the_capacity_asked_for(capacity: str, fallback: flo
     assert (result.low, result.high) == (low, high)
 
 
-def test_whole_nodes_are_paid_for() -> None:
-    assert paid_devices(compute().model_copy(update={"processes": 2})) == 24
-    assert paid_devices(compute(instance_type="cpu").model_copy(update={"processes": 2})) == 6
-    assert paid_devices(Compute(nodes=2, processes=4)) == 8
-    with pytest.raises(ValueError, match="p9"):
-        paid_devices(compute(instance_type="p9.giant"))
-
-
 def test_interruptions_stretch_hours_more_than_device_hours() -> None:
     quiet, disturbed = (estimate_launch(compute(), (5, 5), pool) for pool in (NEVER, THRICE))
     assert disturbed == estimate_launch(compute(), (5, 5), THRICE)
@@ -99,36 +89,12 @@ def test_a_budget_is_held_against_the_high_end() -> None:
         assert figure in value
 
 
-@pytest.mark.parametrize("hours", [(6.0, 4.0), (-1.0, 4.0), (1.0, float("inf")), (float("nan"), 1.0)])
-def test_hours_that_are_none(hours: tuple[float, float]) -> None:
-    with pytest.raises(ValueError, match=r"Give two numbers"):
-        estimate_launch(compute(), hours, NEVER)
-
-
 def test_estimate_allows_for_a_factor_and_ends_at_the_timeout() -> None:
     expected = MethodCost.model_construct(hours=4.0, measured=False)
     measured = MethodCost.model_construct(hours=4.0, measured=True)
     assert expected_hours(expected, timeout_s=6 * 3600) == (2, 6)
     assert expected_hours(measured, timeout_s=6 * 3600) == pytest.approx((4 / 1.1, 4.4))
     assert expected_hours(expected, timeout_s=3600) == (1, 1)
-
-
-amounts = st.floats(0, 1e4)
-
-
-@settings(max_examples=30)
-@given(amounts, amounts, st.floats(0, 48), st.floats(0, 48), amounts, amounts, st.sampled_from(["spot", "spot_first"]))
-def test_estimate_parts_sum_up_and_money_follows_the_price(
-    first: float, fallback: float, a: float, b: float, gb: float, kept: float, capacity: str
-) -> None:
-    hours = (min(a, b), max(a, b))
-    result = estimate_launch(compute(first, fallback, storage_gb=gb, capacity=capacity), hours, NEVER, kept)
-    for each in (result.hours, result.device_hours, result.usd, *(part.usd for part in result.parts)):
-        assert 0 <= each.low <= each.high
-    assert result.usd.high == pytest.approx(sum(part.usd.high for part in result.parts))
-    assert result.usd.low == pytest.approx(sum(part.usd.low for part in result.parts))
-    dearer = estimate_launch(compute(first + 1, fallback, storage_gb=gb, capacity=capacity), hours, NEVER, kept)
-    assert dearer.usd.high >= result.usd.high and dearer.usd.low >= result.usd.low
 
 
 def test_what_a_person_reads() -> None:

@@ -6,7 +6,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
@@ -14,13 +13,11 @@ from pathlib import Path
 import pytest
 
 from k8s.render.pod import USER
-from pipeline.training.__main__ import NEMO_RL
 from tests.variants import one_and_variants
 
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "k8s" / "images"
 DOCKERFILES = sorted(IMAGES.glob("*.Dockerfile"))
-PACKAGES = ("pipeline", "evals", "k8s", "assets", "jobs")
 DIGEST = re.compile(r"[^@\s]+@sha256:[0-9a-f]{64}")
 # What is imported under another name than the one that it is installed by.
 DISTRIBUTIONS = {
@@ -75,26 +72,6 @@ def test_nemo_rl_is_named_by_digest_or_the_build_ends(base: str, code: int) -> N
     assert subprocess.run(["sh", "-c", check], env={"BASE": base}, capture_output=True, check=False).returncode == code
 
 
-def test_a_ray_pod_runs_what_kuberay_gives_it() -> None:
-    """And finds the trainer where its command, `python -m pipeline.training`, looks, and NeMo RL beside it."""
-    assert instructions(IMAGES / "nemo-rl.Dockerfile", "ENTRYPOINT") == ["[]"]
-    environment = parsed((IMAGES / "nemo-rl.Dockerfile").read_text()).envs
-    assert environment["PYTHONPATH"] == "/app" and environment["PATH"].startswith("/opt/venv/bin:")
-    assert NEMO_RL in (IMAGES / "nemo-rl.Dockerfile").read_text()
-
-
-def test_the_run_launcher_can_give_arguments_without_a_command() -> None:
-    assert not instructions(IMAGES / "dagster.Dockerfile", "ENTRYPOINT")
-
-
-@images
-def test_it_says_which_commit_it_is_and_looks_nothing_up(dockerfile: Path) -> None:
-    parser = parsed(dockerfile.read_text())
-    assert {"title", "licenses", "revision"} <= {key.rpartition(".")[2] for key in parser.labels}
-    assert parser.envs["HF_HUB_OFFLINE"] == "1"
-    assert not any(re.search("(?i)password|secret|token|_key", name) for name in parser.envs)
-
-
 def copied(dockerfile: Path) -> Iterator[str]:
     for value in instructions(dockerfile, "COPY"):
         *sources, _ = shlex.split(value)
@@ -126,13 +103,6 @@ def test_what_no_image_may_hold_never_reaches_the_builder(path: str) -> None:
     assert ignored(path)
 
 
-def test_the_code_reaches_the_builder_whole() -> None:
-    listed = subprocess.run(["git", "ls-files", *PACKAGES], cwd=ROOT, capture_output=True, text=True, check=False)
-    code = [path for path in listed.stdout.splitlines() if not path.startswith("k8s/manifests/")]
-    assert listed.returncode or code
-    assert not [path for path in code if ignored(path)]
-
-
 @images
 def test_every_version_that_pip_installs_is_decided_here(dockerfile: Path) -> None:
     commands = [command for run in instructions(dockerfile, "RUN") for command in run.split("&&")]
@@ -143,13 +113,6 @@ def test_every_version_that_pip_installs_is_decided_here(dockerfile: Path) -> No
         constraints = words[words.index("-c") + 1]
         assert f"constraints/{Path(constraints).name}" in copied(dockerfile), step
         assert "--no-cache-dir" in words and "--no-deps" not in words
-
-
-def pins(name: str) -> dict[str, str]:
-    lines = [line for line in (ROOT / name).read_text().splitlines() if line and not line.startswith("#")]
-    result = dict(line.split("==") for line in lines)
-    assert len(result) == len(lines), "one pin for each"
-    return {key.lower().replace("_", "-"): version for key, version in result.items()}
 
 
 def requirements(image: str) -> set[str]:
@@ -184,39 +147,6 @@ def test_a_trainer_has_what_it_imports_and_no_dagster(image: str, entry: str) ->
     external -= NEVER_CALLED.get(entry, set())
     assert {DISTRIBUTIONS.get(name, name) for name in external - BROUGHT} <= requirements(image)
     assert "dagster" not in requirements(image) | external
-
-
-@pytest.mark.slow
-def test_the_trainers_image_has_what_an_evaluation_loads() -> None:
-    """By what is loaded once `python -m evals run` has begun: data stages that it imports load their libraries late."""
-    assert {"pipeline", "evals"} <= set(copied(IMAGES / "trainer.Dockerfile"))
-    code = "import sys, evals.__main__; print(*{name.partition('.')[0] for name in sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    names = {name for name in done.stdout.split() if not name.startswith("_")} - set(sys.stdlib_module_names)
-    brought = {"annotated_types", "pydantic_core", "typing_extensions", "typing_inspection"}  # by pydantic
-    brought |= {"cloudpickle", "idna", "cython_runtime", "markupsafe"}  # by pyarrow, httpx2 and jinja2
-    brought |= {*BROUGHT, "attr", "attrs", "rpds", "sitecustomize"}  # the last is of a system's Python
-    brought |= {"jsonpointer", "rfc3339_validator", "six"}  # formats that jsonschema checks where these are installed
-    external = names - brought - set(PACKAGES)
-    assert {DISTRIBUTIONS.get(name, name) for name in external} <= requirements("trainer")
-    assert {"assets", "jobs", "k8s"}.isdisjoint(names)
-
-
-def test_the_trainer_is_pinned_and_agrees_with_the_tested_set() -> None:
-    gpu, cpu = pins("constraints/gpu.txt"), pins("constraints/cpu.txt")
-    assert requirements("trainer") | requirements("nemo-rl") <= gpu.keys()
-    decisive = ("accelerate", "dagster-pipes", "datasets", "math-verify", "numpy", "peft", "pyarrow", "pydantic")
-    decisive += ("safetensors", "tokenizers", "torch", "transformers", "trl", "xxhash")
-    assert {name: gpu[name] for name in decisive} == {name: cpu[name] for name in decisive}
-
-
-def test_the_extras_of_the_dagster_image_exist() -> None:
-    (extras,) = re.findall(r"'\.\[([\w,-]+)\]'", (IMAGES / "dagster.Dockerfile").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras.split(",")) <= project.keys()
-    pinned = pins("constraints/cpu.txt").keys()
-    assert {"dagster-k8s", "dagster-postgres", "dagster-aws", "gcsfs", "google-cloud-storage"} <= pinned
-    assert "psycopg2-binary" in pinned
 
 
 def test_the_web_server_of_dagster_s_chart_checks_origins(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 How each end of a gang is classified, over what real controllers showed of it, is in test_sequences.py.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,7 @@ from k8s.task import delete
 from pipeline.training.checkpoints.claims import claim
 from pipeline.training.launch import TrainingRefused
 
-from .fake_api import Answer, NoAnswer, key_of, refusal
+from .fake_api import NoAnswer, key_of, refusal
 from .world import BACKENDS, Killed, Planned, World, cluster_settings, kill
 
 
@@ -50,24 +49,6 @@ def test_a_gang_comes_trains_and_ends(planned: Planned, backend: str) -> None:
     again = World()
     assert again.launch(planned.task(backend=backend)) == result
     assert again.asked == []
-
-
-@pytest.mark.parametrize(
-    ("code", "reason", "kind", "words"),
-    [
-        (64, "", TrainingRefused, "the trainer refuses the plan"),
-        (137, "OOMKilled", TrainingRefused, "took more memory than its limit"),
-        (1, "", RuntimeError, "exit code 1"),
-    ],
-)
-def test_each_end_of_a_gang_is_told_apart(
-    planned: Planned, code: int, reason: str, kind: type[Exception], words: str
-) -> None:
-    world = World()
-    world.script += [world.run, lambda: world.end(code, reason, of="1")]
-    error = world.fails(planned.task())
-    assert type(error) is kind and words in str(error)
-    assert world.gangs() == []
 
 
 def test_an_attempt_begins_after_the_pods_of_the_one_before(planned: Planned) -> None:
@@ -122,12 +103,6 @@ def test_a_settled_end_is_cleared_away_by_the_next_launch(planned: Planned) -> N
     assert kept.end(1, Classification("deleted", "")).cause == "out_of_memory", "the first word stands"
     assert followed(World(), planned)
     assert planned.attempts() == [(1, "out_of_memory"), (2, "succeeded")]
-
-
-def test_names_of_any_kind_make_a_gang(planned: Planned) -> None:
-    odd = planned.plan.model_copy(update={"iteration": "Ü ---\nkind: Secret"})
-    planned.store.write(f"iterations/{odd.iteration}/training/plan.json", odd)
-    assert followed(World(), Planned(planned.store, odd))
 
 
 @pytest.mark.parametrize("recorded", [True, False], ids=["on record", "by its trainer alone"])
@@ -220,16 +195,6 @@ NO_RIGHT = 'jobsets.jobset.x-k8s.io "x" is forbidden: User "launcher" cannot get
 QUOTA = 'jobsets.jobset.x-k8s.io "x" is forbidden: exceeded quota: objects, requested: 1, used: 1, limited: 1'
 
 
-@pytest.mark.parametrize("code", [401, 403])
-def test_a_right_that_is_not_read_yet_is_waited_for(planned: Planned, code: int) -> None:
-    """As an API server answers for a moment after its start."""
-    world = World()
-    world.script += [*[lambda: None] * 100, *world.trains(planned)]
-    world.fault = lambda verb, path: refusal(code, NO_RIGHT) if world.now < STARTING_S - 10 else None
-    assert world.launch(planned.task())
-    assert world.told("asking again")
-
-
 @pytest.mark.parametrize(
     ("message", "after_s", "verb", "advice"),
     [
@@ -246,22 +211,6 @@ def test_a_right_that_is_missing_ends_the_launch(
     error = world.fails(planned.task())
     assert isinstance(error, TrainingRefused) and advice in str(error)
     assert after_s <= world.now <= after_s + 60
-
-
-FAULTS: dict[str, Callable[[str, str], Answer | BaseException | None]] = {
-    "no log": lambda verb, path: refusal(403, "no logs") if path.endswith("/log") else None,
-    "errors": lambda verb, path: refusal(500, "etcd") if verb == "GET" else None,
-    "too many requests": lambda verb, path: refusal(429, "slow down") if verb == "PATCH" else None,
-}
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_bad_moments_are_waited_out(planned: Planned, name: str) -> None:
-    world = World(*[lambda: None] * 10)
-    world.script += world.trains(planned)
-    world.fault = lambda verb, path: FAULTS[name](verb, path) if world.now < 40 or name == "no log" else None
-    assert world.launch(planned.task())
-    assert len(world.gangs()) == 1
 
 
 def test_an_answer_that_is_lost_makes_no_second_gang(planned: Planned) -> None:

@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from k8s.ledger import LaunchAttempt, Ledger, ledger
 from pipeline.core.storage import CheckpointRef, ModelRef
@@ -72,52 +70,3 @@ def test_ledger_uses_the_attempts_time_without_an_account(silent: TrainingResult
     actual = ledger(attempts, silent, compute(10), devices=24)
     assert (actual.device_hours, actual.usd.high, actual.measured) == (24, 240, False)
     assert actual.goodput == 0.0 and tuple(actual.badput_s) == CAUSES
-
-
-def test_nothing_at_all() -> None:
-    actual = ledger([], None, compute(0), devices=0)
-    assert (actual.attempts, actual.hours, actual.device_hours, actual.usd.high, actual.budget_share) == (
-        0,
-        0,
-        0,
-        0,
-        None,
-    )
-
-
-seconds = st.floats(0, 1e6)
-launch_attempts = st.builds(
-    LaunchAttempt,
-    attempt=st.integers(1, 9),
-    name=st.just("train"),
-    opened_at=seconds,
-    closed_at=st.none() | seconds,
-    restarts=st.integers(0, 9),
-    requests=st.integers(0, 10_000),
-)
-
-
-@st.composite
-def accounts(draw: st.DrawFn) -> Goodput:
-    productive, badput = draw(seconds), {cause: draw(seconds) for cause in CAUSES}
-    return Goodput(total_s=productive + sum(badput.values()), productive_s=productive, badput_s=badput)
-
-
-@given(st.lists(launch_attempts, max_size=4), st.none() | accounts(), st.floats(0, 100), st.floats(0, 100),
-       st.floats(0, 100), st.integers(0, 2400), st.none() | st.floats(0.01, 1e6))  # fmt: skip
-def test_sums_ends_in_order_and_money_follows_the_price(
-    attempts: list[LaunchAttempt], spent: Goodput | None, first: float, fallback: float, more: float, devices: int,
-    budget: float | None,
-) -> None:  # fmt: skip
-    trained = result(spent) if spent is not None else None
-    actual = ledger(attempts, trained, compute(first, fallback, budget), devices)
-    assert actual.attempts == len(attempts) and actual.requests == sum(each.requests for each in attempts)
-    assert 0 <= actual.usd.low <= actual.usd.high
-    assert actual.device_hours >= 0 and actual.hours >= 0
-    assert 0 <= actual.goodput <= 1
-    whole = actual.productive_s + sum(actual.badput_s.values())
-    assert whole == pytest.approx(spent.total_s if spent is not None and spent.total_s > 0 else 0)
-    assert (actual.budget_share is None) == (budget is None)
-    assert actual.budget_share is None or actual.budget_share >= 0
-    dearer = ledger(attempts, trained, compute(first + more, fallback and fallback + more, budget), devices)
-    assert dearer.usd.low >= actual.usd.low and dearer.usd.high >= actual.usd.high

@@ -6,21 +6,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from k8s.lint import lint_gang
+from k8s.render import render
 from k8s.render.pod import labels
+from pipeline.recipe import Kubernetes
 
-from .admission import gang_of, pod_specs
 from .manifests import (
+    MANIFESTS,
     Object,
     Pods,
     bad_pools,
     dangling,
+    gang_of,
     generous,
     idle_selectors,
     misnamed,
     of_kind,
     open_namespaces,
     overlay,
+    pod_specs,
     pods,
     training_pools,
 )
@@ -68,6 +74,16 @@ def test_nothing_is_open_that_need_not_be(name: str) -> None:
 def test_node_pools_let_a_gang_live(name: str) -> None:
     assert bad_pools(overlay(name)) == []
     assert len(training_pools(overlay(name))) == (0 if name == GKE else 2)
+
+
+@every_overlay
+@pytest.mark.parametrize("backend", ["jobset", "rayjob"])
+@pytest.mark.parametrize("capacity", ["spot", "on_demand", "spot_first"])
+def test_a_gang_is_admitted_and_its_nodes_can_come(name: str, backend: str, capacity: str) -> None:
+    """By the lint's rules of quotas, flavours and pools."""
+    gang = gang_of(name, backend=backend, capacity=capacity)
+    found = lint_gang(gang, [*render(gang), *overlay(name)])
+    assert not {each.rule for each in found} & {"quota-too-small", "queue-closed", "no-pool", "flavour-without-pool"}
 
 
 @every_overlay
@@ -142,3 +158,17 @@ def test_a_selector_that_takes_no_pod_is_found() -> None:
     objects = copy.deepcopy(list(overlay(EKS)))
     the("NetworkPolicy", "gang")(objects)["spec"]["podSelector"] = {"matchLabels": {"component": "trainer"}}
     assert idle_selectors(objects, from_outside()) == ["NetworkPolicy preference-tuning/gang: selects nothing"]
+
+
+def test_the_operators_are_set_up_for_gangs() -> None:
+    values = {path.stem: yaml.safe_load(path.read_text()) for path in (MANIFESTS / "operators").glob("*.yaml")}
+    scheduler = yaml.safe_load(values["volcano"]["custom"]["scheduler_config_override"])
+    assert "enqueue" not in scheduler["actions"]
+    assert "gang" in {plugin["name"] for tier in scheduler["tiers"] for plugin in tier["plugins"]}
+    kueue = yaml.safe_load(values["kueue"]["managerConfig"]["controllerManagerConfigYaml"])
+    minutes = int(kueue["waitForPodsReady"]["timeout"].removesuffix("m"))
+    assert 2 * minutes * 60 <= Kubernetes.model_fields["start_timeout_s"].default, "no second try before a launch ends"
+    assert kueue["manageJobsWithoutQueueName"] is False
+    assert set(kueue["integrations"]["labelKeysToCopy"]) <= labels(gang_of(EKS)).keys()
+    assert set(kueue["integrations"]["frameworks"]) >= {"jobset.x-k8s.io/jobset", "batch/job", "ray.io/rayjob"}
+    assert values["karpenter"]["settings"]["interruptionQueue"]

@@ -1,24 +1,19 @@
 """The base `platform` (and, for its pods, `serving`): what a container may do, what is secret, how Dagster is set."""
 
-import json
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 
-from k8s.render import render
 from k8s.render.pod import USER
 from pipeline.recipe import load
 
 from . import run_job
-from .admission import pod_specs
-from .manifests import MANIFESTS, RUNS, Object, both, build, named, objects_of, of_kind, overlay, selects
+from .manifests import MANIFESTS, RUNS, Object, both, build, named, objects_of, of_kind, overlay
 from .manifests import bare_pods as pods
 from .manifests import pods as owned_pods
-from .render.golden import CASES
 
 ROOT = Path(__file__).parents[2]
 OVERLAYS = sorted(path.parent for path in (MANIFESTS / "overlays").glob("*/kustomization.yaml"))
@@ -52,13 +47,6 @@ def violations(spec: Object) -> Iterator[str]:
             yield "seccomp"
         if any("hostPort" in port for port in container.get("ports", ())):
             yield "host ports"
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_every_gang_passes_restricted(case: str) -> None:
-    for obj in render(CASES[case]):
-        for spec in pod_specs(obj):
-            assert list(violations(spec)) == []
 
 
 @pytest.mark.parametrize("name", ["eks-spot-h200", "eks-a100", "gke"])
@@ -101,13 +89,6 @@ def test_no_pod_may_more_than_it_needs(base: str) -> None:
     assert {name: result for name, spec in specs.items() if (result := weaknesses(spec))} == {}
 
 
-def test_tokens_of_the_api_are_mounted_where_the_api_is_called() -> None:
-    assert {n for _, n, _, spec in pods(both()) if spec["automountServiceAccountToken"]} == {
-        "dagster-daemon",
-        "dagster-webserver",
-    }
-
-
 def test_no_secret_is_written_down() -> None:
     assert not of_kind(both(), "Secret")
     secret = re.compile(r"(?i)password|secret|token|_key|database_url|backend_store_uri")
@@ -125,38 +106,8 @@ def test_no_secret_is_written_down() -> None:
     assert all("env" in database[key] for key in ("hostname", "username", "password", "db_name"))
 
 
-def secrets_of(spec: Object) -> dict[str, bool]:
-    """Secrets that a pod's containers take, by name: whether the pod waits for each."""
-    containers = [*spec.get("initContainers", []), *spec["containers"]]
-    references = [source.get("secretRef") for c in containers for source in c.get("envFrom", [])]
-    references += [v.get("valueFrom", {}).get("secretKeyRef") for c in containers for v in c.get("env", [])]
-    references += [{"name": v["secret"]["secretName"]} for v in spec.get("volumes", []) if "secret" in v]
-    return {each["name"]: each.get("optional") is not True for each in references if each}
-
-
-@pytest.mark.parametrize("folder", OVERLAYS, ids=lambda path: path.name)
-def test_the_keys_of_marks_are_where_rows_are_read(folder: Path) -> None:
-    """In the code location and in runs, which wait for them; in no gang, no server and no part of the platform."""
-    specs = {name: spec for _, name, _, spec in pods(objects_of(folder))}
-    specs["a run"] = run_job.kept()["spec"]["template"]["spec"]
-    assert {name for name, spec in specs.items() if "mark-keys" in secrets_of(spec)} == {"dagster-code", "a run"}
-    assert secrets_of(specs["dagster-code"])["mark-keys"] and secrets_of(specs["a run"])["mark-keys"]
-    assert "mark-keys" in instance()["run_launcher"]["config"]["env_secrets"]
-    for name, case in CASES.items():
-        for obj in render(case):
-            for spec in pod_specs(obj):
-                assert secrets_of(spec).keys() <= {"endpoints"}, name
-
-
 def code_location(objects: Sequence[Object]) -> Object:
     return named(objects, "Deployment", "dagster-code")["spec"]["template"]["spec"]["containers"][0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("folder", [MANIFESTS / "bases" / "platform", *OVERLAYS], ids=lambda path: path.name)
-def test_runs_get_the_image_of_the_code_location(folder: Path) -> None:
-    container = code_location(objects_of(folder))
-    assert {v["name"]: v["value"] for v in container["env"]}["DAGSTER_CURRENT_IMAGE"] == container["image"]
 
 
 def instance() -> Object:
@@ -172,25 +123,6 @@ def test_the_instance_is_one_that_dagster_takes() -> None:
     assert not (validate_config(dagster_instance_config_schema(), config).errors or [])
     validate_concurrency_config(config)
     assert validate_config(dagster_instance_config_schema(), config | {"run_monitorng": {}}).errors
-
-
-CHECK = """
-import importlib, json, sys
-from dagster._config import validate_config
-for section in json.load(sys.stdin):
-    of = getattr(importlib.import_module(section["module"]), section["class"])
-    print(of.__name__, len(validate_config(of.config_type(), section["config"]).errors or []))
-"""
-
-
-@pytest.mark.slow
-def test_its_classes_take_their_configuration(platform: str) -> None:
-    sections = [instance()[name] for name in ("run_launcher", "compute_logs")]
-    sections.append({**sections[0], "config": {**sections[0]["config"], "job_imag": "x"}})
-    done = subprocess.run(
-        [platform, "-c", CHECK], input=json.dumps(sections), capture_output=True, text=True, check=True
-    )
-    assert done.stdout.splitlines() == ["K8sRunLauncher 0", "S3ComputeLogManager 0", "K8sRunLauncher 1"]
 
 
 def test_gke_differs_in_where_logs_go_alone() -> None:
@@ -261,15 +193,3 @@ def test_a_run_is_as_confined_as_the_rest() -> None:
     }
     users = {spec["securityContext"]["runAsUser"] for _, _, _, spec in pods(both())}
     assert users == {USER}, "one user for all that shares the volume"
-
-
-def test_one_daemon_and_no_two_of_them() -> None:
-    spec = named(build("platform"), "Deployment", "dagster-daemon")["spec"]
-    assert spec["replicas"] == 1 and spec["strategy"] == {"type": "Recreate"}
-
-
-def test_each_disruption_budget_leaves_room_for_a_drain() -> None:
-    for budget in of_kind(both(), "PodDisruptionBudget"):
-        workload = named(both(), "Deployment", budget["metadata"]["name"])
-        assert budget["spec"]["maxUnavailable"] == 1
-        assert selects(budget["spec"]["selector"], workload["spec"]["template"]["metadata"]["labels"])

@@ -67,18 +67,6 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(folder, run.stdout, ran)
 
 
-def test_every_command_is_one_that_a_shell_reads() -> None:
-    checked = subprocess.run(["bash", "-n"], input="\n".join(LINES), capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-    assert {shlex.split(line)[0] for line in LINES} <= HERE | {"docker", "helm"}
-
-
-def test_every_step_says_what_is_seen() -> None:
-    steps = re.split(r"\*\*\d\. ", SECTION.partition("### Upgrades")[0])[1:]
-    assert len(steps) == 9
-    assert [step[:20] for step in steps[:8] if "\nSeen: " not in step] == []
-
-
 @pytest.mark.slow
 def test_what_needs_no_cluster_runs_as_written(done: Done) -> None:
     assert len(done.ran) >= 14
@@ -136,21 +124,6 @@ def test_manifests_and_gangs_are_of_these_apis() -> None:
     used = {obj["apiVersion"] for obj in objects} | {f"{each.group}/{each.version}" for each in RESOURCES.values()}
     assert {api for api in used if api.partition("/")[0] in groups} == apis
     assert of_kind(objects, "JobSet", "RayJob", "ClusterQueue")
-
-
-def test_whoever_names_a_version_names_that_one() -> None:
-    """In the lint, the manifests and the page: `JobSet 0.12`, `chart kueue, 0.19`."""
-    names = {"karpenter": "Karpenter", "jobset": "JobSet", "kueue": "Kueue", "kuberay": "KubeRay", "volcano": "Volcano",
-             "keda": "KEDA", "kserve": "KServe", "gateway-api": "Gateway API"}  # fmt: skip
-    texts = {path: path.read_text() for path in (ROOT / "k8s").rglob("*") if path.suffix in (".py", ".yaml", ".md")}
-    seen: set[str] = set()
-    for operator, name in names.items():
-        version = OPERATORS[operator]["version"]
-        for path, text in texts.items():
-            for given in re.findall(rf"(?:{name}|chart {operator},) (\d+\.\d+(?:\.\d+)?)", text):
-                assert f"{version}.".startswith(f"{given}."), (path, name, given)
-                seen.add(operator)
-    assert {"karpenter", "jobset", "kueue", "volcano"} <= seen
 
 
 @pytest.mark.shared

@@ -10,8 +10,7 @@ import pytest
 
 from k8s.client import RESOURCES
 
-from .admission import gang_of, recipe_of
-from .manifests import MANIFESTS, Object, objects_of, of_kind, overlay, pods, rights
+from .manifests import MANIFESTS, Object, gang_of, objects_of, of_kind, overlay, pods, recipe_of, rights
 from .schemas import problems
 
 RUNS, PLATFORM, SERVING = "preference-tuning", "preference-tuning-platform", "preference-tuning-serving"

@@ -54,16 +54,6 @@ def test_the_rollout_may_do_what_it_does_and_nothing_else() -> None:
     assert [(s["namespace"], s["name"]) for s in binding["subjects"]] == [("preference-tuning", "launcher")]
 
 
-def test_nothing_takes_a_gpu_before_there_is_a_model() -> None:
-    objects = build("serving")
-    assert [obj["spec"]["replicas"] for obj in of_kind(objects, "Deployment")] == [0, 0]
-    paused = named(objects, "ScaledObject", "judge")["metadata"]["annotations"]
-    assert paused == {"autoscaling.keda.sh/paused-replicas": "0"}
-    rules = named(objects, "PrometheusRule", "servers")["spec"]["groups"][0]["rules"]
-    (down,) = (rule["expr"] for rule in rules if rule.get("alert") == "SlotDown")
-    assert "kube_deployment_spec_replicas" in down, "none is wanted: none is missing"
-
-
 def test_the_slots_differ_by_their_weights_alone() -> None:
     a, b = (named(build("serving"), "Deployment", name) for name in ("slot-a", "slot-b"))
     assert yaml.safe_load(yaml.safe_dump(b).replace("slot-b", "slot-a")) == a

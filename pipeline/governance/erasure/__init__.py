@@ -1,11 +1,5 @@
-"""Forgetting a user: out of all that we wrote, every model that learned from them named and blocked, proved.
-
-What goes is a list of places: each counts the rows whose owner is exactly the user, and removes them. The preview, the
-removal and the proof use the same list. A row goes whole, and no text of anybody else's row is edited. The user is on
-the list of the forgotten, and what is affected is on record, before rows go; the proof comes last. A kill at any point
-is healed by the same command, which ends in the same proof. Weights and a champion in service stay: both are a person's
-to decide, on the proof.
-"""
+"""Forgetting a user: their rows leave all places that we write, models that learned from them are blocked, and a proof
+says so. After a kill the same command ends in the same proof. Weights and a champion in service stay."""
 
 from __future__ import annotations
 
@@ -30,8 +24,6 @@ from pipeline.governance.erasure.proof import (
     id_of,
     merged,
     newest,
-    pending_name,
-    proof_name,
     publish,
 )
 from pipeline.governance.erasure.served import ServedRows
@@ -106,13 +98,14 @@ def forget(
         person = person.marked(erased.bind(store))
         work = _Erasure(context, person, registry_uri, keepers)
         id = id_of(store, person.mark, person.since)
-        if (done := store.read(proof_name(id), ErasureProof)) is not None:  # killed right after it was written
+        if (done := store.read(layout.proof(id), ErasureProof)) is not None:  # killed right after it was written
             return _finished(store, done, now)
         log(f"forget {id}: {tables.sweep(store)} files that killed runs left are swept")
         listed = _put_on_list(store, person, id)
         notes, places = _listed(work, lake, id, listed.proof, now)
         affected = notes.affected
-        log(f"forget {id}: {_total(notes.places)} rows and files in {len(notes.places)} places, {_summary(affected)}")
+        rows = sum(rows for counts in notes.places.values() for rows in counts.values())
+        log(f"forget {id}: {rows} rows and files in {len(notes.places)} places, {_summary(affected)}")
         serving = _block(work, affected, listed.proof, now)
         log(f"forget {id}: {len(affected.digests)} digests are blocked")
         for place in places:
@@ -121,7 +114,7 @@ def forget(
         swept = SweepResult()
         if listed.proof == id or TABLE in notes.places or affected.datasets:
             record_dataset_users(store, lake)
-            store.write(pending_name(id), notes.model_copy(update={"expiring": True}))
+            store.write(layout.pending_erasure(id), notes.model_copy(update={"expiring": True}))
             lake.expire(None)
             swept = lake.sweep(0)
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
@@ -129,7 +122,6 @@ def forget(
         in_source = remaining.in_source(store, person, address)
         proof = ErasureProof(
             id=id,
-            nonce=secrets.token_hex(16),
             mark=person.mark,
             since=person.since,
             requested=notes.requested,
@@ -177,7 +169,7 @@ def _listed(work: _Erasure, lake: Lake, id: str, listed: str, now: datetime) -> 
     """What is affected, with what an earlier attempt found, on record before anything goes; and where it goes from."""
     context, store, person = work.context, work.context.store, work.person
     new = Pending(mark=person.mark, since=person.since, requested=now)
-    notes = store.read(pending_name(id), Pending) or new
+    notes = store.read(layout.pending_erasure(id), Pending) or new
     affected = notes.affected
     if not notes.expiring:
         affected = affected.plus(find(store, lake, context.lake, person, work.registry_uri))
@@ -187,7 +179,7 @@ def _listed(work: _Erasure, lake: Lake, id: str, listed: str, now: datetime) -> 
     places = _places(work, lake, affected, days)
     update = {"affected": affected, "days": days, "places": merged(notes.places, _counted(places))}
     notes = notes.model_copy(update=update)
-    store.write(pending_name(id), notes)
+    store.write(layout.pending_erasure(id), notes)
     return notes, places
 
 
@@ -239,7 +231,7 @@ def _erase_rows(store: Store, lake: Lake, person: Person, days: Days) -> None:
 
 def _finished(store: Store, proof: ErasureProof, now: datetime) -> ErasureProof:
     proof = publish(store, proof, now)
-    store.path(pending_name(proof.id)).unlink(missing_ok=True)
+    store.path(layout.pending_erasure(proof.id)).unlink(missing_ok=True)
     return proof
 
 
@@ -252,10 +244,6 @@ def _left(places: Sequence[Place]) -> list[str]:
     return [
         f"{place}, {name}: {rows} rows" for place, counts in _counted(places).items() for name, rows in counts.items()
     ]
-
-
-def _total(places: Counts) -> int:
-    return sum(rows for counts in places.values() for rows in counts.values())
 
 
 def _summary(affected: Affected) -> str:

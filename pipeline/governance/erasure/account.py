@@ -1,8 +1,5 @@
-"""The days' accounts after an erasure: how many admitted rows of which file became erased ones, and the ledgers.
-
-Owns that the equation still holds per file. Refuses to touch the table. A ledger keeps the line of every rejected row;
-of the forgotten user's rows it no longer says which trace they were.
-"""
+"""The days' accounts after an erasure: admitted rows of a file become erased ones, so its counts still add up; ledgers
+keep the line of every rejected row, without the trace where it was the user's."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,11 +32,14 @@ def count(lake: Lake, person: Person) -> dict[str, Counter[str]]:
 def traces(lake: Lake, person: Person) -> set[str]:
     """Ids of traces in the table that are the person's and nobody else's."""
     days = sorted(lake.digests())
-    theirs = {id for batch in lake.batches(days, lake.snapshot, ["trace_id"], person.rows()) for id in _ids(batch)}
-    if not theirs:
-        return set()
-    shared = ~person.rows() & pc.field("trace_id").isin(pa.array(sorted(theirs), pa.string()))
-    return theirs - {id for batch in lake.batches(days, lake.snapshot, ["trace_id"], shared) for id in _ids(batch)}
+
+    def ids(rows: pc.Expression) -> set[str]:
+        batches = lake.batches(days, lake.snapshot, ["trace_id"], rows)
+        return {id for batch in batches for id in batch["trace_id"].to_pylist()}
+
+    theirs = ids(person.rows())
+    named = pc.field("trace_id").isin(pa.array(sorted(theirs), pa.string()))
+    return theirs - ids(~person.rows() & named) if theirs else set()
 
 
 def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: str) -> DayReport | None:
@@ -70,7 +69,8 @@ def settle(store: Store, lake: Lake, report: DayReport) -> None:
     if lake.digests().get(report.day) != report.digest:
         return  # the stage made the day again meanwhile
     wanted = Counter({file.name: file.rejected.get(Reason.ERASED, 0) for file in report.files})
-    text = _ledger(store, report.day)
+    ledger = store.path(layout.rejected_rows(report.day))
+    text = ledger.read_text() if ledger.exists() else ""
     lines = map(json.loads, text.splitlines())
     missing = wanted - Counter(line["file"] for line in lines if line["reason"] == Reason.ERASED)
     new = (
@@ -79,7 +79,7 @@ def settle(store: Store, lake: Lake, report: DayReport) -> None:
     )
     if missing:
         text += "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in new)
-        write_atomically(store.path(layout.rejected_rows(report.day)), text)
+        write_atomically(ledger, text)
     store.write(layout.day_report(report.day), report)
 
 
@@ -89,21 +89,16 @@ def ledgers(store: Store, traces: Collection[str]) -> Place:
     def removals() -> Iterator[Removal]:
         for path in sorted(store.path(layout.REJECTED).glob("*.jsonl")):
             lines = path.read_text().splitlines(keepends=True)
-            named = [json.loads(line)["trace_id"] in traces for line in lines]
-            if any(named):
-                text = "".join(_unnamed(line) if gone else line for line, gone in zip(lines, named, strict=True))
+            rows = 0
+            for at, line in enumerate(lines):
+                if (row := json.loads(line))["trace_id"] in traces:
+                    lines[at] = json.dumps({**row, "trace_id": None}, ensure_ascii=False) + "\n"
+                    rows += 1
+            if rows:
                 name = str(path.relative_to(store.root))
-                yield Removal(name, sum(named), partial(write_atomically, path, text))
+                yield Removal(name, rows, partial(write_atomically, path, "".join(lines)))
 
     return of_files("ledgers of rejected rows", removals)
-
-
-def _ids(batch: Any) -> list[str]:
-    return batch["trace_id"].to_pylist()
-
-
-def _unnamed(line: str) -> str:
-    return json.dumps({**json.loads(line), "trace_id": None}, ensure_ascii=False) + "\n"
 
 
 def _without(file: FileReport, rows: int) -> FileReport:
@@ -112,8 +107,3 @@ def _without(file: FileReport, rows: int) -> FileReport:
     rejected = {**file.rejected, Reason.ERASED: file.rejected.get(Reason.ERASED, 0) + rows}
     fields = {name: getattr(file, name) for name in ("name", "sha256", "bytes", "seen")}
     return FileReport(**fields, admitted=file.admitted - rows, rejected=total([rejected]))
-
-
-def _ledger(store: Store, day: str) -> str:
-    path = store.path(layout.rejected_rows(day))
-    return path.read_text() if path.exists() else ""

@@ -1,15 +1,10 @@
-"""Which datasets, iterations, checkpoints and model versions were made from a user's rows.
-
-Owns the search and what counts as evidence: the dataset's own rows; once its snapshot is gone, the list of members
-that was kept of it; else the iteration's labels, which know no time. Where nothing is left to tell, a dataset
-counts as affected. Refuses to delete or to block.
-"""
+"""Which datasets, iterations, checkpoints and model versions were made from a user's rows: by the dataset's rows, the
+list of users kept of it, or the iteration's labels. A dataset with none of them counts as affected."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -35,11 +30,12 @@ def find(store: Store, lake: Lake, config: LakeConfig, person: Person, registry_
     """Everything affected, as the store, the lake and MLflow have it now."""
     all_iterations = iterations(store)
     touched = _readable(store, lake, config, person)
-    lost = {each.dataset.digest for each in all_iterations} - touched.keys()
-    touched |= {digest: _remembered(store, digest, all_iterations, person) for digest in sorted(lost)}
+    for digest in {each.dataset.digest for each in all_iterations} - touched.keys():
+        touched[digest] = _remembered(store, digest, all_iterations, person)
     seen = {digest for digest, verdict in touched.items() if verdict is not False}
     ours = [each for each in all_iterations if each.dataset.digest in seen]
-    trained = {each.id: result for each in all_iterations if (result := _result(store, each))}
+    results = {each.id: store.read(each.path(layout.RESULT), TrainingResult) for each in all_iterations}
+    trained = {id: result for id, result in results.items() if result is not None}
     scorers = {each.id: digest for each in ours if (digest := _reward_model(store, each))}
     models = {trained[each.id].checkpoint.model.digest for each in ours if each.id in trained}
     heirs = _heirs(all_iterations, trained, models, {each.id for each in ours})
@@ -70,10 +66,7 @@ def iterations(store: Store) -> list[Iteration]:
 
 
 def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> dict[str, bool | None]:
-    """Of each dataset whose snapshot is there, whether it holds the person.
-
-    Datasets share files: each is read once for all datasets of one scope.
-    """
+    """Of each dataset whose snapshot is there, whether it holds the person. A file is read once for each scope."""
     holds: dict[str, bool | None] = {}
     alike: dict[str, list[Window]] = {}
     for window in windows(store):
@@ -92,21 +85,13 @@ def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration]
     """The same of a dataset that can no longer be read; None when nothing can tell."""
     if (kept := dataset_users(store, digest)) is not None:
         return kept.has(person.mark, person.since)
-    labelled = [each for each in all_iterations if each.dataset.digest == digest and _labels(store, each)[0].exists()]
-    tables = [path for each in labelled if (path := _labels(store, each)[1]).exists()]
+    folders = [store.path(layout.iteration(each.id)) for each in all_iterations if each.dataset.digest == digest]
+    labelled = [folder for folder in folders if (folder / layout.LABELS).exists()]
+    tables = [table for folder in labelled if (table := folder / layout.LABEL_TABLE).exists()]
     if labelled and not tables:
         return None
     wanted = [("user_id", "in", sorted(person.principals))]
-    return any(bool(pq.read_table(table, columns=["user_id"], filters=wanted)) for table in tables)
-
-
-def _labels(store: Store, iteration: Iteration) -> tuple[Path, Path]:
-    record = store.path(iteration.path(layout.LABELS))
-    return record, store.path(iteration.path(layout.LABEL_TABLE))
-
-
-def _result(store: Store, iteration: Iteration) -> TrainingResult | None:
-    return store.read(iteration.path(layout.RESULT), TrainingResult)
+    return any(pq.read_table(table, columns=["user_id"], filters=wanted).num_rows for table in tables)
 
 
 def _reward_model(store: Store, iteration: Iteration) -> str:

@@ -1,9 +1,5 @@
-"""Copies of checkpoints in `training.checkpoints.mirror` that learned from a forgotten user's rows: they are deleted.
-
-Owns which mirrors an iteration's training had and what a proof says of them. Copies go, while the models here stay and
-are blocked: nobody asks a block before a file in a bucket. Refuses to call a mirror clean that it cannot list, that
-does not look as the trainer left it, or that a trainer at work may still write to.
-"""
+"""Deletes copies of checkpoints in `training.checkpoints.mirror` that learned from a forgotten user's rows. A mirror is
+not clean while it cannot be listed, looks unlike the trainer left it, or a trainer may write to it."""
 
 from __future__ import annotations
 
@@ -15,23 +11,19 @@ from pipeline.core import layout
 from pipeline.core.removal import Place
 from pipeline.core.storage import Store
 from pipeline.rollout.blocks import blocks
-from pipeline.training.checkpoints.mirror import MirrorFolder, MirrorPlace, mirror_folder, place_of, places_of
+from pipeline.training.checkpoints.mirror import MirrorFolder, mirror_folder, places_of
 from pipeline.training.journal import read_journal
-from pipeline.training.plan import TrainingPlan
 
 
 def remove(store: Store, iterations: Collection[str]) -> Iterator[str]:
     """Close the mirrors to these iterations' trainings (ids) and delete what is in them; yields each checkpoint's name
-    before it goes. What a store refuses is for `remains` to say. Raises ValueError for a plan that cannot be read."""
-    for id in sorted(iterations):
-        for folder in _folders(store, id):
-            try:
-                if _is_as_left(store, id, folder):
-                    folder.close(id)
-                    yield from (f"{_name(store, folder)}/{step}" for step in folder.steps())
-                    folder.clear()
-            except OSError:
-                continue
+    before it goes. `remains` says what a store refuses."""
+    for id, folder in _folders(store, iterations):
+        with suppress(OSError):
+            if _is_as_left(store, id, folder):
+                folder.close(id)
+                yield from _steps(store, folder)
+                folder.clear()
 
 
 def place(store: Store, iterations: Collection[str]) -> Place:
@@ -39,11 +31,9 @@ def place(store: Store, iterations: Collection[str]) -> Place:
 
     def count() -> dict[str, int]:
         names: dict[str, int] = {}
-        for id in sorted(iterations):
-            for folder in _folders(store, id):
-                with suppress(OSError):
-                    if _is_as_left(store, id, folder):
-                        names |= {f"{_name(store, folder)}/{step}": 1 for step in folder.steps()}
+        for id, folder in _folders(store, iterations):
+            with suppress(OSError):
+                names |= dict.fromkeys(_steps(store, folder) if _is_as_left(store, id, folder) else (), 1)
         return names
 
     return Place("copies of checkpoints in mirrors", count, lambda: list(remove(store, iterations)))
@@ -51,14 +41,18 @@ def place(store: Store, iterations: Collection[str]) -> Place:
 
 def remains(store: Store, iterations: Collection[str]) -> list[str]:
     """What the mirrors of these iterations (ids) hold after all, or why that is not known, each with what to do."""
-    lines = [line for id in sorted(iterations) for folder in _folders(store, id) for line in _left(store, id, folder)]
+    lines = [line for id, folder in _folders(store, iterations) for line in _left(store, id, folder)]
     return [line.removeprefix(f"{store.root}/") for line in lines]
 
 
 def outside(store: Store, iterations: Collection[str]) -> tuple[str, ...]:
-    """Mirrors in stores of which nobody knows here what they keep, each with what to ask of its owner."""
-    places = [(id, place) for id in sorted(iterations) for place in _places(store, id)]
-    return tuple(_asked(place.uri, id) for id, place in places if mirror_folder(place.uri, place.folder) is None)
+    """Mirrors in stores of another kind, each with what to ask of its owner."""
+    return tuple(
+        f"{place.uri}: delete the checkpoints of iteration {id}, which learned from the user's rows"
+        for id in sorted(iterations)
+        for place in places_of(store, id)
+        if mirror_folder(place.uri, place.folder) is None
+    )
 
 
 def tidy(store: Store, log: Callable[[str], None]) -> None:
@@ -103,25 +97,13 @@ def _trains(store: Store, id: str) -> bool:
     return False
 
 
-def _name(store: Store, folder: MirrorFolder) -> str:
-    """Of one below the data root as of any file there: no record says where the root lies."""
-    return folder.name.removeprefix(f"{store.root}/")
+def _steps(store: Store, folder: MirrorFolder) -> list[str]:
+    """Names of its checkpoints; below the data root as of any file there: no record says where the root lies."""
+    return [f"{folder.name}/{step}".removeprefix(f"{store.root}/") for step in folder.steps()]
 
 
-def _folders(store: Store, id: str) -> list[MirrorFolder]:
-    folders = [mirror_folder(place.uri, place.folder) for place in _places(store, id)]
-    return [each for each in folders if each is not None]
-
-
-def _places(store: Store, id: str) -> list[MirrorPlace]:
-    """Those on record; of an iteration of before there was a record the plan's own."""
-    if places := places_of(store, id):
-        return list(places)
-    plan = store.read(layout.iteration(id, layout.PLAN), TrainingPlan)
-    if plan is not None and plan.data is not None and (mirror := plan.training.checkpoints.mirror):
-        return [place_of(mirror, plan.digest())]
-    return []
-
-
-def _asked(uri: str, id: str) -> str:
-    return f"{uri}: delete the checkpoints of iteration {id}, which learned from the user's rows"
+def _folders(store: Store, iterations: Collection[str]) -> Iterator[tuple[str, MirrorFolder]]:
+    for id in sorted(iterations):
+        for place in places_of(store, id):
+            if (folder := mirror_folder(place.uri, place.folder)) is not None:
+                yield id, folder

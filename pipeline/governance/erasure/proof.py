@@ -1,8 +1,5 @@
-"""What an erasure says about itself: the affected, listed before anything is deleted, and the proof afterwards.
-
-Owns the two records and their names in the store. Neither holds the user: only the mark, which `traces.erased` makes.
-An id is drawn, and says nothing of anybody.
-"""
+"""Records of an erasure: what is affected, listed before anything is deleted, and the proof afterwards. They name the
+user by the mark of `traces.erased` alone."""
 
 from __future__ import annotations
 
@@ -55,36 +52,34 @@ def merged(one: Counts, other: Counts) -> Counts:
     }
 
 
-class Pending(Record):
+class _OfUser(Record):
+    mark: str
+    since: datetime | None
+    requested: datetime
+    places: Counts = Field(default={})
+    """Rows that are removed."""
+    affected: Affected = Affected()
+
+
+class Pending(_OfUser):
     """An erasure under way: what a second attempt cannot find out any more."""
 
-    mark: str = ""
-    since: datetime | None = None
-    requested: datetime
-    affected: Affected = Affected()
     days: dict[str, DayReport | None] = Field(default={})
     """The reports as they are after the erasure; None: the day's report and table disagreed, it is made again."""
-    places: Counts = Field(default={})
     expiring: bool = False
     """Old snapshots may be gone: what they held is only known from here."""
 
 
-class ErasureProof(Record):
+class ErasureProof(_OfUser):
     """`erasures/<id>.json`: what was removed, for whom, and what of it lives on in models. Never changed: what turns up
     later is in a proof of its own."""
 
     id: str
-    nonce: str
-    """Drawn: with it the digest that the audit log has of this record cannot be made by who guesses the mark."""
-    mark: str
-    since: datetime | None
-    requested: datetime
+    nonce: str = Field(default_factory=lambda: secrets.token_hex(16))
+    """Drawn: without it, the digest in the audit log would confirm a guessed mark."""
     finished: datetime
     follows: str = ""
     """Id of the proof before it of the same user."""
-    places: Counts = Field(default={})
-    """What was removed."""
-    affected: Affected = Affected()
     champion: str = ""
     """A champion that learned from the data serves on until a person replaces it: said here. Else empty."""
     swept_files: int = 0
@@ -117,26 +112,19 @@ def id_of(store: Store, mark: str, since: datetime | None) -> str:
     """The id of the user's erasure from `since` on: of one under way, or that a list which was put back names, else a
     drawn one."""
     for path in sorted(store.path(layout.ERASURES, "pending").glob("*.json")):
-        notes = store.read(pending_name(path.stem), Pending)
+        notes = store.read(layout.pending_erasure(path.stem), Pending)
         if notes is not None and notes.mark == mark and notes.since == since:
             return path.stem
     for entry in erased_users(store).users:  # of a list that was put back
-        if entry.mark == mark and entry.since == since and not store.path(proof_name(entry.proof)).exists():
+        if entry.mark == mark and entry.since == since and not store.path(layout.proof(entry.proof)).exists():
             return entry.proof
     return secrets.token_hex(8)
 
 
-def proof_name(id: str) -> str:
-    return layout.proof(id)
-
-
-def pending_name(id: str) -> str:
-    return layout.pending_erasure(id)
-
-
 def proofs(store: Store) -> list[ErasureProof]:
     """Every proof, by id."""
-    records = [store.read(proof_name(p.stem), ErasureProof) for p in sorted(store.path(layout.ERASURES).glob("*.json"))]
+    paths = sorted(store.path(layout.ERASURES).glob("*.json"))
+    records = [store.read(layout.proof(path.stem), ErasureProof) for path in paths]
     return [proof for proof in records if proof is not None]
 
 
@@ -147,8 +135,8 @@ def newest(store: Store, mark: str) -> ErasureProof | None:
 
 def publish(store: Store, proof: ErasureProof, now: datetime) -> ErasureProof:
     """Write the proof and its entry in the audit log, once; the proof that stands."""
-    if not store.create(proof_name(proof.id), proof):
-        proof = store.read(proof_name(proof.id), ErasureProof) or proof
+    if not store.create(layout.proof(proof.id), proof):
+        proof = store.read(layout.proof(proof.id), ErasureProof) or proof
     counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}
     audit.record(store, "erasure", proof.id, {**counts, "proof": digest_json(proof)}, now, once=True)
     return proof

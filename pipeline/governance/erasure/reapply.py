@@ -1,18 +1,15 @@
-"""After a backup was restored: users who were forgotten since are put on the list again, and forgotten where they are.
-
-They are recognised by their marks alone, in the table and in our own spans. Who is found nowhere is on the list: rows
-that a source brings are rejected.
-"""
+"""After a restore from a backup: users forgotten since then are put on the list again, and forgotten where their marks
+are found, in the table and in our own spans."""
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 
+from pipeline.core import layout
 from pipeline.core.mark_keys import key_of
 from pipeline.core.storage import Store
-from pipeline.governance.erasure.proof import ErasureProof, pending_name, proof_name, publish
+from pipeline.governance.erasure.proof import ErasureProof, publish
 from pipeline.governance.erasure.served import owners
 from pipeline.traces.context import StageContext
 from pipeline.traces.erased import ErasedUser, Forgotten, add, bind, erased_users, exclusive_lock
@@ -32,13 +29,6 @@ def put_on_list(store: Store, users: Collection[ErasedUser]) -> None:
             add(store, user)
 
 
-def unbegun(store: Store) -> list[ErasedUser]:
-    """Who is on the list without a proof, and without the notes of an erasure under way."""
-    places = (proof_name, pending_name)
-    users = erased_users(store).users
-    return [user for user in users if not any(store.path(name(user.proof)).exists() for name in places)]
-
-
 def reapply(
     context: StageContext,
     users: Collection[ErasedUser],
@@ -50,22 +40,18 @@ def reapply(
     `forget`: erases a user by id from a moment on.
     """
     store = context.store
-    again = [*users, *unbegun(store)]
+    again = list(users)
+    for user in erased_users(store).users:
+        if not any(store.path(name(user.proof)).exists() for name in (layout.proof, layout.pending_erasure)):
+            again.append(user)
     put_on_list(store, again)
     listed = Forgotten(again, bind(store))
     here = {id: entry for id in sorted(set(_ids(context))) if (entry := listed.entry(id)) is not None}
     for id, user in here.items():
         forget(id, user.since)
     for user in again:
-        if not store.path(proof_name(user.proof)).exists():
-            proof = ErasureProof(
-                id=user.proof,
-                nonce=secrets.token_hex(16),
-                mark=user.mark,
-                since=user.since,
-                requested=now,
-                finished=now,
-            )
+        if not store.path(layout.proof(user.proof)).exists():
+            proof = ErasureProof(id=user.proof, mark=user.mark, since=user.since, requested=now, finished=now)
             publish(store, proof, now)
     return len({user.mark for user in here.values()})
 

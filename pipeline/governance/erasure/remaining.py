@@ -1,7 +1,5 @@
-"""Where a source that is the user's own still names a forgotten person as owner. Nothing of it is ever edited.
-
-Its normal reader reads it, part by part. A source outside this deployment is not read: its owner is asked.
-"""
+"""Where the operator's own source still names a forgotten person as owner. Nothing of it is edited, and a source
+outside this deployment is not read: its owner is asked."""
 
 from __future__ import annotations
 

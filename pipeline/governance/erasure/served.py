@@ -1,10 +1,5 @@
-"""Rows that we wrote of live traffic: spans and feedback of the gateway, copies of requests, and the embedded export.
-
-Ours below `production/` are `served/` and `mirrored/`, which the gateway writes, and under a recipe whose source is
-`demo` the export that the embedded production writes. Every other export is the user's own and is never edited
-(`governance.erasure.remaining`). The owner of a span is its `user_id`, else the user that a reader of spans finds.
-A score or a feedback is of the owner of its trace, where that trace is nobody else's too.
-"""
+"""Rows that we wrote of live traffic: spans and feedback of the gateway, and the embedded export. A score or a feedback
+belongs to the owner of its trace, where the trace has no other owner."""
 
 from __future__ import annotations
 
@@ -22,7 +17,7 @@ from pipeline.core.removal import Place, Removal, of_files, of_lines, opened
 from pipeline.core.storage import Store
 from pipeline.governance.erasure.owner import Person
 from pipeline.traces.sources import genai, otlp
-from pipeline.traces.sources.moments import utc
+from pipeline.traces.sources.fields import utc
 
 
 class _ServedLine(otlp.ExportRequest, kw_only=True):
@@ -70,12 +65,8 @@ class ServedRows:
         ]
 
     def _said_of(self, paths: Collection[Path], traces: Collection[str]) -> Iterator[Removal]:
-        def goes(line: bytes) -> bool:
-            said = _said(line)
-            return said is not None and said in traces
-
         for path in paths:
-            yield from of_lines(self._store, path, goes)
+            yield from of_lines(self._store, path, lambda line: _trace_of(line) in traces)
 
     def _of(self, paths: Collection[Path]) -> Iterator[Removal]:
         for path in paths:
@@ -114,8 +105,7 @@ def owners(store: Store, has_export: bool) -> Iterator[str]:
 
 def _of_gateway(store: Store) -> tuple[list[Path], list[Path]]:
     """Files of spans, and of feedback."""
-    folders = (store.path(layout.PRODUCTION, name) for name in ("served", "mirrored"))
-    paths = [path for folder in folders for path in sorted(folder.rglob("*.jsonl"))]
+    paths = sorted(store.path(layout.PRODUCTION, "served").rglob("*.jsonl"))
     feedback = [path for path in paths if path.parent.name == layout.EVALUATION_RESULTS]
     return [path for path in paths if path not in feedback], feedback
 
@@ -139,8 +129,7 @@ def _owned(line: bytes) -> _Owned | None:
         return None
 
 
-def _said(line: bytes) -> str | None:
-    """The trace that a score or a feedback is about."""
+def _trace_of(line: bytes) -> str | None:
     try:
         return _DECODE(line).trace_id
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,9 +1,5 @@
-"""What iterations that learned from a person's rows keep of rows: tables of theirs lose the person's, scratch files go.
-
-A table with an owner column (labels, samples, thumbs) loses the rows of the person; one without (opinions, pairs,
-prompts, groups, winners) those that name a trace of theirs. What a trainer keeps to itself and a dataset's own record
-name no owner: they go whole, and nothing is made of such an iteration any more. Weights stay and are blocked.
-"""
+"""Rows that iterations keep: their tables lose the person's rows, by the owner column or else by the traces that they
+name; a trainer's scratch files and a dataset's own record name no owner and go whole."""
 
 from __future__ import annotations
 
@@ -66,10 +62,9 @@ def holding_rows(
 
 
 def sweep(store: Store) -> int:
-    """Delete staged rows, scratch folders and half-written files in our folders, whoever's they are: killed runs leave
-    them. How many went."""
-    ours = (*layout.OWN, f"{layout.PRODUCTION}/served", f"{layout.PRODUCTION}/mirrored")
-    swept = [path for name in sorted(ours) for path in sweep_unfinished(store.path(name))]
+    """Delete what killed runs left in our folders: staged rows and half-written files. How many went."""
+    ours = sorted((*layout.OWN, f"{layout.PRODUCTION}/served"))
+    swept = [path for name in ours for path in sweep_unfinished(store.path(name))]
     staged = [*store.path(layout.STAGING).glob("*"), *store.path(layout.REVIEWS).glob(".*")]
     remove(store, [str(path.relative_to(store.root)) for path in staged])
     return len(swept) + len(staged)

@@ -25,8 +25,8 @@ from pipeline.rollout.gateway.spans import FLUSH_S, RECORDED_AT, otlp_attributes
 from pipeline.traces.rows import Score
 from pipeline.traces.scores import Meanings
 from pipeline.traces.sources import otlp
-from pipeline.traces.sources.evaluations import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE, score_of
-from pipeline.traces.sources.moments import EPOCH
+from pipeline.traces.sources.fields import EPOCH
+from pipeline.traces.sources.otlp import EXPLANATION, ID, LABEL, NAME, RESULT, SOURCE, VALUE, score_of
 
 LOOK_BACK_BYTES = 64 << 20
 """Of each span file, from its end: how far back an answer may lie."""

@@ -22,19 +22,14 @@ _CLIENT_KINDS = frozenset(
 
 
 def normal_calls(calls: list[Any]) -> list[Json]:
-    """Calls as `{"id", "type": "function", "function": {"name", "arguments"}}`. Raises Unreadable.
-
-    Arguments are a JSON string, exactly as the model wrote them where it wrote a string. What the provider executes
-    itself (a web search) keeps its kind as type.
-    """
+    """Calls as `{"id", "type": "function", "function": {"name", "arguments"}}`; what the provider executes itself (a
+    web search) keeps its kind as type. Raises Unreadable."""
     return [each for call in calls for each in _normal(call)]
 
 
 def result_of(text: str, value: Json, is_message: bool = False) -> dict[str, str]:
-    """The message of a tool's result, with `tool_call_id` and `name` where `value` says them.
-
-    The `id` of a part is its call's in OpenTelemetry's conventions; that of a message is its own.
-    """
+    """The message of a tool's result. The `id` of a part is its call's in OpenTelemetry's conventions; that of a
+    message is its own."""
     inner = next((object_of(value[key]) for key in _RESULTS if isinstance(value.get(key), dict)), value)
     keys = _IDS[:-1] if is_message else _IDS
     called = next((str(inner[key]) for key in keys if inner.get(key) not in (None, "")), None)
@@ -113,10 +108,8 @@ def _first_text(value: Json, keys: tuple[str, ...]) -> str | None:
 
 
 def _text_of(arguments: Any) -> str:
-    """Arguments as JSON text: a string as the model wrote it, nothing as no arguments.
-
-    Instrumentations also write them as JSON twice, or as Python prints a dictionary.
-    """
+    """Arguments as JSON text, as the model wrote it. Instrumentations write it as JSON twice, or as Python prints
+    it."""
     if not isinstance(arguments, str):
         return "{}" if arguments is None else dumped(arguments)
     inner = decoded(arguments)

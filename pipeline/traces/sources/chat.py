@@ -53,10 +53,7 @@ class Chat(msgspec.Struct):
 
 
 def parse(value: Any, role: str) -> Chat:
-    """The messages of a logged input (role "user") or output (role "assistant"); none for null and empty text.
-
-    Raises RecursionError for a value nested too deep.
-    """
+    """The messages of a logged input (role "user") or output (role "assistant"). Raises RecursionError."""
     reader = _Reader()
     try:
         turns = reader.messages(value, role)
@@ -77,11 +74,8 @@ def torn(chat: Chat) -> bool:
 
 
 def prompt(asked: Chat, answered: Chat) -> list[Message]:
-    """The messages that the last answer was given to, with the instructions that only the answer repeats.
-
-    Where several calls of a model are one span, the calls of tools and their results on the way to the answer join
-    them: what follows the user's last message in an output.
-    """
+    """The messages that the last answer was given to, with the instructions that only the answer repeats. Where several
+    calls of a model are one span, the calls of tools and their results after the user's last message join them."""
     lacks = answered.instructions and asked.messages and asked.messages[0]["role"] != "system"
     rules: list[Message] = [{"role": "system", "content": answered.instructions}] if lacks else []
     users = [n for n, message in enumerate(answered.messages) if message["role"] == "user"]
@@ -111,14 +105,10 @@ def tools(*chats: Chat) -> str | None:
 
 
 def joined(first: Chat, second: Chat) -> Chat:
-    return Chat(
-        first.messages + second.messages,
-        first.has_payload or second.has_payload,
-        second.finish_reason or first.finish_reason,
-        first.unreadable or second.unreadable,
-        first.failed or second.failed,
-        tools=first.tools + second.tools,
-    )
+    both, reason = (first, second), second.finish_reason or first.finish_reason
+    payload, failed = any(each.has_payload for each in both), any(each.failed for each in both)
+    unreadable = first.unreadable or second.unreadable
+    return Chat(first.messages + second.messages, payload, reason, unreadable, failed, tools=first.tools + second.tools)
 
 
 def _settled(turn: Turn) -> Message:
@@ -138,7 +128,7 @@ def served(messages: list[Any]) -> Chat:
     """The one answer that the messages of an output hold: the first choice, or all where they are pieces of a turn.
 
     Each choice says why it ended; pieces of one turn do not, and at most one of them is a text, unless they are the
-    chunks of a stream. Anything else that has several answers is unreadable, for nobody can tell which was served.
+    chunks of a stream. Any other output with several answers is unreadable.
     """
     plain = [message for message in messages if isinstance(message, dict) and "type" not in message]
     if len(messages) < 2 or len(plain) < len(messages) or any("role" not in message for message in plain):
@@ -159,11 +149,8 @@ def served(messages: list[Any]) -> Chat:
 
 
 def _streamed(chunks: list[Any]) -> Chat:
-    """The answer of a stream, of which only the last chunk says why it ended.
-
-    Google's ADK writes chunks so. That of some models repeats in the last one what the others have, and a call as often
-    as a piece of its arguments came: the last of an id is whole.
-    """
+    """The answer of a stream, as Google's ADK writes it: only the last chunk says why it ended. Some models repeat
+    there what the others have, and a call as often as a piece of its arguments came: the last of an id is whole."""
     whole = parse(chunks, "assistant")
     if whole.unreadable or any(message["role"] != "assistant" for message in whole.messages):
         return whole
@@ -189,11 +176,11 @@ class _Reader:
     def messages(self, value: Any, role: str) -> list[Turn]:
         if isinstance(value, str):
             inner = value_of(value)
-            if isinstance(inner, str):
-                return self.messages(inner, role) if inner != value else _turns_of(role, value)
             # An answer in JSON is a text; elsewhere, and with a chat's keys, JSON is what somebody failed to unpack.
-            is_text = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
-            return _turns_of(role, value) if is_text else self.messages(inner, role)
+            is_json_answer = role == "assistant" and is_data(inner) and not isinstance(decoded(value.strip()), str)
+            if inner != value and not is_json_answer:
+                return self.messages(inner, role)
+            return [{"role": role, "content": value}] if value else []
         if value is None or value == {} or (list_of(value) and all(each is None for each in value)):
             return []
         if isinstance(value, list):
@@ -215,7 +202,10 @@ class _Reader:
             item_turns = self._of_dict(object_of(item), role)
             piece = _is_item(item) or ("role" not in item and is_call(object_of(item)))
             if joins and piece and len(item_turns) == 1 and item_turns[0]["role"] == turns[-1]["role"] == "assistant":
-                turns[-1] = _merged(turns[-1], item_turns[0])
+                before, after = turns[-1], item_turns[0]
+                calls = [*before.get("tool_calls", []), *after.get("tool_calls", [])]
+                turns[-1] = {"role": "assistant", "content": before["content"] + after["content"]}
+                turns[-1] |= {"tool_calls": calls} if calls else {}
             elif item_turns:
                 turns += item_turns
                 joins = piece
@@ -322,13 +312,17 @@ class _Reader:
         if value.get("object") == "response" and isinstance(value.get("instructions"), str):
             self.chat.instructions = value["instructions"]
         if role == "user":
-            self.chat.tools += _offered(value)
-        rules = self._message("system", {"content": _texts_of(unwrapped.rules)}) if unwrapped.rules else []
+            keys = ("config", "toolConfig", "tool_config", "kwargs")
+            for place in (value, *(object_of(value.get(key)) for key in keys)):
+                self.chat.tools += [t for key in ("tools", "functions") for t in normal_tools(place.get(key))]
+        rules = object_of(unwrapped.rules)
+        texts = rules["content"] if "content" in rules and not kind_of(rules) else unwrapped.rules
+        instructions = self._message("system", {"content": texts}) if unwrapped.rules else []
         turns = self.messages(unwrapped.value, unwrapped.role)
         if unwrapped.sampled and not any(turn["content"] or turn.get("tool_calls") for turn in turns):
             reason = (self.chat.finish_reason or "").lower()
             self.chat.failed |= reason not in ("length", "max_tokens", "stop")  # it was filtered
-        return rules + turns
+        return instructions + turns
 
     def _note_finish(self, value: Json) -> None:
         keys = ("finish_reason", "finishReason", "stop_reason", "stopReason", "done_reason")
@@ -340,10 +334,6 @@ class _Reader:
             self.chat.finish_reason = reason.rpartition(".")[2]  # FinishReason.STOP
 
 
-def _turns_of(role: str, text: str) -> list[Turn]:
-    return [{"role": role, "content": text}] if text else []
-
-
 def _calls_of(value: Json) -> list[Any]:
     for place in (value, object_of(value.get("additional_kwargs"))):
         for key in ("tool_calls", "toolCalls", "function_call"):
@@ -352,24 +342,7 @@ def _calls_of(value: Json) -> list[Any]:
     return []
 
 
-def _offered(value: Json) -> list[Json]:
-    places = [value, *(object_of(value.get(key)) for key in ("config", "toolConfig", "tool_config", "kwargs"))]
-    given = [place[key] for place in places for key in ("tools", "functions") if place.get(key)]
-    return [tool for definitions in given for tool in normal_tools(definitions)]
-
-
-def _texts_of(rules: Any) -> Any:
-    held = object_of(rules)
-    return held["content"] if "content" in held and not kind_of(held) else rules
-
-
 def _is_item(value: Any) -> bool:
     """An item of OpenAI's responses: a piece of a turn."""
     kind = kind_of(object_of(value))
     return kind in ("message", *REASONING) or is_call_kind(kind) or is_result_kind(kind)
-
-
-def _merged(before: Turn, after: Turn) -> Turn:
-    calls = [*before.get("tool_calls", []), *after.get("tool_calls", [])]
-    merged = {"role": "assistant", "content": before["content"] + after["content"]}
-    return {**merged, "tool_calls": calls} if calls else merged

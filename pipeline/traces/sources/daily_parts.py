@@ -15,8 +15,8 @@ from pipeline.traces.sources.protocol import BLOCK, Digest, Holds, SourcePart, n
 Row = TypeVar("Row")
 
 
-class ServerAway(ConnectionError):
-    """The server did not answer a request, however often it was asked."""
+class ServerAway(ValueError):
+    """The server did not answer a request, however often it was asked; with what to do."""
 
 
 def day_range(part: SourcePart) -> tuple[datetime, datetime]:
@@ -32,11 +32,9 @@ def daily_parts(
     holds: Holds = "calls",
     days_before: int = 0,
 ) -> Iterator[SourcePart]:
-    """A part for each day from `since` (and `days_before` it) to `until`, or today. `identity`: of what is asked for;
-    another one is another version of every day.
+    """A part for each day from `since` (and `days_before` it) to `until`, or today. `identity`: of what is asked for.
 
-    A server says nothing of what changed since. So a day counts as changed on each run while it is young, once more
-    when it is settled, and never after that.
+    A server does not say what changed: a day counts as changed on each run while it is young, and once when it settles.
     """
     now = datetime.now(UTC)
     day = section.since - timedelta(days=days_before)
@@ -53,11 +51,10 @@ def read_pages(
     pages: Iterator[Iterable[tuple[bytes, Row]]],
     add: Callable[[Rows, Row, int], int],
 ) -> Iterator[Rows]:
-    """The rows of pages of (content, row), once each, for pages shift while rows come in.
+    """The rows of pages of (content, row), once each: pages shift while rows come in. `add` puts a row into a block
+    after a line, and gives its last line. `digest` hashes the rows, whatever their order.
 
-    `add` puts a row into a block after a line, and gives its last line. `digest` hashes the rows alone, whatever the
-    pages and the order that they came in. Raises ServerAway when the server is away from the first page on; where it
-    goes away later, the part breaks off there, and is read again by the next run.
+    Raises ServerAway when the server is away from the first page on; where it goes away later, the part breaks off.
     """
     marks = set[bytes]()
     block, held, line = Rows(), 0, 0

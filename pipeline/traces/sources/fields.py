@@ -1,10 +1,14 @@
-"""The fields of a row, whatever its source: what was said, counts, latencies, metadata. A value that cannot be read
-raises msgspec.ValidationError."""
+"""Fields of a row, whatever its source: what was said, counts, latencies, metadata, and times (ISO, epochs in s to ns,
+e-mail dates; a day never before a month). A value that cannot be read raises msgspec.ValidationError."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
 import msgspec
@@ -12,9 +16,15 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.moments import utc, utc_or_none
 from pipeline.traces.sources.shapes import decoded
 
+EPOCH = datetime(1970, 1, 1)
+UNITS = ((10**11, 1), (10**14, 10**3), (10**17, 10**6), (10**20, 10**9))
+"""An epoch below the first number is in units of which the second is one second: 10^11 s is the year 5138."""
+_NUMBER = re.compile(r"[+-]?\d+(\.\d*)?")
+_DAY = re.compile(r"\d{8}")
+_COMPACT = re.compile(r"\d{14}")
+_FRACTION = re.compile(r"([.,]\d{6})\d+")
 MOST = 2**53
 """A larger count is none: it would not survive a JSON reader."""
 
@@ -63,10 +73,7 @@ def marks_of(row: Any) -> dict[str, Any]:
 
 
 def marked(metadata: str, **marks: Any) -> str:
-    """Metadata with what the source says beside it of who answered; an own key of that name stays as it is.
-
-    Only texts and lists are taken: an empty or odd value says nothing.
-    """
+    """Metadata with texts and lists that the source has of who answered; an own key of that name stays as it is."""
     given = {key: decoded(value) if key == "tags" else value for key, value in marks.items()}
     given = {key: value for key, value in given.items() if value and isinstance(value, str | list)}
     if not given:
@@ -106,3 +113,67 @@ def latency_s(start: Any, end: Any, latency: Any = None) -> float | None:
     """End less start where both are there, else what the source says, in seconds."""
     stated, ended = seconds(latency), utc_or_none(end)
     return stated if ended is None or not start else (ended - utc(start)).total_seconds()
+
+
+def utc(value: Any) -> datetime:
+    """The time that is meant, in UTC and without a zone. Raises msgspec.ValidationError without the value in it."""
+    try:
+        return _plain(_read(value))
+    except (ValueError, OverflowError, TypeError) as error:
+        raise msgspec.ValidationError("a timestamp is in no format that can be read") from error
+
+
+def utc_or_none(value: Any) -> datetime | None:
+    """None for null and empty text: the source does not say."""
+    return None if value is None or value == "" else utc(value)
+
+
+def day_of(value: Any) -> str | None:
+    """YYYY-MM-DD in UTC, or None where the time cannot be read."""
+    try:
+        return utc(value).date().isoformat()
+    except msgspec.ValidationError:
+        return None
+
+
+def _read(value: Any) -> datetime:
+    if isinstance(value, datetime):
+        return value
+    if isinstance(value, (int, float, Decimal)) and not isinstance(value, bool):
+        return _of_epoch(Decimal(str(value)))
+    if not isinstance(value, str):
+        raise TypeError
+    try:
+        return msgspec.convert(value, datetime)
+    except msgspec.ValidationError:
+        return _of_text(value.strip())
+
+
+def _of_text(text: str) -> datetime:
+    if _COMPACT.fullmatch(text):
+        return datetime.strptime(text, "%Y%m%d%H%M%S")
+    if _NUMBER.fullmatch(text) and not _DAY.fullmatch(text):
+        return _of_epoch(Decimal(text))
+    iso = _FRACTION.sub(r"\1", text).replace("/", "-")
+    iso = re.sub(r"\s*(UTC|GMT|[zZ])$", "+00:00", iso)
+    iso = re.sub(r"\s+(?=[+-]\d\d:?\d\d$)", "", iso)
+    try:
+        return datetime.fromisoformat(iso)
+    except ValueError:
+        return parsedate_to_datetime(text)
+
+
+def _of_epoch(number: Decimal) -> datetime:
+    if not number.is_finite():
+        raise ValueError
+    size = abs(number)
+    for limit, per_second in UNITS:
+        if size < limit:
+            return EPOCH + timedelta(microseconds=int(number * 10**6 / per_second))
+    raise ValueError
+
+
+def _plain(moment: datetime) -> datetime:
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC).replace(tzinfo=None)
+    return moment if type(moment) is datetime else datetime.combine(moment.date(), moment.time())

@@ -19,8 +19,6 @@ ENDINGS = (".gz", ".zst")
 JSON = (".jsonl", ".ndjson", ".json")
 PARQUET = (".parquet",)
 CSV = (".csv",)
-NAMES = {"JSONL": ".jsonl", "Parquet": ".parquet", "CSV": ".csv", "protobuf": ".pb"}
-"""Formats as people call them, with an ending of each."""
 CHUNK = 1 << 20
 PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
@@ -50,34 +48,30 @@ class Files:
     def parts(
         self, folder: str = "", *, holds: Holds = "calls", suffixes: tuple[str, ...] = JSON, strays: bool = False
     ) -> list[SourcePart]:
-        """Files of these formats below `folder`, in name order, hidden ones left out; [] when there is no such folder.
-
-        `strays`: other files may lie among them and are not part of the source.
-        Raises ValueError when the source is not there, cannot be listed or holds a format that is not read.
-        """
+        """Files of these formats below `folder`, in name order, without hidden ones. `strays`: others may lie among
+        them. Raises ValueError when the source is not there, cannot be listed or holds a format that is not read."""
         with _reading(self.label):
             below = f"{self._root}/{folder}" if folder else self._root
             if not folder and self._fs.isfile(self._root):
                 listing = {self._root: self._fs.info(self._root)}
             else:
                 listing = self._fs.find(below, detail=True) if self._fs.exists(below) else {}
-        if not listing:
-            self._be_there()
+        if not listing and is_bucket(self.label):
+            if fault := bucket_fault(self.label, may_be_empty=True):
+                raise ValueError(fault)
+        elif not listing and not self._fs.exists(self._root):
+            raise ValueError(f"{shown_path(self.label)} is not there. Point traces.source.uri to the traces.")
         named = {path[len(self._root) + 1 :] or path.rpartition("/")[2]: info for path, info in listing.items()}
         named = {name: i for name, i in named.items() if not name.rpartition("/")[2].startswith((".", "_"))}
         readable = [name for name in sorted(named) if bare_name(name).endswith(suffixes)]
         if not strays and (unread := sorted(named.keys() - set(readable))):
-            formats = " or ".join(kind for kind, end in NAMES.items() if end in suffixes)
-            raise ValueError(
-                f"{self.label} holds {unread[0]}, which is not {formats}. Export as {formats}, or move the file away."
-            )
+            formats = ", ".join(suffixes)
+            raise ValueError(f"{self.label} holds {unread[0]}, which is none of {formats}. Move the file away.")
         return [SourcePart(name, _version(named[name]), int(named[name].get("size") or 0), holds) for name in readable]
 
     def chunks(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
         """The content, decompressed, at most CHUNK bytes at a time; the bytes as they are stored go into `digest`.
-
-        Raises Broken after the last bytes that can be read, TooLarge where they would pass the limits.
-        """
+        Raises Broken after the last bytes that can be read, TooLarge where they would pass the limits."""
         read = inflated = 0
 
         def counted() -> Iterator[bytes]:
@@ -112,13 +106,6 @@ class Files:
             self._check(part, path)
             raise _unreadable(f"{self.label}: {part.name}", error) from error
         self._check(part, path)
-
-    def _be_there(self) -> None:
-        if is_bucket(self.label):
-            if fault := bucket_fault(self.label, may_be_empty=True):
-                raise ValueError(fault)
-        elif not self._fs.exists(self._root):
-            raise ValueError(f"{shown_path(self.label)} is not there. Point traces.source.uri to the traces.")
 
     def _check(self, part: SourcePart, path: str) -> None:
         now = None
@@ -182,11 +169,8 @@ def _version(info: dict[str, Any]) -> str:
 
 
 def decompressed(chunks: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """The content of a stored file, at most CHUNK bytes at a time, by what its bytes say, whatever the name says.
-
-    Raises Broken after the last bytes that could be read. gzip proves its content only at its end: rows shortly before
-    a damaged place may be damaged too.
-    """
+    """The content of a stored file, at most CHUNK bytes at a time, by what its bytes say. Raises Broken after the last
+    bytes that could be read; gzip proves its content only at its end, so rows before a damaged place may be damaged."""
     head = next(chunks, b"")
     stored = chain([head], chunks)
     if head.startswith(b"\x1f\x8b"):

@@ -15,10 +15,20 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.calls import normal_tools
-from pipeline.traces.sources.fields import count, latency_s, marked, marks_of, metadata_text, put, said
+from pipeline.traces.sources.fields import (
+    count,
+    day_of,
+    latency_s,
+    marked,
+    marks_of,
+    metadata_text,
+    put,
+    said,
+    utc,
+    utc_or_none,
+)
 from pipeline.traces.sources.genai import answered_in_metadata
 from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.moments import day_of, utc, utc_or_none
 from pipeline.traces.sources.shapes import decoded, object_of
 
 MODEL_CALL = "GENERATION"
@@ -102,10 +112,7 @@ def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | Tra
 
 
 def trace_of(row: Observation, line: int) -> Trace | Rejection:
-    """The model call that an observation is, whatever shape its text has.
-
-    Raises msgspec.ValidationError for values that cannot be read; RecursionError for text nested too deep.
-    """
+    """The model call that an observation is. Raises msgspec.ValidationError or RecursionError."""
     moment = utc(row.start_time)
     if row.type != MODEL_CALL:
         return Rejection(line, Reason.NOT_GENERATION, row.trace_id, moment.date().isoformat())

@@ -61,21 +61,14 @@ Parameters = Mapping[str, str | int | tuple[str, ...]]
 
 
 class LangfuseApi:
-    """`uri` is `https://PUBLIC_KEY:SECRET_KEY@host`. A row's line is its place in the order in which it came.
-
-    Observations by `/v2/observations` (Langfuse Cloud, and self-hosted from version 4) or, where the server has none,
-    by the first API. Scores by `/v3/scores` or `/v2/scores`.
-    """
+    """`uri` is `https://PUBLIC_KEY:SECRET_KEY@host`. A row's line is its place in the order in which it came. Where a
+    server has no `/v2/observations` (self-hosted before version 4) or `/v3/scores`, the older paths are read."""
 
     def __init__(self, uri: str, section: LangfuseApiSource) -> None:
         address = urlsplit(uri)
         host = f"{address.scheme}://{address.netloc.rpartition('@')[2]}"
-        self._section = section
-        self.label = f"Langfuse at {host}"
-        self._root, self._keys = (
-            f"{host}{address.path}",
-            (unquote(address.username or ""), unquote(address.password or "")),
-        )
+        self._section, self._root, self.label = section, f"{host}{address.path}", f"Langfuse at {host}"
+        self._keys = (unquote(address.username or ""), unquote(address.password or ""))
 
     def parts(self) -> list[SourcePart]:
         """Each day of each of its listings, with rows or not: a day without any is proved empty."""
@@ -101,7 +94,6 @@ class LangfuseApi:
         )
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        """As the protocol says. Raises ValueError when the server is away from the first page on."""
         listing = LISTINGS[part.name.partition("/")[0]]
         kind = KINDS[listing.holds]
 
@@ -116,23 +108,17 @@ class LangfuseApi:
                 add(block, line + 1, lambda: msgspec.convert(row, kind))
             return line + 1
 
-        with self._server("Wait until it does, and run again.") as api:
+        with self._server() as api:
             pages = ([_read(bytes(text), kind) for text in page] for page in self._pages(api, listing, part))
             yield from read_pages(part, digest, pages, put)
 
     @contextmanager
-    def _server(self, away: str = "Check LANGFUSE_BASE_URL, and that the server runs.") -> Generator[WebApi]:
-        """A connection for which a server that is away is a fault of the source. `away`: what to do then.
-
-        A redirection is not followed: it would take the credentials with it.
-        """
+    def _server(self) -> Generator[WebApi]:
+        """A redirection is not followed: it would take the credentials with it."""
         import httpx2
 
         with httpx2.Client(base_url=self._root, auth=self._keys, timeout=TIMEOUT_S, follow_redirects=False) as client:
-            try:
-                yield WebApi(client, self.label, ADVICE)
-            except ServerAway as error:
-                raise ValueError(f"{error}. {away}") from error
+            yield WebApi(client, self.label)
 
     def _pages(self, api: WebApi, listing: _Listing, part: SourcePart) -> Iterator[list[msgspec.Raw]]:
         first, end = (moment.strftime("%Y-%m-%dT%H:%M:%SZ") for moment in day_range(part))
@@ -170,22 +156,20 @@ class Page(msgspec.Struct):
 
 
 class WebApi:
-    """A server behind an `httpx2.Client`. `advice`: what to do when it refuses the credentials."""
+    """A server behind an `httpx2.Client`."""
 
-    def __init__(self, client: Any, label: str, advice: str) -> None:
-        self._client, self._label, self._advice = client, label, advice
+    def __init__(self, client: Any, label: str) -> None:
+        self._client, self._label = client, label
 
     def has(self, path: str, parameters: Parameters) -> bool:
         return self._body(path, parameters, 1)[0] is not None
 
     def page(self, path: str, parameters: Parameters, limit: int | None = None) -> tuple[Page, int]:
-        """Up to `limit` rows, and the limit that the server managed. None: of a path that has no pages.
-
-        Raises ServerAway when the server is not there, ValueError that says what to do when it refuses.
-        """
+        """Up to `limit` rows, and the limit that the server managed. None: of a path that has no pages. Raises
+        ServerAway, or ValueError that says what to do when the server refuses."""
         body, limit = self._body(path, parameters, limit)
         if body is None:
-            raise ValueError(f"{self._label} has no {path} (404). {self._advice}")
+            raise ValueError(f"{self._label} has no {path} (404). {ADVICE}")
         try:
             return msgspec.json.decode(body, type=Page), limit
         except msgspec.MsgspecError as error:
@@ -253,14 +237,15 @@ class WebApi:
                 size = max(size // 2, 1)
             if attempt < ATTEMPTS:
                 time.sleep(pause)
-        raise ServerAway(f"{self._label} does not answer {path} ({why}, {ATTEMPTS} times)")
+        advice = "Check LANGFUSE_BASE_URL, and that the server runs."
+        raise ServerAway(f"{self._label} does not answer {path} ({why}, {ATTEMPTS} times). {advice}")
 
     def _refused(self, path: str, status: int, location: str | None) -> ValueError:
         if status in (401, 403):
-            return ValueError(f"{self._label} refuses the credentials ({status} for {path}). {self._advice}")
+            return ValueError(f"{self._label} refuses the credentials ({status} for {path}). {ADVICE}")
         if location is not None:
             return ValueError(f"{self._label} sends elsewhere ({status} for {path}): give the address that it has now.")
-        return ValueError(f"{self._label} refuses {path} ({status}). {self._advice}")
+        return ValueError(f"{self._label} refuses {path} ({status}). {ADVICE}")
 
 
 def _seconds(retry_after: str | None) -> float | None:

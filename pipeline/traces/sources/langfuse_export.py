@@ -3,33 +3,27 @@ and traces downloaded from the user interface (made on real ones)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources.fields import metadata_of
+from pipeline.traces.rows import Rejection, Rows
+from pipeline.traces.sources.fields import day_of, metadata_of
 from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, FileSource, bare_name
 from pipeline.traces.sources.langfuse import KINDS, Observation, ScoreRow, TraceRow, add, row_of
 from pipeline.traces.sources.langfuse_fast import plain_calls
 from pipeline.traces.sources.lines import RecordBatch, blocks, csv_records, may_be_array, refusal
-from pipeline.traces.sources.moments import day_of
 from pipeline.traces.sources.parquet import records
 from pipeline.traces.sources.protocol import Broken, Digest, SourcePart
 
 FORMATS = (*JSON, *PARQUET, *CSV)
 Kind = type[Observation] | type[ScoreRow] | type[TraceRow]
-_observation = msgspec.json.Decoder(Observation)
 
 
 class LangfuseExport(FileSource):
-    """`observations_v2/` and `scores/`, or the older `traces/`, `observations/` and `scores/`.
-
-    Of the older layout, user, session and metadata are rows of their own (`Attributes`); a call of the newer one that
-    lacks them counts as without consent.
-    """
+    """`observations_v2/` and `scores/`, or the older layout, where `traces/` has user, session and metadata."""
 
     def parts(self) -> list[SourcePart]:
         source_parts = self._files.parts("observations_v2", suffixes=FORMATS)
@@ -64,26 +58,15 @@ def _of_records(kind: Kind, batches: Iterator[RecordBatch]) -> Iterator[Rows]:
 def _of_lines(kind: Kind, chunks: Iterator[bytes], array: bool) -> Iterator[Rows]:
     decode = msgspec.json.Decoder(kind).decode
     for block in blocks(chunks, array=array):
-        lines: Iterable[tuple[int, bytes]] = block.lines()
+        rows, lines = Rows(), list(block.lines())
         if kind is Observation:
-            usual, lines = plain_calls(block, _trace)
+            usual, lines = plain_calls(block)
             if len(usual):
                 yield Rows(traces=usual)
-        yield _rows(lines, decode, block.rejected)
-
-
-def _rows(lines: Iterable[tuple[int, bytes]], decode: Callable[[bytes], Any], rejected: list[Rejection]) -> Rows:
-    rows = Rows()
-    for line, text in lines:
-        add(rows, line, lambda text=text: decode(text))
-    rows.rejected += rejected
-    return rows
-
-
-def _trace(line: int, text: bytes) -> Trace:
-    """Of a usual row, which is never rejected."""
-    (trace,) = _rows([(line, text)], _observation.decode, []).traces
-    return trace
+        for line, text in lines:
+            add(rows, line, lambda text=text: decode(text))
+        rows.rejected += block.rejected
+        yield rows
 
 
 class UiFile(msgspec.Struct):
@@ -92,12 +75,9 @@ class UiFile(msgspec.Struct):
 
 
 class LangfuseUi(FileSource):
-    """One JSON file a trace, `{trace, observations}`. User, session and scores are the trace's; what an observation's
-    metadata says wins over the trace's.
-
-    A row's line is its place in `observations`, from 1. A file that is no such trace counts as one rejected row. Its
-    `latency` is in seconds or in milliseconds, by version, and is not read: the two times are.
-    """
+    """One JSON file a trace, `{trace, observations}`, of which user, session and scores are the trace's. A row's line
+    is its place in `observations`, from 1. `latency`, whose unit depends on the version, is not read: the two times
+    are."""
 
     nothing = "JSON files. Point traces.source.uri to the traces downloaded from Langfuse."
     strays = True

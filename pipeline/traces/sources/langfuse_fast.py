@@ -3,8 +3,8 @@ input, one plain text or message as output, an object as metadata and times in U
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple
@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.traces.arrow import pc
-from pipeline.traces.rows import ColumnarTraces, PlainMessage, Trace
+from pipeline.traces.rows import ColumnarTraces, PlainMessage, Rows, Trace
 from pipeline.traces.sources.fields import MOST, marked, marks_of
+from pipeline.traces.sources.langfuse import Observation, add
 from pipeline.traces.sources.lines import LineBatch
 from pipeline.traces.sources.shapes import ODD
 
@@ -72,12 +73,13 @@ class PlainCall(NamedTuple):
 
 
 _row = msgspec.json.Decoder(PlainRow).decode
+_observation = msgspec.json.Decoder(Observation).decode
 _messages = msgspec.json.Decoder(list[PlainMessage]).decode
 _message = msgspec.json.Decoder(PlainMessage).decode
 
 
-def plain_calls(block: LineBatch, read: Callable[[int, bytes], Trace]) -> tuple[PlainCalls, list[tuple[int, bytes]]]:
-    """The usual rows of a block, and its other lines with their numbers. `read` makes a trace of a line."""
+def plain_calls(block: LineBatch) -> tuple[PlainCalls, list[tuple[int, bytes]]]:
+    """The usual rows of a block, and its other lines with their numbers."""
     calls: list[PlainCall] = []
     others: list[tuple[int, bytes]] = []
     for line, text in block.lines():
@@ -99,19 +101,23 @@ def plain_calls(block: LineBatch, read: Callable[[int, bytes], Trace]) -> tuple[
     odd.update(np.searchsorted(ends, odd_texts, side="right").tolist())
     odd.update(place for place, call in enumerate(calls) if not _is_object(bytes(call.row.metadata)))
     others += [calls[place][:2] for place in odd]
-    return PlainCalls([call for place, call in enumerate(calls) if place not in odd], read), others
+    return PlainCalls([call for place, call in enumerate(calls) if place not in odd]), others
 
 
 class PlainCalls(ColumnarTraces):
-    def __init__(self, calls: list[PlainCall], read: Callable[[int, bytes], Trace]) -> None:
-        self._calls, self._read = calls, read
+    def __init__(self, calls: list[PlainCall]) -> None:
+        self._calls = calls
         self._traces: list[Trace] | None = None
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def __getitem__(self, index: Any) -> Any:
-        self._traces = self._traces or [self._read(call.line, call.text) for call in self._calls]
+        if self._traces is None:
+            rows = Rows(traces=list[Trace]())
+            for call in self._calls:
+                add(rows, call.line, partial(_observation, call.text))
+            self._traces = list(rows.traces)
         return self._traces[index]
 
     def columns(self) -> dict[str, list[Any]] | None:

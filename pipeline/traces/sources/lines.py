@@ -17,10 +17,11 @@ from pipeline.traces.sources.files import CHUNK, bare_name
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken
 from pipeline.traces.sources.shapes import Unreadable
 
+field_size_limit(MAX_LINE)  # of the whole process, and 128 KB otherwise
 MARK = b"\xef\xbb\xbf"
 """Some programs begin a file of UTF-8 with it."""
-# A whole text, the beginning of one that goes on in the next chunk, or a bracket.
-_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|"|[\[\]{}]', re.DOTALL)
+# A whole text, the beginning of one that goes on in the next chunk, a bracket or a comma.
+_TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|"|[\[\]{},]', re.DOTALL)
 Pieces = Iterator[list[bytes] | int | None]
 """Whole rows; a number of blank ones; None for a row that is too long."""
 
@@ -50,9 +51,7 @@ def blocks(
     chunks: Iterator[bytes], size: int = BLOCK, max_line: int = MAX_LINE, array: bool = False
 ) -> Iterator[LineBatch]:
     """Blocks of the rows in `chunks`, none of which is longer than `max_line`; Broken becomes one last rejection.
-
-    `array`: the content may be one JSON array, of whose elements each is a row.
-    """
+    `array`: the content may be one JSON array, of whose elements each is a row."""
     assert max_line >= CHUNK, "a line inside one chunk is never measured"
     if array:
         # Blanks beyond a chunk are no array's.
@@ -135,68 +134,55 @@ def may_be_array(name: str) -> bool:
 
 
 def elements(chunks: Iterator[bytes], max_size: int) -> Iterator[bytes | None]:
-    """The elements of the array that `chunks` are, as they stand; None for one of over `max_size` bytes.
-
-    What stands between two elements and is neither blank nor a comma is an element too: its reader refuses it. Raises
-    Broken when the array or the file breaks off.
-    """
+    """The elements of the array that `chunks` are, as they stand, whatever they are; None for one of over `max_size`
+    bytes. Raises Broken when the array or the file breaks off."""
     held = b""
-    depth = at = begin = 0  # `at`: how far `held` was looked at; `begin`: where the element or the gap before it begins
-    over = ended = False
+    depth = at = begin = 0  # `begin`: of the element in `held`; `at`: how far `held` was looked at
+    over = False
     for chunk in chunks:
         held += chunk
-        while not ended and (token := _TOKEN.search(held, at)):
+        while token := _TOKEN.search(held, at):
             start, at = token.span()
             mark = held[start]
             if mark == ord('"'):
-                if token.end() == start + 1:  # it goes on
+                if at == start + 1:  # it goes on
                     at = start
                     break
                 continue
-            depth += 1 if mark in b"[{" else -1
-            if mark in b"[{" and depth <= 2:
-                if depth == 2 and (gap := held[begin:start].strip(b" \t\r\n,")):
-                    yield gap
-                begin = start if depth == 2 else at
-            elif depth == 1:
-                yield None if over or at - begin > max_size else held[begin:at]
+            if depth == 1 and mark in b",]":
+                if over or start - begin > max_size:
+                    yield None
+                elif element := held[begin:start].strip():
+                    yield element
+            depth += (mark in b"[{") - (mark in b"]}")
+            if depth == 0 or (depth == 1 and mark in b"[,"):
                 begin, over = at, False
-            elif depth == 0:
-                if gap := held[begin:start].strip(b" \t\r\n,"):
-                    yield gap
-                begin, ended = at, True
         else:
             at = len(held)
-        if depth > 1 and (over or len(held) - begin > max_size):
-            # Of an element that is too long only the text that it stands in is held, and of that only how it goes on.
+        if over or len(held) - begin > max_size:  # of what is too long, only how its text goes on is held
             tail = held[at:]
             escaped = (len(tail) - len(tail.rstrip(b"\\"))) % 2
-            held, over = b'"' + b"\\" * escaped if tail else b"", True
-            at = begin = 0
+            held, at, over = b'"' + b"\\" * escaped if tail else b"", 0, True
         else:
-            held, at, begin = held[begin:], at - begin, 0
-        if (depth == 1 or ended) and len(held) > max_size:
-            yield None
-            held, at = b"", 0
-    if not ended:
+            held, at = held[begin:], at - begin
+        begin = 0
+    if depth:
         raise Broken("the JSON array breaks off")
-    if rest := held[begin:].strip():
-        yield rest
 
 
 def csv_records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[RecordBatch]:
-    """The rows of a CSV file (RFC 4180) by the names of its header, a row's line its place, from 1. Fields are text.
-
-    An empty field is null. A row of more or fewer fields than the header has is rejected; a file that breaks off gives
-    one last rejection, and so does one without a readable header.
-    """
+    """The rows of a CSV file (RFC 4180) by the names of its header; an empty field is null. A row's line is its place,
+    from 1. A file that breaks off, or has no readable header, gives one last rejection."""
     header: list[str] | None = None
     line = 0
     for block in batched(_csv_rows(chunks, max_row), f"a row of over {max_row} bytes"):
         rows: list[tuple[int, dict[str, Any]]] = []
         rejected: list[Rejection] = []
         for number, text in enumerate(filter(bytes.strip, block.texts), line + (header is not None)):
-            fields = _fields(text)
+            try:
+                fields = next(reader([text.removeprefix(MARK).decode().removesuffix("\r")]), [])
+            except (ValueError, Error):  # no UTF-8, or text after a quote
+                fields = None
             if header is None and fields is None:
                 detail = "the CSV's first row is no header in UTF-8: save the file as UTF-8"
                 yield RecordBatch([], [Rejection(1, Reason.MALFORMED, detail=detail)])
@@ -235,17 +221,6 @@ def _csv_rows(chunks: Iterator[bytes], max_row: int) -> Pieces:
         raise Broken("the CSV breaks off in a text")
     if length:
         yield None if length > max_row else [b"".join(pieces)]
-
-
-def _fields(text: bytes) -> list[str] | None:
-    """The fields of one row, which is whole; None for one that is no UTF-8 or has text after a quote."""
-    before = field_size_limit(MAX_LINE)  # of the whole process, and 128 KB: others' readers keep theirs
-    try:
-        return next(reader([text.removeprefix(MARK).decode().removesuffix("\r")]), [])
-    except (ValueError, Error):
-        return None
-    finally:
-        field_size_limit(before)
 
 
 def refusal(line: int, error: Exception, trace_id: str | None = None, day: str | None = None) -> Rejection:

@@ -42,13 +42,11 @@ class MlflowTraces:
         self.label = f"MLflow at {f'{scheme}{sign}' if sign else uri}{rest.rpartition('@')[2]}"
 
     def parts(self) -> list[SourcePart]:
-        with self._reached():
-            identity = digest_json(self._experiments(self._client()))[:16]
+        identity = digest_json(self._experiments(self._client()))[:16]
         return sorted(daily_parts(self._section, "traces", identity))
 
     def probe(self) -> None:
-        with self._reached():
-            self._experiments(self._client())
+        self._experiments(self._client())
 
     def remains(self) -> str:
         return (
@@ -57,10 +55,8 @@ class MlflowTraces:
         )
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        """As the protocol says. Raises ValueError when the server is away from the first page on."""
-        with self._reached():
-            client = self._client()
-            yield from read_pages(part, digest, self._pages(client, self._experiments(client), part), _add)
+        client = self._client()
+        return read_pages(part, digest, self._pages(client, self._experiments(client), part), _add)
 
     def _pages(self, client: Any, experiments: list[str], part: SourcePart) -> Iterator[Iterable[tuple[bytes, Any]]]:
         first, end = (int(moment.timestamp() * 1000) for moment in day_range(part))
@@ -98,20 +94,13 @@ class MlflowTraces:
         return ids
 
     @contextmanager
-    def _reached(self) -> Generator[None]:
-        try:
-            yield
-        except ServerAway as error:
-            raise ValueError(f"{error}. {ADVICE}") from error
-
-    @contextmanager
     def _answering(self) -> Generator[None]:
         try:
             yield
         except Exception as error:  # the boundary of MLflow's client and of requests below it
             code = getattr(error, "error_code", None)
             why = f"{type(error).__name__}{f': {code}' if code else ''}"
-            raise ServerAway(f"{self.label} cannot be read ({why})") from error
+            raise ServerAway(f"{self.label} cannot be read ({why}). {ADVICE}") from error
 
 
 def _add(block: Rows, trace: Any, line: int) -> int:
@@ -138,6 +127,10 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
     attributes = {**info.trace_metadata, **info.tags}
     offered = chat.tools(chat.Chat([], tools=normal_tools(span.get_attribute(TOOLS))))
     asked = chat.parse(span.inputs, "user")
+    metadata: dict[str, Any] = {key: value for key, value in attributes.items() if not key.startswith("mlflow.")}
+    for each in info.assessments:
+        if each.expectation is not None and each.name in EXPECTED and each.valid is not False:
+            metadata.setdefault("expected_answer", each.expectation.value)
     trace = Trace(
         trace_id=id,
         observation_id=str(span.span_id),
@@ -153,24 +146,15 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
         output_tokens=count(usage.get("output_tokens")),
         latency_s=None if span.end_time_ns is None else (span.end_time_ns - span.start_time_ns) / 1e9,
         error=span.status.description or None,
-        metadata=_metadata(attributes, info.assessments),
+        metadata=metadata_text(metadata),
         name=span.name or None,
     )
     return said(trace, asked, chat.parse(span.outputs, "assistant"), failed=_word(span.status.status_code) == "ERROR")
 
 
-def _metadata(attributes: dict[str, str], assessments: list[Any]) -> str:
-    """The tags and the metadata of a trace that are not MLflow's own, and what a person expected as an answer."""
-    fields: dict[str, Any] = {key: value for key, value in attributes.items() if not key.startswith("mlflow.")}
-    for each in assessments:
-        if each.expectation is not None and each.name in EXPECTED and _stands(each):
-            fields.setdefault("expected_answer", each.expectation.value)
-    return metadata_text(fields)
-
-
 def _score(trace_id: str, assessment: Any) -> Score | None:
     """A feedback that stands; None for an expectation or an error. One without a source is a program's."""
-    if assessment.feedback is None or assessment.error is not None or not _stands(assessment):
+    if assessment.feedback is None or assessment.error is not None or assessment.valid is False:
         return None
     value: Any = assessment.feedback.value
     changed = assessment.last_update_time_ms
@@ -186,10 +170,6 @@ def _score(trace_id: str, assessment: Any) -> Score | None:
         kind=kind if isinstance(value, bool | int | float | str) else "OTHER",
         word=value if isinstance(value, str) else None,
     )
-
-
-def _stands(assessment: Any) -> bool:
-    return assessment.valid is not False
 
 
 def _word(value: Any) -> str:

@@ -12,13 +12,12 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.fields import count, latency_s, metadata_of, metadata_text, put, said, seconds
+from pipeline.traces.sources.fields import count, day_of, latency_s, metadata_of, metadata_text, put, said, seconds, utc
 from pipeline.traces.sources.files import FileSource
 from pipeline.traces.sources.lines import blocks, may_be_array, refusal
-from pipeline.traces.sources.moments import day_of, utc
 from pipeline.traces.sources.parts import dumped
 from pipeline.traces.sources.protocol import Digest, SourcePart
-from pipeline.traces.sources.shapes import decoded, object_of
+from pipeline.traces.sources.shapes import Json, decoded, object_of
 
 TIMES = ("created", "created_at", "timestamp", "time", "start_time")
 IDS = ("request_id", "id")
@@ -35,8 +34,6 @@ _PLACED = frozenset(
     ("request", "response", "body", "metadata", "messages", "input", "instructions", "choices", "output", "usage")
 ) | {"object", "method", "url", "error", "status_code", "tools", "custom_id", *TIMES, *IDS, *USERS, *SESSIONS}
 """Keys of a line that are not metadata."""
-
-Json = dict[str, Any]
 
 
 class OpenAiLogs(FileSource):
@@ -55,18 +52,19 @@ def _row(text: bytes, line: int) -> Trace | Rejection:
     trace_id = day = None
     try:
         row = msgspec.json.decode(text, type=Json)
-        request, response = _request(row), _response(row)
-        places = (response, row, request)
+        envelope = _object(row.get("request", row.get("body")))
+        request = _object(envelope.get("body")) or envelope or row
+        envelope = _object(row["response"]) if "response" in row else row
+        response = _object(envelope.get("body")) if "status_code" in envelope and "body" in envelope else envelope
         trace_id = _identity(row, response, text)
-        day = day_of(_first(places, TIMES))
+        day = day_of(_first((response, row, request), TIMES))
         return _trace(row, request, response, trace_id, line)
     except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
         return refusal(line, error, trace_id, day)
 
 
 def _trace(row: Json, request: Json, response: Json, trace_id: str, line: int) -> Trace | Rejection:
-    places = (response, row, request)
-    moment = utc(_first(places, TIMES))
+    moment = utc(_first((response, row, request), TIMES))
     asked = chat.joined(*_asked(request))
     content = next(({key: response[key]} for key in ("choices", "output") if key in response), None)
     answered = chat.parse(content, "assistant")
@@ -111,16 +109,6 @@ def _identity(row: Json, response: Json, text: bytes) -> str:
     return content if answered is None else f"{answered}-{content[:16]}"
 
 
-def _request(row: Json) -> Json:
-    envelope = _object(row.get("request", row.get("body")))
-    return _object(envelope.get("body")) or envelope or row
-
-
-def _response(row: Json) -> Json:
-    envelope = _object(row["response"]) if "response" in row else row
-    return _object(envelope.get("body")) if "status_code" in envelope and "body" in envelope else envelope
-
-
 def _object(value: Any) -> Json:
     """An object, or one in a string; {} for null. Raises msgspec.ValidationError for anything else."""
     parsed = decoded(value)
@@ -145,6 +133,7 @@ def _asked(request: Json) -> tuple[chat.Chat, chat.Chat]:
 def _metadata(row: Json, request: Json, response: Json) -> str:
     """What is said of the call, from the least to the most deliberate place."""
     beside = {} if row is request or row is response else {k: v for k, v in row.items() if k not in _PLACED}
-    metadata_objects = [metadata_of(place.get("metadata")) for place in (response, request, row)]
-    beside = beside or {mark: row[mark] for mark in MARKS if row.get(mark)}
-    return metadata_text({**beside, **metadata_objects[0], **metadata_objects[1], **metadata_objects[2]})
+    fields = beside or {mark: row[mark] for mark in MARKS if row.get(mark)}
+    for place in (response, request, row):
+        fields |= metadata_of(place.get("metadata"))
+    return metadata_text(fields)

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from pipeline.core import layout
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources import chat, evaluations, genai, otlp
-from pipeline.traces.sources.fields import count, metadata_text, put, said
+from pipeline.traces.sources import chat, genai, otlp
+from pipeline.traces.sources.fields import EPOCH, count, metadata_text, put, said
 from pipeline.traces.sources.files import JSON, FileSource
 from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.moments import EPOCH
-from pipeline.traces.sources.otlp_requests import FORMATS, decode_binary, is_binary, requests, text_requests
+from pipeline.traces.sources.otlp_requests import FORMATS, decode, requests
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
 TOOLS = "gen_ai.tool.definitions"
@@ -38,22 +38,22 @@ _TEXT_WEIGHS = 16
 
 
 class Otel(FileSource):
-    """One export request a line, one a file, or each after its length. A row's line is the place of its span or log
-    record in the file, from 1; the records of a call are one row with its span."""
+    """A row's line is the place of its span or log record in the file, from 1; the records of a call are one row with
+    its span."""
 
     nothing = "files of JSON or protobuf. Point traces.source.uri to the folder of the spans."
     suffixes = (*JSON, *FORMATS)
 
     def parts(self) -> list[SourcePart]:
         parts = super().parts()
-        return [part._replace(holds="scores") if evaluations.holds_scores(part.name) else part for part in parts]
+        return [
+            part._replace(holds="scores") if layout.EVALUATION_RESULTS in part.name.split("/")[:-1] else part
+            for part in parts
+        ]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        binary, chunks = is_binary(part.name, self._files.chunks(part, digest))
-        batches = requests(chunks) if binary else text_requests(part.name, chunks)
-        decode = decode_binary if binary else otlp.decode
         place, calls = 1, CallJoiner()
-        for batch in batches:
+        for batch in requests(part.name, self._files.chunks(part, digest)):
             rows = Rows()
             for _, text in batch.lines():
                 try:
@@ -78,14 +78,14 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> 
     trace_id = day = None
     try:
         if received.is_log:
-            if (score := evaluations.score_of(received.record, place)) is not None:
+            if (score := otlp.score_of(received.record, place)) is not None:
                 rows.scores.append(score)
             else:
                 _put(rows, calls.add_log(place, received.record, received.resource))
             return
         span = msgspec.convert(received.record, otlp.Span)
         trace_id, day = span.trace_id, _moment(otlp.nanoseconds(span.start_time_unix_nano)).date().isoformat()
-        rows.scores += evaluations.of_span(span, place)
+        rows.scores += otlp.of_span(span, place)
         span_attributes, row = _attributes(span), CallRecord(place, span, received.resource)
         if not genai.is_call(span_attributes):
             calls.add_agent(place, span)
@@ -106,10 +106,8 @@ def _put(rows: Rows, complete: Iterable[CallRecord]) -> None:
 
 
 def _attributes(span: otlp.Span) -> dict[str, Any]:
-    """The span's own, and those of an event that holds what may also be on the span.
-
-    Definitions of tools are whole in the event: on a span they may lack their parameters, as Google's ADK writes them.
-    """
+    """The span's own, and those of an event that holds what may also be on the span. Definitions of tools are whole in
+    the event: on a span they may lack their parameters, as Google's ADK writes them."""
     span_attributes = otlp.attributes(span.attributes)
     for event in span.events:
         if event.name in DETAILS:

@@ -1,17 +1,28 @@
-"""OTLP after the published protocol: an export request's spans and log records, their attributes as plain values, from
-JSON or from what `otlp_requests` made of protobuf."""
+"""OTLP after the published protocol: an export request's spans and log records, their attributes as plain values; and
+results of evaluations (`gen_ai.evaluation.result`), records or events of a span, as scores of a trace."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 import msgspec
 
+from pipeline.traces.rows import Score
+from pipeline.traces.sources.fields import EPOCH
 from pipeline.traces.sources.shapes import list_of, object_of
 
 CONTENT = "gen_ai.event.content"
 ERROR = (2, "2", "STATUS_CODE_ERROR")
+RESULT = "gen_ai.evaluation.result"
+NAME, VALUE = "gen_ai.evaluation.name", "gen_ai.evaluation.score.value"
+LABEL, EXPLANATION = "gen_ai.evaluation.score.label", "gen_ai.evaluation.explanation"
+SOURCE, ID = "feedback.source", "feedback.id"
+"""Who scored, `user` or `EVAL`, and the score's own id: of two with one id the newer counts."""
 
 
 class Resource(msgspec.Struct):
@@ -145,3 +156,41 @@ def _plain(value: Any) -> Any:
 
 def _values(value: Any) -> list[Any]:
     return list_of(object_of(value).get("values"))
+
+
+def of_span(span: Span, place: int) -> list[Score]:
+    """Of the results that are events of a span; one that cannot be read is none."""
+    scores: list[Score] = []
+    for event in span.events:
+        at, marks = event.time_unix_nano, event.attributes
+        record = LogRecord(span.trace_id, span.span_id, at, event_name=event.name, attributes=marks)
+        with suppress(msgspec.ValidationError):
+            scores += [score] if (score := score_of(record, place)) is not None else []
+    return scores
+
+
+def score_of(value: Any, place: int) -> Score | None:
+    """None for a record that is no result, or that names no trace. Raises msgspec.ValidationError for one that can't be
+    read. `place`: of the record in its file."""
+    record = value if isinstance(value, LogRecord) else msgspec.convert(value, LogRecord)
+    marks = attributes(record.attributes)
+    if (record.event_name or marks.get("event.name")) != RESULT or not record.trace_id:
+        return None
+    name, number, at = marks.get(NAME), marks.get(VALUE), nanoseconds(record.time_unix_nano)
+    if not isinstance(name, str) or not name:
+        raise msgspec.ValidationError(f"an evaluation has no {NAME}")
+    about = f"{record.trace_id}/{record.span_id}/{name}/{at}/{place}"
+    label = marks.get(LABEL)
+    word = label if isinstance(label, str) and label else None
+    value = float(number) if isinstance(number, int | float) and math.isfinite(number) else None
+    return Score(
+        id=str(marks.get(ID) or hashlib.sha256(about.encode()).hexdigest()[:32]),
+        trace_id=record.trace_id,
+        observation_id=record.span_id or None,
+        name=name,
+        value=value,
+        source=str(marks.get(SOURCE) or "EVAL"),
+        updated_at=EPOCH + timedelta(microseconds=at // 1000) if 0 < at < 2**63 else None,
+        kind="CATEGORICAL" if value is None and word else "NUMERIC",
+        word=word,
+    )

@@ -23,12 +23,12 @@ _FIRST_FIELD = b"\x0a"
 _PREFIX = 4
 
 
-def decode_binary(text: bytes) -> otlp.ExportRequest:
+def decode(text: bytes) -> otlp.ExportRequest:
     """A request in protobuf or JSON, which may be compressed alone. Raises msgspec.DecodeError, or ValidationError for
     one that holds neither spans nor log records."""
     if text.startswith(b"\x28\xb5\x2f\xfd"):
         text = _inflated(text)
-    if text.lstrip()[:1] == b"{":
+    if not text.startswith(_FIRST_FIELD) or text.lstrip()[:1] == b"{":
         return otlp.decode(text)
     from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
     from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -77,33 +77,19 @@ def _inflated(text: bytes) -> bytes:
     return b"".join(pieces)
 
 
-def is_binary(name: str, chunks: Iterator[bytes]) -> tuple[bool, Iterator[bytes]]:
-    """Whether a file is no text, by its name or a length at its beginning, and all of its content."""
-    if bare_name(name).endswith(FORMATS):
-        return True, chunks
-    head, rest = begun(chunks)
-    return head.startswith(b"\0"), chain([head], rest)
-
-
-def requests(chunks: Iterator[bytes], max_size: int = MAX_LINE) -> Iterator[LineBatch]:
-    """The requests of a file that is no text: one, or each after its length.
-
-    The Collector's file exporter puts four bytes before each request of `format: proto`, the length, most significant
-    byte first; with `compression: zstd` each is compressed alone, JSON too.
-    """
-    head, rest = begun(chunks)
-    stored = chain([head], rest)
-    if head.startswith(_FIRST_FIELD):
+def requests(name: str, chunks: Iterator[bytes], max_size: int = MAX_LINE) -> Iterator[LineBatch]:
+    """The requests of a file: each after its length in four bytes, most significant first, as the Collector's file
+    exporter writes it (`format: proto`; with `compression: zstd` each is compressed alone, JSON too); one, in protobuf
+    or in JSON over many lines; or one in each line or element of an array."""
+    head, rest = begun(chunks, lambda head: head[:1] == b"\0" or b"\n" in head.lstrip() or len(head) > CHUNK)
+    stored, is_binary = chain([head], rest), bare_name(name).endswith(FORMATS)
+    if is_binary and head.startswith(_FIRST_FIELD):
         return _one(stored, max_size)
-    return batched(_framed(stored, max_size), f"a request of over {max_size} bytes")
-
-
-def text_requests(name: str, chunks: Iterator[bytes]) -> Iterator[LineBatch]:
-    """The requests of a file of JSON: one, over many lines, or one in each line or element of an array."""
-    head, rest = begun(chunks, lambda head: b"\n" in head.lstrip() or len(head) > CHUNK)
+    if is_binary or head.startswith(b"\0"):
+        return batched(_framed(stored, max_size), f"a request of over {max_size} bytes")
     if head.removeprefix(MARK).lstrip().partition(b"\n")[0].strip() == b"{":
         return _one(chain([head.removeprefix(MARK)], rest), WHOLE)
-    return blocks(chain([head], rest), array=may_be_array(name))
+    return blocks(stored, array=may_be_array(name))
 
 
 def _one(chunks: Iterator[bytes], max_size: int) -> Iterator[LineBatch]:

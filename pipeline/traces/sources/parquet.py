@@ -30,7 +30,7 @@ def records(files: Files, part: SourcePart, digest: Digest, columns: Sequence[st
             metadata = _opened(copy).metadata
             groups = range(metadata.num_row_groups)
             files.limits.check(sum(metadata.row_group(n).total_byte_size for n in groups), part.size)
-            for batch, length in bounded(copy, columns):
+            for batch, length in _bounded(copy, columns):
                 size += length
                 files.limits.check(size, part.size)
                 if length > MAX_LINE and batch.num_rows == 1:
@@ -54,21 +54,21 @@ def _opened(stream: Any, dictionaries: Collection[str] = ()) -> Any:
         raise Broken("the Parquet file is damaged") from error
 
 
-def bounded(stream: Any, columns: Sequence[str] | None = None) -> Iterator[tuple[Any, int]]:
-    """Batches of at most BLOCK bytes, or one row, each with its bytes, however large a row group is.
+def _bounded(stream: Any, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
+    """Batches of at most BLOCK bytes, or one row, each with its bytes, however large a row group is. Raises Broken.
 
-    A text that many rows share is stored once, in a dictionary: 100 MB of it in a million rows would be 100 TB of
-    rows. So such columns stay dictionaries here, and a batch is cut by the lengths that its rows come to. How many rows
-    are read at once follows from the sizes in the file's footer. Raises Broken for a damaged file.
+    A text that many rows share is stored once: 100 MB of it in a million rows would be 100 TB of rows. So such columns
+    stay dictionaries, and a batch is cut by the lengths that its rows come to.
     """
     import pyarrow as pa
 
     try:
-        metadata, names = (file := _opened(stream)).metadata, file.schema_arrow.names
-        wanted = names if columns is None else [name for name in names if name in columns]
+        file = _opened(stream)
+        metadata, wanted = file.metadata, [name for name in file.schema_arrow.names if name in columns]
         stored = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
         file = _opened(stream, [name for name in wanted if _is_shared(stored, name)])
-        width = max((_bytes_per_row(group, wanted) for group in stored), default=1)
+        sizes = [(group.num_rows, [c.total_uncompressed_size for c in _chunks(group, wanted)]) for group in stored]
+        width = max((sum(bytes) // max(rows, 1) + 1 for rows, bytes in sizes), default=1)
         for batch in file.iter_batches(max(1, min(MAX_ROWS, BLOCK // width)), columns=wanted):
             yield from _cut(batch)
     except (pa.ArrowException, OSError) as error:
@@ -85,10 +85,6 @@ def _is_shared(groups: Sequence[Any], name: str) -> bool:
     chunks = [chunk for group in groups for chunk in _chunks(group, [name])]
     small = [chunk.has_dictionary_page and chunk.total_uncompressed_size <= MAX_DICTIONARY for chunk in chunks]
     return bool(chunks) and all(small) and all(chunk.path_in_schema == name for chunk in chunks)
-
-
-def _bytes_per_row(group: Any, names: Collection[str]) -> int:
-    return sum(chunk.total_uncompressed_size for chunk in _chunks(group, names)) // max(group.num_rows, 1) + 1
 
 
 def _cut(batch: Any) -> Iterator[tuple[Any, int]]:

@@ -1,10 +1,9 @@
-"""Reader of a PostgreSQL table of traces: one part a UTC day, through a server-side cursor. After a restart of the
-server a read goes on where it stopped. Written from the field list of `TableRow`."""
+"""Reader of a PostgreSQL table of traces: one part a UTC day, through a server-side cursor. Its rows are read as
+Langfuse's observations."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any, LiteralString
@@ -15,16 +14,11 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rejection, Rows, Trace
-from pipeline.traces.sources import chat
-from pipeline.traces.sources.fields import latency_s, marked, marks_of, metadata_of, metadata_text, put, said, seconds
-from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.moments import day_of, utc, utc_or_none
+from pipeline.traces.rows import Rejection, Rows
+from pipeline.traces.sources.fields import metadata_of
+from pipeline.traces.sources.langfuse import MODEL_CALL, Observation, add
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Digest, SourcePart
 
-ATTEMPTS = 7
-"""Connections made for one day; before each new one a pause that doubles from FIRST_PAUSE_S."""
-FIRST_PAUSE_S = 0.25
 CONNECT_TIMEOUT_S = 10
 PROBE_TIMEOUT_S = 3
 UNDATED = "undated"
@@ -40,29 +34,11 @@ _VERSIONS: LiteralString = """
     FROM ({rows}) AS d GROUP BY day"""
 _READ: LiteralString = """
     SELECT CASE WHEN octet_length(row) <= {limit} THEN row END
-    FROM ({rows}) AS d ORDER BY moment, id, hashtextextended(row, 0) OFFSET {offset}"""
+    FROM ({rows}) AS d ORDER BY moment, id, hashtextextended(row, 0)"""
 _ONE_DAY: LiteralString = """ WHERE "timestamp" >= {day}::date AND "timestamp" < {day}::date + 1"""
 _ODD_DAY: LiteralString = """ WHERE "timestamp"::date::text IS NOT DISTINCT FROM {day}"""
-
-
-class TableRow(msgspec.Struct):
-    id: str | int
-    timestamp: Any
-    user_id: str | int | None = None
-    session_id: str | int | None = None
-    input: Any = None
-    output: Any = None
-    model: str | None = None
-    latency_ms: Any = None
-    end_time: Any = None
-    token_count: Any = None
-    metadata: Any = None
-    user_consent: Any = None
-    updated_at: Any = None
-    version: Any = None
-    release: Any = None
-    environment: Any = None
-    tags: Any = None
+_SAME = ("input", "output", "end_time", "updated_at", "version", "release", "environment", "tags")
+"""Columns that Langfuse's observations name alike."""
 
 
 class PostgresTable:
@@ -78,10 +54,9 @@ class PostgresTable:
             version_rows = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows())).fetchall()
         if not version_rows:
             raise ValueError(f"{self.label} is empty. Point traces.source.table to the table that holds the traces.")
-        return sorted(_part(row) for row in version_rows)
+        return sorted(map(_part, version_rows))
 
     def probe(self) -> None:
-        """Raises ValueError when the server cannot be reached, or the table not be read. Does not wait long."""
         wanted = sql.SQL('SELECT id, "timestamp" FROM {} LIMIT 1').format(sql.Identifier(*self._table.split(".")))
         with self._telling(), psycopg.connect(self._uri, connect_timeout=PROBE_TIMEOUT_S) as connection:
             if connection.execute(wanted).fetchone() is None:
@@ -91,48 +66,27 @@ class PostgresTable:
         return "delete the rows with the user's user_id, and from backups of the database"
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        """As the protocol says. A restart of the server is waited for, and the day is read on where it stopped.
-
-        Raises ValueError when the day changed meanwhile, or the server stayed away.
-        """
+        """As the protocol says. Raises ValueError when the server goes away meanwhile: then the run reads again."""
         done = 0
-        version = None
-        for attempt in range(ATTEMPTS):
-            try:
-                with self._connected() as connection:
-                    now = self._version(connection, part)
-                    if version not in (None, now):
-                        raise ValueError(f"{self.label}: {part.name} changed while it was read. Run again.")
-                    version = now
-                    for texts in self._blocks(connection, part, done):
-                        for text in texts:
-                            digest.update((text or "").encode() + b"\n")
-                        rows = _decoded(texts, done + 1)
-                        done += len(texts)
-                        yield rows
-                break
-            except psycopg.OperationalError as error:
-                if attempt + 1 == ATTEMPTS:
-                    raise self._unreadable(error) from None
-                time.sleep(FIRST_PAUSE_S * 2**attempt)
-            except psycopg.Error as error:
-                raise self._unreadable(error) from None
-        if version != part.version:
+        with self._telling(), self._connected() as connection:
+            row = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows(part.name))).fetchone()
+            for texts in self._blocks(connection, part):
+                for text in texts:
+                    digest.update((text or "").encode() + b"\n")
+                yield _decoded(texts, done + 1)
+                done += len(texts)
+        if row is None or _part(row).version != part.version:
             detail = "the day changed since it was listed"
             yield Rows(rejected=[Rejection(done + 1, Reason.TRUNCATED_FILE, day=_dated(part.name), detail=detail)])
 
-    def _blocks(self, connection: Any, part: SourcePart, offset: int) -> Iterator[list[str | None]]:
-        wanted = sql.SQL(_READ).format(limit=MAX_LINE, rows=self._rows(part.name), offset=offset)
+    def _blocks(self, connection: Any, part: SourcePart) -> Iterator[list[str | None]]:
+        wanted = sql.SQL(_READ).format(limit=MAX_LINE, rows=self._rows(part.name))
         mean = part.size // max(int(part.version.partition("-")[0]), 1)
         with connection.cursor(name="traces") as cursor:
             cursor.itersize = size = max(1, min(5_000, BLOCK // max(mean, 1)))
             cursor.execute(wanted)
             while texts := [text for (text,) in cursor.fetchmany(size)]:
                 yield texts
-
-    def _version(self, connection: Any, part: SourcePart) -> str:
-        version_row = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows(part.name))).fetchone()
-        return "" if version_row is None else _part(version_row).version
 
     def _rows(self, name: str | None = None) -> Any:
         rows = sql.SQL(_ROWS).format(table=sql.Identifier(*self._table.split(".")))
@@ -192,46 +146,25 @@ def _decoded(texts: list[str | None], first: int) -> Rows:
     for line, text in enumerate(texts, first):
         if text is None:
             rows.rejected.append(Rejection(line, Reason.TOO_LONG, detail=f"a row of over {MAX_LINE} bytes"))
-            continue
-        row = None
-        try:
-            row = _decode(text)
-            put(rows, _trace(row, line))
-        except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
-            known = (None, None) if row is None else (str(row.id), day_of(row.timestamp))
-            rows.rejected.append(refusal(line, error, *known))
+        else:
+            add(rows, line, lambda text=text: _observation(text))
     return rows
 
 
-_decode = msgspec.json.Decoder(TableRow).decode
-
-
-def _trace(row: TableRow, line: int) -> Trace | Rejection:
-    latency_ms = seconds(row.latency_ms)
-    trace = Trace(
-        trace_id=str(row.id),
-        observation_id=str(row.id),
-        timestamp=utc(row.timestamp),
-        model=row.model or "",
-        user_id=None if row.user_id in (None, "") else str(row.user_id),
-        session_id=None if row.session_id in (None, "") else str(row.session_id),
-        messages=[],
-        completion="",
-        line=line,
-        updated_at=utc_or_none(row.updated_at),
-        latency_s=latency_s(row.timestamp, row.end_time, None if latency_ms is None else latency_ms / 1000),
-        metadata=_metadata(row),
+def _observation(text: str) -> Observation:
+    """A row in Langfuse's words. Columns without a place there are metadata, and a no to consent in either is a no."""
+    row = msgspec.json.decode(text, type=dict[str, Any])
+    beside = {name: row[name] for name in ("token_count", "user_consent") if row.get(name) is not None}
+    refused = {"user_consent": False} if row.get("user_consent") is False else {}
+    ids = {name: str(row[name]) for name in ("id", "user_id", "session_id") if row.get(name) not in (None, "")}
+    latency = row.get("latency_ms")
+    return msgspec.convert(
+        {
+            **{name: row.get(name) for name in _SAME},
+            **{"trace_id": ids.get("id"), "type": MODEL_CALL, "start_time": row.get("timestamp")},
+            **{"provided_model_name": row.get("model"), **ids},
+            "latency": latency / 1000 if isinstance(latency, int | float) else latency,
+            "metadata": {**beside, **metadata_of(row.get("metadata")), **refused},
+        },
+        Observation,
     )
-    return said(trace, chat.parse(row.input, "user"), chat.parse(row.output, "assistant"))
-
-
-def _metadata(row: TableRow) -> str:
-    """The row's metadata, with the columns that have no other place. A no in either place is a no."""
-    fields = metadata_of(row.metadata)
-    if row.token_count is not None:
-        fields.setdefault("token_count", row.token_count)
-    if row.user_consent is False:
-        fields["user_consent"] = False
-    elif row.user_consent is not None:
-        fields.setdefault("user_consent", row.user_consent)
-    return marked(metadata_text(fields), **marks_of(row))

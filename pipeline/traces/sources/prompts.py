@@ -48,7 +48,11 @@ class Prompts:
         return [SourcePart(self._path.name, f"{version[:32]}-{said[:32]}", size)]
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        self._hash(digest)
+        for file in set_files(self._path):
+            digest.update(f"{file.relative_to(self._path.parent)}\0{file.stat().st_size}\0".encode())
+            with file.open("rb") as stream:
+                while chunk := stream.read(CHUNK):
+                    digest.update(chunk)
         rejected, counted = Counter[str](), Counter[str]()
         try:
             rows = read_prompts(self._path, self._section.fields, rejected)
@@ -87,24 +91,9 @@ class Prompts:
     def _trace(self, row: PromptRow, line: int) -> Trace:
         metadata = {**row.metadata, REFERENCE_KEY: row.reference, "licence": self._section.licence}
         content = json.dumps([row.messages, row.reference]).encode()
-        id = f"prompt-{hashlib.sha256(content).hexdigest()[:32]}"
-        return Trace(
-            trace_id=id,
-            observation_id=id,
-            timestamp=datetime.combine(self._section.day, time(), UTC),
-            model=UNANSWERED,
-            user_id=None,
-            session_id=None,
-            messages=row.messages,
-            completion="",
-            line=line,
-            metadata=json.dumps(metadata, ensure_ascii=False, default=str),
+        id, moment = (
+            f"prompt-{hashlib.sha256(content).hexdigest()[:32]}",
+            datetime.combine(self._section.day, time(), UTC),
         )
-
-    def _hash(self, digest: Digest) -> None:
-        """Every file of the set by its name in it and its bytes."""
-        for file in set_files(self._path):
-            digest.update(f"{file.relative_to(self._path.parent)}\0{file.stat().st_size}\0".encode())
-            with file.open("rb") as stream:
-                while chunk := stream.read(CHUNK):
-                    digest.update(chunk)
+        shown = json.dumps(metadata, ensure_ascii=False, default=str)
+        return Trace(id, id, moment, UNANSWERED, None, None, row.messages, "", line, metadata=shown)

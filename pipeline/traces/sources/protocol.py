@@ -89,11 +89,8 @@ class Source(Protocol):
         ...
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        """The rows of a part in blocks of about BLOCK bytes, and every raw byte that was read into `digest`.
-
-        A row that cannot be read is a Rejection and stops nothing. A part that breaks off, changes or vanishes
-        midway yields what came before and one `truncated_file` for its rest, so that nothing is lost in silence.
-        """
+        """The rows of a part in blocks of about BLOCK bytes, and every raw byte that was read into `digest`. A row that
+        cannot be read is a Rejection; a part that breaks off, changes or vanishes gives one `truncated_file`."""
         ...
 
 

@@ -27,7 +27,6 @@ MICRO_BATCH = 4
 WITHOUT_EFFECT = {
     "grpo.kl_stop": "of a training on scores, which it is refused",
     "validation.prompts": "the plan's held-out file is cut to it already",
-    "validation.seed": "completions are drawn by NeMo RL's engine, with the training's seed",
     "training.threads": "of a training on CPU",
     "training.timeout_s": "the launcher's",
     "training.sentinel": "looks at the rows that come back; its rules on what NeMo RL does not print are silent",

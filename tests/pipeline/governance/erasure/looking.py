@@ -47,3 +47,7 @@ def holding(root: Path, *words: str) -> set[str]:
 
 def words_of(user: str) -> tuple[str, ...]:
     return user, str(pseudonym(user)), secret(user), f"trace-{secret(user)[-3:]}-"
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

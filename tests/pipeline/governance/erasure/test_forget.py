@@ -3,8 +3,11 @@
 import gzip
 import json
 import os
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import boto3
 import pyarrow as pa
@@ -15,7 +18,7 @@ from pipeline.core import audit
 from pipeline.core.storage import ModelRef, Store, digest_dir, digest_json
 from pipeline.governance.erasure import forget, preview
 from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import Affected
+from pipeline.governance.erasure.proof import Affected, ErasureProof
 from pipeline.registry import versions
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.rollout.blocks import blocks
@@ -30,21 +33,35 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import SCHEMA
 from tests.contexts import KEYS, mark_of, stage_context
 from tests.pipeline.governance.erasure.conftest import ANN, BOB, CYD, DAYS, NAME, NOW, Place, World, row, secret
-from tests.pipeline.governance.erasure.looking import erase, holding, words_of
+from tests.pipeline.governance.erasure.looking import contents, erase, holding, words_of
 
 pytestmark = pytest.mark.slow
 
 
-def test_no_byte_of_the_user_is_left_and_the_others_stay(world: World) -> None:
-    root = world.place.root
-    before = holding(root, *words_of(ANN))
+class Erased(NamedTuple):
+    """A copy of the world without Ann, the world as it was, and the proof."""
+
+    world: World
+    before: Place
+    proof: ErasureProof
+
+
+@pytest.fixture(scope="module")
+def erased(_made: tuple[World, Path], tmp_path_factory: pytest.TempPathFactory) -> Erased:
+    place = Place(tmp_path_factory.mktemp("erased") / "data")
+    shutil.copytree(_made[1], place.root)
+    return Erased(replace(_made[0], place=place), Place(_made[1]), erase(place))
+
+
+def test_no_byte_of_the_user_is_left_and_the_others_stay(erased: Erased) -> None:
+    world, proof, root = erased.world, erased.proof, erased.world.place.root
+    before = holding(erased.before.root, *words_of(ANN))
     assert {name.split("/")[0] for name in before} >= {"lake", "production", "traces", "iterations"}
     files = {Path(name).name for name in before}
     assert {"pairs.parquet", "prompts.parquet", "groups.parquet", "thumbs.parquet", "data.parquet"} <= files
     assert {"half.parquet", "held_out.parquet", "step-000001.parquet", "train.parquet"} <= files
     folders = {Path(name).parent.name for name in before if "reward" in name}
     assert folders >= {"reward_labels", ".reward_labels.0f", *DAYS[:2]}, "labels, and what was found about each"
-    proof = erase(world.place)
     assert holding(root, *words_of(ANN)) == set()
     assert proof.remains == ()
     assert proof.swept_files > 0
@@ -86,8 +103,8 @@ def test_a_reward_model_of_their_thumbs_is_affected(world: World) -> None:
     assert any(hers.digest in block.digests for block in blocks(store))
 
 
-def test_what_is_affected_is_listed_exactly(world: World) -> None:
-    proof = erase(world.place)
+def test_what_is_affected_is_listed_exactly(erased: Erased) -> None:
+    world, proof = erased.world, erased.proof
     first, second, third = world.first, world.second, world.third
     assert proof.rows == {DAYS[0]: 6, DAYS[1]: 6}
     assert proof.affected.datasets == tuple(sorted({first.dataset.digest, third.dataset.digest}))
@@ -103,9 +120,8 @@ def test_what_is_affected_is_listed_exactly(world: World) -> None:
     assert world.place.store.path(f"traces/datasets/{second.dataset.digest}.json").exists()
 
 
-def test_the_days_still_add_up_per_file(world: World) -> None:
-    before = world.place.reports()
-    proof = erase(world.place)
+def test_the_days_still_add_up_per_file(erased: Erased) -> None:
+    world, proof, before = erased.world, erased.proof, erased.before.reports()
     with open_lake(world.place.lake) as lake:
         digests = lake.digests()
     for day, report in world.place.reports().items():
@@ -131,10 +147,11 @@ def test_anothers_row_keeps_the_trace_that_both_have(world: World) -> None:
     assert proof.remains == ()
 
 
-def test_blocked_versions_are_refused_and_mlflow_says_why(world: World) -> None:
-    place = world.place
-    proof = erase(place)
-    assert place.propose(world.first) == (f"version 1 is blocked: it learned from data that erasure {proof.id} removed")
+def test_blocked_versions_are_refused_and_mlflow_says_why(erased: Erased) -> None:
+    place, proof = erased.world.place, erased.proof
+    assert place.propose(erased.world.first) == (
+        f"version 1 is blocked: it learned from data that erasure {proof.id} removed"
+    )
     client = versions.mlflow_client(place.tracking_uri)
     for number, is_blocked in (("1", True), ("2", False), ("3", True)):
         tags = client.get_model_version(NAME, number).tags
@@ -143,14 +160,9 @@ def test_blocked_versions_are_refused_and_mlflow_says_why(world: World) -> None:
     assert [each.proof for each in blocks(place.store)] == [proof.id]
 
 
-def test_no_file_of_mlflow_is_changed(world: World) -> None:
-    def files() -> dict[Path, bytes]:
-        every = (path for path in world.place.store.path("mlflow").rglob("*") if path.is_file())
-        return {path: path.read_bytes() for path in every if path.suffix != ".db"}
-
-    before = files()
-    erase(world.place)
-    assert before and files() == before
+def test_no_file_of_mlflow_is_changed(erased: Erased) -> None:
+    before, after = (contents(place.root / "mlflow") for place in (erased.before, erased.world.place))
+    assert before and not [n for n in before if ".db" not in n and after[n] != before[n]]
 
 
 def test_a_rollout_of_a_blocked_candidate_is_taken_back(world: World) -> None:
@@ -168,9 +180,8 @@ def promote(place: Place) -> None:
     for stage in range(3):
         path += [(Phase.SHIFTING, stage), (Phase.OBSERVING, stage)]
     for phase, stage in [*path, (Phase.PROMOTED, 2)]:
-        assert append(
-            place.store, NAME, state, step_event(state, 1.0, RolloutStep(phase=phase, reason="", stage=stage))
-        )
+        event = step_event(state, 1.0, RolloutStep(phase=phase, reason="", stage=stage))
+        assert append(place.store, NAME, state, event)
         state = read_state(place.store, NAME)
 
 
@@ -225,17 +236,12 @@ def test_a_repetition_appends_a_proof_and_changes_none(world: World) -> None:
     assert [e.kind for e in audit.entries(world.place.store)].count("erasure") == 2
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-
-
 def test_the_preview_counts_what_goes_and_changes_nothing(world: World) -> None:
     place, before = world.place, contents(world.place.root)
     context = stage_context(place.store, place.lake, name=NAME)
     found = preview(context, Person.named(ANN), place.tracking_uri)
-    assert {name: content for name, content in contents(place.root).items() if ".db" not in name} == {
-        name: content for name, content in before.items() if ".db" not in name
-    }
+    after = contents(place.root)
+    assert after.keys() == before.keys() and not [n for n in after if ".db" not in n and after[n] != before[n]]
     proof = erase(place)
     assert (found.places, found.affected) == (proof.places, proof.affected)
     assert found.places["governed table"] == {DAYS[0]: 6, DAYS[1]: 6}
@@ -243,14 +249,13 @@ def test_the_preview_counts_what_goes_and_changes_nothing(world: World) -> None:
 
 
 def test_where_nobody_made_mlflows_database_none_is_made(world: World, tmp_path: Path) -> None:
-    database = tmp_path / "mlflow.db"
     context = stage_context(world.place.store, world.place.lake, name=NAME)
-    proof = forget(context, Person.named(ANN), registry_uri=f"sqlite:///{database}", now=NOW)
-    assert proof.affected.iterations and not database.exists()
+    proof = forget(context, Person.named(ANN), registry_uri=f"sqlite:///{tmp_path}/mlflow.db", now=NOW)
+    assert proof.affected.iterations and not (tmp_path / "mlflow.db").exists()
 
 
-def test_the_proof_and_the_audit_entry_name_nobody(world: World) -> None:
-    proof = erase(world.place)
+def test_the_proof_and_the_audit_entry_name_nobody(erased: Erased) -> None:
+    world, proof = erased.world, erased.proof
     (entry,) = [e for e in audit.entries(world.place.store) if e.kind == "erasure"]
     assert (entry.subject, entry.detail["proof"]) == (proof.id, digest_json(proof))
     assert mark_of(ANN) not in str(entry.detail) and proof.mark == mark_of(ANN)

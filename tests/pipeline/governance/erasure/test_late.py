@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.core import audit
+from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
 from pipeline.governance.erasure.late import blocked_iteration
-from pipeline.governance.erasure.proof import ErasureProof, proof_name, proofs
+from pipeline.governance.erasure.proof import ErasureProof, proofs
 from pipeline.registry import versions
 from pipeline.rollout.blocks import blocks
 from tests.pipeline.governance.erasure.conftest import NAME, NOW, World
@@ -33,7 +33,7 @@ def test_a_version_that_is_born_late_is_tagged_and_in_the_proof(world: World) ->
     assert place.model(first).digest not in proof.affected.digests
     reason = blocked_iteration(place.store, place.tracking_uri, first, NOW)
     assert reason.startswith(f"iteration {first.id} is blocked: it learned from data that erasure {proof.id} removed")
-    assert place.store.read(proof_name(proof.id), ErasureProof) == proof, "a finished proof is never changed"
+    assert place.store.read(layout.proof(proof.id), ErasureProof) == proof, "a finished proof is never changed"
     (late,) = (each for each in proofs(place.store) if each.follows == proof.id)
     assert late.affected.versions == ("demo version 1",) and late.places == {}
     assert place.model(first).digest in late.affected.digests

@@ -26,7 +26,6 @@ from pipeline.rewards import reviews
 from pipeline.rewards.feedback import principal
 from pipeline.rewards.findings import FindingLine, journal
 from pipeline.rollout.gateway.spans import otlp_attributes
-from pipeline.serving.inference import Answer
 from pipeline.serving.journal import AnswerProtocol, open_journal
 from pipeline.traces.erased import forgotten, user_hash
 from pipeline.traces.lake import local_lake, open_lake
@@ -41,33 +40,11 @@ pytestmark = pytest.mark.slow
 
 DAY, START = "2026-01-05", datetime(2026, 1, 5, tzinfo=UTC)
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
-WORDS = (
-    *("42", "7", "0", "role", "user", "assistant", "thumb", "ann", "ANN", "Ann", "annabel", "martin", "the", "null"),
-    *(
-        "martin@example.com",
-        "MARTIN@example.com",
-        "erased",
-        "trace_id",
-        "user_id",
-        "session:s",
-        "user:ann",
-        "true",
-        "[]",
-    ),
-    *(
-        "caf\u00e9",
-        "cafe\u0301",
-        "Caf\u00e9",
-        "a b",
-        'quo"te',
-        "back\\slash",
-        "\u212a",
-        "K",
-        "content",
-        "score",
-        "text",
-    ),
-)
+WORDS = [
+    "42", "7", "0", "role", "user", "assistant", "thumb", "ann", "ANN", "Ann", "annabel", "martin", "the", "null",
+    "martin@example.com", "MARTIN@example.com", "erased", "trace_id", "user_id", "session:s", "user:ann", "true", "[]",
+    "caf\u00e9", "cafe\u0301", "Caf\u00e9", "a b", 'quo"te', "back\\slash", "\u212a", "K", "content", "score", "text",
+]  # fmt: skip
 IDS = st.one_of(st.sampled_from(WORDS), st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=8))
 USERS = st.lists(
     IDS.filter(lambda id: id.strip() and "\0" not in id),
@@ -89,12 +66,8 @@ def deploy(root: Path, users: list[str]) -> Store:
             table.append(governed(str(pseudonym(user)), trace, at, text))
             named: dict[str, Any] = {"recorded_at": at.timestamp(), "trace_id": trace, "timestamp": at.isoformat()}
             marks = [("user.id", user), ("gen_ai.input.messages", json.dumps([{"role": "user", "content": text}]))]
-            span = {
-                "traceId": trace,
-                "spanId": trace[:16],
-                "startTimeUnixNano": "1",
-                "attributes": otlp_attributes(marks),
-            }
+            times = {"startTimeUnixNano": "1"}
+            span = {"traceId": trace, "spanId": trace[:16], "attributes": otlp_attributes(marks), **times}
             owner = {} if n % 3 == 0 else {"user_id": user}  # of a caller whom only an attribute names
             spans.append({**named, **owner, "resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
             record = {"traceId": trace, "attributes": otlp_attributes([("gen_ai.evaluation.explanation", text)])}
@@ -103,10 +76,10 @@ def deploy(root: Path, users: list[str]) -> Store:
             calls.append({"id": trace, "trace_id": trace, "user_id": user, **times, "input": text, "output": other})
             scores.append({"id": f"s{n}", "trace_id": trace, "name": other, "value": 1})
             row_id = str(pseudonym(user))
-            findings.add(
-                FindingLine(key=f"k{n}", source="judge", account="i", trace_id=trace, owner=row_id, answer=text)
-            )
-            answers.add(user_hash(principal(row_id, None, "")), given_answer(f"k{n}", text))
+            said_of = {"key": f"k{n}", "trace_id": trace, "owner": row_id, "answer": text}
+            findings.add(FindingLine(source="judge", account="i", **said_of))
+            given_answer = answer(text).model_copy(update={"key": f"k{n}"})
+            answers.add(user_hash(principal(row_id, None, "")), given_answer)
             item = "".join(chr(ord("a") + int(digit)) for digit in f"{n:012d}")
             sample.append({"item": item, "trace_id": trace, "user_id": principal(row_id, None, ""), "day": DAY,
                            "prompt": text, "completion": other, "reference": "", "stratum": "s"})  # fmt: skip
@@ -132,10 +105,6 @@ def governed(user: str, trace: str, at: datetime, text: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def given_answer(key: str, text: str) -> Answer:
-    return answer(text).model_copy(update={"key": key})
-
-
 def lines(path: Path, rows: list[dict[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     text = b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows)
@@ -147,16 +116,15 @@ def rows_of(store: Store) -> dict[str, list[tuple[str, bytes]]]:
     found: dict[str, list[tuple[str, bytes]]] = {}
     for path in sorted(store.root.rglob("*.jsonl*")):
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-        if path.parts[-2] not in ("audit",):
-            found[str(path.relative_to(store.root))] = [
-                (_number(json.loads(line)), line) for line in content.splitlines(keepends=True)
-            ]
+        if path.parts[-2] != "audit":
+            rows = [(_number(json.loads(line)), line) for line in content.splitlines(keepends=True)]
+            found[str(path.relative_to(store.root))] = rows
     sheet_file = store.path(layout.REVIEWS, "2026-W02", "sheet.csv")
     cells = csv.DictReader(io.StringIO(sheet_file.read_bytes().decode("utf-8-sig"), newline=""))
     found["sheet"] = [(row["trace_id"], json.dumps(row).encode()) for row in cells]
     with open_lake(local_lake(store)) as lake:
-        rows = lake.read([DAY], lake.snapshot).to_pylist()
-    found["table"] = [(row["trace_id"], repr(row).encode()) for row in rows]
+        table = lake.read([DAY], lake.snapshot).to_pylist()
+    found["table"] = [(row["trace_id"], repr(row).encode()) for row in table]
     return found
 
 

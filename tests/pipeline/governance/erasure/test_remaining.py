@@ -42,21 +42,9 @@ class Acme:
 @pytest.mark.parametrize(
     ("section", "uri", "text"),
     [
-        (
-            LangfuseApiSource(since=DAY),
-            "https://pk:secret@host",
-            "Langfuse at https://host: delete the user's traces in",
-        ),
-        (
-            MlflowSource(since=DAY, experiments=("a",)),
-            "http://me:secret@host",
-            "MLflow at http://host: delete the",
-        ),
-        (
-            PostgresTableSource(),
-            "postgresql://u:secret@h/d",
-            "postgresql://h:5432/d, table traces: delete the rows with",
-        ),
+        (LangfuseApiSource(since=DAY), "https://pk:secret@host", "Langfuse at https://host: delete the user's traces"),
+        (MlflowSource(since=DAY, experiments=("a",)), "http://me:secret@host", "MLflow at http://host: delete the"),
+        (PostgresTableSource(), "postgresql://u:secret@h/d", "postgresql://h:5432/d, table traces: delete the rows"),
     ],
 )
 def test_a_source_of_others_says_what_to_ask(tmp_path: Path, section: Any, uri: str, text: str) -> None:
@@ -78,13 +66,8 @@ def test_an_export_that_names_the_user_remains_as_it_is(place: str, tmp_path: Pa
     file.chmod(0o600)
     before = file.read_bytes()
     source = LangfuseExportSource(uri=str(root))
-    proof = forget(
-        stage_context(store),
-        Person.named("ann"),
-        registry_uri=f"sqlite:///{tmp_path}/mlflow.db",
-        now=NOW,
-        address=Address(source, source.uri),
-    )
+    context, uri = stage_context(store), f"sqlite:///{tmp_path}/mlflow.db"
+    proof = forget(context, ANN, registry_uri=uri, now=NOW, address=Address(source, source.uri))
     assert proof.remains == (f"{root}/observations_v2/2026-01-05.jsonl.gz: 1 rows",) and proof.outside == ()
     assert (file.read_bytes(), file.stat().st_mode & 0o777) == (before, 0o600)
 

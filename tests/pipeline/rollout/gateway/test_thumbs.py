@@ -19,8 +19,8 @@ from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.router import Split, route
 from pipeline.rollout.status import status
-from pipeline.traces.sources.evaluations import ID, RESULT, SOURCE, VALUE
-from pipeline.traces.sources.evaluations import NAME as SCORE
+from pipeline.traces.sources.otlp import ID, RESULT, SOURCE, VALUE
+from pipeline.traces.sources.otlp import NAME as SCORE
 from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over, version_of
 from tests.pipeline.rollout.conftest import world as world
 

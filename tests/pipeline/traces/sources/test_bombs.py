@@ -1,7 +1,6 @@
 """Files that inflate beyond measure, claim what they do not hold, or nest without end: rejected, never a hang."""
 
 import gzip
-import hashlib
 import json
 import struct
 from collections.abc import Callable
@@ -17,16 +16,13 @@ from pipeline.traces.rows import Rows
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, PartLimits
 
+from .conftest import read as read_all
+
 pytestmark = pytest.mark.slow
 
 MEBIBYTE = 1 << 20
-CALL = {
-    "id": "c1",
-    "created": 1_767_600_000,
-    "model": "m",
-    "messages": [{"role": "user", "content": "Hello?"}],
-    "choices": [{"message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}],
-}
+CHOICES = [{"message": {"role": "assistant", "content": "Hello."}, "finish_reason": "stop"}]
+CALL = {"id": "c1", "created": 1_767_600_000, "messages": [{"role": "user", "content": "Hello?"}], "choices": CHOICES}
 LINE = json.dumps(CALL).encode() + b"\n"
 
 
@@ -35,14 +31,7 @@ def zstd(content: bytes) -> bytes:
 
 
 def read(section: type, folder: Path, limits: PartLimits) -> Rows:
-    """All rows of all parts."""
-    every = Rows()
-    source = open_source(Address(section(uri=str(folder)), str(folder), limits))
-    for part in source.parts():
-        for rows in source.rows(part, hashlib.sha256()):
-            every.traces += rows.traces
-            every.rejected += rows.rejected
-    return every
+    return read_all(open_source(Address(section(uri=str(folder)), str(folder), limits)))
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, zstd])
@@ -115,12 +104,3 @@ def test_nesting_without_end_is_a_rejected_row(tmp_path: Path) -> None:
     rows = read(OpenAiLogsSource, tmp_path, PartLimits())
     assert [(rejection.line, rejection.reason) for rejection in rows.rejected] == [(1, Reason.MALFORMED)]
     assert len(rows.traces) == 1
-
-
-def test_nested_columns_without_end_are_damage(tmp_path: Path) -> None:
-    array = pa.array([1])
-    for _ in range(60):
-        array = pa.StructArray.from_arrays([array], ["a"])
-    observations(tmp_path, pa.table({"id": ["1"], "metadata": array}))
-    rows = read(LangfuseExportSource, tmp_path, PartLimits())
-    assert len(rows.rejected) + len(rows.traces) == 1

@@ -6,8 +6,6 @@ from itertools import repeat
 from pathlib import Path
 
 import boto3
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.storage import digest_file
@@ -44,29 +42,6 @@ def test_an_export_in_s3_is_read_as_it_is_now(bucket: str, export: Path) -> None
         assert part.version == hashlib.md5(path.read_bytes()).hexdigest()
     with pytest.raises(ValueError, match=r"\.$"):
         LangfuseExport("s3://no-such-bucket/prefix").parts()
-
-
-def test_one_object_is_a_source_of_its_own_and_parquet_is_read(bucket: str, tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.Table.from_pylist([observation(1)]), path)
-    put(bucket, path, "observations_v2/a.parquet")
-    assert len(read(source(bucket)).traces) == 1
-
-
-@pytest.mark.slow
-def test_object_that_changed_since_its_listing_is_counted(bucket: str, export: Path) -> None:
-    for name in ("gone", "changed"):
-        put(bucket, write(export, DAY, [observation(1)]), f"observations_v2/{name}.jsonl.gz")
-    opened = source(bucket)
-    changed, gone = opened.parts()
-    boto3.client("s3").delete_object(Bucket=bucket, Key=f"prefix/{gone.name}")
-    put(bucket, write(export, DAY, [observation(1), observation(2)]), changed.name)
-    rows = {part: read(opened, part) for part in (changed, gone)}
-    assert [len(result.traces) for result in rows.values()] == [2, 0]
-    assert [result.rejected[0].detail for result in rows.values()] == [
-        "the file changed since it was listed",
-        "the file is gone since it was listed",
-    ]
 
 
 @pytest.mark.slow

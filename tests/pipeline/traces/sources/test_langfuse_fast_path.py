@@ -69,8 +69,6 @@ CHANGES = st.sets(st.sampled_from(sorted(FIELDS)), max_size=3).flatmap(
     lambda names: st.fixed_dictionaries({**USUAL, **{name: FIELDS[name] for name in names}})
 )
 ROW = CHANGES.map(lambda changes: observation(1, **{"usage_details": {"input": 7}, **changes}))
-
-
 BUILDER = BatchBuilder(Traces(source=LangfuseExportSource(uri="x")), "f")
 
 
@@ -78,7 +76,7 @@ BUILDER = BatchBuilder(Traces(source=LangfuseExportSource(uri="x")), "f")
 @given(st.lists(ROW, min_size=1, max_size=6))
 def test_the_fast_way_reads_what_the_slow_way_reads(rows: list[dict[str, Any]]) -> None:
     block = LineBatch(1, [json.dumps(row).encode() for row in rows], [])
-    fast, others = plain_calls(block, every)
+    fast, others = plain_calls(block)
     columns, unfit = BUILDER.batch(fast)
     assert not unfit and len(others) + len(fast) == len(rows)
     slow = [every(line, text) for line, text in block.lines() if (line, text) not in others]
@@ -95,7 +93,7 @@ def test_the_draw_has_every_field() -> None:
 def test_text_that_is_no_utf8_is_refused_alone() -> None:
     by_name: dict[str, Any] = {"metadata": {"a": "b\u00e9"}, "usage_details": {}}
     rows = [json.dumps(observation(n, **by_name), ensure_ascii=False) for n in (1, 2)]
-    fast, others = plain_calls(LineBatch(1, [rows[0].encode("latin-1"), rows[1].encode()], []), every)
+    fast, others = plain_calls(LineBatch(1, [rows[0].encode("latin-1"), rows[1].encode()], []))
     assert ([line for line, _ in others], [trace.line for trace in fast]) == ([1], [2])
 
 

@@ -10,41 +10,15 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe.traces import (
-    DemoSource,
-    LangfuseExportSource,
-    LangfuseUiSource,
-    OpenAiLogsSource,
-    OtelSource,
-    PostgresTableSource,
-)
+from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource
 from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
 from pipeline.traces.sources.open import EmbeddedProduction, open_source
 from pipeline.traces.sources.openai_logs import OpenAiLogs
 from pipeline.traces.sources.otel import Otel
-from pipeline.traces.sources.postgres_table import PostgresTable
 from pipeline.traces.sources.protocol import Address, PartLimits
 
 from .conftest import observation, read, reasons, write
 from .spans import TEXTS, request, span
-
-
-@pytest.mark.parametrize(
-    ("section", "uri", "kind"),
-    [
-        (DemoSource(), "/data/export", EmbeddedProduction),
-        (LangfuseExportSource(uri="s3://b/p"), "s3://b/p", LangfuseExport),
-        (LangfuseUiSource(uri="/data"), "/data", LangfuseUi),
-        (PostgresTableSource(), "postgresql://u:secret@h/d", PostgresTable),
-        (OtelSource(uri="/data"), "/data", Otel),
-        (OpenAiLogsSource(uri="/data"), "/data", OpenAiLogs),
-    ],
-)
-def test_the_recipe_chooses_the_reader(section: Any, uri: str, kind: type) -> None:
-    source = open_source(Address(section, uri))
-    assert isinstance(source, kind)
-    assert "secret" not in source.label
-
 
 REAL_TRACES = {
     "autogen-2025-06-06.json": ("gpt-4o", 41, 3, 0.628, "user: Say 'Hello World!'", "Hello World!", 0),
@@ -155,9 +129,3 @@ def test_the_export_and_what_was_served_are_one_source(tmp_path: Path) -> None:
     rows = read(source)
     assert rows.rejected == []
     assert [trace.trace_id for trace in rows.traces] == ["t1", "5b8efff798038103d269b633813fc60c"]
-
-
-def test_mirrored_answers_are_no_part_of_it(tmp_path: Path) -> None:
-    write(tmp_path, "observations_v2/2026-01-05.jsonl.gz", [observation(1)])
-    write(tmp_path, "mirrored/arithmetic/2026-01-06-1.jsonl", [request(span(TEXTS))])
-    assert len(EmbeddedProduction(str(tmp_path)).parts()) == 1

@@ -73,7 +73,7 @@ def test_what_is_no_request_is_counted(tmp_path: Path, name: str, content: bytes
 def test_a_request_over_the_limit_is_skipped(step: int) -> None:
     content = framed(b"a" * 5, b"b" * 50, b"c" * 5)
     chunks = iter([content[n : n + step] for n in range(0, len(content), step)])
-    batches = list(requests(chunks, max_size=10))
+    batches = list(requests("a.pb", chunks, max_size=10))
     assert [text for batch in batches for text in batch.texts] == [b"aaaaa", b"ccccc"]
     assert [str(rest.reason) for batch in batches for rest in batch.rejected] == ["too_long"]
 

@@ -2,22 +2,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tempfile
-import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 
-from pipeline.traces.rows import Rows
 from pipeline.traces.sources import postgres_table
 from pipeline.traces.sources.postgres_table import PostgresTable
 
-from ....servers import postgres, restart_postgres
 from .conftest import all_of, read, reasons
 
 COLUMNS = """
@@ -33,18 +28,10 @@ def create(connection: Any, table: str, columns: str = COLUMNS + ", user_consent
 
 def insert(connection: Any, table: str, number: int = 1, **changes: Any) -> None:
     row = {
-        "id": f"t{number:04d}",
-        "timestamp": MOMENT,
-        "user_id": "u",
-        "session_id": "s",
-        "input": json.dumps([{"role": "user", "content": f"What is {number} + 1?"}]),
-        "output": f"{number + 1}",
-        "model": "m",
-        "latency_ms": 1500.0,
-        "token_count": 12,
-        "metadata": '{"region": "us"}',
-        **changes,
-    }
+        "id": f"t{number:04d}", "timestamp": MOMENT, "user_id": "u", "session_id": "s", "model": "m",
+        "input": json.dumps([{"role": "user", "content": f"What is {number} + 1?"}]), "output": f"{number + 1}",
+        "latency_ms": 1500.0, "token_count": 12, "metadata": '{"region": "us"}', **changes,
+    }  # fmt: skip
     names, values = sql.SQL(", ").join(map(sql.Identifier, row)), sql.SQL(", ").join(sql.Placeholder() * len(row))
     table_name = sql.Identifier(*table.split("."))
     connection.execute(sql.SQL("INSERT INTO {} ({}) VALUES ({})").format(table_name, names, values), list(row.values()))
@@ -178,65 +165,8 @@ def test_a_password_is_never_shown() -> None:
     assert "secret" not in str(raised.value)
 
 
-@pytest.fixture
-def own_server() -> Iterator[tuple[Path, str]]:
-    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder, postgres(Path(folder)) as url:
-        yield Path(folder), url
-
-
-def fill(url: str, rows: int) -> None:
-    with psycopg.connect(url) as connection:
-        create(connection, "traces")
-        for number in range(1, rows + 1):  # moments repeat, so that their order is not enough to go on from
-            insert(connection, "traces", number, timestamp=MOMENT + timedelta(minutes=number // 7))
-
-
-@pytest.mark.slow
-def test_a_restart_in_the_middle_costs_no_row_and_repeats_none(
-    own_server: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, url = own_server
-    fill(url, 200)
-    monkeypatch.setattr(postgres_table, "BLOCK", 4000)
-    source, undisturbed, digest = PostgresTable(url, "traces"), hashlib.sha256(), hashlib.sha256()
-    (part,) = source.parts()
-    wanted = all_of(source.rows(part, undisturbed))
-    result = Rows()
-    again = threading.Thread(target=restart_postgres, args=[folder])
-    for count, rows in enumerate(source.rows(part, digest)):
-        result = all_of([result, rows])
-        if count == 2:
-            restart_postgres(folder)
-        if count == 5:  # on its way down or up when it is asked
-            again.start()
-    again.join()
-    assert [t.trace_id for t in result.traces] == [f"t{n:04d}" for n in range(1, 201)]
-    assert result == wanted
-    assert digest.hexdigest() == undisturbed.hexdigest()
-
-
-@pytest.mark.slow
-def test_a_day_that_changed_over_a_restart_is_refused(
-    own_server: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, url = own_server
-    fill(url, 50)
-    monkeypatch.setattr(postgres_table, "BLOCK", 4000)
-    source = PostgresTable(url, "traces")
-    blocks = source.rows(source.parts()[0], hashlib.sha256())
-    next(blocks)
-    restart_postgres(folder)
-    with psycopg.connect(url) as connection:
-        connection.execute("DELETE FROM traces WHERE id = 't0001'")
-    with pytest.raises(ValueError, match=r"changed while it was read\. Run again\.$"):
-        list(blocks)
-
-
-def test_a_server_that_stays_away_is_an_error(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_table, "ATTEMPTS", 2)
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        create(connection, "traces")
-        insert(connection, "traces")
+def test_a_server_that_goes_away_is_an_error(database: Any, postgres_url: str) -> None:
+    insert(database, "traces")
     (part,) = PostgresTable(postgres_url, "traces").parts()
     gone = PostgresTable("postgresql://postgres@127.0.0.1:1/postgres", "traces")
     with pytest.raises(ValueError, match=r"OperationalError.*\.$"):

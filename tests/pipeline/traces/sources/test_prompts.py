@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from datasets import Dataset, DatasetDict
 
-from pipeline.core.storage import ModelRef, Store
+from pipeline.core.storage import Store
 from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, PromptsSource
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read as read_dataset
 from pipeline.traces.records import GovernedTraces, Reason
 from pipeline.traces.sources.prompts import Prompts
-from tests.pipeline.traces.conftest import NOW, govern, observation, write
+from tests.pipeline.traces.conftest import govern, observation, write
 
 pytestmark = pytest.mark.slow
 
@@ -94,13 +94,6 @@ def test_another_section_governs_the_same_file_anew(store: Store, tmp_path: Path
     first, second = run(store, path), run(store, path, changes)
     assert second.iteration.dataset.digest != first.iteration.dataset.digest
     assert len(rows_of(store, second)) == 1
-
-
-def test_every_champion_answers_the_prompts(store: Store, tmp_path: Path) -> None:
-    path = write(tmp_path, "set.jsonl", [problem(1)])
-    first = run(store, path)
-    promoted = run(store, path, champion=ModelRef(uri="/m", digest="d" * 64), version=1, since=NOW)
-    assert promoted.iteration.dataset == first.iteration.dataset
 
 
 def test_no_other_source_may_be_silent(store: Store, export: Path) -> None:

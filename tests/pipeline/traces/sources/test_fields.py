@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.traces.sources.moments import day_of, utc
+from pipeline.traces.sources.fields import day_of, utc
 
 MOMENT = datetime(2026, 1, 5, 10, 0, 1)
 
