@@ -19,7 +19,7 @@ from pipeline.recipe import Evaluation
 from pipeline.recipe.pinning import pinned
 from pipeline.registry import versions
 from pipeline.registry.runs import RunIdentity, run_page
-from pipeline.rollout.approval import account, proposer
+from pipeline.rollout.policy import account, proposer
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.selection.samples.records import FreshSamples
 from pipeline.training.result import TrainingResult

@@ -14,9 +14,8 @@ from assets.rollout import begin_rollout, fingerprints, is_gradable, is_rated
 from evals.gate import GateVerdict
 from pipeline.core import layout
 from pipeline.registry.runs import version_page
-from pipeline.rollout.approval import account, proposer
 from pipeline.rollout.export import export_model
-from pipeline.rollout.policy import policy_of
+from pipeline.rollout.policy import account, policy_of, proposer
 from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import ModelVersion, RolloutState
 from pipeline.rollout.router import Unrouted

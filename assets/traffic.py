@@ -179,14 +179,12 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
     if metrics is None:
         return SpanMetrics(store, name, grading, recipe.traces, log=log)
-    from pipeline.rollout.production import GradedLooks, ProductionQuality
+    from pipeline.rollout.production import ProductionLooks, ProductionTraces
     from pipeline.rollout.prometheus import PrometheusLooks
 
     address = Address(recipe.traces.source, deployment.source_uri())
-    quality = ProductionQuality(address, recipe.traces, judged_by.rewards, name, lambda: forgotten(store))
-    if grading.rated_within_s is not None:
-        quality = quality.by_thumbs(grading.rated_within_s)
-    return GradedLooks(PrometheusLooks(metrics, name), quality, log)
+    production = ProductionTraces(address, recipe.traces, name, lambda: forgotten(store))
+    return ProductionLooks(PrometheusLooks(metrics, name), production, judged_by.rewards, grading.rated_within_s, log)
 
 
 class SlotIdentity:

@@ -45,7 +45,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),
     "pipeline/rollout/comparability.py": _named("pipeline/rollout", "comparability"),
     "pipeline/rollout/fingerprint.py": _named("pipeline/rollout", "fingerprint"),
-    "pipeline/rollout/approval.py": _named("pipeline/rollout", "propose"),
     "pipeline/rollout/advance.py": _named("pipeline/rollout", "advance", "plan"),
     "pipeline/rollout/controller.py": _named(
         "pipeline/rollout", "controller", "phases", "guards", "watched", "servers"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from assets.resources import Deployment
 from assets.rollout import rollout_ports
 from jobs.rollout import COMMAND, DONE, FAILED, REFUSED, AddCommand, look_command, next_command
-from pipeline.rollout.approval import account
 from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
+from pipeline.rollout.policy import account
 from pipeline.rollout.record import Phase, RolloutState
 
 HELP = {

@@ -15,14 +15,8 @@ LEVEL_Z = 1.645
 """One-sided 5%."""
 ERROR_RATE = 0.01
 """The champion's error rate that a rollout without grades is planned for, where it has fewer errors."""
-DAY_S = 86_400.0
 LEAST_GRADED = 0.5
 """Share of the canary's answers that are graded, below which grades are what is missing, and not requests."""
-
-NO_SAMPLE = (
-    "At a margin of {margin:g} and {share} on the canary no number of answers is enough. Set rollout.max_quality_drop "
-    "above 0, or rollout.min_canary_requests to a number."
-)
 
 
 def sample_size(quality: float, margin: float, weight: float, design_effect: float = 1.0) -> float:
@@ -49,7 +43,10 @@ def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) ->
     quality, design_effect = (basis.quality, basis.design_effect or 1.0) if basis else (0.5, 1.0)
     wanted = sample_size(quality, policy.max_quality_drop, weight, design_effect)
     if wanted == math.inf:
-        raise ValueError(NO_SAMPLE.format(margin=policy.max_quality_drop, share=f"{weight}%"))
+        raise ValueError(
+            f"At a margin of {policy.max_quality_drop:g} and {weight}% on the canary no number of answers is enough. "
+            "Set rollout.max_quality_drop above 0, or rollout.min_canary_requests to a number."
+        )
     if basis is None or basis.design_effect is None:  # what the clustering costs is not measured yet
         wanted = max(wanted, evidence.canary.graded + 1)
     return max(int(wanted), MIN_GRADED)
@@ -130,38 +127,17 @@ def _latency(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
     return f"{canary.share:.1%} of the canary's requests took over {evidence.slow_over_s:.3g} s, which 1% should"
 
 
-def stage_timeout(
-    lacks: str, evidence: LiveEvidence, policy: RolloutPolicy, weight: int, covered_s: float, dwell_s: float
-) -> str:
+def stage_timeout(lacks: str, evidence: LiveEvidence, policy: RolloutPolicy, covered_s: float, dwell_s: float) -> str:
     """Why a stage that still lacks something is not to wait on, with what would help; "" while it may.
 
     `covered_s`: seconds of the stage that usable metrics covered. `dwell_s`: those that it is observed in any case.
-    `weight`: percent on the canary.
     """
     if policy.max_wait_s is None or covered_s <= dwell_s + policy.max_wait_s:
         return ""
-    waited = f"{lacks} after {covered_s:.0f} s with metrics, over {dwell_s + policy.max_wait_s:.0f} s "
-    return f"{waited}(dwell and rollout.max_wait_s). {_advice(evidence, policy, weight, covered_s)}"
-
-
-def _advice(evidence: LiveEvidence, policy: RolloutPolicy, weight: int, covered_s: float) -> str:
-    canary, last = evidence.canary, "resume it to wait as long again, or abort it"
-    if not canary.requests:
-        return f"The canary got no request: look at the router and at what production asks. Then {last}."
-    graded = canary.graded / canary.requests
-    if not policy.gradable:
-        wanted, seen, what = wanted_requests(evidence, policy, weight), canary.requests, "requests"
-    else:
-        wanted, seen, what = wanted_graded(evidence, policy, weight), canary.graded, "graded answers"
-    if seen >= wanted:
-        return f"Look at what holds it up, {last}."
-    rest_s = (wanted - seen) * covered_s / seen if seen else math.inf
-    at = f"At this rate {wanted - seen:,.0f} more {what} take {rest_s / DAY_S:,.1f} days"
-    rate = at if seen else "None comes"
-    if policy.gradable and graded < LEAST_GRADED:
-        ways = f"{graded:.0%} of the canary's answers are graded: give references, a judge, or collect more feedback"
-        if policy.by_feedback:
-            ways += ", in a stage with a larger share of the requests or with a wider rollout.max_quality_drop"
-    else:
-        ways = "requests are few: give the stage a larger share of them (rollout.weights)"
-    return f"{rate}, and {ways}; or {last}."
+    ways = "give the stage a larger share of the requests (rollout.weights)"
+    if not evidence.canary.requests:
+        ways = "the canary got no request: look at the router and at what production asks"
+    elif policy.gradable and evidence.canary.graded < LEAST_GRADED * evidence.canary.requests:
+        ways = "most of the canary's answers have no grade: give references, a judge, or collect more feedback"
+    waited = f"{lacks} after {covered_s:.0f} s with metrics, over {dwell_s + policy.max_wait_s:.0f} s (dwell and "
+    return f"{waited}rollout.max_wait_s). {ways.capitalize()}; resume it to wait as long again, or abort it."

@@ -15,7 +15,6 @@ class ErasureBlock(Record):
 
     proof: str
     digests: tuple[str, ...]
-    """Of model and adapter."""
     iterations: tuple[str, ...]
 
     @property
@@ -36,7 +35,6 @@ def blocking(store: Store, iteration: str, digests: Collection[str] = ()) -> lis
 
 
 def blocks(store: Store) -> list[ErasureBlock]:
-    """All blocks, by proof id."""
     records = [store.read(layout.block(p.stem), ErasureBlock) for p in sorted(store.path(layout.BLOCKS).glob("*.json"))]
     return [each for each in records if each is not None]
 

@@ -88,19 +88,16 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     """A slot that serves the candidate, and nothing that a person should know first."""
     prints = proposal.fingerprints
     if not state.cleared and prints.candidate and prints.candidate == prints.champion:
-        return RolloutStep(
-            phase=Phase.HELD, reason="champion and candidate answer all fingerprint prompts alike: is it another model?"
-        )
+        reason = "champion and candidate answer all fingerprint prompts alike: is it another model?"
+        return RolloutStep(phase=Phase.HELD, reason=reason)
     slot = slot_of(ports.split, proposal.version.model)
     if slot.wrong:
         return RolloutStep(phase=Phase.HELD, reason=slot.reason)
-    if slot.reason:
-        return _missed(state, slot.reason, most=MAX_LOADING)
-    first = proposal.policy.weight_at(0)
-    if reason := too_few_servers(ports.split, proposal, first, state.watch.evidence.busiest_per_s):
+    first, busiest = proposal.policy.weight_at(0), state.watch.evidence.busiest_per_s
+    if reason := (
+        slot.reason or too_few_servers(ports.split, proposal, first, busiest) or ports.warm(proposal.version.model)
+    ):
         return _missed(state, reason, most=MAX_LOADING)
-    if cold := ports.warm(proposal.version.model):
-        return _missed(state, cold, most=MAX_LOADING)
     if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
         return RolloutStep(phase=Phase.ROLLING_BACK, reason=lost)
     return RolloutStep(phase=Phase.SHIFTING, reason=f"to {first}%", stage=0)
@@ -193,16 +190,16 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
     lacks = missing_sample(evidence, policy, weight)
     if dwell < policy.dwell_s[state.stage] or lacks:
         seen = f"{max(0.0, dwell):.0f} of {policy.dwell_s[state.stage]:.0f} s at {weight}%"
-        if reason := stage_timeout(lacks or seen, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+        if reason := stage_timeout(lacks or seen, evidence, policy, covered, policy.dwell_s[state.stage]):
             return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
-        notes = [seen, *([lacks] if lacks else []), *([look.note] if look.note else [])]
+        notes = [seen, *([lacks] if lacks else []), *look.notes]
         return RolloutStep(phase=Phase.OBSERVING, reason="; ".join(notes), look=look.result, unready=look.slot.down)
     if reason := non_inferiority_failure(evidence, policy):
         return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
     last = state.stage + 1 == len(policy.weights)
     above = weight if last else policy.weight_at(state.stage + 1)
     if waits := look.slot.reason or too_few_servers(ports.split, proposal, above, evidence.busiest_per_s):
-        if reason := stage_timeout(waits, evidence, policy, weight, covered, policy.dwell_s[state.stage]):
+        if reason := stage_timeout(waits, evidence, policy, covered, policy.dwell_s[state.stage]):
             return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
         return RolloutStep(phase=Phase.OBSERVING, reason=waits, look=look.result, unready=look.slot.down)
     if last:
@@ -219,11 +216,10 @@ class _Look(NamedTuple):
     result: LookResult | None = None
     """None: nothing new, or nothing usable."""
     blind: str = ""
-    """Why it was not usable."""
     decided: RolloutStep | None = None
     """Proven harm, or a clock that went back: the tick's step, whatever else there is."""
     slot: SlotState = SlotState()
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: float) -> _Look:
@@ -243,45 +239,42 @@ def _look(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
     except Exception as error:  # boundary: a metrics source that fails is metrics that are missing
         blind = f"no metrics: {error}"
     slot = slot_of(ports.split, proposal.version.model)
-    result, note = None, ""
+    result, notes, step = None, list[str](), None
     if metrics is not None and not blind:
-        result, note = _counted(state, proposal, ports, metrics)
+        result, notes = _counted(state, proposal, ports, metrics)
         evidence = result.evidence
         if now - watched > policy.max_look_s:
-            note = "; ".join([*([note] if note else []), f"clock: {now - watched:.0f} s since the last look"])
-    step = None
+            notes.append(f"clock: {now - watched:.0f} s since the last look")
     if proof := harm(evidence, policy, state.watch.unready + 1 if slot.down else 0):
         blamed = proof.quarantine and not (proof.kind == "errors" and slot.down)  # its server died within the look
         step = RolloutStep(phase=Phase.ROLLING_BACK, reason=proof.reason, look=result, quarantine=blamed)
-    return _Look(result, blind, step, slot, note)
+    return _Look(result, blind, step, slot, tuple(notes))
 
 
 def _counted(
     state: RolloutState, proposal: Proposal, ports: RolloutPorts, metrics: LiveMetrics
-) -> tuple[LookResult, str]:
-    """The stage's evidence with one more look, whose tally is written before any event names it."""
-    before, tally, note = state.watch.evidence, StageTally(), ""
-    if state.watch.tally:
-        kept = read_tally(ports.store, ports.model_name, state.watch.tally)
-        if kept is None:
-            note, before = "the stage's tally is gone: its evidence starts over", before.fresh()
-        tally = kept or tally
-    if before.label_digest not in ("", metrics.label_digest):
-        note = "what decides a grade changed: the stage's evidence starts over"
+) -> tuple[LookResult, list[str]]:
+    """The stage's evidence with one more look, whose tally is written before any event names it; and what is said of
+    it."""
+    before, notes = state.watch.evidence, list[str]()
+    tally = read_tally(ports.store, ports.model_name, state.watch.tally) if state.watch.tally else StageTally()
+    if tally is None:
+        notes = ["the stage's tally is gone: its evidence starts over"]
+    elif before.label_digest not in ("", metrics.label_digest):
+        notes, tally = ["what decides a grade changed: the stage's evidence starts over"], None
+    if tally is None:
         before, tally = before.fresh(), StageTally()
     if before.graded_until is not None and tally.graded_until is not None:
         tally = tally.model_copy(update={"graded_until": max(before.graded_until, tally.graded_until)})
     tally = tally.plus(metrics, before.slow_over_s)
-    return (
-        LookResult(
-            window_start=metrics.window_start,
-            window_end=metrics.window_end,
-            judged_until=judged_until(metrics, proposal.policy),
-            evidence=summed(tally, before, proposal.policy).described_by(metrics),
-            tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
-        ),
-        note,
+    result = LookResult(
+        window_start=metrics.window_start,
+        window_end=metrics.window_end,
+        judged_until=judged_until(metrics, proposal.policy),
+        evidence=summed(tally, before, proposal.policy).described_by(metrics),
+        tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
     )
+    return result, notes
 
 
 class _Router(NamedTuple):
@@ -290,7 +283,6 @@ class _Router(NamedTuple):
     reason: str = ""
     """Why that is not in force; "" when it is."""
     differs: bool = False
-    """Another split is in force, or none."""
     lowered_to: int | None = None
     raised: bool = False
 

@@ -4,12 +4,12 @@ decides."""
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, assert_never
 
 from pipeline.core.storage import Record, Store
-from pipeline.rollout.approval import approval_refusal
 from pipeline.rollout.controller import roll_back
 from pipeline.rollout.fold import read_state
+from pipeline.rollout.policy import approval_refusal
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.reconcile import reconcile, slot_of
 from pipeline.rollout.record import Action, Phase, RolloutState, RolloutStep, append, approval_of, step_event
@@ -81,14 +81,10 @@ def decisions(state: RolloutState, now: float) -> tuple[Action, ...]:
         return ("rollback",) if now < state.warm_until else ()
     if not may_be_aborted(state):
         return ()
-    ways_out: tuple[Action, ...] = ("abort", "rollback")
-    if state.phase is Phase.HELD:
-        return ("resume", *ways_out)
-    if state.phase is Phase.PROPOSED:
-        return ways_out
+    first: dict[Phase, tuple[Action, ...]] = {Phase.HELD: ("resume",), Phase.PROPOSED: ()}
     if state.waits_for_approval:
-        return ("approve", "pause", *ways_out)
-    return ("pause", *ways_out)
+        first[Phase.GATED] = ("approve", "pause")
+    return (*first.get(state.phase, ("pause",)), "abort", "rollback")
 
 
 def may_be_aborted(state: RolloutState) -> bool:
@@ -96,25 +92,20 @@ def may_be_aborted(state: RolloutState) -> bool:
 
 
 def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
-    update = {"by": decision.by, "action": decision.action if decision.by else None}
-    return _undersigned(state, decision).model_copy(update=update)
-
-
-def _undersigned(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
-    reason = decision.reason
+    signed: dict[str, Any] = {"by": decision.by, "reason": decision.reason}
+    signed["action"] = decision.action if decision.by else None
     match decision.action:
         case "approve":
             assert state.proposal is not None, "what waits for an approval was proposed"
-            return RolloutStep(phase=Phase.APPROVED, reason=reason, approval=approval_of(state.proposal, decision.by))
+            return RolloutStep(phase=Phase.APPROVED, approval=approval_of(state.proposal, decision.by), **signed)
         case "pause":
-            return RolloutStep(phase=Phase.HELD, reason=reason)
+            return RolloutStep(phase=Phase.HELD, **signed)
         case "abort" | "rollback":
-            return RolloutStep(phase=Phase.ROLLING_BACK, reason=reason, quarantine=decision.action == "rollback")
+            return RolloutStep(phase=Phase.ROLLING_BACK, quarantine=decision.action == "rollback", **signed)
         case "resume" if state.confirmed_stage >= 0:
-            return RolloutStep(phase=Phase.SHIFTING, reason=reason, stage=state.confirmed_stage)
+            return RolloutStep(phase=Phase.SHIFTING, stage=state.confirmed_stage, **signed)
         case "resume":  # it never had traffic: all that comes before its first weight is looked at again
-            phase = Phase.GATED if state.approval is None else Phase.APPROVED
-            return RolloutStep(phase=phase, reason=reason, stage=0)
+            return RolloutStep(phase=Phase.GATED if state.approval is None else Phase.APPROVED, stage=0, **signed)
         case _:
             assert_never(decision.action)
 
@@ -129,13 +120,12 @@ def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:
         return other
     if decision.action == "resume" and state.phase is not Phase.HELD:
         return f"rollout {state.rollout} is {state.phase}, and only a held one can be resumed"
-    if decision.action in ("abort", "rollback") or decision.action in decisions(state, now):
-        return "" if decision.action != "approve" else _unfit(state, decision)
-    return f"rollout {state.rollout} is {state.phase}, and nothing is there to {decision.action}"
-
-
-def _unfit(state: RolloutState, decision: RolloutDecision) -> str:
-    assert state.proposal is not None, "what waits for an approval was proposed"
+    if decision.action in ("abort", "rollback"):
+        return ""
+    if decision.action not in decisions(state, now):
+        return f"rollout {state.rollout} is {state.phase}, and nothing is there to {decision.action}"
+    if decision.action != "approve" or state.proposal is None:
+        return ""
     if not decision.rollout:
         return f"the approval names no rollout, and the one that waits is {state.rollout}"
     return approval_refusal(decision.by, state.proposal.policy.approvers, state.proposal.proposed_by)

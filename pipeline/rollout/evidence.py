@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,19 +26,21 @@ BASIS_GRADED = 100
 POWER_Z = 2.486
 """1.645 + 0.841: a one-sided test at 5% that passes an equal canary four times in five."""
 
+Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A metrics server may answer NaN, which is no count."""
+
 
 class UnitCounts(Record):
-    """What one unit did in one arm. Counts are floats because a metrics server may answer NaN."""
+    """What one unit did in one arm."""
 
-    requests: float = 0
-    graded: float = 0
+    requests: Count = 0
+    graded: Count = 0
     """Answers that were graded; quality is `correct / graded`. They may be to requests of an earlier look."""
-    correct: float = 0
-    errors: float = 0
+    correct: Count = 0
+    errors: Count = 0
     """Requests that got no answer; an answer that another arm gave is one of these too."""
-    slow: float = 0
-    """Requests that took longer than the frozen threshold."""
-    ungraded: float = 0
+    slow: Count = 0
+    ungraded: Count = 0
     """Answers that should have a grade by now and have none: their share is compared between the arms."""
 
 
@@ -60,11 +63,9 @@ class LiveMetrics(Record):
     canary: ArmLook
     window_start: float
     window_end: float
-    """Until when requests, errors and latencies are complete."""
     graded_until: float
     """Until when at least 95% of what can be graded in either arm is: the dwell counts to the earlier of the two."""
     label_digest: str = ""
-    """Of all that decides a grade: grades under another one are not comparable."""
     readable: tuple[float, float] | None = None
     """Share of champion's and canary's answers that may be read to be graded: grades hold for their users alone."""
 
@@ -75,7 +76,6 @@ class LookRequest(Record):
     since: float
     """The window starts here or later: what was seen before is not seen again."""
     now: float
-    """The window ends here or before."""
     slow_over_s: float | None
     """Requests that took longer are counted as slow; None until the threshold is frozen."""
     graded_since: float | None = None
@@ -87,7 +87,6 @@ class UnitTally(UnitCounts):
     """What one unit did in one arm during a stage. `slow` counts requests of `timed` alone."""
 
     timed: float = 0
-    """Requests that were compared with the frozen threshold."""
 
     def plus(self, seen: UnitCounts, timed: bool) -> UnitTally:
         names = [name for name in UnitCounts.model_fields if timed or name != "slow"]
@@ -128,13 +127,10 @@ class ArmSums(Record):
     """One arm of a stage: four shares, each with its spread over units."""
 
     quality: Ratio = Ratio()
-    """Right answers of graded ones."""
     errors: Ratio = Ratio()
     """Requests without an answer of all; its units are those that were seen at all."""
     slow: Ratio = Ratio()
-    """Requests over the threshold of those compared with it."""
     coverage: Ratio = Ratio()
-    """Graded answers of those that should be."""
 
     @property
     def requests(self) -> float:
@@ -154,7 +150,6 @@ class ArmSums(Record):
         return self.quality.hits
 
     def minus(self, before: ArmSums) -> ArmSums:
-        """What came after `before`."""
         return ArmSums(**{name: getattr(self, name).minus(getattr(before, name)) for name in ArmSums.model_fields})
 
 
@@ -174,23 +169,18 @@ class LiveEvidence(Record):
     """At the last stage, the holdback."""
     canary: ArmSums = ArmSums()
     both: float = 0
-    """Units that were seen in both arms."""
     silent: float = 0
-    """Requests to the canary since it last answered one."""
     slow_over_s: float | None = None
     """Frozen once in a rollout: the limit times the champion's p99, upper end."""
     basis: Basis | None = None
     busiest_per_s: float = 0.0
     """Most requests a second of both arms in any look of this rollout."""
     graded_until: float | None = None
-    """What the next look asks for as `graded_since`."""
     at_resume: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
     """Champion and canary when a person resumed the stage: their shares of traffic and grades are tested from there."""
     both_at_resume: float = 0
     label_digest: str = ""
-    """Of what decided the grades."""
     readable: tuple[float, float] | None = None
-    """As the newest look has it."""
 
     def quality_variance(self, unit: Unit) -> float:
         """Of the difference of both arms' quality; infinite when unknown. Never below that of one answer in doubt."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.storage import ModelRef, digest_file, write_atomically
 from pipeline.serving.model_places import (
@@ -21,7 +20,6 @@ from pipeline.serving.model_places import (
 
 
 def exported_uri(root: str, model_name: str, digest: str) -> str:
-    """Where a model lies once it is exported."""
     return f"{root.rstrip('/')}/{model_name}/{digest}"
 
 
@@ -59,8 +57,11 @@ def export_model(model: ModelRef, root: str, model_name: str, log: Callable[[str
         strays = sizes_below(files, target).keys() - wanted.keys()
         if strays:
             raise ValueError(f"{uri} also holds {', '.join(sorted(strays))}, which is not of the model. Remove it.")
-        manifest = ExportManifest(digest=model.digest, files=wanted)
-        _publish(files, f"{target}.json", manifest.model_dump_json(indent=2).encode())
+        manifest = ExportManifest(digest=model.digest, files=wanted).model_dump_json(indent=2).encode()
+        if "file" in files.protocol:  # in one step, as an object store does it
+            write_atomically(Path(f"{target}.json"), manifest)
+        else:
+            files.pipe_file(f"{target}.json", manifest)
     return ModelRef(uri=uri, digest=model.digest)
 
 
@@ -72,11 +73,3 @@ def exported(digest: str, root: str, model_name: str) -> str:
         if manifest_beside(files, target, digest) is None:
             raise ValueError(f"Model {digest[:12]} is not exported to {uri}. Export it before it gets a slot.")
     return uri
-
-
-def _publish(files: Any, place: str, content: bytes) -> None:
-    """In one step: an object store has no half objects, and a folder gets the file by renaming it."""
-    if "file" in files.protocol:
-        write_atomically(Path(place), content)
-        return
-    files.pipe_file(place, content)

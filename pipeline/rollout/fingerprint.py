@@ -41,19 +41,14 @@ def fingerprint_of_files(model: ModelRef, sample: Sampler) -> Fingerprint:
     rows = sample(model, [[{"role": "user", "content": prompt}] for prompt in PROMPTS], sampling)
     for prompt, (answer,) in zip(PROMPTS, rows, strict=True):
         if answer.stop in ("error", "refused"):
-            raise ValueError(
-                f"Model {model.digest[:12]} does not answer {prompt!r} ({answer.detail}), so no slot that serves it "
-                "can be recognised. Mend its chat template."
-            )
+            failed = f"Model {model.digest[:12]} does not answer {prompt!r} ({answer.detail})"
+            raise ValueError(f"{failed}, so no slot that serves it can be recognised. Mend its chat template.")
     return tuple(answer.text for (answer,) in rows)
 
 
 def fingerprint_over_http(endpoint: Endpoint, name: str) -> Fingerprint:
-    """What a server answers for the model `name` (`<model>@<digest12>`), all over one connection: where connections are
-    balanced, one server gives all answers.
-
-    Raises OSError where there is no answer and ValueError where it is refused or says that it is of another model.
-    """
+    """What a server answers for the model `name` (`<model>@<digest12>`), all over one connection: one server gives all
+    answers. Raises OSError without an answer, ValueError where it is refused or of another model."""
     import httpx2
 
     headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
@@ -68,25 +63,17 @@ def fingerprint_over_http(endpoint: Endpoint, name: str) -> Fingerprint:
                 raise ConnectionError(f"{endpoint.url} does not answer ({error or type(error).__name__})") from error
             if reply.status_code >= 500 or reply.status_code in (408, 429):
                 raise ConnectionError(f"{endpoint.url} answers {reply.status_code}")
-            if reply.status_code != 200:
-                raise ValueError(
-                    f"{endpoint.url} answers {reply.status_code} to model {name}. Start it under that name."
-                )
-            completion = read_completion(reply.content)
-            if completion.model != name:
-                raise ValueError(
-                    f"{endpoint.url} answers for {completion.model}, not {name}. Start it under that name."
-                )
+            completion = read_completion(reply.content) if reply.status_code == 200 else None
+            if completion is None or completion.model != name:
+                said = f"answers {reply.status_code}" if completion is None else f"answers for {completion.model}"
+                raise ValueError(f"{endpoint.url} {said} when it is asked for {name}. Start it under that name.")
             answers.append(completion.text)
     return tuple(answers)
 
 
 def identified(served: Sequence[str], models: Mapping[str, Sequence[str]], named: str = "") -> str:
     """The digest of the one model whose answers these are. `named`: what the server calls itself, which decides among
-    models that answer all prompts alike; whether they may be rolled out all the same, a person was asked before.
-
-    Raises ValueError when it is none of them, or not one.
-    """
+    models that answer all prompts alike. Raises ValueError when it is none of them, or not one."""
     counts = {digest: _equal(served, answers) for digest, answers in models.items()}
     best = max(counts.values(), default=0)
     nearest = [digest for digest in models if counts[digest] == best]
@@ -106,11 +93,8 @@ def identified(served: Sequence[str], models: Mapping[str, Sequence[str]], named
 def identify_slot(
     endpoint: Endpoint, model_name: str, digest: str, models: Mapping[str, Sequence[str]], rounds: int = 1
 ) -> str:
-    """The digest that a slot really serves, which was given `digest`. `models`: answers by digest. `rounds`: 1 for one
-    server, ROUNDS for an address behind which there may be several.
-
-    Raises ValueError saying why it is none of them, or more than one, OSError when it does not answer.
-    """
+    """The digest that a slot really serves, which was given `digest`. `models`: answers by digest. `rounds`: ROUNDS for
+    an address behind which there may be several servers. Raises ValueError, or OSError when it does not answer."""
     name = served_name(model_name, digest)
     return identified_rounds([fingerprint_over_http(endpoint, name) for _ in range(rounds)], models, digest)
 
@@ -119,18 +103,14 @@ def identified_rounds(asked: Sequence[Fingerprint], models: Mapping[str, Sequenc
     """The digest of the one model that gave the answers of every round. Raises ValueError as `identified`, and where
     rounds are of different models, or answers change between them more than one model's do."""
     seen = sorted({identified(each, models, named) for each in asked})
-    if len(seen) > 1:
-        raise ValueError(
-            f"The answers of {len(asked)} rounds are those of {' and '.join(each[:HEAD] for each in seen)}: the "
-            "servers behind this address hold different models. Load one model on all of them."
-        )
     steady = tuple(answers[0] if len(set(answers)) == 1 else "\0".join(answers) for answers in zip(*asked, strict=True))
-    if _equal(steady, models[seen[0]]) < MIN_EQUAL:
-        raise ValueError(
-            f"The answers for {seen[0][:HEAD]} change between {len(asked)} rounds: the servers behind this address may "
-            "hold different models. Load one model on all of them."
-        )
-    return seen[0]
+    if len(seen) == 1 and _equal(steady, models[seen[0]]) >= MIN_EQUAL:
+        return seen[0]
+    said = f"are those of {' and '.join(each[:HEAD] for each in seen)}" if len(seen) > 1 else "change"
+    raise ValueError(
+        f"The answers of {len(asked)} rounds {said}: the servers behind this address hold different models. Load one "
+        "model on all of them."
+    )
 
 
 def _equal(served: Sequence[str], other: Sequence[str]) -> int:

@@ -63,7 +63,6 @@ def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:
 
 
 def _seen(state: RolloutState, event: RolloutEvent) -> StageWatch:
-    """What was seen of the stage, with an event's look."""
     watch, look = state.watch, event.look
     raised = watch.weight_raised_externally + event.weight_raised_externally
     change: dict[str, object] = {"weight_raised_externally": raised}

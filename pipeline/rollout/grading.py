@@ -34,16 +34,15 @@ GRADES = frozenset({"correct", "wrong", "no_answer"})
 
 
 class ServedAnswer(NamedTuple):
-    """An answer that production gave. `reference`: "" where the application knew none."""
+    """An answer that production gave. `reference`: "" where the application knew none; `feedback`: scores with name,
+    value and source; `user_id`: who asked, since forgetting that person removes the judgement."""
 
     messages: Messages
     text: str
     finished: bool
     reference: str
     feedback: Sequence[Mapping[str, Any]] = ()
-    """What was said of it: scores with name, value and source."""
     user_id: str | None = None
-    """Who asked: forgetting that person removes the judgement."""
 
 
 ASKED_AGAIN = (JudgeReason.UNREACHABLE, JudgeReason.UNAVAILABLE, JudgeReason.TIMEOUT)
@@ -139,7 +138,6 @@ Label = Callable[[Sequence[RewardSample]], Sequence[Finding]]
 
 
 def label_digest_of(rewards: Rewards) -> str:
-    """Of all that decides a grade: the recipe's rewards and the verifiers."""
     return digest_json([settings(rewards, Operational), VERSION])
 
 

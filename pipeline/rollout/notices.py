@@ -98,14 +98,18 @@ def _words(event: RolloutEvent, before: Phase, proposal: Proposal, unread: int, 
         return f"NOT OBEYED. It is to go back to 0%, and the router does not read that. {decide}"
     if not moved:
         return ""
-    if event.phase is Phase.GATED and proposal.policy.needs_approval:
-        return "APPROVAL WANTED before its first weight: pt rollout approve"
-    if event.phase is Phase.HELD:
-        return f"HELD: {_reason(event, by)} {decide}"
-    ended = {Phase.ROLLED_BACK: "the router reads 0%", Phase.ABORTED: "the router reads 0%"}
-    ended[Phase.PROMOTED] = "it serves all requests"
-    name = event.phase.upper().replace("_", " ")
-    return f"{name}: {ended[event.phase]}. {_reason(event, by)}" if event.phase in ended else ""
+    name, reason = event.phase.upper().replace("_", " "), _reason(event, by)
+    match event.phase:
+        case Phase.GATED if proposal.policy.needs_approval:
+            return "APPROVAL WANTED before its first weight: pt rollout approve"
+        case Phase.HELD:
+            return f"HELD: {reason} {decide}"
+        case Phase.ROLLED_BACK | Phase.ABORTED:
+            return f"{name}: the router reads 0%. {reason}"
+        case Phase.PROMOTED:
+            return f"{name}: it serves all requests. {reason}"
+        case _:
+            return ""
 
 
 def _reason(event: RolloutEvent, by: str) -> str:

@@ -26,11 +26,8 @@ class Traffic(Record):
 
     requests_per_day: float
     users: float
-    """Distinct ones in that while."""
     graded_share: float
-    """Graded answers of all requests."""
     quality: float
-    """Share of right answers; never 0 or 1."""
     icc: float
     """Correlation of two answers to the same user, being right."""
     concentration: float
@@ -41,7 +38,6 @@ class StagePlan(Record):
     """One stage as it will go, if next week is as last week was."""
 
     weight: int
-    """Percent on the canary in force."""
     graded: int
     """Graded canary answers that the advance test takes, with what the clustering costs; 0: none can be graded."""
     days: float
@@ -124,7 +120,9 @@ def last_week(labels: pa.Table) -> LastWeek:
     by_feedback = all(_grade(row) is None for row in rows) and any(row["feedback"] is not None for row in rows)
     users: dict[str, UnitCounts] = {}
     for row in rows:
-        before, is_right = users.get(row["user_id"], UnitCounts()), _liked(row) if by_feedback else _grade(row)
+        before, is_right = users.get(row["user_id"], UnitCounts()), _grade(row)
+        if by_feedback:
+            is_right = None if row["feedback"] is None else row["feedback"] > LIKED
         users[row["user_id"]] = UnitCounts(
             requests=before.requests + 1,
             graded=before.graded + (is_right is not None),
@@ -138,8 +136,3 @@ def _grade(row: Mapping[str, Any]) -> bool | None:
     judged: float | None = row["judge"]
     score = _CHECKED.get(row["outcome"], judged)
     return None if score is None else score >= GOOD
-
-
-def _liked(row: Mapping[str, Any]) -> bool | None:
-    feedback: float | None = row["feedback"]
-    return None if feedback is None else feedback > LIKED

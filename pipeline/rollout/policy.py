@@ -1,8 +1,13 @@
-"""The rule of one rollout: the recipe's section `rollout`, frozen whole into the record at the proposal."""
+"""The rule of one rollout: the recipe's section `rollout`, frozen whole into the record at the proposal; and who may
+approve a candidate: a person whom it names, and who did not propose it."""
 
 from __future__ import annotations
 
 import math
+import os
+import pwd
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Literal
 
@@ -19,8 +24,7 @@ class RolloutPolicy(Rollout):
     unit: Unit = "user"
     """What the router randomises."""
     gradable: bool = True
-    """Whether answers can be graded at all. If not, requests, errors and latencies alone decide, and the rollout says
-    that it cannot see quality."""
+    """Whether answers can be graded at all. If not, requests, errors and latencies alone decide."""
     by_feedback: bool = False
     """Whether what users say is all that grades: of an unrated answer, nothing is known."""
 
@@ -36,12 +40,9 @@ class RolloutPolicy(Rollout):
 def policy_of(
     section: Rollout, max_metrics_age_s: float = 300.0, gradable: bool = True, rated: bool = False
 ) -> RolloutPolicy:
-    """The policy that a recipe's section spells.
-
-    `gradable`: whether there are references or a judge to grade answers by; a gateway that records no text leaves them
-    nothing to read. `rated`: whether users rate answers, which grades where nothing else does. Raises ValueError when
-    the stages do not lead to 100%, or leave nothing to compare with.
-    """
+    """The policy that a recipe's section spells. `gradable`: whether there are references or a judge to grade answers
+    by, and texts to grade; `rated`: whether users rate answers, which grades where nothing else does. Raises ValueError
+    when the stages do not lead to 100%, or leave nothing to compare with."""
     weights, dwell = section.weights, section.dwell_s
     rising = all(a < b for a, b in pairwise(weights))
     if len(weights) < 2 or not rising or weights[-1] != 100:
@@ -66,3 +67,39 @@ def policy_of(
         "by_feedback": rated and not readable,
     }
     return RolloutPolicy.model_validate({**dict(section), **derived})
+
+
+LAUNCHED_BY = "launched_by"
+"""On a run: the account that launched it."""
+
+
+def approval_refusal(by: str, approvers: Sequence[str], proposed_by: str) -> str:
+    """Why a person may not approve a candidate, or ""."""
+    if by not in approvers:
+        return f"{by.strip() or 'nobody'} is not among rollout.approvers ({', '.join(approvers) or 'nobody is'})"
+    if not proposed_by:
+        return "who proposed the candidate is not on record, and nobody approves their own: propose it anew"
+    if same_person(by, proposed_by):
+        return f"{by} proposed this candidate as {proposed_by}: somebody else of rollout.approvers has to approve it"
+    return ""
+
+
+def same_person(name: str, account: str) -> bool:
+    """Whether a name is a login name, with or without a domain: `ada@example.org` is the account `ada`."""
+    names = {name.casefold(), account.casefold()}
+    return len(names) == 1 or len({name.partition("@")[0] for name in names}) == 1
+
+
+def proposer(tags: Mapping[str, str], account: str) -> str:
+    """Who proposes in a run with these tags: a schedule or a sensor, else who launched it, else the step's account."""
+    for kind in ("schedule", "sensor"):
+        if name := tags.get(f"dagster/{kind}_name"):
+            return f"{kind} {name}"
+    return tags.get(LAUNCHED_BY, "") or account
+
+
+def account() -> str:
+    """The login name of whoever runs this; the number of the account where it has no name, as in a container."""
+    with suppress(KeyError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    return f"uid {os.getuid()}"

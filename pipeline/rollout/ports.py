@@ -51,7 +51,6 @@ class RolloutPorts:
     project: Projection
     metrics: LiveMetricsPort = NullMetrics()  # noqa: RUF009 (it has no state)
     intact: Callable[[ModelRef], bool] = is_intact
-    """Whether a model's files still have their digest."""
     notify: Callable[[], str] = str
     """Tells people what the record has to tell (notices.py); why that failed, or ""."""
     warm: Callable[[ModelRef], str] = no_op

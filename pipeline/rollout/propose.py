@@ -32,39 +32,33 @@ class ChampionState(Record):
     version: int
     promotions: int
     since: datetime | None = None
-    """When it was promoted; None for the base model."""
 
 
 class ProposalResult(Record):
-    """The rollout's state, and why the candidate was not let in; empty when its rollout is on record."""
+    """The rollout's state, and why the candidate was not let in; empty when its rollout is on record. `waits`: another
+    rollout is in its way, so it is to be proposed again."""
 
     state: RolloutState
     refused: str = ""
     waits: bool = False
-    """It is refused for as long as another rollout is in its way: propose it again."""
 
 
 class RolloutCandidate(NamedTuple):
-    """What is proposed: a registered version, and the gate's word on it."""
+    """A registered version, the gate's word on it, and who launched the run, and so may not approve it."""
 
     version: ModelVersion
     judged: JudgedCandidate
     proposed_by: str = ""
-    """Who launched the run, and so may not approve it."""
     fingerprints: Fingerprints = Fingerprints()
 
 
 def champion(store: Store, model_name: str) -> ChampionState | None:
     """The promoted model, or None while the base model serves."""
-    state = read_state(store, model_name)
-    if state.past.champion is None:
+    past = read_state(store, model_name).past
+    if past.champion is None:
         return None
-    return ChampionState(
-        model=state.past.champion.model,
-        version=state.past.champion.version,
-        promotions=state.past.promotions,
-        since=datetime.fromtimestamp(state.past.champion_since, UTC),
-    )
+    version, since = past.champion, datetime.fromtimestamp(past.champion_since, UTC)
+    return ChampionState(model=version.model, version=version.version, promotions=past.promotions, since=since)
 
 
 def propose(
@@ -118,10 +112,9 @@ def on_hold(health: Health, iteration: str, accepted: str) -> str:
     if health.verdict == "PASS" or accepted == iteration:
         return ""
     return (
-        f"The training is on {health.verdict}: {health.why}. Look at its plots and completions; to roll the "
-        f"candidate out all the same, set rollout.accept_hold to {iteration!r} in the recipe, which starts no other "
-        'iteration, and run: dagster job launch -j preference_tuning -o canary --tags \'{"iteration": '
-        f'"{iteration}"}}\''
+        f"The training is on {health.verdict}: {health.why}. Look at its plots and completions; to roll the candidate "
+        f"out all the same, set rollout.accept_hold to {iteration!r} in the recipe, which starts no other iteration, "
+        f'and run: dagster job launch -j preference_tuning -o canary --tags \'{{"iteration": "{iteration}"}}\''
     )
 
 

@@ -16,7 +16,6 @@ from pipeline.rollout.shares import Ratio, enough, proven, ratio, variance
 from pipeline.traces.arrow import pc
 
 COLUMNS = ("user_id", "feedback", "judge", "judge_id")
-"""Of the label table."""
 
 
 class SignalChange(NamedTuple):
@@ -28,7 +27,6 @@ class SignalChange(NamedTuple):
     fell: bool
 
     def line(self) -> str:
-        """For a person."""
         if not (self.before.trials and self.since.trials):
             return f"{self.signal}: {self.before.trials:,.0f} answers before, {self.since.trials:,.0f} since"
         return (
@@ -58,7 +56,6 @@ def _fell(before: Ratio, since: Ratio, rule: Rollout, least: int) -> bool:
 
 
 def _by_user(labels: pa.Table, good: Any) -> Ratio:
-    """Of the rows where `good` is not null."""
     rows = pa.table({"user": labels["user_id"], "good": good}).filter(pc.is_valid(good))
     sums = rows.group_by("user").aggregate([("good", "sum"), ("good", "count")])
     return ratio(*(sums[name].to_numpy().astype(np.float64) for name in ("good_sum", "good_count")))

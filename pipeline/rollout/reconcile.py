@@ -96,26 +96,14 @@ def too_few_servers(split: TrafficSplit, proposal: Proposal, weight: int, busies
     return f"the slot of {proposal.version.model.digest[:12]} has {reason}" if reason else ""
 
 
-def servers_for(percent: float, champion_servers: int, busiest_per_s: float, requests_per_server: float | None) -> int:
-    """Servers that `percent` of the requests take, one at the least.
-
-    `champion_servers`: those that carry all requests now; 0 where that is not known. `busiest_per_s`: requests a second
-    of all production, 0 likewise. `requests_per_server`: requests a second that one server carries.
-    """
-    in_proportion = math.ceil(percent * champion_servers / 100)
-    by_load = math.ceil(busiest_per_s * percent / 100 / requests_per_server) if requests_per_server else 0
-    return max(1, in_proportion, by_load)
-
-
-def percent_of(policy: RolloutPolicy, weight: int) -> int:
-    """What the canary's slot is sized for at a weight: the last one leads to all requests."""
-    return 100 if weight >= policy.weight_at(len(policy.weights) - 1) else weight
-
-
 def too_few(policy: RolloutPolicy, weight: int, servers: int, champion_servers: int, busiest_per_s: float) -> str:
-    """Why a slot with so many servers is not given a weight, or ""."""
-    percent = percent_of(policy, weight)
-    needed = servers_for(percent, champion_servers, busiest_per_s, policy.requests_per_server)
+    """Why a slot with so many servers is not given a weight, or "". `champion_servers`: those that carry all requests
+    now; `busiest_per_s`: requests a second of all production; 0 where that is not known."""
+    percent = (
+        100 if weight >= policy.weight_at(len(policy.weights) - 1) else weight
+    )  # the last one leads to all of them
+    by_load = busiest_per_s * percent / 100 / policy.requests_per_server if policy.requests_per_server else 0.0
+    needed = max(1, math.ceil(percent * champion_servers / 100), math.ceil(by_load))
     if servers >= needed:
         return ""
     why = f"the champion has {champion_servers}" if champion_servers else "by its load"
@@ -127,29 +115,24 @@ def too_few(policy: RolloutPolicy, weight: int, servers: int, champion_servers: 
     return f"{servers} of {needed} servers that {percent}% takes: {why}. Scale the canary's slot up"
 
 
-def _not_for(router: TrafficSplit, state: RolloutState, wanted: Split) -> str:
-    """Why the canary's slot is not to get the weight that is asked for, or ""."""
-    assert state.proposal is not None and wanted.canary is not None, "a weight is somebody's"
-    return slot_of(router, wanted.canary).reason or too_few_servers(
-        router, state.proposal, wanted.canary_weight, state.watch.evidence.busiest_per_s
-    )
-
-
 def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None:
     wanted = wanted_split(state, now)
     try:
         read = router.read()
     except Exception:  # boundary: any router
         undone = state.phase is Phase.HELD and state.stage > state.confirmed_stage
-        if (
-            undone or not wanted.canary_weight
-        ):  # who cannot be read may still obey, where that is no more than is in force
+        if undone or not wanted.canary_weight:  # it may still obey, where that is no more than is in force
             router.apply(wanted)
         raise
     weight_now = read.canary_weight if isinstance(read, Split) and read.rollout == wanted.rollout else 0
     if lowered_by_hand(read, state, wanted):
         return
-    reason = _not_for(router, state, wanted) if wanted.canary_weight > weight_now else ""
+    reason = ""
+    if wanted.canary is not None and wanted.canary_weight > weight_now:
+        assert state.proposal is not None, "a weight is of a proposal"
+        busiest = state.watch.evidence.busiest_per_s
+        reason = slot_of(router, wanted.canary).reason
+        reason = reason or too_few_servers(router, state.proposal, wanted.canary_weight, busiest)
     if reason:  # asked for without more requests, so that its slot loads it; what it waits for is still to be asked for
         waiting = {"epoch": state.requested_epoch - 1, "canary_weight": weight_now, "champion_weight": 100 - weight_now}
         wanted = wanted.model_copy(update=waiting)
@@ -198,16 +181,12 @@ def audited(before: Phase, event: RolloutEvent) -> tuple[audit.Kind, str] | None
         return "weight", "hold"
     if event.phase is before:
         return None
-    match event.phase:
-        case Phase.PROMOTED:
-            return "promotion", ""
-        case Phase.ROLLING_BACK:
-            return "rollback", "quarantine" if event.quarantine else "abort"
-        case Phase.HELD:
-            return "hold", "hold"
-        case Phase.SUPERSEDED:
-            return "decision", "supersede"
-        case Phase.SHIFTING if before is not Phase.HELD:
-            return "weight", "raise"
-        case _:
-            return None
+    if event.phase is Phase.SHIFTING:
+        return None if before is Phase.HELD else ("weight", "raise")
+    names: dict[Phase, tuple[audit.Kind, str]] = {
+        Phase.PROMOTED: ("promotion", ""),
+        Phase.ROLLING_BACK: ("rollback", "quarantine" if event.quarantine else "abort"),
+        Phase.HELD: ("hold", "hold"),
+        Phase.SUPERSEDED: ("decision", "supersede"),
+    }
+    return names.get(event.phase)

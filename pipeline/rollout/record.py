@@ -10,17 +10,15 @@ from pydantic import Field
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Record, Store
-from pipeline.rollout.approval import approval_refusal
 from pipeline.rollout.evidence import LiveEvidence
-from pipeline.rollout.policy import RolloutPolicy
+from pipeline.rollout.policy import RolloutPolicy, approval_refusal
 
 Action = Literal["resume", "abort", "pause", "approve", "rollback"]
-"""What a person can decide about a rollout."""
+"""What a person can decide."""
 
 
 class Phase(StrEnum):
     IDLE = "idle"
-    """No rollout was ever proposed."""
     PROPOSED = "proposed"
     GATED = "gated"
     """The files are what was judged; it waits for an approval, where the policy asks for one, and for its slot."""
@@ -34,7 +32,6 @@ class Phase(StrEnum):
     ROLLED_BACK = "rolled_back"
     ABORTED = "aborted"
     SUPERSEDED = "superseded"
-    """A newer candidate took its place."""
 
 
 TERMINAL = frozenset({Phase.PROMOTED, Phase.ROLLED_BACK, Phase.ABORTED, Phase.SUPERSEDED})
@@ -67,13 +64,12 @@ class ModelVersion(Record):
 
 
 class JudgedCandidate(NamedTuple):
-    """The gate's word on a candidate: its verdict, the digest of the model that it judged, and of the evidence."""
+    """The gate's word on a candidate. `digest`: of the model that it judged; `reasons`: sentences with figures."""
 
     verdict: str
     digest: str
     bundle_digest: str
     reasons: tuple[str, ...] = ()
-    """What it found, in sentences with figures."""
 
 
 class Fingerprints(Record):
@@ -96,7 +92,6 @@ class Proposal(Record):
     proposed_by: str = ""
     """Who launched the run that proposed it: anybody else may approve it."""
     reasons: tuple[str, ...] = ()
-    """What the gate found, for whoever approves it."""
     fingerprints: Fingerprints = Fingerprints()
 
 
@@ -117,9 +112,7 @@ class LookResult(Record):
     judged_until: float
     """Until when it counts towards the dwell: grades may be complete for less than the window."""
     evidence: LiveEvidence
-    """Replaces what was there."""
     tally: str = ""
-    """Name of the stage's tally by unit (tallies.py)."""
 
 
 class RolloutStep(Record):
@@ -130,28 +123,21 @@ class RolloutStep(Record):
     stage: int = -1
     """-1: it stays at its stage."""
     look: LookResult | None = None
-    """Evidence that counts from here on."""
     missed: bool = False
     """Nothing usable was seen: no metrics, not the weight asked for, or no router."""
     unread: bool = False
     """It could not be seen yet: the next look begins where this one did."""
     unready: bool = False
-    """No server of the canary's slot answered."""
     weight_raised_externally: bool = False
-    """More of the traffic was on the canary than the record asks for."""
     clock_went_back: bool = False
     """The clock was far behind the end of what was looked at: looks go on from there."""
     weight: int | None = None
     """Percent on the canary at which it is held, where that is not what its stage asked for."""
     quarantine: bool = False
-    """The rollback is the candidate's fault."""
     by: str = ""
-    """Who decided it, where a person did."""
     action: Action | None = None
-    """What that person decided."""
     approval: ApprovalRecord | None = None
     successor: str = ""
-    """Rollout of the candidate that took this one's place."""
 
 
 class RolloutEvent(RolloutStep):
@@ -162,22 +148,18 @@ class RolloutEvent(RolloutStep):
     rollout: str
     stage: int = 0
     proposal: Proposal | None = None
-    """Opens a rollout."""
 
 
 class PastRollouts(Record):
     """The champions so far, and how the model's rollouts ended."""
 
     champion: ModelVersion | None = None
-    """The promoted version; None while the base model is the champion."""
     champion_since: float = 0.0
-    """When it was promoted, in seconds since 1970."""
     previous: ModelVersion | None = None
     promotions: int = 0
     quarantined: dict[str, int] = Field(default_factory=dict[str, int])
     """Digest of each model that was rolled back, and its version."""
     finished: dict[str, Phase] = Field(default_factory=dict[str, Phase])
-    """How each rollout ended."""
 
 
 class StageWatch(Record):
@@ -185,23 +167,17 @@ class StageWatch(Record):
 
     evidence: LiveEvidence = LiveEvidence()
     tally: str = ""
-    """Name of the stage's tally by unit; empty before the first look."""
     covered_s: float = 0.0
     """Time of this stage that fresh and usable metrics covered."""
     since: float = 0.0
-    """When the stage's weight was read back."""
     judged_until: float = 0.0
     """Until when this stage's looks count towards its dwell: the earlier of requests and grades."""
     watched_until: float = 0.0
-    """End of what was looked at, usable or not."""
     looks: int = 0
-    """Of this rollout."""
     misses: int = 0
     """Looks in a row that saw nothing usable."""
     unready: int = 0
-    """Looks in a row at which no server of the canary's slot answered."""
     weight_raised_externally: int = 0
-    """How often in this stage more of the traffic was on the canary than the record asked for."""
 
     @property
     def dwell_s(self) -> float:
@@ -223,7 +199,6 @@ class RolloutState(Record):
     weight_in_force: int = 0
     """Percent on the canary when its stage was last asked for, or while it is held."""
     offered: bool = False
-    """The router was asked for traffic to the canary."""
     proposal: Proposal | None = None
     approval: ApprovalRecord | None = None
     cleared: bool = False

@@ -50,7 +50,12 @@ class Split(Record):
 
     def routes_like(self, other: Split) -> bool:
         """Whether the same models get the same requests; who asked for it, when, and until when does not matter."""
-        return _routed(self) == _routed(other)
+
+        def routed(split: Split) -> tuple[str, str, int, str]:
+            canary = split.canary.digest if split.canary and split.canary_weight else ""
+            return split.rollout, split.champion.digest, split.canary_weight, canary
+
+        return routed(self) == routed(other)
 
 
 class Unsettled(Record):
@@ -76,7 +81,6 @@ def asked_for(read: Split | Unsettled | None) -> Split | None:
 
 
 def without_canary(split: Split) -> Split:
-    """The champion alone, which needs no lease."""
     alone = {"champion_weight": 100, "canary_weight": 0, "expires_at": None, "lease_s": None}
     return split.model_copy(update=alone)
 
@@ -87,7 +91,6 @@ class Readiness(Record):
     served_digest: str
     """Digest of the model that its fingerprint names; "" while nothing answers."""
     replicas: int
-    """Servers that answer."""
     reason: str = ""
     """Why it is not ready; "" when it is."""
 
@@ -138,11 +141,6 @@ class NoRouter:
 
     def servers(self, model: ModelRef) -> Sequence[str]:
         return ()
-
-
-def _routed(split: Split) -> tuple[str, str, int, str]:
-    canary = split.canary.digest if split.canary and split.canary_weight else ""
-    return split.rollout, split.champion.digest, split.canary_weight, canary
 
 
 def route(split: Split, request_id: str) -> Arm:

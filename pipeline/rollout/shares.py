@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,11 +30,9 @@ class Ratio(Record):
 
     @property
     def share(self) -> float:
-        """Needs trials."""
         return self.hits / self.trials
 
     def minus(self, before: Ratio) -> Ratio:
-        """What came after `before`, with the spread of all."""
         trials = self.trials - before.trials
         kept = trials / self.trials if self.trials else 0.0
         return Ratio(hits=self.hits - before.hits, trials=trials, units=self.units, squares=self.squares * kept)
@@ -44,12 +43,8 @@ def ratio(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> Ratio:
     total = float(trials.sum())
     if total <= 0:
         return Ratio()
-    return Ratio(
-        hits=float(hits.sum()),
-        trials=total,
-        units=float((trials > 0).sum()),
-        squares=float(((total * jackknife_influence(hits, trials)) ** 2).sum()),
-    )
+    squares = ((total * jackknife_influence(hits, trials)) ** 2).sum()
+    return Ratio(hits=float(hits.sum()), trials=total, units=float((trials > 0).sum()), squares=float(squares))
 
 
 def jackknife_influence(hits: NDArray[np.float64], trials: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -115,20 +110,11 @@ class Latencies(Record):
         return sum(self.counts)
 
     def plus(self, other: Latencies) -> Latencies:
-        """Both together, over the edges of both."""
         counts = Counter[float]()
         for each in (self, other):
             counts.update(dict(zip(each.edges_s, each.counts, strict=True)))
         edges = sorted({*self.edges_s, *other.edges_s})
         return Latencies(edges_s=tuple(edges), counts=tuple(counts[edge] for edge in edges))
-
-    def malformed(self) -> str:
-        """Why it is no histogram, or ""."""
-        rising = all(a < b for a, b in zip(self.edges_s, self.edges_s[1:], strict=False))
-        counted = all(0 <= count < math.inf for count in self.counts)
-        if len(self.edges_s) == len(self.counts) and rising and counted and all(edge >= 0 for edge in self.edges_s):
-            return ""
-        return f"latencies are no histogram: edges {self.edges_s}, counts {self.counts}"
 
 
 def frozen_threshold(champion: Latencies, limit: float) -> float | None:
@@ -137,12 +123,9 @@ def frozen_threshold(champion: Latencies, limit: float) -> float | None:
     total = champion.total
     if total < MIN_TIMED:
         return None
-    rank, seen, p99 = _upper_rank(math.floor(total)), 0.0, math.inf
-    for edge, count in zip(champion.edges_s, champion.counts, strict=True):
-        seen += count
-        if seen >= rank:
-            p99 = edge
-            break
+    rank = _upper_rank(math.floor(total))
+    reached = zip(champion.edges_s, accumulate(champion.counts), strict=True)
+    p99 = next((edge for edge, seen in reached if seen >= rank), math.inf)
     threshold = min((edge for edge in champion.edges_s if edge >= limit * p99), default=limit * p99)
     return threshold if math.isfinite(threshold) else None
 

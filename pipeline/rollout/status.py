@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import assert_never
 
 from pipeline.core.estimate import Z95, Estimate
 from pipeline.core.storage import Record
@@ -33,19 +32,15 @@ class Candidate(Record):
 
 
 class ArmStatus(Record):
-    """What one arm did in this stage."""
+    """What one arm did in this stage, as counts and shares; None where that is not known."""
 
     requests: float
     users: float | None = None
-    """Distinct ones; None where the router does not know users."""
     graded: float
     quality: Estimate
     errors: float | None = None
-    """Share of requests that got no answer; None without requests."""
     slow: float | None = None
-    """Share of requests over the frozen threshold."""
     labelled: float | None = None
-    """Share of the answers that can be graded which are."""
 
 
 class RolloutStatus(Record):
@@ -64,33 +59,25 @@ class RolloutStatus(Record):
     """Seconds since the epoch at which phase and stage became what they are."""
     stage: int = 0
     weights: tuple[int, ...] = ()
-    """Percent on the canary, stage by stage."""
     weight: int = 0
-    """Percent on the canary that the record asks for."""
     router: int | None = None
     """Percent on the canary that the router reads; None when it reads no split of this rollout."""
     router_reason: str = ""
-    """Why it reads none, where it says so."""
     reason: str = ""
     by: str = ""
-    """Who decided that, where a person did."""
     looks: int = 0
     last_look: str = ""
-    """What the newest look saw."""
     last_look_at: float | None = None
     dwell_s: float = 0.0
     wanted_dwell_s: float = 0.0
     wanted_graded: int = 0
     slow_over_s: float | None = None
-    """Seconds over which a request is slow; None until that is frozen."""
     canary: ArmStatus | None = None
     champion: ArmStatus | None = None
     """What the canary is compared with; at the last stage, the holdback."""
     gate: tuple[str, ...] = ()
-    """What the gate found, while a person is asked to approve the candidate."""
     waits_for: str = ""
     cannot_see: tuple[str, ...] = ()
-    """What the stage cannot see so far, each with what would help."""
     readable: tuple[float, float] | None = None
     """Share of champion's and canary's answers that may be read to be graded, at the newest look."""
     decisions: tuple[Action, ...] = ()
@@ -145,14 +132,13 @@ def status(
 
 
 def _arm(counts: ArmSums, policy: RolloutPolicy) -> ArmStatus:
+    shares = {"errors": counts.errors, "slow": counts.slow, "labelled": counts.coverage}
     return ArmStatus(
         requests=counts.requests,
         users=counts.users if policy.unit == "user" else None,
         graded=counts.graded,
         quality=share_estimate(counts.quality, policy),
-        errors=_share(counts.errors),
-        slow=_share(counts.slow),
-        labelled=_share(counts.coverage),
+        **{name: each.share if each.trials else None for name, each in shares.items()},
     )
 
 
@@ -163,10 +149,6 @@ def share_estimate(ratio: Ratio, policy: RolloutPolicy) -> Estimate:
     width = Z95 * math.sqrt(variance(ratio, policy.unit))
     value, n = ratio.share, round(ratio.trials)
     return Estimate(value=value, low=max(0.0, value - width), high=min(1.0, value + width), n=n)
-
-
-def _share(ratio: Ratio) -> float | None:
-    return ratio.share if ratio.trials else None
 
 
 def _wanted(state: RolloutState) -> int:
@@ -196,7 +178,5 @@ def _waits_for(state: RolloutState) -> str:
             return "a person: resume or abort it"
         case Phase.ROLLING_BACK:
             return "the router to read 0%"
-        case Phase.IDLE | Phase.PROMOTED | Phase.ROLLED_BACK | Phase.ABORTED | Phase.SUPERSEDED:
-            return "the next candidate that passes the gate"
         case _:
-            assert_never(state.phase)
+            return "the next candidate that passes the gate"

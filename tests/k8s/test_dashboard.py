@@ -53,7 +53,7 @@ def exported() -> set[str]:
     """What the gateway says, from its own code, and what the servers and the cluster say."""
     counts = Counts(served=0, recorded=0, breakers_open=0, in_flight=(), workers=0)
     state = GatewayState(split=None, expired=False, refused="", slots=(), slots_fault="", counts=counts, pid=1)
-    return {family.name for family in families(state)} | {FINISHED, LATENCY} | OTHERS
+    return {PREFIX + name for name in families(state)} | {FINISHED, LATENCY} | OTHERS
 
 
 def dashboard() -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 
@@ -15,14 +15,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pipeline.core.processes import die_with_parent
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.asked import BadRequest
-from pipeline.rollout.gateway.caller import Caller
+from pipeline.rollout.gateway.caller import error_body, limited_body
 from pipeline.rollout.gateway.counters import CONTENT_TYPE, Counters, GatewayState, SlotReport, exposition, read_counts
-from pipeline.rollout.gateway.door import Door
+from pipeline.rollout.gateway.door import LOOPBACK, check
 from pipeline.rollout.gateway.feedback import FeedbackRecorder
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.proxy import Proxy
@@ -31,6 +31,7 @@ from pipeline.rollout.gateway.tables import ListedSlots, SlotTable, SplitWatch, 
 
 REFRESH_S = 1.0
 """Between two looks at the slots."""
+_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
 
 
 class Gateway:
@@ -41,14 +42,9 @@ class Gateway:
         self._counters = Counters(self._store, settings.model_name)
         self._recorder = Recorder(self._store, settings.model_name, settings.record == "text", self._counters)
         self._watch = SplitWatch(self._store, settings.model_name, self._has_slot)
-        self.feedback = FeedbackRecorder(self._store, settings.model_name, settings.record == "text")
-        self._proxy: Proxy | None = None
+        self._feedback = FeedbackRecorder(self._store, settings.model_name, settings.record == "text")
+        self.proxy = Proxy(settings, self._watch, self._counters, self._recorder)
         self._fault = ""
-
-    @property
-    def proxy(self) -> Proxy:
-        assert self._proxy is not None, "a worker answers after its start"
-        return self._proxy
 
     def _has_slot(self, digest: str) -> bool:
         """Of a digest that no slot has, the slot file may know since a moment ago."""
@@ -60,16 +56,15 @@ class Gateway:
     @asynccontextmanager
     async def running(self, app: Starlette) -> AsyncGenerator[None]:
         """What a worker needs while it answers; the rest is written when it ends."""
-        self._proxy = Proxy(self._settings, self._watch, self._counters, self._recorder)
-        self._recorder.start()
-        await self._refresh()
-        refreshing = asyncio.create_task(self._keep_fresh())
-        try:
-            yield
-        finally:
-            refreshing.cancel()
-            await self._proxy.upstream.close()
-            self._recorder.close()
+        async with self.proxy.upstream:
+            self._recorder.start()
+            await self._refresh()
+            refreshing = asyncio.create_task(self._keep_fresh())
+            try:
+                yield
+            finally:
+                refreshing.cancel()
+        self._recorder.close()
 
     async def _keep_fresh(self) -> None:
         while True:
@@ -130,82 +125,58 @@ class Gateway:
         model = {"id": self._settings.model_name, "object": "model", "created": 0, "owned_by": "gateway"}
         return JSONResponse({"object": "list", "data": [model]})
 
+    async def feedback(self, request: Request) -> Response:
+        """POST /v1/feedback: what a user says of an answer."""
+        trace_id = await asyncio.to_thread(self._feedback.take, await limited_body(request))
+        return JSONResponse({"object": "feedback", "trace_id": trace_id})
+
     async def page(self, request: Request) -> Response:
         """GET /: chat with both arms side by side."""
         page = files("pipeline.rollout.gateway").joinpath("page.html").read_text()
         return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY, "x-frame-options": "DENY"})
 
 
-class _Completions:
-    """An endpoint without Starlette's request and response objects: they cost as much as the rest of the way."""
-
-    def __init__(self, gateway: Gateway, path: str) -> None:
-        self._gateway, self._path = gateway, path
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._gateway.proxy.handle(self._path, scope, receive, send)
-
-
-class GatewayApplication:
-    """Completions straight to their endpoint, everything else through Starlette, whose middleware and routing would be
-    a tenth of what a completion costs here."""
-
-    def __init__(self, door: Door, completions: Mapping[str, _Completions], rest: Starlette) -> None:
-        """`completions`: endpoints by path."""
-        self._door, self._completions, self._rest = door, completions, rest
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                self._door.check(scope)
-            except BadRequest as refused:
-                await Caller(scope, receive, send, trusted=False).refuse(refused)
-                return
-        is_post = scope["type"] == "http" and scope["method"] == "POST"
-        await ((is_post and self._completions.get(scope["path"])) or self._rest)(scope, receive, send)
-
-
-class FeedbackEndpoint:
-    """POST /v1/feedback: what a user says of an answer."""
-
-    def __init__(self, recorder: FeedbackRecorder) -> None:
-        self._recorder = recorder
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = Caller(scope, receive, send, trusted=False)
-        try:
-            trace_id = await asyncio.to_thread(self._recorder.take, await caller.body())
-        except BadRequest as bad:
-            await caller.refuse(bad)
-            return
-        await JSONResponse({"object": "feedback", "trace_id": trace_id})(scope, receive, send)
-
-
-async def _nowhere(request: Request, error: Exception) -> Response:
-    """A path or a method that is not the gateway's, in the form that OpenAI's clients read."""
-    status = error.status_code if isinstance(error, HTTPException) else 404
+async def _refused(request: Request, error: Exception) -> Response:
+    """Also a path or a method that is not the gateway's."""
+    assert isinstance(error, HTTPException), "it is the handler of those"
     message = f"The gateway has no {request.method} {request.url.path}. It serves chat and text completions below /v1."
-    named = {"message": message, "type": "invalid_request_error", "param": None, "code": status}
-    return JSONResponse({"error": named}, status)
+    message = error.detail if isinstance(error, BadRequest) else message
+    return JSONResponse(error_body(error.status_code, message), error.status_code)
 
 
-_PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'"
+def behind_door(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
+    """The application, without the requests that door.py refuses."""
+    hosts = frozenset((*LOOPBACK, *(host.lower() for host in settings.allowed_hosts)))
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if scope["type"] == "http":
+                check(scope, hosts)
+        except BadRequest as refused:
+            await (await _refused(Request(scope), refused))(scope, receive, send)
+        else:
+            await app(scope, receive, send)
+
+    return checked
 
 
-def create(settings: GatewaySettings, supervisor: int) -> GatewayApplication:
-    """The application of one worker, which ends with its supervisor (a pid)."""
-    die_with_parent(signal.SIGTERM, supervisor)
+def application(settings: GatewaySettings) -> ASGIApp:
     gateway = Gateway(settings)
-    completions = {f"/v1/{path}": _Completions(gateway, path) for path in ("chat/completions", "completions")}
     routes = [
-        *(Route(path, endpoint, methods=["POST"]) for path, endpoint in completions.items()),
-        Route("/v1/feedback", FeedbackEndpoint(gateway.feedback), methods=["POST"]),
+        *(Route(f"/v1/{path}", gateway.proxy, methods=["POST"]) for path in ("chat/completions", "completions")),
+        Route("/v1/feedback", gateway.feedback, methods=["POST"]),
         Route("/v1/models", gateway.models),
         Route("/health", gateway.health),
         Route("/-/split", gateway.state),
         Route("/-/metrics", gateway.metrics),
         Route("/", gateway.page),
     ]
-    app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={404: _nowhere, 405: _nowhere})
+    app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={HTTPException: _refused})
     app.router.redirect_slashes = False
-    return GatewayApplication(Door(settings.allowed_hosts), completions, app)
+    return behind_door(app, settings)
+
+
+def create(settings: GatewaySettings, supervisor: int) -> ASGIApp:
+    """The application of one worker, which ends with its supervisor (a pid)."""
+    die_with_parent(signal.SIGTERM, supervisor)
+    return application(settings)

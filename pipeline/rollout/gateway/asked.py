@@ -7,22 +7,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
+from starlette.exceptions import HTTPException
 
 _NOT_FORWARDED = ("metadata",)
 """Fields that are of the caller and of the traces, such as the expected answer: no server needs them."""
 
 
-class BadRequest(Exception):
-    """A request that reaches no model; `status` is for the caller."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
+class BadRequest(HTTPException):
+    """A request that reaches no model."""
 
 
 class TurnRole(msgspec.Struct):
-    """The role of a message, which is all that the gateway goes by."""
-
     role: str
 
 

@@ -7,7 +7,6 @@ import json
 import mmap
 import os
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.core import layout
 from pipeline.core.processes import process_start
@@ -28,11 +27,8 @@ class Counts(Record):
     recorded: int
     """Of those, the ones whose spans are in a file."""
     breakers_open: int
-    """Workers whose circuit breaker of the canary is open."""
     in_flight: tuple[int, ...]
-    """By slot."""
     workers: int
-    """That are alive."""
 
 
 class Counters:
@@ -62,13 +58,8 @@ def read_counts(store: Store, model_name: str) -> Counts:
             workers += 1
             breakers += places[BREAKER_OPEN]
             in_flight = [count + places[IN_FLIGHT + slot] for slot, count in enumerate(in_flight)]
-    return Counts(
-        served=served,
-        recorded=recorded,
-        breakers_open=breakers,
-        in_flight=tuple(in_flight),
-        workers=workers,
-    )
+    sums = {"served": served, "recorded": recorded, "breakers_open": breakers, "workers": workers}
+    return Counts(**sums, in_flight=tuple(in_flight))
 
 
 def forget_counts(store: Store, model_name: str) -> None:
@@ -82,8 +73,6 @@ def _folder(store: Store, model_name: str) -> Path:
 
 
 class SlotReport(Record):
-    """One slot and the requests that it is answering."""
-
     digest: str
     url: str
     name: str
@@ -111,44 +100,30 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX = "preference_tuning_gateway_"
 
 
-class MetricFamily(NamedTuple):
-    """One metric: its kind, what it says, and its values by slot; "" where it is of the whole gateway."""
-
-    name: str
-    kind: str
-    help: str
-    values: dict[str, float]
-
-
-def families(state: GatewayState) -> list[MetricFamily]:
-    """Every metric that the gateway has, in a fixed order."""
+def families(state: GatewayState) -> dict[str, tuple[str, str, dict[str, float]]]:
+    """Every metric by name: its kind, what it says, and its values by slot; "" where it is of the whole gateway."""
     counts, weight = state.counts, state.split.canary_weight if state.split is not None else 0
-    rows = (
-        ("served_total", "counter", "Answers that callers got, errors included.", counts.served),
-        ("recorded_total", "counter", "Of the served answers, those whose spans are in a file.", counts.recorded),
-        ("canary_weight_percent", "gauge", "Share of the traffic that the split in force gives to the canary.", weight),
-        (
-            "lease_ended",
-            "gauge",
-            "1 where the split's lease was not renewed: the champion serves alone.",
-            state.expired,
-        ),
-        ("breakers_open", "gauge", "Workers whose circuit breaker of the canary is open.", counts.breakers_open),
-        ("workers", "gauge", "Workers that are alive.", counts.workers),
-    )
-    in_flight = {slot.name: float(slot.in_flight) for slot in state.slots}
-    return [
-        *(MetricFamily(f"{PREFIX}{name}", kind, help, {"": float(value)}) for name, kind, help, value in rows),
-        MetricFamily(f"{PREFIX}in_flight", "gauge", "Requests that a slot is answering.", in_flight),
-    ]
+    served, recorded = "Answers that callers got, errors included.", "Of those, the ones whose spans are in a file."
+    ended = "1 where the split's lease was not renewed: the champion serves alone."
+    in_flight: dict[str, float] = {slot.name: slot.in_flight for slot in state.slots}
+    return {
+        "served_total": ("counter", served, {"": counts.served}),
+        "recorded_total": ("counter", recorded, {"": counts.recorded}),
+        "canary_weight_percent": ("gauge", "Share of the traffic that the split gives to the canary.", {"": weight}),
+        "lease_ended": ("gauge", ended, {"": state.expired}),
+        "breakers_open": ("gauge", "Workers whose circuit breaker of the canary is open.", {"": counts.breakers_open}),
+        "workers": ("gauge", "Workers that are alive.", {"": counts.workers}),
+        "in_flight": ("gauge", "Requests that a slot is answering.", in_flight),
+    }
 
 
 def exposition(state: GatewayState, model: str) -> str:
     """Prometheus's text format 0.0.4: the sums over all workers, each series with the label `model`."""
     lines: list[str] = []
-    for family in families(state):
-        lines += [f"# HELP {family.name} {family.help}", f"# TYPE {family.name} {family.kind}"]
-        for slot, value in family.values.items():
-            labels = {"model": model, **({"slot": slot} if slot else {})}
-            lines.append(f"{family.name}{{{','.join(f'{k}={json.dumps(v)}' for k, v in labels.items())}}} {value:.0f}")
+    for short, (kind, help, values) in families(state).items():
+        name = PREFIX + short
+        lines += [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
+        for slot, value in values.items():
+            labels = f"model={json.dumps(model)}" + (f",slot={json.dumps(slot)}" if slot else "")
+            lines.append(f"{name}{{{labels}}} {value:.0f}")
     return "\n".join(lines) + "\n"

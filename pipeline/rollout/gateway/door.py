@@ -4,7 +4,7 @@ our own page. The gateway reads JSON alone, which a browser sends to another sit
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Literal
 
 from starlette.types import Scope
@@ -15,24 +15,16 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:]+)(:\d+)?")
 
 
-class Door:
-    """`hosts`: names without a port, besides this machine's own; every port of a name is allowed."""
-
-    def __init__(self, hosts: Iterable[str]) -> None:
-        self._hosts = frozenset((*LOOPBACK, *(host.lower() for host in hosts)))
-
-    def check(self, scope: Scope) -> None:
-        """Raises BadRequest for a request that is not taken. Nothing of the request is repeated."""
-        foreign = foreign_header(scope, self._hosts)
-        if foreign == "host":
-            raise BadRequest(403, "The host of this address is not allowed. Add it to rollout.traffic.allowed_hosts.")
-        if foreign == "origin":
-            raise BadRequest(
-                403, "A page of another site sent this (header Origin). Ask from a program or the own page."
-            )
-        kinds = [kind.partition(b";")[0].strip() for kind in header_values(scope, b"content-type")]
-        if scope["method"] == "POST" and kinds != [b"application/json"]:
-            raise BadRequest(415, "The gateway reads JSON. Send the header content-type: application/json.")
+def check(scope: Scope, hosts: Collection[str]) -> None:
+    """Raises BadRequest for a request that the gateway does not take. Nothing of the request is repeated."""
+    foreign = foreign_header(scope, hosts)
+    if foreign == "host":
+        raise BadRequest(403, "The host of this address is not allowed. Add it to rollout.traffic.allowed_hosts.")
+    if foreign == "origin":
+        raise BadRequest(403, "A page of another site sent this (header Origin). Ask from a program or the own page.")
+    kinds = [kind.partition(b";")[0].strip() for kind in header_values(scope, b"content-type")]
+    if scope["method"] == "POST" and kinds != [b"application/json"]:
+        raise BadRequest(415, "The gateway reads JSON. Send the header content-type: application/json.")
 
 
 def foreign_header(scope: Scope, hosts: Collection[str]) -> Literal["host", "origin"] | None:

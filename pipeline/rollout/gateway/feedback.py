@@ -19,7 +19,6 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.core.unfinished import append
 from pipeline.rollout.gateway.asked import BadRequest
-from pipeline.rollout.gateway.counters import read_counts
 from pipeline.rollout.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end, written_at
 from pipeline.rollout.gateway.spans import FLUSH_S, RECORDED_AT, otlp_attributes
 from pipeline.traces.rows import Score
@@ -30,8 +29,8 @@ from pipeline.traces.sources.otlp import EXPLANATION, ID, LABEL, NAME, RESULT, S
 
 LOOK_BACK_BYTES = 64 << 20
 """Of each span file, from its end: how far back an answer may lie."""
-PAUSES = 16
-"""Quarters of a flush for which a line that is on its way is waited for."""
+PAUSES = 4
+"""Halves of a flush for which a line that is on its way is waited for."""
 CLOCK_S = 1.0
 """Lines that are so much older than a search were in the one before."""
 MOST_CHARS = 4_000
@@ -61,16 +60,13 @@ class FeedbackRecorder:
         """`pause`: lets so many seconds pass, while an answer's line is on its way."""
         self._served, self._folder = store.path(layout.served(model_name)), store.path(layout.feedback(model_name))
         self._with_text, self._lock, self._pause = with_text, threading.Lock(), pause
-        self._store, self._model_name = store, model_name
 
     def take(self, body: bytes | bytearray) -> str:
         """Record it; returns the trace id. Blocks for files. Raises BadRequest for what is no feedback."""
         given = _read(body)
-        value = _value(given.score)
-        trace_id = self._awaited_trace(given.id)
+        value, trace_id, now = _value(given.score), self._awaited_trace(given.id), time.time()
         if not trace_id:
             raise BadRequest(404, f"No answer here has the id {given.id[:64]!r}. Send the `id` of a response.")
-        now = time.time()
         with self._lock:
             day = datetime.fromtimestamp(now, UTC).date().isoformat()
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -80,28 +76,16 @@ class FeedbackRecorder:
 
     def _awaited_trace(self, id: str) -> str:
         """By its line, which may not be written yet; without holding the lock."""
-        since, trace_id = time.time() - CLOCK_S, self._trace_of(id)
-        for _ in range(PAUSES):
+        for wait in range(PAUSES + 1):
+            with self._lock:  # one search at a time
+                trace_id = self._trace_of(id, time.time() - CLOCK_S if wait else 0.0)
             if trace_id:
-                break
-            self._pause(FLUSH_S / 4)
-            is_writing = self._is_writing()  # asked before the search: what is written in between is seen by it
-            trace_id = self._trace_of(id, since)
-            if not is_writing:
-                break
-        return trace_id
+                return trace_id
+            self._pause(FLUSH_S / 2)
+        return ""
 
-    def _is_writing(self) -> bool:
-        """Whether the line of an answer may be on its way."""
-        counts = read_counts(self._store, self._model_name)
-        return counts.served > counts.recorded or any(counts.in_flight)
-
-    def _trace_of(self, id: str, since: float = 0.0) -> str:
+    def _trace_of(self, id: str, since: float) -> str:
         """By the newest line that names it, of those written since; "" for an unknown id."""
-        with self._lock:  # one search at a time
-            return self._search(id, since)
-
-    def _search(self, id: str, since: float) -> str:
         named = msgspec.json.encode(id)
         marks = (b'"trace_id":' + named, b'{"key":"gen_ai.response.id","value":{"stringValue":' + named + b"}}")
         for path in sorted(self._served.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True):
@@ -134,7 +118,6 @@ def scores_since(folder: Path, since: float, meanings: Meanings) -> dict[str, li
 
 
 def _scores(line: bytes, place: int) -> list[Score]:
-    """None for a line that can't be read."""
     try:
         export = msgspec.json.decode(line, type=RecordedExport)
         scores = [score_of(each.record, place) for each in otlp.records(export) if each.is_log]

@@ -22,6 +22,7 @@ DRAIN_S = 1.0
 
 class _Kept(NamedTuple):
     slot: ModelSlot
+    served: ServedSlot
     stack: ExitStack
 
 
@@ -33,16 +34,9 @@ class SlotKeeper:
     """`with SlotKeeper(...) as keeper: keeper.serve([champion, candidate])`; all servers end with the block."""
 
     def __init__(
-        self,
-        store: Store,
-        model_name: str,
-        limit: int,
-        log: Callable[[str], None],
-        admit: Admit = lambda slot: "",
+        self, store: Store, model_name: str, limit: int, log: Callable[[str], None], admit: Admit = lambda slot: ""
     ) -> None:
-        """`limit`: tokens of an answer at most."""
-        self._store, self._model_name, self._limit, self._log = store, model_name, limit, log
-        self._admit = admit
+        self._store, self._model_name, self._limit, self._log, self._admit = store, model_name, limit, log, admit
         self._kept: dict[str, _Kept] = {}
         self._waiting: dict[str, str] = {}
         """Why servers that run may not have users yet, as far as they were asked, by digest."""
@@ -89,7 +83,7 @@ class SlotKeeper:
         """Name the servers in the file that may have users: first those that had them, for a warm-up takes its time."""
         self._write(wanted)
         for digest in [each for each in wanted if each in self._waiting]:
-            if reason := self._admit(self._served(digest)):
+            if reason := self._admit(self._kept[digest].served):
                 if reason != self._waiting[digest]:
                     self._log(f"slot {digest[:12]}: gets no users yet: {reason}")
                 self._waiting[digest] = reason
@@ -98,19 +92,16 @@ class SlotKeeper:
                 self._write(wanted)
 
     def _write(self, wanted: Sequence[str]) -> None:
-        named = [each for each in wanted if each in self._kept and each not in self._waiting]
-        write_slots(self._store, self._model_name, [self._served(each) for each in named])
+        named = (self._kept[each].served for each in wanted if each in self._kept and each not in self._waiting)
+        write_slots(self._store, self._model_name, list(named))
 
     def _started(self, model: ModelRef) -> _Kept:
         stack = ExitStack()
         folder = self._store.path(layout.gateway(self._model_name, "slots", model.digest[:12]))
         slot = stack.enter_context(model_slot(self._model_name, model, self._limit, folder, self._log))
         self._log(f"slot {model.digest[:12]}: serves at {slot.url}")
-        return _Kept(slot, stack)
-
-    def _served(self, digest: str) -> ServedSlot:
-        name = served_name(self._model_name, digest)
-        return ServedSlot(digest=digest, url=self._kept[digest].slot.url, name=name)
+        served = ServedSlot(digest=model.digest, url=slot.url, name=served_name(self._model_name, model.digest))
+        return _Kept(slot, served, stack)
 
     def _end(self, digest: str) -> None:
         self._waiting.pop(digest, None)

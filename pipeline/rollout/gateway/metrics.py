@@ -15,7 +15,7 @@ import msgspec
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import Traces
-from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, Unit, UnitCounts, complete_until
+from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
 from pipeline.rollout.gateway.counters import read_counts
 from pipeline.rollout.gateway.feedback import scores_since
 from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
@@ -45,13 +45,11 @@ class SpanMetrics:
         model_name: str,
         grading: Grading,
         traces: Traces,
-        unit: Unit = "user",
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`traces`: under which keys a request says whether its answer may be read, and what counts as a yes."""
         self._store, self._model_name, self._grading = store, model_name, grading
         self._traces, self._log, self._meanings = traces, log, Meanings(traces.scores)
-        self._unit: Unit = unit
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """What both arms did under a split; None without a canary. The window is empty before anything can have been
@@ -62,10 +60,10 @@ class SpanMetrics:
         graded_since = request.since if request.graded_since is None else request.graded_since
         served = self._store.path(layout.served(self._model_name))
         rows = [row for row in recorded(served, min(request.since, graded_since), until) if _is_of(row, split)]
-        arms: dict[Arm, _Arm] = {"champion": _Arm(self._unit), "canary": _Arm(self._unit)}
+        arms: dict[Arm, _Arm] = {"champion": _Arm(), "canary": _Arm()}
         for row in rows:
             if row.at > request.since:
-                arms[row.marks["rollout.arm"]].count(row, request.slow_over_s)
+                arms[_arm(row)].count(row, request.slow_over_s)
         by_thumbs = self._grading.rated_within_s is not None
         answered = [row for row in rows if row.at > graded_since and _is_answered(row, with_text=not by_thumbs)]
         allowed = answered  # what a user says is counted, and no answer is read
@@ -110,8 +108,7 @@ class SpanMetrics:
 class _Arm:
     """The counts of one arm, by unit."""
 
-    def __init__(self, unit: Unit) -> None:
-        self._unit = unit
+    def __init__(self) -> None:
         self._counts: dict[str, dict[str, int]] = {}
         self._latencies = [0] * len(EDGES_S)
 
@@ -133,8 +130,7 @@ class _Arm:
         return ArmLook(units=units, latencies=Latencies(edges_s=EDGES_S, counts=tuple(map(float, self._latencies))))
 
     def _of(self, row: RecordedRequest) -> dict[str, int]:
-        unit = "" if self._unit == "request" else row.marks["rollout.unit"]
-        return self._counts.setdefault(unit, dict.fromkeys(UnitCounts.model_fields, 0))
+        return self._counts.setdefault(row.marks["rollout.unit"], dict.fromkeys(UnitCounts.model_fields, 0))
 
 
 def _is_answered(row: RecordedRequest, with_text: bool) -> bool:
@@ -169,7 +165,6 @@ def _is_of(row: RecordedRequest, split: Split) -> bool:
 
 
 def readable(rows: Sequence[RecordedRequest], settings: Traces, forgotten: Forgotten, now: float) -> list[bool]:
-    """Of each request."""
     if not rows:
         return []
     batch, _ = BatchBuilder(settings, "gateway").batch([_trace(n, row) for n, row in enumerate(rows)])

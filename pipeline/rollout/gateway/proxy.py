@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import AsyncIterator, Callable
+from typing import NamedTuple
 
+import msgspec
 from starlette.types import Receive, Scope, Send
 
 from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, RoutedUnit
-from pipeline.rollout.gateway.caller import Caller
+from pipeline.rollout.gateway.caller import Caller, error_body, limited_body
 from pipeline.rollout.gateway.counters import BREAKER_OPEN, IN_FLIGHT, SERVED, SLOTS, Counters
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.spans import Recorder, Served, Try
@@ -40,7 +41,6 @@ class Conversations:
         return answered != digest
 
     def answer(self, asked: CallerRequest, digest: str) -> None:
-        """Note who answered."""
         if not asked.session:
             return
         first = digest if asked.first_turn else self._answered.get(asked.session, digest)
@@ -94,13 +94,9 @@ class Placed(NamedTuple):
     arm: Arm
     champion: ServedSlot
     canary: ServedSlot | None
-    spared: Literal["", "breaker_open", "no_slot"] = ""
-    """Why the canary is not asked although the arm is its own."""
 
 
 class Proxy:
-    """The requests of one worker."""
-
     def __init__(self, settings: GatewaySettings, watch: SplitWatch, counters: Counters, recorder: Recorder) -> None:
         self._trusted, self._watch = settings.trust_user_header, watch
         self._counters, self._recorder = counters, recorder
@@ -109,26 +105,24 @@ class Proxy:
         self.table = SlotTable(slots=())
         self.upstream = Upstream(settings.timeout_s)
 
-    async def handle(self, path: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one POST. `path`: of the API, `chat/completions` or `completions`."""
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one POST to `/v1/chat/completions` or `/v1/completions`."""
         caller = Caller(scope, receive, send, self._trusted)
-        try:
-            asked = CallerRequest(path, await caller.body(), caller.headers, self._trusted)
-            pinned = caller.pinned_arm()
-            split = self._watch.in_force()
-            trace_id = os.urandom(16).hex()
-            unit = asked.of(trace_id)
-            placed = self._placed(split, unit.id, pinned)
-        except BadRequest as bad:
-            await caller.refuse(bad)
-            return
+        asked = CallerRequest(
+            scope["path"].removeprefix("/v1/"), await limited_body(caller), dict(scope["headers"]), self._trusted
+        )
+        pinned = caller.pinned_arm()
+        split = self._watch.in_force()
+        trace_id = os.urandom(16).hex()
+        unit = asked.of(trace_id)
+        placed = self._placed(split, unit.id, pinned)
         served = self._served(asked, trace_id, unit, split, placed, pinned is not None)
         try:
             await self._answer(served, placed, caller)
         finally:
             self._counters.places[SERVED] += 1
             if not served.tries:  # an error of ours: it is logged by the server
-                served.tries.append(_OpenTry(placed.champion, "champion").ended(error="gateway"))
+                served.tries.append(_try_of(placed.champion, "champion").ended(error="gateway"))
             elif pinned is None and not served.tries[-1].error:
                 self._conversations.answer(asked, served.tries[-1].digest)
             self._recorder.add(served)
@@ -146,7 +140,7 @@ class Proxy:
         if arm == "canary" and canary is None:
             if pinned:
                 raise BadRequest(503, "No slot serves a canary. Ask the champion, or load the canary.")
-            return Placed(arm, champion, None, "no_slot")
+            return Placed(arm, champion, None)
         return Placed(arm, champion, canary)
 
     def _served(
@@ -180,20 +174,18 @@ class Proxy:
         self, served: Served, slot: ServedSlot, name: Arm, caller: Caller, breaker: Breaker | None
     ) -> SlotFailed | None:
         """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
-        turn = _OpenTry(slot, name)
+        turn, opened = _try_of(slot, name), None
         place = IN_FLIGHT + self.table.place_of(slot) % SLOTS
         self._counters.places[place] += 1
-        opened: Opened | None = None
         try:
-            with caller.unless_disconnected():
-                headers = caller.forwarded(served.trace_id)
-                opened = await self.upstream.ask(slot, served.asked, headers, served.asked.stream)
+            headers = caller.forwarded(served.trace_id)
+            opened = await caller.unless_gone(self.upstream.ask(slot, served.asked, headers, served.asked.stream))
             if opened is None:
                 served.tries.append(turn.ended(error="aborted", message="The caller hung up before the answer."))
                 return None
             if breaker is not None:
                 breaker.answered()
-            await self._passed_on(served, turn, opened, caller)
+            await self._passed_on(served, turn, name, opened, caller)
             return None
         except SlotFailed as failed:
             if breaker is not None:
@@ -207,37 +199,31 @@ class Proxy:
             if opened is not None:
                 opened.close()
 
-    async def _passed_on(self, served: Served, turn: _OpenTry, opened: Opened, caller: Caller) -> None:
+    async def _passed_on(self, served: Served, turn: Try, arm: Arm, opened: Opened, caller: Caller) -> None:
         """The answer, to the caller and into a try. A stream that breaks off ends with an error event."""
-        refused = str(opened.status) if opened.status != 200 else ""
         if opened.events is None:
-            await caller.reply(opened.status, opened.content_type, opened.body, served, turn.arm)
+            await caller.reply(opened.status, opened.content_type, opened.body, served, arm)
+            refused = str(opened.status) if opened.status != 200 else ""
             served.tries.append(turn.ended([opened.body], error=refused))
             return
-        pieces, error, message = [opened.body], "", ""
-        await caller.begin(opened.content_type, served, turn.arm)
-        await caller.piece(opened.body)
-        try:
-            with caller.unless_disconnected(0):
-                async for piece in opened.events:
+        pieces, broke_off, complete = [opened.body], "", False
+
+        async def events(following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+            nonlocal broke_off, complete
+            yield opened.body
+            try:
+                async for piece in following:
                     pieces.append(piece)
-                    await caller.piece(piece)
-        except StreamBroken as broken:
-            error, message = "stream_broken", str(broken)
-            await caller.error_event(message)
-        await caller.end()
-        aborted = caller.disconnected and not error
-        served.tries.append(turn.ended(pieces, error=error, message=message, aborted=aborted))
+                    yield piece
+            except StreamBroken as broken:  # clients of OpenAI raise what such an event says
+                broke_off = str(broken)
+                yield b"data: " + msgspec.json.encode(error_body(502, broke_off)) + b"\n\n"
+            complete = True
+
+        await caller.reply(200, opened.content_type, events(opened.events), served, arm)
+        error = "stream_broken" if broke_off else ""
+        served.tries.append(turn.ended(pieces, error=error, message=broke_off, aborted=not complete and not error))
 
 
-class _OpenTry:
-    """A slot's turn at a request, from now until it ends."""
-
-    def __init__(self, slot: ServedSlot, arm: Arm) -> None:
-        self.slot = slot
-        self.arm: Arm = arm
-        self._begun = time.time_ns()
-
-    def ended(self, raw: Sequence[bytes] = (), error: str = "", message: str = "", aborted: bool = False) -> Try:
-        slot, now = self.slot, time.time_ns()
-        return Try(self.arm, slot.digest, slot.name, self._begun, now, list(raw), error, message or error, aborted)
+def _try_of(slot: ServedSlot, arm: Arm) -> Try:
+    return Try(arm, slot.digest, slot.name, time.time_ns())

@@ -23,8 +23,6 @@ class ReplyChoice(msgspec.Struct):
 
 
 class ReplyBody(msgspec.Struct):
-    """A body, or one event of a stream."""
-
     id: str | None = None
     choices: list[ReplyChoice] | None = None
     usage: Usage | None = None

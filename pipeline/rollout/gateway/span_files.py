@@ -19,8 +19,6 @@ _KEY = b'{"' + RECORDED_AT.encode() + b'":'
 
 
 class RecordedExport(otlp.ExportRequest, kw_only=True):
-    """A line as the recorder writes it."""
-
     recorded_at: float = msgspec.field(name=RECORDED_AT)
 
 
@@ -28,7 +26,6 @@ class RecordedRequest(NamedTuple):
     """One request of the files: the attributes of its tries, in order."""
 
     at: float
-    """When it was written, in seconds since 1970."""
     latency_s: float
     """From its first try to the end of its last."""
     tries: list[dict[str, Any]]
@@ -71,8 +68,7 @@ def recorded(folder: Path, since: float, until: float) -> list[RecordedRequest]:
 def lines_from_the_end(path: Path, since: float) -> Iterator[bytes]:
     """Whole lines from the file's end backwards, until they are older than `since`."""
     with path.open("rb") as file:
-        left, rest = file.seek(0, 2), b""
-        last = True
+        left, rest, last = file.seek(0, 2), b"", True
         while left:
             size = min(BLOCK, left)
             left -= size

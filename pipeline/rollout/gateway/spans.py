@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,39 +32,40 @@ _RESERVED = (
 """Beginnings of attributes that no caller's metadata may set."""
 
 
-class Try(msgspec.Struct, frozen=True):
+class Try(msgspec.Struct):
     """One slot's turn at a request. `raw`: the answer's body, or the pieces of a stream. Times in ns since 1970."""
 
     served_by: str
     digest: str
     model: str
-    """The name that the slot serves the model under."""
     start: int
-    end: int
+    end: int = 0
     raw: list[bytes] = []
     error: str = ""
     message: str = ""
     aborted: bool = False
     """The caller hung up within the answer: no error of the arm, and no whole answer."""
 
+    def ended(self, raw: Sequence[bytes] = (), error: str = "", message: str = "", aborted: bool = False) -> Try:
+        self.end, self.raw, self.error, self.aborted = time.time_ns(), list(raw), error, aborted
+        self.message = message or error
+        return self
+
 
 class Served(msgspec.Struct):
-    """One request and who tried to answer it."""
+    """One request and who tried to answer it. `weight`: percent on the canary at that moment; `switched`: the
+    conversation began with another model; `pinned`: the caller named the arm."""
 
     asked: CallerRequest
     trace_id: str
     arm: str
     unit: str
-    """Its id."""
     unit_kind: str
     rollout: str = ""
     epoch: int = 0
     weight: int = 0
-    """Percent that went to the canary at that moment."""
     switched: bool = False
-    """The conversation began with another model."""
     pinned: bool = False
-    """The caller named the arm."""
     tries: list[Try] = []
 
 
@@ -98,7 +99,7 @@ def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) 
     error = tried.error or ("error_in_stream" if reply.error else "")
     if error:
         attributes.append(("error.type", error))
-    span: dict[str, Any] = {
+    return {
         "traceId": served.trace_id,
         "spanId": hashlib.sha256(f"{served.trace_id}/{number}".encode()).hexdigest()[:16],
         "name": f"{_OPERATION[served.asked.path]} {tried.model}",
@@ -108,40 +109,33 @@ def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) 
         "attributes": otlp_attributes(attributes),
         "status": {"code": 2, "message": tried.message or error} if error else {"code": 1},
     }
-    return span
 
 
 def _rollout(served: Served, tried: Try) -> list[tuple[str, Any]]:
-    marks = [
-        ("rollout.id", served.rollout),
-        ("rollout.arm", served.arm),
-        ("rollout.served_by", tried.served_by),
-        ("rollout.epoch", served.epoch),
-        ("rollout.weight", served.weight),
-        ("rollout.unit", unit_hash(served.rollout, served.unit)),
-        ("rollout.unit_kind", served.unit_kind),
-    ]
-    flags = {
-        "switched": served.switched,
-        "pinned": served.pinned,
-        "aborted": tried.aborted,
+    marks = {
+        "id": served.rollout,
+        "arm": served.arm,
+        "served_by": tried.served_by,
+        "epoch": served.epoch,
+        "weight": served.weight,
+        "unit": unit_hash(served.rollout, served.unit),
+        "unit_kind": served.unit_kind,
     }
-    return marks + [(f"rollout.{name}", True) for name, flag in flags.items() if flag]
+    flags = {"switched": served.switched, "pinned": served.pinned, "aborted": tried.aborted}
+    marks |= {name: flag for name, flag in flags.items() if flag}
+    return [(f"rollout.{name}", value) for name, value in marks.items()]
 
 
 def _operation(served: Served, reply: SlotReply) -> list[tuple[str, Any]]:
-    attributes: list[tuple[str, Any]] = [("gen_ai.operation.name", _OPERATION[served.asked.path])]
-    if model := served.asked.text("model"):
-        attributes.append(("gen_ai.request.model", model))
-    if reply.id:
-        attributes.append(("gen_ai.response.id", reply.id))
-    if reply.finish_reason:
-        attributes.append(("gen_ai.response.finish_reasons", [reply.finish_reason]))
-    if reply.input_tokens is not None:
-        attributes.append(("gen_ai.usage.input_tokens", reply.input_tokens))
-    if reply.output_tokens is not None:
-        attributes.append(("gen_ai.usage.output_tokens", reply.output_tokens))
-    return attributes
+    known: list[tuple[str, Any]] = [
+        ("operation.name", _OPERATION[served.asked.path]),
+        ("request.model", served.asked.text("model") or None),
+        ("response.id", reply.id or None),
+        ("response.finish_reasons", [reply.finish_reason] if reply.finish_reason else None),
+        ("usage.input_tokens", reply.input_tokens),
+        ("usage.output_tokens", reply.output_tokens),
+    ]
+    return [(f"gen_ai.{name}", value) for name, value in known if value is not None]
 
 
 def _question(asked: CallerRequest) -> tuple[str, Any]:
@@ -152,15 +146,9 @@ def _question(asked: CallerRequest) -> tuple[str, Any]:
 
 def _caller(asked: CallerRequest) -> list[tuple[str, Any]]:
     """Who asked, and what they say of the request: consent, region, the expected answer."""
-    attributes: list[tuple[str, Any]] = []
-    for key, value in asked.metadata.items():
-        if key != "user_id" and value is not None:
-            attributes.append((f"metadata.{key}" if key.startswith(_RESERVED) else key, value))
-    if asked.user:
-        attributes.append(("user.id", asked.user))
-    if asked.session:
-        attributes.append(("session.id", asked.session))
-    return attributes
+    own = [(key, value) for key, value in asked.metadata.items() if key != "user_id" and value is not None]
+    attributes = [(f"metadata.{key}" if key.startswith(_RESERVED) else key, value) for key, value in own]
+    return attributes + [(k, v) for k, v in (("user.id", asked.user), ("session.id", asked.session)) if v]
 
 
 def otlp_attributes(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
@@ -172,17 +160,19 @@ def otlp_attributes(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
 
 def _value(value: Any) -> dict[str, Any]:
     """A typed value of OTLP; its integers are text."""
-    if isinstance(value, str):
-        return {"stringValue": value}
-    if isinstance(value, bool):
-        return {"boolValue": value}
-    if isinstance(value, int):
-        return {"intValue": str(value)}
-    if isinstance(value, float):
-        return {"doubleValue": value}
-    if isinstance(value, list):
-        return {"arrayValue": {"values": [_value(item) for item in value]}}
-    return {"stringValue": msgspec.json.encode(value).decode()}
+    match value:
+        case str():
+            return {"stringValue": value}
+        case bool():
+            return {"boolValue": value}
+        case int():
+            return {"intValue": str(value)}
+        case float():
+            return {"doubleValue": value}
+        case list():
+            return {"arrayValue": {"values": [_value(item) for item in value]}}
+        case _:
+            return {"stringValue": msgspec.json.encode(value).decode()}
 
 
 _RESOURCE = {"attributes": otlp_attributes([("service.name", "gateway")])}
@@ -213,7 +203,6 @@ class Recorder:
         self._waiting.append(served)
 
     def close(self) -> None:
-        """Write the rest."""
         self._closing.set()
         self._thread.join()
 

@@ -23,20 +23,14 @@ is none that is known, OSError when it does not answer."""
 class GatewaySplit:
     """TrafficSplit of the embedded gateway of one model on this machine."""
 
+    unit: Unit = "user"
+
     def __init__(
-        self,
-        store: Store,
-        model_name: str,
-        slot_of: Callable[[str], ServedSlot | None],
-        identify: Identify,
-        unit: Unit = "user",
+        self, store: Store, model_name: str, slot_of: Callable[[str], ServedSlot | None], identify: Identify
     ) -> None:
-        """`slot_of`: the slot that should serve a digest; None where none does. `unit`: `request` where callers name
-        neither user nor session."""
+        """`slot_of`: the slot that should serve a digest; None where none does."""
         self._store, self._model_name = store, model_name
         self._slot_of, self._identify = slot_of, identify
-        self.unit: Unit = unit
-        """What the router randomises."""
 
     def read(self) -> Split | Unsettled | None:
         """What routes, asked of the gateway. Where none runs nothing routes, and what is in the file is by definition
@@ -46,12 +40,9 @@ class GatewaySplit:
             return read_split(self._store, self._model_name)
         if state.refused:
             return Unsettled(reason=f"The gateway keeps the split before: {state.refused}", asked=self._asked(state))
-        if state.expired and state.split is not None:
-            return Unsettled(
-                reason=f"The lease of epoch {state.split.epoch} has ended, and the champion serves alone until the "
-                "split is applied again.",
-                asked=self._asked(state),
-            )
+        if state.expired:
+            alone = "The split's lease has ended, and the champion serves alone until the split is applied again."
+            return Unsettled(reason=alone, asked=self._asked(state))
         return state.split
 
     def _asked(self, state: GatewayState) -> Split | None:

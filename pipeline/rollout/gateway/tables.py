@@ -3,12 +3,10 @@ torn, of an older epoch, or that names a model in no slot, leaves in force what 
 
 from __future__ import annotations
 
-import fcntl
 import math
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Self
 
 from pydantic import model_validator
@@ -20,14 +18,13 @@ from pipeline.serving.served_names import HEAD, digest_head
 
 
 class ServedSlot(Record):
-    """One model on an OpenAI-compatible server."""
+    """One model on an OpenAI-compatible server, which calls it `<model>@<digest12>`."""
 
     digest: str
     """Of the model, or its first 12 digits where the server's name for it says no more."""
     url: str
     """Root of the server's API, e.g. `http://127.0.0.1:8001/v1`."""
     name: str
-    """What the server calls the model: `<model>@<digest12>`."""
 
     @property
     def head(self) -> str:
@@ -66,11 +63,10 @@ def read_slots(store: Store, model_name: str) -> SlotTable | None:
 
 
 class ListedSlots(NamedTuple):
-    """What servers say that they serve."""
+    """What servers say that they serve. `fault`: which are no slot, since an earlier one holds the same model."""
 
     table: SlotTable
     fault: str = ""
-    """Which servers are no slot of their own, since an earlier one holds the same model."""
 
 
 def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> ListedSlots:
@@ -88,7 +84,6 @@ def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> Liste
 
 
 def read_split(store: Store, model_name: str) -> Split | None:
-    """What the next gateway begins with; None when none was ever applied."""
     return store.read(layout.split_file(model_name), Split)
 
 
@@ -96,7 +91,7 @@ def write_split(store: Store, model_name: str, split: Split) -> None:
     """Put a split into the file. No effect when one of a later epoch is there, or one of the same epoch with a lower
     weight, which a person wrote; a file that cannot be read has none, and must not keep a rollback out."""
     name = layout.split_file(model_name)
-    with _locked(store.path(f"{name}.lock")):
+    with store.alone(f"{name}.lock"):
         current = None
         with suppress(ValueError):
             current = store.read(name, Split)
@@ -108,32 +103,24 @@ def write_champion(store: Store, model_name: str, champion: ModelRef, is_rolled_
     """Give the champion everything where no rollout says who serves: before the first one, and after the last where the
     champion is another by now. `is_rolled_out`: a rollout is under way, whose split stands."""
     name = layout.split_file(model_name)
-    with _locked(store.path(f"{name}.lock")):
+    with store.alone(f"{name}.lock"):
         current = store.read(name, Split)
         if current is not None and (
             is_rolled_out or current.canary_weight or current.champion.digest == champion.digest
         ):
             return
-        epoch = 0 if current is None else current.epoch
-        store.write(
-            name,
-            Split(
-                rollout=NO_ROLLOUT, epoch=epoch, champion=champion, champion_weight=100, canary=None, canary_weight=0
-            ),
+        split = Split(
+            rollout=NO_ROLLOUT,
+            epoch=0 if current is None else current.epoch,
+            champion=champion,
+            champion_weight=100,
+            canary=None,
+            canary_weight=0,
         )
-
-
-@contextmanager
-def _locked(path: Path) -> Generator[None]:
-    """Held while the epoch is compared and the file replaced; the kernel drops it with the process."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
+        store.write(name, split)
 
 
 def model_of(split: Split, unit: str) -> str:
-    """Digest of the model that answers a unit under a split."""
     canary = split.canary if route(split, unit) == "canary" else None
     return split.champion.digest if canary is None else canary.digest
 
@@ -187,14 +174,14 @@ class SplitWatch:
             return
         if read is None:  # removed since it was looked at
             return
-        if self.refusal(read):
-            self.refused = self.refusal(read)
+        self.refused = self.refusal(read)
+        if self.refused:
             return
-        if self.split is not None and _routes(read) != _routes(self.split):
+        if self.split is not None and not read.routes_like(self.split):
             self.before = self.split
         if read != self.split:
             self._lease_ends = math.inf if read.lease_s is None else time.monotonic() + read.lease_s
-        self.split, self.refused = read, ""
+        self.split = read
         self._champion_alone = without_canary(read)
 
     def refusal(self, split: Split) -> str:
@@ -208,9 +195,3 @@ class SplitWatch:
             asked.append(split.canary)
         lacking = [model.digest[:12] for model in asked if not self._has_slot(model.digest)]
         return f"No slot serves model {lacking[0]}. Load it into a slot, then apply the split again." if lacking else ""
-
-
-def _routes(split: Split) -> tuple[object, ...]:
-    """What decides where a unit goes."""
-    canary = None if split.canary is None or not split.canary_weight else split.canary.digest
-    return split.rollout, split.champion.digest, canary, split.canary_weight

@@ -4,6 +4,7 @@ caller's to read; all else is a failure of the slot."""
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -20,7 +21,8 @@ CONNECT_S = 2.0
 KEEP_IDLE_S = 4.0
 """Shorter than the 5 s after which servers like vLLM close an idle connection, lest that happens under a request."""
 MOST_CONNECTIONS = 1_000
-_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_END = re.compile(rb"\r?\n\r?\n")
+"""Of an event."""
 
 
 RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")
@@ -53,24 +55,28 @@ class Opened(NamedTuple):
     response: aiohttp.ClientResponse | None = None
 
     def close(self) -> None:
-        """Close a stream that is not read any more."""
         if self.response is not None:
             self.response.close()
 
 
 class Upstream:
-    """Pooled connections to the slots. Lives in one event loop."""
+    """Pooled connections to the slots while its block runs, in one event loop."""
+
+    _session: aiohttp.ClientSession
 
     def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._urls: dict[tuple[str, str], URL] = {}
+
+    async def __aenter__(self) -> None:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=MOST_CONNECTIONS, keepalive_timeout=KEEP_IDLE_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=timeout_s),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self._timeout_s),
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept-Encoding"),
         )
-        self._urls: dict[tuple[str, str], URL] = {}
 
-    async def close(self) -> None:
+    async def __aexit__(self, *raised: object) -> None:
         await self._session.close()
 
     async def ask(self, slot: ServedSlot, asked: CallerRequest, headers: dict[str, str], stream: bool) -> Opened:
@@ -161,7 +167,7 @@ async def _begun(response: aiohttp.ClientResponse) -> Opened:
         raise SlotFailed("empty_stream", "The model's server ended the stream before its first event.") from None
     except StreamBroken as error:
         raise SlotFailed("disconnected", str(error)) from error
-    if reply_of("chat/completions", [first[: _end(first, first=True)]]).error:
+    if reply_of("chat/completions", [first]).error:
         response.close()
         raise SlotFailed("error_in_response", "The model's server began the stream with an error.")
     return Opened(200, response.headers["Content-Type"], first, events, response)
@@ -177,12 +183,11 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
     rest, sent, done = b"", list[bytes](), False
     try:
         async for chunk in response.content.iter_any():
-            rest += chunk
-            if end := _end(rest):
-                whole, rest = rest[:end], rest[end:]
-                done = done or whole.rstrip().rpartition(b"\n")[2] in DONE
-                sent.append(whole)
-                yield whole
+            *events, rest = _END.split(rest + chunk)
+            for event in events:
+                done = done or event.rpartition(b"\n")[2] in DONE
+                sent.append(event + b"\n\n")
+                yield sent[-1]
     except _FAULTS as error:
         raise StreamBroken(f"The model's server broke off the stream ({type(error).__name__}).") from error
     finally:
@@ -191,9 +196,3 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         yield DONE[0] + b"\n\n"
     elif not done:
         raise StreamBroken("The model's server ended the stream before the answer was finished.")
-
-
-def _end(text: bytes, first: bool = False) -> int:
-    """Where the last whole event ends, or the first one; 0 where none does."""
-    ends = [(text.find(mark) if first else text.rfind(mark)) + len(mark) for mark in _ENDS if mark in text]
-    return (min if first else max)(ends, default=0)

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -15,8 +15,9 @@ from pipeline.rewards.records import Finding
 from pipeline.rewards.samples import RewardSample
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.grading import label_digest_of
-from pipeline.rollout.production import GradedLooks, ProductionQuality, QualityLook, version_of
+from pipeline.rollout.production import ProductionLooks, ProductionTraces, version_of
 from pipeline.rollout.router import Split
+from pipeline.traces.erased import NOBODY
 from pipeline.traces.rows import Trace
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import forgetting
@@ -32,15 +33,33 @@ def request(since: float = START - 1, now: float = START + 3600, graded_since: f
     return LookRequest(since=since, now=now, slow_over_s=None, graded_since=graded_since)
 
 
-def quality(root: Path, source: Any = None, rewards: Rewards | None = None, **more: Any) -> ProductionQuality:
-    section = source or LangfuseExportSource(uri=str(root))
-    return ProductionQuality(Address(section, str(root)), Traces(source=section), rewards or Rewards(), "model", **more)
+class Operations:
+    """A metrics server that saw so many requests until so long ago."""
+
+    def __init__(self, lag_s: float = 0.0) -> None:
+        self.lag_s = lag_s
+
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        if request.now < START:
+            return None
+        arm, end = ArmLook(units={"": UnitCounts(requests=100, errors=1)}), request.now - self.lag_s
+        return LiveMetrics(champion=arm, canary=arm, window_start=request.since, window_end=end, graded_until=end)
 
 
-def look(root: Path, asked: LookRequest | None = None, **more: Any) -> QualityLook:
-    result = quality(root, **more).look(SPLIT, asked or request())
-    assert result is not None
-    return result
+class Seen(NamedTuple):
+    champion: UnitCounts
+    canary: UnitCounts
+    whole: LiveMetrics
+
+
+def look(root: Path, asked: LookRequest | None = None, rewards: Rewards | None = None, **more: Any) -> Seen:
+    source = LangfuseExportSource(uri=str(root))
+    erased, within_s, log = more.get("erased", lambda: NOBODY), more.get("within_s"), more.get("log", print)
+    production = ProductionTraces(Address(source, str(root)), Traces(source=source), "model", erased)
+    looks = ProductionLooks(Operations(more.get("lag_s", 0.0)), production, rewards or Rewards(), within_s, log)
+    seen = looks.look(SPLIT, asked or request())
+    assert seen is not None
+    return Seen(seen.champion.units[""], seen.canary.units[""], seen)
 
 
 def answers(count: int, model: str, wrong: int = 0, first: int = 0, **changes: Any) -> list[dict[str, Any]]:
@@ -61,16 +80,16 @@ def test_answers_are_graded_by_the_version_they_name(tmp_path: Path) -> None:
     ]
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
     seen = look(tmp_path, rewards=Rewards.model_validate({"verifier": {"kind": "exact"}}))
-    assert (seen.champion.graded, seen.canary.graded, seen.unknown_version) == (10, 10, 5)
+    assert (seen.champion.graded, seen.canary.graded) == (10, 10)
     assert seen.champion.correct > seen.canary.correct + 4, "a wrong answer keeps only what rules give"
-    assert seen.admitted == (1.0, 1.0)
+    assert seen.whole.readable == (1.0, 1.0)
 
 
 def test_a_row_is_counted_in_one_of_two_looks(tmp_path: Path) -> None:
     write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
     first = look(tmp_path, request(now=START + 24))
-    assert (first.champion.graded, first.canary.graded) == (10, 5) and first.graded_until == START + 24
-    second = look(tmp_path, request(since=START + 24, graded_since=first.graded_until))
+    assert (first.champion.graded, first.canary.graded) == (10, 5) and first.whole.graded_until == START + 24
+    second = look(tmp_path, request(since=START + 24, graded_since=first.whole.graded_until))
     assert (second.champion.graded, second.canary.graded) == (0, 5)
 
 
@@ -80,13 +99,15 @@ def late(held: Sequence[RewardSample]) -> list[Finding]:
     return [Finding(1.0) if sample.timestamp < cut else Finding(None, "timeout") for sample in held]
 
 
-def test_labels_that_come_late_hold_the_watermark(tmp_path: Path) -> None:
+def test_labels_that_come_late_hold_the_watermark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "observations/2026-01-05.jsonl", [*answers(30, A), *answers(30, B, first=30)])
-    seen = look(tmp_path, label=late)
+    with monkeypatch.context() as labels:
+        labels.setattr("pipeline.rollout.production.composed", lambda rewards: late)
+        seen = look(tmp_path)
     # 10 of the canary's first 10 are labelled, and of 11 more than 5% are not.
-    assert START + 39 <= seen.graded_until < START + 40
+    assert START + 39 <= seen.whole.graded_until < START + 40
     assert (seen.champion.graded, seen.canary.graded, seen.canary.ungraded) == (30, 10, 0)
-    after = look(tmp_path, request(graded_since=seen.graded_until))
+    after = look(tmp_path, request(graded_since=seen.whole.graded_until))
     assert (after.champion.graded, after.canary.graded) == (0, 20), "and are counted once they are there"
 
 
@@ -100,7 +121,7 @@ def test_users_who_do_not_consent_are_not_graded(tmp_path: Path) -> None:
     ]
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
     seen = look(tmp_path)
-    assert (seen.champion.graded, seen.canary.graded, seen.admitted) == (8, 5, (0.8, 0.5))
+    assert (seen.champion.graded, seen.canary.graded, seen.whole.readable) == (8, 5, (0.8, 0.5))
 
 
 def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> None:
@@ -108,16 +129,13 @@ def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> Non
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
     thumbs = [score(n, n, float(n < 10)) for n in (0, 1, 10)]
     write(tmp_path, "scores/2026-01-06.jsonl", [*thumbs, score(99, 11, 1.0, source="EVAL")])
-    port = quality(tmp_path)
-    seen = port.by_thumbs(60.0).look(SPLIT, request())
-    assert seen is not None
+    seen = look(tmp_path, within_s=60.0)
     assert (seen.champion.graded, seen.champion.correct, seen.champion.ungraded) == (2, 2, 2)
     assert (seen.canary.graded, seen.canary.correct, seen.canary.ungraded) == (1, 0, 3), "of references nothing"
-    early = port.by_thumbs(60.0).look(SPLIT, request(now=START + 61.5))
-    assert early is not None
-    assert (early.graded_until, early.champion.graded + early.champion.ungraded) == (START + 1.5, 2)
-    own = port.look(SPLIT, request())
-    assert own is not None and (own.canary.graded, own.label_digest != seen.label_digest) == (4, True)
+    early = look(tmp_path, request(now=START + 61.5), within_s=60.0)
+    assert (early.whole.graded_until, early.champion.graded + early.champion.ungraded) == (START + 1.5, 2)
+    own = look(tmp_path)
+    assert (own.canary.graded, own.whole.label_digest != seen.whole.label_digest) == (4, True)
 
 
 def trace(model: str = "", **metadata: Any) -> Trace:
@@ -147,39 +165,22 @@ def test_a_version_is_named_never_guessed(given: Trace, version: str) -> None:
     assert version_of(given, "model") == version
 
 
-class Operations:
-    """A metrics server that saw so many requests until a minute ago."""
-
-    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
-        if request.now < START:
-            return None
-        arm = ArmLook(units={"": UnitCounts(requests=100, errors=1)})
-        end = request.now - 30
-        return LiveMetrics(champion=arm, canary=arm, window_start=request.since, window_end=end, graded_until=end)
-
-
 def test_grades_join_what_a_metrics_server_counted(tmp_path: Path) -> None:
     write(tmp_path, "observations/2026-01-05.jsonl", [*answers(10, A), *answers(10, B, first=20)])
     write(tmp_path, "observations/2026-01-06.jsonl", answers(3, OTHER, first=12))
     notes: list[str] = []
-    port = GradedLooks(Operations(), quality(tmp_path), notes.append)
-    seen = port.look(SPLIT, request(now=START + 54))
-    assert seen is not None and seen.window_end == START + 24
-    assert seen.graded_until == START + 24, "grades end where the operations do"
-    counts = seen.canary.units[""]
-    assert (counts.requests, counts.errors, counts.graded) == (100, 1, 5)
-    assert port.look(SPLIT, request(now=START - 5)) is None
-    assert (seen.label_digest, seen.readable) == (label_digest_of(Rewards()), (1.0, 1.0))
+    seen = look(tmp_path, request(now=START + 54), lag_s=30.0, log=notes.append)
+    assert seen.whole.window_end == START + 24
+    assert seen.whole.graded_until == START + 24, "grades end where the operations do"
+    assert (seen.canary.requests, seen.canary.errors, seen.canary.graded) == (100, 1, 5)
+    assert (seen.whole.label_digest, seen.whole.readable) == (label_digest_of(Rewards()), (1.0, 1.0))
     assert notes == ["quality: 3 traces name neither of the two models"]
+    with pytest.raises(AssertionError):
+        look(tmp_path, request(now=START - 5))
 
 
 def test_forgotten_users_are_not_graded(tmp_path: Path) -> None:
     rows = [*answers(4, A), *answers(4, B, first=10), *answers(4, B, first=20, user_id="forgotten")]
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
-    erased: dict[str, datetime | None] = {}
-    port = quality(tmp_path, erased=lambda: forgetting(erased))
-    before = port.look(SPLIT, request())
-    erased["forgotten"] = None
-    after = port.look(SPLIT, request())
-    assert before is not None and after is not None
-    assert (before.canary.graded, after.canary.graded, after.admitted) == (8, 4, (1.0, 0.5))
+    before, after = look(tmp_path), look(tmp_path, erased=lambda: forgetting({"forgotten": None}))
+    assert (before.canary.graded, after.canary.graded, after.whole.readable) == (8, 4, (1.0, 0.5))

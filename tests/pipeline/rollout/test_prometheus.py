@@ -162,10 +162,8 @@ def test_errors_come_from_the_routers_metric(tmp_path: Path) -> None:
 
 
 UNSEEN: dict[str, tuple[list[dict[str, Any]], str]] = {
-    "no canary": ([*CHAMPIONS], f"0 of 1 servers of {B} are up"),
     "canary down": ([*CHAMPIONS, {**CANARIES[0], "up": 0.0}], f"0 of 1 servers of {B} are up"),
     "canary gone": ([*CHAMPIONS, {**CANARIES[0], "until": 10}], f"0 of 1 servers of {B} are up"),
-    "no number": ([*CHAMPIONS, {**CANARIES[0], "rate": float("nan")}], "is nan for"),
     "scraped once": ([*CHAMPIONS, {**CANARIES[0], "missed": range(18, 38)}], f"{B} has no samples in the window"),
 }
 
@@ -254,12 +252,10 @@ def test_half_an_answer_is_a_missed_look(
         look(stand_in[0])
 
 
-@pytest.mark.parametrize(("status", "error"), [(500, OSError), (502, OSError), (404, ValueError), (200, ValueError)])
-def test_what_is_no_prometheus_is_a_missed_look(
-    stand_in: tuple[str, Reply], status: int, error: type[Exception]
-) -> None:
+@pytest.mark.parametrize("status", [500, 404, 200])
+def test_what_is_no_prometheus_is_a_missed_look(stand_in: tuple[str, Reply], status: int) -> None:
     stand_in[1].status, stand_in[1].body = status, b"<html>"
-    with pytest.raises(error):
+    with pytest.raises(ValueError, match="which is no vector"):
         look(stand_in[0])
 
 

@@ -3,9 +3,8 @@ import pytest
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rollout
-from pipeline.rollout.approval import approval_refusal, proposer
 from pipeline.rollout.blocks import ErasureBlock, block, blocked
-from pipeline.rollout.policy import policy_of
+from pipeline.rollout.policy import approval_refusal, policy_of, proposer
 from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
 from pipeline.rollout.router import route
@@ -210,10 +209,10 @@ def test_a_promotion_is_on_the_audit_log_once(world: World) -> None:
     assert matches[1][1] == world.state.rollout
 
 
-@pytest.mark.parametrize("weight", [0, 5, 25, 100])
+@pytest.mark.parametrize("weight", [0, 25, 100])
 def test_shares_match_the_weights(weight):
-    got = sum(route(split_at(weight), f"request-{n}") == "canary" for n in range(20_000)) / 200
-    assert got == pytest.approx(weight, abs=1.0 if 0 < weight < 100 else 0)
+    got = sum(route(split_at(weight), f"request-{n}") == "canary" for n in range(5_000)) / 50
+    assert got == pytest.approx(weight, abs=2.0 if 0 < weight < 100 else 0)
 
 
 def test_router_keeps_canary_requests_within_a_rollout():

@@ -2,7 +2,6 @@
 
 import pytest
 
-from pipeline.core import audit
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.fold import in_rollout, read_tally
 from pipeline.rollout.record import Phase
@@ -50,19 +49,6 @@ def test_a_stage_that_was_lowered_by_hand_starts_over(world):
     world.tick(50.0)
     world.tick(50.0)
     assert (world.state.phase, world.state.watch.evidence.canary.requests) == (Phase.OBSERVING, 2000)
-
-
-def test_a_manual_weight_is_on_the_audit_log(world):
-    world.propose("new")
-    world.tick_until("observing")
-    split = world.router.read()
-    world.router.apply(split.model_copy(update={"canary_weight": 2, "champion_weight": 98}))
-    world.tick(50.0)
-    assert (world.state.phase, world.weight()) == (Phase.HELD, 2)
-    entry = [e for e in audit.entries(world.store) if e.kind == "weight"][-1]
-    assert (entry.detail["weight"], entry.detail["action"]) == (2, "hold")
-    decided(world, "resume")
-    assert world.weight() == 5
 
 
 def test_a_clock_that_went_back_holds_and_says_so(world):

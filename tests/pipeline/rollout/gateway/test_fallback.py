@@ -3,10 +3,10 @@
 import json
 import socket
 import threading
-import time
 
 import pytest
 
+from pipeline.rollout.gateway.proxy import OPEN_S, Breaker
 from tests.pipeline.rollout.gateway.slot_server import cut, event, response, stream
 from tests.pipeline.rollout.gateway.world import awaited, text_of, user_of
 
@@ -108,32 +108,19 @@ def test_breaker_spares_a_dead_canary_its_tries(gateway):
     assert gateway.state().counts.breakers_open == 0
 
 
-@pytest.mark.slow
-def test_half_open_lets_one_request_try(gateway):
-    gateway.canary.answer = fails_with(FAILURES["503"])
-    user = user_of("canary")
-    for _ in range(3):
-        gateway.post(user=user)
-    time.sleep(1.1)
-    asked = len(gateway.canary.asked)
-    held = threading.Event()
-
-    def waits(server, body):
-        held.set()
-        server.release.wait(20)
-        return None
-
-    gateway.canary.answer, gateway.canary.release = waits, threading.Event()
-    trying = threading.Thread(target=lambda: gateway.post(user=user))
-    trying.start()
-    assert held.wait(20)
-    for _ in range(5):
-        assert text_of(gateway.post(user=user)) == f"It is {gateway.champion.name}."
-    assert len(gateway.canary.asked) == asked + 1
-    gateway.canary.release.set()
-    trying.join()
-    gateway.canary.answer = fails_with(None)
-    assert text_of(gateway.post(user=user)) == f"It is {gateway.canary.name}."
+def test_an_open_breaker_lets_one_request_try_after_a_second():
+    now = [0.0]
+    breaker = Breaker(lambda: now[0])
+    for failures in range(3):
+        assert breaker.lets() and not breaker.is_open, failures
+        breaker.failed()
+    assert breaker.is_open and not breaker.lets()
+    now[0] = OPEN_S
+    assert breaker.lets() and not breaker.lets(), "one at a time"
+    breaker.ended()  # its caller hung up
+    assert breaker.lets()
+    breaker.answered()
+    assert breaker.lets() and breaker.lets()
 
 
 def test_a_pinned_canary_has_no_stand_in(gateway):

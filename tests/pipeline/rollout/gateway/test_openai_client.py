@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import openai
 import pytest
 
-from tests.pipeline.rollout.gateway.slot_server import cut, event, events, response, stream
+from tests.pipeline.rollout.gateway.slot_server import response
 from tests.pipeline.rollout.gateway.world import World, user_of
 
 pytestmark = pytest.mark.slow
@@ -34,11 +34,6 @@ def client(gateway: World) -> Iterator[openai.OpenAI]:
 def refusal(status: int, **headers: str) -> bytes:
     error = {"message": "not now", "type": "tokens", "param": "messages", "code": "a_code"}
     return response(json.dumps({"error": error}).encode(), status, **headers)
-
-
-def asked(client: openai.OpenAI, arm: str = "champion") -> str | None:
-    answer = client.chat.completions.create(model="any", messages=QUESTION, user=user_of(arm))
-    return answer.choices[0].message.content
 
 
 @pytest.mark.parametrize("arm", ["champion", "canary"])
@@ -79,29 +74,6 @@ def test_a_refusal_of_the_model_keeps_its_kind(
     assert (raised.value.status_code, raised.value.code, raised.value.param) == (status, "a_code", "messages")
     assert "not now" in str(raised.value) and raised.value.type == "tokens"
     assert gateway.request(raised.value.response).failed
-
-
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_the_clients_retry_gets_an_answer(gateway: World, client: openai.OpenAI, status: int) -> None:
-    gateway.champion.answer = lambda server, body: refusal(status) if len(server.asked) == 1 else None
-    assert asked(client) == f"It is {gateway.champion.name}."
-    assert len(gateway.champion.asked) == 2
-
-
-BROKEN = {
-    "breaks off": lambda name: cut(stream(name, [event(name, {"content": "It "}), b'data: {"id"'])),
-    "error event": lambda name: stream(name, [events(name)[1], b'data: {"error": {"message": "no memory"}}\n\n']),
-}
-
-
-@pytest.mark.parametrize("how", BROKEN)
-def test_a_stream_that_fails_raises_at_the_client(gateway: World, client: openai.OpenAI, how: str) -> None:
-    gateway.canary.answer = lambda server, body: BROKEN[how](server.name)
-    pieces = client.chat.completions.create(model="any", messages=QUESTION, user=user_of("canary"), stream=True)
-    words: list[str] = []
-    with pytest.raises(openai.APIError):
-        words += (piece.choices[0].delta.content or "" for piece in pieces)
-    assert len(gateway.canary.asked) == 2, "one of them by the fixture: what has begun is not asked anew"
 
 
 def test_what_the_gateway_does_not_serve_is_said(client: openai.OpenAI) -> None:

@@ -21,6 +21,7 @@ from tests.pipeline.rollout.gateway.world import (
     CHAMPION,
     NAME,
     awaited,
+    in_a_thread,
     split_of,
     text_of,
     user_of,
@@ -49,35 +50,38 @@ def ask_until(gateway, ends):
     return seen
 
 
-def test_reload_keeps_answering(tmp_path):
-    with world(tmp_path, workers=2) as gateway:
+@pytest.fixture(scope="module")
+def processes(tmp_path_factory):
+    """Two workers; each test waits until both are there again."""
+    with world(tmp_path_factory.mktemp("processes"), is_process=True, workers=2) as gateway:
         gateway.split(50)
-        before, ends, seen = workers_of(gateway), threading.Event(), []
-        asking = threading.Thread(target=lambda: seen.extend(ask_until(gateway, ends)))
-        asking.start()
-        os.kill(gateway.gateway.pid, signal.SIGHUP)
-        after = awaited(lambda: workers_of(gateway) if not workers_of(gateway) & before else None)
-        ends.set()
-        asking.join()
-        assert len(after) == 2 and len(seen) > 10
-        # A connection that is idle at that moment may be closed under its next request: clients retry those.
-        assert len([each for each in seen if each != 200]) <= 2
-        awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+        yield gateway
 
 
-def test_a_killed_worker_comes_again_and_its_counts_stay(tmp_path):
-    with world(tmp_path) as gateway:
-        gateway.split(50)
-        gateway.post(user="u")
-        awaited(lambda: gateway.state().counts.recorded == 1)
-        (worker,) = workers_of(gateway)
+def test_reload_keeps_answering(processes):
+    before, ends, seen = workers_of(processes), threading.Event(), []
+    asking = threading.Thread(target=lambda: seen.extend(ask_until(processes, ends)))
+    asking.start()
+    os.kill(processes.gateway.pid, signal.SIGHUP)
+    after = awaited(lambda: workers_of(processes) if not workers_of(processes) & before else None)
+    ends.set()
+    asking.join()
+    assert len(after) == 2 and len(seen) > 10
+    # A connection that is idle at that moment may be closed under its next request: clients retry those.
+    assert len([each for each in seen if each != 200]) <= 2
+    awaited(lambda: processes.state().counts.served == processes.state().counts.recorded)
+
+
+def test_a_killed_worker_comes_again_and_its_counts_stay(processes):
+    processes.post(user="u")
+    awaited(lambda: processes.state().counts.served == processes.state().counts.recorded)
+    before, workers = processes.state().counts.served, workers_of(processes)
+    for worker in workers:
         os.kill(worker, signal.SIGKILL)
-        awaited(lambda: workers_of(gateway) - {worker})
-        answer = awaited(lambda: ask_again(gateway))
-        assert answer.status_code == 200
-        awaited(lambda: gateway.state().counts.recorded == 2)
-        counts = gateway.state().counts
-        assert (counts.served, counts.workers) == (2, 1)
+    awaited(lambda: len(workers_of(processes) - workers) == 2)
+    assert awaited(lambda: ask_again(processes)).status_code == 200
+    awaited(lambda: processes.state().counts.recorded == before + 1)
+    assert (processes.state().counts.served, processes.state().counts.workers) == (before + 1, 2)
 
 
 def ask_again(gateway):
@@ -88,7 +92,7 @@ def ask_again(gateway):
 
 
 def test_processes_end_with_the_block(tmp_path):
-    with world(tmp_path) as gateway:
+    with world(tmp_path, is_process=True) as gateway:
         pids = {gateway.gateway.pid, *workers_of(gateway)}
         assert len(pids) == 2
     assert [pid for pid in pids if process_start(pid) is not None] == []
@@ -96,38 +100,38 @@ def test_processes_end_with_the_block(tmp_path):
     assert gateway.port.read() is None
 
 
-def test_a_second_gateway_is_refused(tmp_path, monkeypatch):
+def test_a_second_gateway_is_refused(processes, monkeypatch):
     monkeypatch.setattr("pipeline.rollout.gateway.process.START_TIMEOUT_S", 30.0)
-    with world(tmp_path) as gateway:
-        settings = GatewaySettings(root=str(tmp_path), model_name=NAME, port=0)
-        with (
-            pytest.raises(RuntimeError, match="Another gateway runs for desk"),
-            running_gateway(settings, lambda line: None),
-        ):
-            pass
-        assert gateway.state().counts.workers == 1
+    settings = GatewaySettings(root=str(processes.store.root), model_name=NAME, port=0)
+    with (
+        pytest.raises(RuntimeError, match="Another gateway runs for desk"),
+        running_gateway(settings, lambda line: None),
+    ):
+        pass
+    assert processes.state().counts.workers == 2
 
 
-def test_a_gateway_that_hangs_cannot_be_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("pipeline.rollout.gateway.split.TIMEOUT_S", 0.5)
-    with world(tmp_path) as gateway:
-        split = gateway.split(50)
-        (worker,) = workers_of(gateway)
+def test_a_gateway_that_hangs_cannot_be_read(processes, monkeypatch):
+    split = processes.split(50)
+    for worker in workers_of(processes):
         os.kill(worker, signal.SIGSTOP)
-        try:
-            with pytest.raises(OSError, match="holds its lock and does not answer"):
-                gateway.port.read()
-            gateway.port.apply(split_of(0, split.epoch + 1))  # who cannot be read may still obey
-        finally:
+    try:
+        with monkeypatch.context() as short, pytest.raises(OSError, match="holds its lock and does not answer"):
+            short.setattr("pipeline.rollout.gateway.split.TIMEOUT_S", 0.5)
+            processes.port.read()
+        processes.port.apply(split_of(0, split.epoch + 1))  # who cannot be read may still obey
+    finally:
+        for worker in workers_of(processes):
             os.kill(worker, signal.SIGCONT)
-        assert awaited(lambda: gateway.port.read()) == split_of(0, split.epoch + 1)
+    assert awaited(lambda: processes.port.read()) == split_of(0, split.epoch + 1)
+    processes.epoch += 1
 
 
 def test_slots_say_themselves_what_they_serve(tmp_path):
     names = [served_name(NAME, ref.digest) for ref in (CHAMPION, CANARY)]
     with slot_server(names[0]) as first, slot_server(names[1]) as second:
         settings = GatewaySettings(root=str(tmp_path), model_name=NAME, port=0, slot_urls=(first.url, second.url))
-        with running_gateway(settings, lambda line: None) as running:
+        with in_a_thread(settings) as running:
             port = GatewaySplit(Store(tmp_path), NAME, lambda digest: None, lambda url: "")
             port.apply(split_of(50, 1))
             assert port.read() == split_of(50, 1)

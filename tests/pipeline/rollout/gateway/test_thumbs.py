@@ -94,10 +94,3 @@ def test_a_candidate_that_users_like_less_is_taken_back(world: World, users: Use
     state = world.tick_until("promoted", "held", "rolled_back")
     assert state.phase is Phase.ROLLED_BACK, state.reason
     assert "quality fell" in state.reason and "new" in state.past.quarantined
-
-
-def test_a_candidate_that_is_rated_less_often_is_held(world: World, users: Users) -> None:
-    users.says["canary"] = 0.1
-    state = world.tick_until("promoted", "held", "rolled_back")
-    assert state.phase is Phase.HELD
-    assert "of the canary's answers are rated by users and" in state.reason

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import uvicorn
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
+from pipeline.rollout.gateway.app import application
 from pipeline.rollout.gateway.counters import GatewayState
-from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, running_gateway
+from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, held_lock, running_gateway
 from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
 from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.gateway.tables import ServedSlot, read_slots, write_slots
@@ -125,7 +130,26 @@ def text_of(response: httpx2.Response) -> str:
 
 
 @contextmanager
-def world(root: Path, **settings: Any) -> Generator[World]:
+def in_a_thread(settings: GatewaySettings) -> Generator[GatewayAddress]:
+    """One worker in this process, which starts in no time; test_process.py has the processes."""
+    with socket.socket() as listener, held_lock(Store(settings.root).path(layout.gateway(NAME))) as publish:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(128)
+        server = uvicorn.Server(uvicorn.Config(application(settings), lifespan="on", ws="none", log_level="critical"))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        awaited(lambda: server.started)
+        address = GatewayAddress(url=f"http://127.0.0.1:{listener.getsockname()[1]}", pid=os.getpid())
+        publish(address)
+        try:
+            yield address
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@contextmanager
+def world(root: Path, is_process: bool = False, **settings: Any) -> Generator[World]:
     store = Store(root, KEYS)
     with (
         slot_server(served_name(NAME, CHAMPION.digest)) as champion,
@@ -134,5 +158,5 @@ def world(root: Path, **settings: Any) -> Generator[World]:
         refs = ((CHAMPION, champion), (CANARY, canary))
         write_slots(store, NAME, [ServedSlot(digest=ref.digest, url=each.url, name=each.name) for ref, each in refs])
         given = GatewaySettings(root=str(root), model_name=NAME, port=0, **settings)
-        with running_gateway(given, lambda line: None) as gateway:
+        with running_gateway(given, lambda line: None) if is_process else in_a_thread(given) as gateway:
             yield World(store, gateway, champion, canary)
