@@ -37,7 +37,7 @@ PARTS: dict[str, Part] = {
 }
 
 
-SMALL = ("methods", "sweet")
+SMALL = ("methods",)
 """What a small run measures where no part is named."""
 
 

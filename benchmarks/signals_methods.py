@@ -120,7 +120,8 @@ def chosen_is_best(chosen: str, before: dict[str, Any], after: dict[str, dict[st
 
 def _cell(seed: Seed, cell: Cell, kept: Cells) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The evidence of a cell with the rule's choice, and each method's utility."""
-    tried: list[MethodName] = ["sft", "kto", *(("grpo", "dpo") if cell.noise == FORCED_NOISE else ())]
+    scored: Sequence[MethodName] = ("grpo", "dpo") if cell.noise == FORCED_NOISE and not seed.size.small else ()
+    tried: list[MethodName] = ["sft", "kto", *scored]
     place = f"seed {seed.seed} {cell.label}"
     names: dict[MethodName, str] = {method: f"{place} {method}" for method in tried}
     if not kept.missing([f"{place} evidence", *names.values()]):
