@@ -101,11 +101,16 @@ def forget(
         if (done := store.read(layout.proof(id), ErasureProof)) is not None:  # killed right after it was written
             return _finished(store, done, now)
         log(f"forget {id}: {tables.sweep(store)} files that killed runs left are swept")
-        listed = _put_on_list(store, person, id)
+        erased.add(store, erased.ErasedUser(mark=person.mark, since=person.since, proof=id))
+        listed = next(
+            each for each in erased.erased_users(store).users if each.mark == person.mark
+        )  # maybe an older one
         notes, places = _listed(work, lake, id, listed.proof, now)
         affected = notes.affected
         rows = sum(rows for counts in notes.places.values() for rows in counts.values())
-        log(f"forget {id}: {rows} rows and files in {len(notes.places)} places, {_summary(affected)}")
+        names = ("datasets", "iterations", "checkpoints", "versions")
+        counts = ", ".join(f"{len(getattr(affected, name))} {name}" for name in names)
+        log(f"forget {id}: {rows} rows and files in {len(notes.places)} places, {counts}")
         serving = _block(work, affected, listed.proof, now)
         log(f"forget {id}: {len(affected.digests)} digests are blocked")
         for place in places:
@@ -119,7 +124,8 @@ def forget(
             swept = lake.sweep(0)
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
         mirrors, own = mirrored.remains(store, affected.iterations), reviews.unreadable(store)
-        in_source = remaining.in_source(store, person, address)
+        in_source, after = remaining.in_source(store, person, address), _counted(places)  # rows that came meanwhile
+        left = [f"{place}, {name}: {rows} rows" for place, held in after.items() for name, rows in held.items()]
         proof = ErasureProof(
             id=id,
             mark=person.mark,
@@ -132,7 +138,7 @@ def forget(
             champion=serving,
             swept_files=swept.files,
             swept_bytes=swept.bytes,
-            remains=(*_left(places), *mirrors, *own, *in_source.remains),
+            remains=(*left, *mirrors, *own, *in_source.remains),
             outside=(*mirrored.outside(store, affected.iterations), *in_source.outside),
         )
         return _finished(store, proof, now)
@@ -183,12 +189,6 @@ def _listed(work: _Erasure, lake: Lake, id: str, listed: str, now: datetime) -> 
     return notes, places
 
 
-def _put_on_list(store: Store, person: Person, id: str) -> erased.ErasedUser:
-    """The person's entry on the list of the forgotten, of now or of before."""
-    erased.add(store, erased.ErasedUser(mark=person.mark, since=person.since, proof=id))
-    return next(each for each in erased.erased_users(store).users if each.mark == person.mark)
-
-
 def _block(work: _Erasure, affected: Affected, id: str, now: datetime) -> str:
     """Block what is affected, take it out of a rollout, show it in MLflow; what is said of a champion among it."""
     if not affected.iterations:
@@ -237,15 +237,3 @@ def _finished(store: Store, proof: ErasureProof, now: datetime) -> ErasureProof:
 
 def _counted(places: Sequence[Place]) -> Counts:
     return {place.name: counts for place in places if (counts := place.count())}
-
-
-def _left(places: Sequence[Place]) -> list[str]:
-    """What the places have after all: rows that came meanwhile, or that could not be removed."""
-    return [
-        f"{place}, {name}: {rows} rows" for place, counts in _counted(places).items() for name, rows in counts.items()
-    ]
-
-
-def _summary(affected: Affected) -> str:
-    counts = {name: len(getattr(affected, name)) for name in ("datasets", "iterations", "checkpoints", "versions")}
-    return ", ".join(f"{count} {name}" for name, count in counts.items())

@@ -30,7 +30,7 @@ def count(lake: Lake, person: Person) -> dict[str, Counter[str]]:
 
 
 def traces(lake: Lake, person: Person) -> set[str]:
-    """Ids of traces in the table that are the person's and nobody else's."""
+    """Ids of traces in the table whose rows are all the person's."""
     days = sorted(lake.digests())
 
     def ids(rows: pc.Expression) -> set[str]:

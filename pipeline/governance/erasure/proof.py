@@ -134,7 +134,7 @@ def newest(store: Store, mark: str) -> ErasureProof | None:
 
 
 def publish(store: Store, proof: ErasureProof, now: datetime) -> ErasureProof:
-    """Write the proof and its entry in the audit log, once; the proof that stands."""
+    """Write the proof and its entry in the audit log, once; the published proof."""
     if not store.create(layout.proof(proof.id), proof):
         proof = store.read(layout.proof(proof.id), ErasureProof) or proof
     counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}

@@ -17,10 +17,7 @@ from pipeline.traces.lake import open_lake
 
 
 def put_on_list(store: Store, users: Collection[ErasedUser]) -> None:
-    """Put them on the list, from where they are rejected at once.
-
-    Raises ValueError for marks of another key: nobody would be recognised by them.
-    """
+    """Put them on the list: their rows are rejected from now on. Raises ValueError for marks of another key."""
     with exclusive_lock(store):
         key = bind(store)
         if other := sorted({key_of(user.mark) for user in users} - {key.id}):
@@ -35,10 +32,7 @@ def reapply(
     now: datetime,
     forget: Callable[[str, datetime | None], object],
 ) -> int:
-    """Forget these users again; how many were here. Killed, it is run again.
-
-    `forget`: erases a user by id from a moment on.
-    """
+    """Forget these users again; how many were here. `forget`: erases a user by id from a moment on."""
     store = context.store
     again = list(users)
     for user in erased_users(store).users:

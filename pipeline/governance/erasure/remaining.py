@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import NamedTuple
 
 from pipeline.core import layout
@@ -42,7 +42,7 @@ def in_source(store: Store, person: Person, address: Address | None) -> Remainin
     try:
         lines = [f"{source.label}/{line}" for part in source.parts() for line in _of_part(source, part, person)]
     except (ValueError, OSError) as error:
-        lines = [f"{source.label} cannot be read, so nobody knows whom it names: {error}"]
+        lines = [f"{source.label} cannot be read, so whom it names is unknown: {error}"]
     return Remaining(remains=tuple(lines))
 
 
@@ -57,9 +57,6 @@ def _of_part(source: Source, part: SourcePart, person: Person) -> Iterator[str]:
 
 
 def _owned(block: Rows, person: Person) -> int:
-    traces = sum(person.owns(each.user_id) and person.counts(_utc(each.timestamp)) for each in block.traces)
+    owned = [each.timestamp for each in block.traces if person.owns(each.user_id)]
+    traces = sum(person.counts(each if each.tzinfo else each.replace(tzinfo=UTC)) for each in owned)
     return traces + sum(person.owns(each.user_id) for each in block.attributes)
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -45,7 +45,7 @@ class ServedRows:
 
     @cached_property
     def traces(self) -> frozenset[str]:
-        """Ids of traces that are the person's and nobody else's."""
+        """Ids of traces whose rows are all the person's."""
         theirs: set[str] = set()
         others: set[str] = set()
         for path in (*self._spans, *self._calls):

@@ -97,8 +97,8 @@ def _normal(call: Any) -> list[Json]:
     if not kind:
         raise unreadable(call)
     if kind != "function" and arguments is None:
-        beside = {"id", "type", "status", "name", *_IDS}
-        arguments = {key: each for key, each in outer.items() if key not in beside and each is not None}
+        known = {"type", "status", "name", *_IDS}
+        arguments = {key: each for key, each in outer.items() if key not in known and each is not None}
     function = {"name": name or kind.removesuffix("_call"), "arguments": _text_of(arguments)}
     return [{**({"id": called} if called else {}), "type": kind, "function": function}]
 

@@ -93,7 +93,7 @@ def has_answer(chat: Chat) -> bool:
 
 
 def tool_calls(chat: Chat) -> str | None:
-    """The calls of tools that the answer's last message holds beside `completion`, as JSON."""
+    """The calls of tools in the answer's last message, as JSON."""
     last = chat.messages[-1] if chat.messages else {}
     return last.get("tool_calls") if last.get("role") == "assistant" else None
 
@@ -274,7 +274,7 @@ class _Reader:
         if results and not text and not calls:
             return results
         if calls and text and role != "assistant":
-            raise unreadable(value)  # nobody else calls tools
+            raise unreadable(value)  # only an assistant calls tools
         return [*results, self._calling(text, calls) if calls else {"role": role, "content": text}]
 
     def _returned(self, content: Any, value: Json) -> list[Turn]:
@@ -308,7 +308,7 @@ class _Reader:
     def _of_envelope(self, value: Json, role: str) -> list[Turn]:
         unwrapped = opened(value, role)
         self.chat.failed |= unwrapped.failed
-        self._note_finish(unwrapped.beside or {})
+        self._note_finish(unwrapped.ending or {})
         if value.get("object") == "response" and isinstance(value.get("instructions"), str):
             self.chat.instructions = value["instructions"]
         if role == "user":

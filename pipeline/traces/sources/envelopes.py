@@ -6,24 +6,20 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pipeline.traces.sources.parts import is_part, kind_of
-from pipeline.traces.sources.shapes import Json, list_of, object_of, unreadable
+from pipeline.traces.sources.shapes import Json, list_of, object_of, unreadable, words
 
 CONTENTS = ("parts", "blocks", "contents", "content")
-"""Where a message keeps its content: an application's message has the text alone beside its parts."""
+"""Where a message keeps its content: an application's message has the text alone, and its parts."""
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-MESSAGE = _words("""
+MESSAGE = words("""
     parts blocks content type id name role refusal annotations audio images tool_calls toolCalls function_call
     reasoning reasoning_content thinking thinking_blocks additional_kwargs response_metadata usage_metadata status
     invalid_tool_calls finish_reason finishReason stop_reason provider_specific_fields example logprobs index parsed
     model usage object lc_kwargs
 """)
 """Keys of a message: a value of these alone is one, though it may not say its role."""
-_SETTINGS = _words("""
+_SETTINGS = words("""
     model temperature top_p topP top_k max_tokens max_completion_tokens max_output_tokens maxOutputTokens n stop seed
     stop_sequences stream stream_options user tools tool_choice toolChoice functions function_call parallel_tool_calls
     max_tool_calls response_format format logprobs top_logprobs logit_bias presence_penalty frequency_penalty store
@@ -32,15 +28,15 @@ _SETTINGS = _words("""
     kwargs
 """)
 """Keys of a request that decide how it is answered and hold none of its text."""
-_ANSWERED = _words("""
+_ANSWERED = words("""
     finish_reason finishReason rawFinishReason stop_reason stopReason stop usage totalUsage model id object created
     type role index logprobs reasoning reasoningText reasoning_content sources files warnings steps request response
     providerMetadata experimental_providerMetadata log_id truncated annotations toolCalls tool_calls metrics
 """)
-"""Keys beside the text of an answer."""
+"""Keys of an answer that are not its text."""
 
 
-_CHAT = _words("""
+_CHAT = words("""
     type kind role content parts blocks contents message messages choices candidates generations kwargs args arguments
     additional_kwargs response_metadata usage_metadata usage tool_calls toolCalls tool_call_id toolCallId toolName
     tool_name function function_call functionCall finish_reason finishReason stop_reason delta input output prompt
@@ -57,7 +53,7 @@ class EnvelopeContent(NamedTuple):
     role: str
     rules: Any = None
     """Instructions that come before it."""
-    beside: Json | None = None
+    ending: Json | None = None
     """What says why the answer ended."""
     sampled: bool = False
     """It is one of the samples that a model gave."""
@@ -106,7 +102,7 @@ def _sample(samples: list[Any]) -> EnvelopeContent:
     value = next((sample[key] for key in ("message", "content", "text") if sample.get(key) is not None), None)
     if value is None and "delta" in sample:
         raise unreadable(samples)  # a piece of a stream
-    return EnvelopeContent(value or None, "assistant", beside=sample, sampled=True)
+    return EnvelopeContent(value or None, "assistant", ending=sample, sampled=True)
 
 
 def _conversation(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
@@ -126,8 +122,8 @@ def _conversation(value: Json, keys: set[str], role: str) -> EnvelopeContent | N
 
 
 def _request(value: Json, keys: set[str]) -> EnvelopeContent | None:
-    beside = keys - {"text"} if isinstance(value.get("text"), dict) else keys  # the format of the answer
-    if "input" in keys and beside <= {"input", "instructions", *_SETTINGS}:
+    others = keys - {"text"} if isinstance(value.get("text"), dict) else keys  # the format of the answer
+    if "input" in keys and others <= {"input", "instructions", *_SETTINGS}:
         return EnvelopeContent(value["input"], "user", value.get("instructions"))
     if "prompt" in keys and keys <= {"prompt", "system", *_SETTINGS}:
         return EnvelopeContent(value["prompt"], "user", value.get("system"))
@@ -140,10 +136,10 @@ def _response(value: Json, keys: set[str]) -> EnvelopeContent | None:
         known = keys <= {"output", "input", "chat_history", "intermediate_steps", *_ANSWERED}
         if known or value.get("object") == "response" or isinstance(inner, (list, dict)):
             details = value.get("incomplete_details")
-            beside = {"finish_reason": object_of(details).get("reason")} if isinstance(details, dict) else {}
-            if value.get("object") == "response" and not beside:
-                beside = {"finish_reason": value.get("status")}
-            return EnvelopeContent(inner, "assistant", beside=beside, failed=value.get("status") == "failed")
+            ending = {"finish_reason": object_of(details).get("reason")} if isinstance(details, dict) else {}
+            if value.get("object") == "response" and not ending:
+                ending = {"finish_reason": value.get("status")}
+            return EnvelopeContent(inner, "assistant", ending=ending, failed=value.get("status") == "failed")
     if isinstance(value.get("completion"), str) and keys <= {"completion", *_ANSWERED}:
         return EnvelopeContent(value["completion"], "assistant")
     if isinstance(value.get("response"), str) and "done" in keys:  # Ollama
@@ -154,7 +150,7 @@ def _response(value: Json, keys: set[str]) -> EnvelopeContent | None:
 def _bare(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
     inner = object_of(value.get("content"))
     if isinstance(inner.get("parts"), list):
-        return EnvelopeContent({"role": role, **inner}, role, beside=value)
+        return EnvelopeContent({"role": role, **inner}, role, ending=value)
     if keys <= MESSAGE and not keys.isdisjoint((*CONTENTS, "tool_calls", "toolCalls", "refusal")):
         return EnvelopeContent({**value, "role": role}, role)
     if isinstance(value.get("text"), str) and keys <= {"text", *_ANSWERED}:

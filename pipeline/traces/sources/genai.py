@@ -100,7 +100,7 @@ def _answered(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
         return chat.parse(value, "assistant")
     messages = list_of(value)
     only = object_of(messages[0]) if len(messages) == 1 else {}
-    # litellm leaves the calls out of the only message, and numbers them beside it.
+    # litellm leaves the calls out of the only message, and numbers them.
     calls = _by_number(span, r"gen_ai\.completion\.(\d+)\.function_call\.(name|arguments)")
     if calls and only and not only.get("tool_calls") and "tool_call" not in str(only.get("parts")):
         messages = [{**only, "tool_calls": [calls[n] for n in sorted(calls)]}]

@@ -105,7 +105,7 @@ def add(rows: Rows, line: int, decode: Callable[[], Observation | ScoreRow | Tra
             rows.attributes.append(_attributes(row))
         elif (score := _score(row)) is not None:
             rows.scores.append(score)
-    except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
+    except Exception as error:  # the boundary of one row: it must not stop the others
         trace_id = None if row is None else row.trace_id if isinstance(row, Observation | ScoreRow) else row.id
         day = day_of(row.start_time) if isinstance(row, Observation) else None
         rows.rejected.append(refusal(line, error, trace_id, day))

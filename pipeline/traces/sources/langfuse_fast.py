@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from itertools import chain
 from operator import attrgetter
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -16,7 +16,7 @@ import pyarrow as pa
 from pipeline.traces.arrow import pc
 from pipeline.traces.rows import ColumnarTraces, PlainMessage, Rows, Trace
 from pipeline.traces.sources.fields import MOST, marked, marks_of
-from pipeline.traces.sources.langfuse import Observation, add
+from pipeline.traces.sources.langfuse import MODEL_CALL, Observation, add
 from pipeline.traces.sources.lines import LineBatch
 from pipeline.traces.sources.shapes import ODD
 
@@ -32,29 +32,17 @@ class LangfuseUsage(msgspec.Struct, gc=False, frozen=True):
     output: Count = None
 
 
-class PlainRow(msgspec.Struct, gc=False):
-    id: str
-    trace_id: str
-    type: Literal["GENERATION"]
+class PlainRow(Observation, kw_only=True, gc=False):
+    """An observation whose fields are of their usual types."""
+
     start_time: UTC_TIME
     end_time: UTC_TIME | None = None
     updated_at: UTC_TIME | None = None
     name: str | None = None
-    user_id: str | None = None
-    session_id: str | None = None
-    provided_model_name: str | None = None
-    level: str | None = None
-    status_message: str | None = None
     input: str | None = None
     output: str | None = None
     metadata: msgspec.Raw = msgspec.Raw(b"{}")
     usage_details: LangfuseUsage = LangfuseUsage()
-    version: Any = None
-    release: Any = None
-    environment: Any = None
-    tags: Any = None
-    tool_definitions: Any = None
-    tool_calls: Any = None
     latency: float | None = None
 
 
@@ -86,7 +74,7 @@ def plain_calls(block: LineBatch) -> tuple[PlainCalls, list[tuple[int, bytes]]]:
         try:
             row = _row(text)
             asked, answered = row.input, row.output
-            if asked and answered and not (row.tool_definitions or row.tool_calls):
+            if row.type == MODEL_CALL and asked and answered and not (row.tool_definitions or row.tool_calls):
                 messages = _messages(asked) if asked[0] == "[" else [PlainMessage("user", asked)]
                 answer = _message(answered) if answered[0] == "{" else PlainMessage("assistant", answered)
                 if answer.role == "assistant":

@@ -134,8 +134,8 @@ def may_be_array(name: str) -> bool:
 
 
 def elements(chunks: Iterator[bytes], max_size: int) -> Iterator[bytes | None]:
-    """The elements of the array that `chunks` are, as they stand, whatever they are; None for one of over `max_size`
-    bytes. Raises Broken when the array or the file breaks off."""
+    """The elements of the array that `chunks` are, and what follows it; None for one of over `max_size` bytes. Raises
+    Broken when the array or the file breaks off."""
     held = b""
     depth = at = begin = 0  # `begin`: of the element in `held`; `at`: how far `held` was looked at
     over = False
@@ -149,7 +149,7 @@ def elements(chunks: Iterator[bytes], max_size: int) -> Iterator[bytes | None]:
                     at = start
                     break
                 continue
-            if depth == 1 and mark in b",]":
+            if depth == 1 and mark in b",]}":
                 if over or start - begin > max_size:
                     yield None
                 elif element := held[begin:start].strip():
@@ -168,6 +168,8 @@ def elements(chunks: Iterator[bytes], max_size: int) -> Iterator[bytes | None]:
         begin = 0
     if depth:
         raise Broken("the JSON array breaks off")
+    if over or held.strip():
+        yield None if over else held.strip()
 
 
 def csv_records(chunks: Iterator[bytes], max_row: int = MAX_LINE) -> Iterator[RecordBatch]:
@@ -224,7 +226,7 @@ def _csv_rows(chunks: Iterator[bytes], max_row: int) -> Pieces:
 
 
 def refusal(line: int, error: Exception, trace_id: str | None = None, day: str | None = None) -> Rejection:
-    """Why a row cannot be read, never with a word of it: msgspec's messages name types and places alone."""
+    """Why a row cannot be read, without a word of it: messages of msgspec name types and places."""
     if isinstance(error, RecursionError):
         return Rejection(line, Reason.MALFORMED, trace_id, day, "nested too deep")
     if isinstance(error, msgspec.ValidationError):

@@ -114,7 +114,7 @@ def _add(block: Rows, trace: Any, line: int) -> int:
         line += 1
         try:
             put(block, _trace(info, span, line))
-        except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
+        except Exception as error:  # the boundary of one row: it must not stop the others
             block.rejected.append(refusal(line, error, str(info.trace_id), _day(span.start_time_ns)))
     return line
 
@@ -153,7 +153,7 @@ def _trace(info: Any, span: Any, line: int) -> Trace | Rejection:
 
 
 def _score(trace_id: str, assessment: Any) -> Score | None:
-    """A feedback that stands; None for an expectation or an error. One without a source is a program's."""
+    """None for an expectation, an error or a feedback that was replaced. One without a source is a program's."""
     if assessment.feedback is None or assessment.error is not None or assessment.valid is False:
         return None
     value: Any = assessment.feedback.value

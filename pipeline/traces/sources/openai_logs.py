@@ -59,7 +59,7 @@ def _row(text: bytes, line: int) -> Trace | Rejection:
         trace_id = _identity(row, response, text)
         day = day_of(_first((response, row, request), TIMES))
         return _trace(row, request, response, trace_id, line)
-    except Exception as error:  # the boundary of one row: whatever it holds, it must not stop the rows beside it
+    except Exception as error:  # the boundary of one row: it must not stop the others
         return refusal(line, error, trace_id, day)
 
 
@@ -132,8 +132,8 @@ def _asked(request: Json) -> tuple[chat.Chat, chat.Chat]:
 
 def _metadata(row: Json, request: Json, response: Json) -> str:
     """What is said of the call, from the least to the most deliberate place."""
-    beside = {} if row is request or row is response else {k: v for k, v in row.items() if k not in _PLACED}
-    fields = beside or {mark: row[mark] for mark in MARKS if row.get(mark)}
+    fields = {} if row is request or row is response else {k: v for k, v in row.items() if k not in _PLACED}
+    fields = fields or {mark: row[mark] for mark in MARKS if row.get(mark)}
     for place in (response, request, row):
         fields |= metadata_of(place.get("metadata"))
     return metadata_text(fields)

@@ -96,7 +96,7 @@ def _add(rows: Rows, calls: CallJoiner, received: otlp.Received, place: int) -> 
         has_text = span.failed or bool(answered.messages or answered.unreadable or answered.failed)
         lacks = not has_text or response_id.startswith("resp_") or genai.lacks_tools(span_attributes)
         _put(rows, calls.add_span(row, span.failed or not lacks, has_text, response_id))
-    except Exception as error:  # the boundary of one span: whatever it holds, it must not stop the spans beside it
+    except Exception as error:  # the boundary of one span: it must not stop the others
         rows.rejected.append(refusal(place, error, trace_id, day))
 
 
@@ -123,48 +123,43 @@ def _row(call: CallRecord) -> Trace | Rejection:
         if call.span is None:
             assert call.record is not None, "it is a record of a log"
             return Rejection(call.place, Reason.NOT_GENERATION, call.record.trace_id or None)
-        trace_id, moment = call.span.trace_id, _moment(otlp.nanoseconds(call.span.start_time_unix_nano))
+        span, start = call.span, otlp.nanoseconds(call.span.start_time_unix_nano)
+        trace_id, moment = span.trace_id, _moment(start)
         day = moment.date().isoformat()
-        span_attributes = _attributes(call.span)
+        span_attributes = _attributes(span)
         if not call.of_log and not genai.is_call(span_attributes):
             return Rejection(call.place, Reason.NOT_GENERATION, trace_id, day)
-        return _trace(call.span, moment, span_attributes, call.resource, call.place)
+        asked = genai.asked(span_attributes, span.events)
+        answered = genai.answered(span_attributes, span.events)
+        reason = answered.finish_reason or genai.finish_reason(span_attributes)
+        if reason in ENDED_IN_CALL and chat.completion(answered) and not chat.tool_calls(answered):
+            answered.unreadable = answered.unreadable or LOST_CALL
+        end = otlp.nanoseconds(span.end_time_unix_nano)
+        input_tokens, output_tokens = genai.tokens(span_attributes)
+        everything = {**call.resource, **span_attributes}
+        trace = Trace(
+            trace_id=span.trace_id,
+            observation_id=span.span_id,
+            timestamp=moment,
+            model=genai.text_of(span_attributes, genai.MODELS) or "",
+            user_id=genai.text_of(everything, genai.USERS),
+            session_id=genai.text_of(everything, genai.SESSIONS),
+            messages=[],
+            completion="",
+            line=call.place,
+            updated_at=_moment(end) if end else None,
+            input_tokens=count(input_tokens),
+            output_tokens=count(output_tokens),
+            latency_s=(end - start) / 1e9 if end and span_attributes.get("logfire.span_type") != "log" else None,
+            error=(span.status.message if span.status else "") or genai.text_of(span_attributes, ("error.type",)),
+            finish_reason=reason,
+            metadata=metadata_text(genai.metadata(everything)),
+            unreadable=DROPPED if span.dropped and (asked.messages or answered.messages) else None,
+            name=span.name or None,
+        )
+        return said(trace, asked, answered, span.failed)
     except Exception as error:  # the boundary of one call, likewise
         return refusal(call.place, error, trace_id, day)
-
-
-def _trace(
-    span: otlp.Span, moment: datetime, span_attributes: dict[str, Any], resource: dict[str, Any], line: int
-) -> Trace | Rejection:
-    asked = genai.asked(span_attributes, span.events)
-    answered = genai.answered(span_attributes, span.events)
-    reason = answered.finish_reason or genai.finish_reason(span_attributes)
-    if reason in ENDED_IN_CALL and chat.completion(answered) and not chat.tool_calls(answered):
-        answered.unreadable = answered.unreadable or LOST_CALL
-    start, end = otlp.nanoseconds(span.start_time_unix_nano), otlp.nanoseconds(span.end_time_unix_nano)
-    input_tokens, output_tokens = genai.tokens(span_attributes)
-    everything = {**resource, **span_attributes}
-    trace = Trace(
-        trace_id=span.trace_id,
-        observation_id=span.span_id,
-        timestamp=moment,
-        model=genai.text_of(span_attributes, genai.MODELS) or "",
-        user_id=genai.text_of(everything, genai.USERS),
-        session_id=genai.text_of(everything, genai.SESSIONS),
-        messages=[],
-        completion="",
-        line=line,
-        updated_at=_moment(end) if end else None,
-        input_tokens=count(input_tokens),
-        output_tokens=count(output_tokens),
-        latency_s=(end - start) / 1e9 if end and span_attributes.get("logfire.span_type") != "log" else None,
-        error=(span.status.message if span.status else "") or genai.text_of(span_attributes, ("error.type",)),
-        finish_reason=reason,
-        metadata=metadata_text(genai.metadata(everything)),
-        unreadable=DROPPED if span.dropped and (asked.messages or answered.messages) else None,
-        name=span.name or None,
-    )
-    return said(trace, asked, answered, span.failed)
 
 
 def _moment(nanoseconds: int) -> datetime:

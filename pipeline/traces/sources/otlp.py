@@ -76,7 +76,7 @@ class Span(msgspec.Struct, rename="camel"):
 
     @property
     def dropped(self) -> int:
-        """Attributes and events that the SDK left out because there were too many: which ones, nobody knows."""
+        """Attributes and events that the SDK left out because there were too many."""
         of_events = sum(event.dropped_attributes_count for event in self.events)
         return self.dropped_attributes_count + self.dropped_events_count + of_events
 

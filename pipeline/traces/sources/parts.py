@@ -18,23 +18,22 @@ from pipeline.traces.sources.shapes import (
     object_of,
     refuse_repr,
     unreadable,
+    words,
 )
 
 # Kinds as they stand in `type` (Google and Bedrock: as a key), with `-` written as `_`.
-TEXTS = frozenset({"text", "input_text", "output_text"})
-REASONING = frozenset({"reasoning", "thinking", "redacted_thinking", "reasoning_content", "redacted_reasoning"})
-CALLS = frozenset(
-    {"tool_call", "tool_use", "function_call", "server_tool_use", "mcp_tool_use", "mcp_approval_request", "tool_calls"}
-)
-RESULTS = frozenset(
-    {"tool_call_response", "tool_result", "tool_response", "function_result", "function_response"}
-    | {"server_tool_call_response", "mcp_approval_response"}
-)
-PAYLOADS = frozenset(
-    {"image", "image_url", "input_image", "image_file", "output_image", "audio", "audio_url", "input_audio"}
-    | {"output_audio", "video", "video_url", "input_video", "document", "document_url", "media", "file", "input_file"}
-    | {"file_data", "inline_data", "blob", "uri", "binary", "container_upload", "computer_screenshot"}
-)
+TEXTS = words("text input_text output_text")
+REASONING = words("reasoning thinking redacted_thinking reasoning_content redacted_reasoning")
+CALLS = words("tool_call tool_use function_call server_tool_use mcp_tool_use mcp_approval_request tool_calls")
+RESULTS = words("""
+    tool_call_response tool_result tool_response function_result function_response server_tool_call_response
+    mcp_approval_response
+""")
+PAYLOADS = words("""
+    image image_url input_image image_file output_image audio audio_url input_audio output_audio video video_url
+    input_video document document_url media file input_file file_data inline_data blob uri binary container_upload
+    computer_screenshot
+""")
 _CALL_KEYS = ("functionCall", "function_call", "toolUse", "executable_code", "executableCode")
 _RESULT_KEYS = ("functionResponse", "function_response", "toolResult", "code_execution_result", "codeExecutionResult")
 _SILENT = frozenset({"reasoningContent", "cachePoint"})
@@ -43,25 +42,25 @@ _PAYLOAD_KEYS = PAYLOADS | {"inlineData", "fileData"}
 _OUTPUTS = ("text", "json", "content", "error-text", "error-json")
 """Kinds of what a tool returned, as Vercel's SDK writes them around it."""
 SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
-_BESIDE = frozenset(
-    {"type", "block_type", "content_type", "id", "index", "name", "annotations", "citations", "cache_control"}
-    | {"thought_signature", "thoughtSignature", "signature", "logprobs", "extras", "providerOptions", "meta"}
-    | {"providerMetadata", "provider_options", "part_metadata", "provider_name", "provider_details", "state"}
-)
-"""What may stand beside a text without being a part of it."""
+_SILENT_KEYS = words("""
+    type block_type content_type id index name annotations citations cache_control thought_signature thoughtSignature
+    signature logprobs extras providerOptions meta providerMetadata provider_options part_metadata provider_name
+    provider_details state
+""")
+"""Keys of a part of text that hold nothing that was said."""
 _CUT = re.compile(r"\[?\s*\{\s*[\"'](?:type|role)[\"']\s*:\s*[\"'][\w-]+[\"']\s*,").match
 """Parts, or a message, that were cut off: as a whole they would have been JSON."""
 _ENVELOPES = ("tool_calls", "toolCalls", "function_call", "choices", "candidates")
 
 
 class Parts(msgspec.Struct):
-    """What a message holds. `calls` are as the source has them; `results` are texts of tools beside their parts."""
+    """What a message holds. `calls` are as the source has them; `results` are texts of tools with their parts."""
 
     texts: list[str] = []
     calls: list[Any] = []
     results: list[tuple[str, Json]] = []
     repeated: list[Any] = []
-    """Calls that stood in a text: they count where none stands beside them."""
+    """Calls that stood in a text: they count where there are no others."""
     has_payload: bool = False
 
     @property
@@ -102,14 +101,14 @@ def is_result(value: Json) -> bool:
 
 
 def is_call(value: Json) -> bool:
-    """A call that names itself: a tool's name beside its arguments."""
+    """A call that names itself: a tool's name and its arguments."""
     named = object_of(value["function"]) if isinstance(value.get("function"), dict) else value
     name = named.get("name", named.get("toolName", named.get("tool_name")))
     return isinstance(name, str) and not {"arguments", "args", "input"}.isdisjoint(named)
 
 
 def is_definition(value: Json) -> bool:
-    """A tool that was offered: a name beside the schema of its arguments."""
+    """A tool that was offered: a name and the schema of its arguments."""
     inner = value.get("function", value.get("toolSpec"))
     named = object_of(inner) if isinstance(inner, dict) else value
     return isinstance(named.get("name"), str) and not is_call(value) and not named.keys().isdisjoint(SCHEMAS)
@@ -243,7 +242,7 @@ def _add_keyed(part: Json, message_parts: Parts) -> None:
         message_parts.results.append((result_text(value), part))
     elif not given.isdisjoint(_PAYLOAD_KEYS):
         message_parts.has_payload = True
-    elif given and given <= {"reasoning", *_SILENT, *_BESIDE}:
+    elif given and given <= {"reasoning", *_SILENT, *_SILENT_KEYS}:
         return
     elif _is_text(part):
         if part.get("thought") is not True:
@@ -264,7 +263,7 @@ def _text_of(part: Json) -> str:
 
 
 def _is_text(part: Json) -> bool:
-    given = _given(part) - _BESIDE
+    given = _given(part) - _SILENT_KEYS
     if given == {"refusal"}:
         return isinstance(part["refusal"], str)
     return isinstance(part.get("text"), str) and given <= {"text", "thought"}

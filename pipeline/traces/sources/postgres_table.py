@@ -154,7 +154,7 @@ def _decoded(texts: list[str | None], first: int) -> Rows:
 def _observation(text: str) -> Observation:
     """A row in Langfuse's words. Columns without a place there are metadata, and a no to consent in either is a no."""
     row = msgspec.json.decode(text, type=dict[str, Any])
-    beside = {name: row[name] for name in ("token_count", "user_consent") if row.get(name) is not None}
+    others = {name: row[name] for name in ("token_count", "user_consent") if row.get(name) is not None}
     refused = {"user_consent": False} if row.get("user_consent") is False else {}
     ids = {name: str(row[name]) for name in ("id", "user_id", "session_id") if row.get(name) not in (None, "")}
     latency = row.get("latency_ms")
@@ -164,7 +164,7 @@ def _observation(text: str) -> Observation:
             **{"trace_id": ids.get("id"), "type": MODEL_CALL, "start_time": row.get("timestamp")},
             **{"provided_model_name": row.get("model"), **ids},
             "latency": latency / 1000 if isinstance(latency, int | float) else latency,
-            "metadata": {**beside, **metadata_of(row.get("metadata")), **refused},
+            "metadata": {**others, **metadata_of(row.get("metadata")), **refused},
         },
         Observation,
     )

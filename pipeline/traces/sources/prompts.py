@@ -1,4 +1,4 @@
-"""Reader of a prompt set: every problem is a row that nobody has answered yet. The whole set is one part, for a problem
+"""Reader of a prompt set: every problem is a row without an answer. The whole set is one part, for a problem
 counts once wherever in the set it stands."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Prompts:
             if isinstance(error, ValueError) and not isinstance(error, pa.ArrowException):
                 raise
             raise ValueError(
-                f"{shown_path(self._path)} cannot be read ({type(error).__name__}: {error}). Copy the prompt set anew."
+                f"{shown_path(self._path)} cannot be read ({type(error).__name__}: {error}). Copy the prompt set again."
             ) from error
         traces: list[Trace] = []
         block, held, line, why = Rows(traces), 0, 0, ""

@@ -1,4 +1,4 @@
-"""What a source is: it lists its parts, and yields the rows of one. A source is made anew in each worker from its
+"""What a source is: it lists its parts, and yields the rows of one. A source is made in each worker from its
 section of the recipe and its address, so it holds no connection between calls."""
 
 from __future__ import annotations

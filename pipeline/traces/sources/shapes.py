@@ -1,5 +1,5 @@
 """The structure behind a text: JSON, the repr of a Python object (literals only, up to LITERAL characters), plain text;
-and the fingerprint of a structure that nobody knows: its types and keys, never a value."""
+and the fingerprint of an unknown structure: its types and keys, never a value."""
 
 from __future__ import annotations
 
@@ -38,6 +38,10 @@ _DEPTH, _KEYS, _LENGTH = 3, 12, 200
 
 class Unreadable(ValueError):
     """A value of no known shape. The text is its fingerprint."""
+
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
 
 
 def in_order(numbered: Mapping[int, Value], first: int = 0) -> list[Value]:
@@ -112,7 +116,7 @@ def literal(text: str) -> Any:
 
 
 def is_followed_by_words(text: str) -> bool:
-    """Whether a text begins with JSON and goes on in words: a person wrote it."""
+    """Whether a text begins with JSON and is followed by words."""
     try:
         _, end = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):

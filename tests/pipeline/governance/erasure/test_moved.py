@@ -1,4 +1,4 @@
-"""Forgetting a user in a copy of the data root, which then moves."""
+"""Forgetting a user in a copy of the data root, which then moves; and with a kill at each write."""
 
 import shutil
 from pathlib import Path
@@ -9,6 +9,8 @@ from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
 from pipeline.governance.erasure.proof import ErasureProof
 from pipeline.registry import versions
+from tests.killing import differing
+from tests.pipeline.governance.erasure import forget_work
 from tests.pipeline.governance.erasure.conftest import ANN, NAME, Place, World
 from tests.pipeline.governance.erasure.looking import contents, erase, holding, words_of
 
@@ -29,3 +31,12 @@ def test_an_erasure_in_a_copy_leaves_the_original_alone_and_survives_a_move(worl
     assert audit.verify(moved.store).flaw == ""
     assert [e.detail["proof"] for e in audit.entries(moved.store) if e.kind == "erasure"] == [digest_json(proof)]
     assert erase(moved).follows == proof.id and not (tmp_path / "copy").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("every", [pytest.param(1, marks=pytest.mark.variant), 61])
+def test_an_erasure_killed_at_its_writes_ends_the_same(every: int, _made: tuple[World, Path], tmp_path: Path) -> None:
+    """At every file that is opened to be written, made, renamed or removed, and around every commit of a database."""
+    kills, wrong = differing(forget_work.__name__, _made[1], tmp_path, every)
+    assert kills > (300 if every == 1 else 4) and wrong == []

@@ -80,7 +80,7 @@ def test_the_embedded_export_is_ours(tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_read_is_not_called_clean(tmp_path: Path) -> None:
     source = LangfuseExportSource(uri=str(tmp_path / "gone"))
     (line,) = in_source(Store(tmp_path), ANN, Address(source, source.uri)).remains
-    assert "cannot be read, so nobody knows whom it names" in line
+    assert "cannot be read, so whom it names is unknown" in line
 
 
 def test_a_custom_source_may_say_what_to_ask(tmp_path: Path) -> None:

@@ -97,10 +97,10 @@ def test_an_element_that_is_too_long_is_counted_and_never_held() -> None:
 @pytest.mark.parametrize("indent", [None, 2])
 def test_an_export_that_is_one_array_is_read(tmp_path: Path, name: str, indent: int | None) -> None:
     rows = [observation(n) for n in range(1, 4)]
-    write(tmp_path, name, [json.dumps([*rows, 3, "x,y", None], indent=indent)])
+    write(tmp_path, name, [json.dumps([*rows, 3, "x,y", None], indent=indent), "[2] x"])
     result = read(LangfuseExport(str(tmp_path)))
     assert [(t.line, t.completion) for t in result.traces] == [(1, "2"), (2, "3"), (3, "4")]
-    assert reasons(result) == [f"schema:{n}:None" for n in (4, 5, 6)], "each element is one row, whatever it is"
+    assert reasons(result) == [*(f"schema:{n}:None" for n in (4, 5, 6, 7)), "malformed:8:None"], "each is one row"
 
 
 @pytest.mark.parametrize("zipped", [False, True])
