@@ -17,8 +17,7 @@ from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls, template_refu
 from evals.suites import Suite
 from k8s.client import connect
 from k8s.follow import Hooks
-from k8s.launch import evaluation_task, machine, training_task
-from k8s.launchable import check_launch
+from k8s.launch import check_launch, evaluation_task, machine, training_task
 from k8s.ledger import LaunchAttempt
 from k8s.task import Task, delete, run
 from pipeline.core import layout

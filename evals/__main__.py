@@ -1,8 +1,5 @@
-"""`pt evals COMMAND`: the gate's work by hand, or on a machine without Dagster.
-
-Exit codes: 0 done; 1 where a bundle is not intact. Of `run`: 64 never retry (the plan or what it names is wrong), 143
-pre-empted, anything else a crash, a full disk, a lost server or judge: run it again.
-"""
+"""`pt evals COMMAND`: the gate's work by hand. Exit codes: 0 done, 1 a crash or a bundle that is not intact; of `run`
+also 64 never retry (the plan or what it names is wrong) and 143 pre-empted."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The answers of both models side by side, a row for each item, as a table for the iteration's run in MLflow.
-
-What is a user's stays in the bundle: no item of a suite from traces and none with a user is in the table.
-"""
+"""The answers of both models side by side, a row for each item, for the iteration's run in MLflow. No item of a suite
+from traces and none with a user is in the table."""
 
 from __future__ import annotations
 

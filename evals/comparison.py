@@ -1,7 +1,5 @@
-"""Candidate against champion, item by item: counts become differences with their uncertainty.
-
-A sample whose check failed or timed out counts against the candidate, in either arm.
-"""
+"""Candidate against champion, item by item: counts become differences with their uncertainty. A sample whose check
+failed or timed out counts against the candidate, in either arm."""
 
 from __future__ import annotations
 

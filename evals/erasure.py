@@ -1,7 +1,5 @@
-"""What the evaluation keeps of a person: answers, judgements, evidence bundles, items of frozen suites.
-
-The frozen suites go last: they tell which items are the person's, so a kill at any point is healed by the same call.
-"""
+"""What the evaluation keeps of a person: answers, judgements, bundles and, last, items of frozen suites. These say
+which items are the person's, so that the same call heals a kill at any point."""
 
 from __future__ import annotations
 

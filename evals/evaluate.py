@@ -1,7 +1,5 @@
-"""The two stages: `evaluate` gathers evidence on a candidate, `decide` judges it. Both do nothing when run again.
-
-They publish `eval_report.json`, the bundle `evidence/` and `gate_verdict.json` below the iteration.
-"""
+"""The two stages: `evaluate` publishes `eval_report.json` and the bundle `evidence/`, `decide` `gate_verdict.json`.
+Both do nothing when run again."""
 
 from __future__ import annotations
 

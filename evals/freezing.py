@@ -1,8 +1,5 @@
-"""Freezing suites from traces: whole clusters of consented rows that have a reference, before training takes them.
-
-Clusters are those of selection, over all prompts that were labelled or ever trained on. A production suite has none
-that training has seen; a golden suite may, because people write the references afterwards.
-"""
+"""Freezing suites from traces: whole clusters of consented rows that have a reference, before training takes them. A
+production suite takes no cluster that training has seen; a golden suite may."""
 
 from __future__ import annotations
 

@@ -1,47 +1,23 @@
-"""The gate: does this evidence show that the candidate is better, and no worse where it must not be?
+"""The gate: does this evidence show that the candidate is better, and no worse where it must not be? Only PASS goes on.
 
-Evidence that cannot be judged is INCONCLUSIVE, and only PASS goes on.
-
-The rule
---------
-1. Both arms answer the same items under the same protocol, k samples each (a seed for each answer, the same in both
-   arms). Outcomes are paired by item and pass@1 is the mean over the k samples. Standard errors are clustered, because
-   items that need the same step succeed and fail together (Miller, "Adding Error Bars to Evals", arXiv 2411.00640): t
-   with C - 1 degrees of freedom.
-2. The score of every target must improve: the lower one-sided bound of the paired difference lies above 0, at the
-   level `improvement_alpha`. All must, so no alpha is divided among them (intersection-union;
-   Berger, Technometrics 1982). With `improve: any` one must, at that level over their number (Holm's first step; Scand.
-   J. Statist. 1979), and no target may be worse than its margin. With `improve: cost` none may be worse than its
-   margin, and answers must be shown to be shorter, at the same level.
-3. Every guard must be non-inferior on every target and guard: the upper one-sided 1 - alpha bound of its increase lies
-   below its margin. Guards are answers without a result, truncations, refusals and the length of answers, on a suite
-   that guards the loss of its score; over the items that ask for a form, answers without it. All must pass
-   (intersection-union). A guard that is not shown to be safe fails the candidate if the test had its share of a power
-   of 0.8 at no increase (0.8 ** (1 / guards), so that all of them together let a harmless candidate through with 0.8),
-   or if harm beyond the margin is shown;
-   otherwise it is inconclusive. Personal data in answers are too rare for that: this guard fails where harm beyond its
-   margin is shown.
-4. A floor holds if the score is shown to reach it (lower end of its 95% interval), and fails if it is shown not to.
-5. Each decision is taken twice, by the t interval and by a seeded paired cluster bootstrap (percentile); with one
-   sample in each cluster also by McNemar's exact test (Psychometrika 1947). Where they disagree: INCONCLUSIVE.
-6. Adequate evidence: every item once in both arms with k samples, none missing, none extra, a reference that the
-   checker could read, at most 1% of an arm's samples ungraded, at least 30 items and 30 clusters, a standard error
-   of a target within `max_standard_error`, finite numbers. Otherwise INCONCLUSIVE, with the reasons.
-7. A judged suite (evals/win_rate.py) is a target or a guard by the rate at which the candidate is preferred at equal
-   lengths: shown to lie above one half, or not below it by the margin, by cluster t and bootstrap as in 5. A judge that
-   contradicts itself when a pair is swapped, or whose liking for length cannot be told: INCONCLUSIVE.
-8. FAIL means that the evidence was adequate, and improvement was not shown or a guard or floor failed. A suite whose
-   role is report decides nothing, whatever is wrong with it.
-
-Deliberate departures
----------------------
-- Samples that the checker could not grade count against the candidate in both arms, instead of being dropped: a
-  candidate must not gain by breaking the checker.
-- Where no cluster differs, or all do alike, the t interval has no width; the exact zero-event bound (about 3/C: Hanley
-  and Lippman-Hand, JAMA 1983) stands in for it, so that "nothing happened in 40 items" does not certify a margin of 3
-  points.
-- The standard error's cap stands in for a power calculation of the improvement test: at 0.03 and 0.25%, a true
-  gain of 10.9 points passes with a power of 0.8.
+1. Both arms answer the same items under the same protocol, k samples each. Outcomes are paired by item; standard errors
+   are clustered (arXiv 2411.00640), t with C - 1 degrees of freedom. Samples that the checker could not grade count
+   against the candidate in both arms: it must not gain by breaking the checker.
+2. Every target must improve at the level `improvement_alpha` (intersection-union: Berger, Technometrics 1982), with
+   `improve: any` one of them, at that level over their number (Holm). With `improve: cost` answers must be shorter
+   instead. With both, no target may be worse than its margin.
+3. Every guard must be non-inferior: the upper one-sided bound of its increase lies below its margin. One that is not
+   shown to be safe fails the candidate if the test had its share of a power of 0.8 at no increase, or if harm beyond
+   the margin is shown. Personal data are too rare for that: they fail where harm is shown.
+4. A floor holds if the score is shown to reach it (95% interval), and fails if it is shown not to.
+5. Each decision is taken by the t interval and by a seeded paired cluster bootstrap, with one sample in each cluster
+   also by McNemar's exact test. Where they disagree: INCONCLUSIVE. Where no cluster differs, the exact zero-event bound
+   (about 3/C: Hanley and Lippman-Hand, JAMA 1983) stands in for the t interval.
+6. Evidence is adequate with every item once in both arms, readable references, at most 1% of samples ungraded, 30 items
+   and clusters, finite numbers, and a standard error of each target within `max_standard_error`. At 0.03 and 0.25% a
+   gain of 10.9 points passes with a power of 0.8. Else: INCONCLUSIVE.
+7. A judged suite is a target or a guard by the rate at equal lengths (evals/win_rate.py), by the same two tests.
+8. A suite whose role is report decides nothing.
 """
 
 from __future__ import annotations

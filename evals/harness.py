@@ -1,8 +1,5 @@
-"""Suites of lm-evaluation-harness: its tasks listed and run in a Python environment of its own, its samples read.
-
-The harness says neither how many tokens an answer has nor whether it was cut: `tokens` are words here, and every answer
-counts as finished. So such a suite reports and decides nothing.
-"""
+"""Suites of lm-evaluation-harness, run in a Python environment of its own. It says neither how many tokens an answer
+has (words are counted) nor whether it was cut, so such a suite reports and decides nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Asking an admitted judge which of two models' answers is better: the judged suites of an evaluation.
-
-A judge that is refused, or whose budget ends, is a problem in the evidence: the verdict is then INCONCLUSIVE.
-"""
+"""Asking an admitted judge which of two models' answers is better: the judged suites of an evaluation. A judge that is
+refused, or whose budget ends, is a problem in the evidence: INCONCLUSIVE."""
 
 from __future__ import annotations
 
@@ -187,7 +185,7 @@ class _Asking:
         return JudgementLine(
             key=pair.key,
             iteration=self._plan.iteration.id,
-            item=pair.item.id,
+            owner=pair.item.id,
             champion_first=first,
             candidate_first=second,
             reason=preferred.reason,

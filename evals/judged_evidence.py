@@ -36,7 +36,7 @@ def measure(
     evidence: JudgedEvidence, suite: Suite, arms: tuple[EvalArm, EvalArm], section: Evaluation
 ) -> JudgedMeasurement:
     """The win rates over the answers of `arms`, champion first, to `suite`; or why these judgements show nothing."""
-    settings = next(each for each in section.judged if each.name == evidence.suite)
+    settings = section.judged_suite(evidence.suite)
     problems = (
         list(evidence.problems)
         or pairing_problems(suite, arms, section)
@@ -44,8 +44,7 @@ def measure(
     )
     rate = loss = None
     if not problems:
-        improves = settings.role == "target" and section.improve != "cost"
-        alpha = section.target_alpha() if improves else section.alpha
+        alpha = section.target_alpha() if section.improves(settings.role) else section.alpha
         rate = win_rate.win_rate(evidence.pairs, alpha, section.seed)
         if settings.role == "guard" or (settings.role == "target" and section.improve != "all"):
             same = alpha == section.alpha

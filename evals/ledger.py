@@ -1,7 +1,5 @@
-"""The ledger of gates: a line for each target's items and candidate (by digest), written before anything is asked.
-
-To ask again is free. Where the settings changed after a candidate's first answer, the verdict is INCONCLUSIVE.
-"""
+"""The ledger of gates: a line for each target's items and candidate, written before anything is asked. Where the
+settings changed after a candidate's first answer, the verdict is INCONCLUSIVE."""
 
 from __future__ import annotations
 

@@ -1,14 +1,12 @@
-"""The report as one HTML file for people: verdict, intervals, tables, and the answers that changed, side by side.
-
-It holds the texts of answers, so it is written where its reader asks for it, and nowhere else.
-"""
+"""The report as one HTML file for people, with the answers that changed side by side. It holds the texts of answers, so
+it is written where its reader asks for it, and nowhere else."""
 
 from __future__ import annotations
 
 import base64
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from evals import report as reports
@@ -77,30 +75,22 @@ def page(evidence: EvalEvidence, report: EvalReport, verdict: GateVerdict) -> st
 
 def tables(markdown: str) -> Iterator[str]:
     """The report's own Markdown, which has headings, tables, lists and paragraphs and nothing else."""
-    rows: list[list[str]] = []
-    for line in [*markdown.split("\n"), ""]:
-        if line.startswith("|"):
-            cells = [html.escape(plain(cell.strip())) for cell in re.split(r"(?<!\\)\|", line[1:].removesuffix("|"))]
-            if not all(re.fullmatch("-+", cell) for cell in cells):
-                rows.append(cells)
-            continue
-        if rows:
-            yield _table(rows)
-            rows = []
+    tag = "th"
+    for line in markdown.split("\n"):
+        if not line.startswith("|"):
+            yield from ["</table>"] * (tag == "td")
+            tag = "th"
         if line.startswith("### "):
             yield f"<h2>{html.escape(plain(line.removeprefix('### ')))}</h2>"
+        elif line.startswith("|"):
+            cells = [html.escape(plain(cell.strip())) for cell in re.split(r"(?<!\\)\|", line[1:].removesuffix("|"))]
+            if not all(re.fullmatch("-+", cell) for cell in cells):
+                row = "".join(f"<{tag}>{cell}</{tag}>" for cell in cells)
+                yield f"{'<table>' * (tag == 'th')}<tr>{row}</tr>"
+                tag = "td"
         elif line:
             yield f"<p>{html.escape(plain(line.removeprefix('- ')))}</p>"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    head, *body = ["".join(f"<{tag}>{cell}</{tag}>" for cell in row) for tag, row in _tagged(rows)]
-    return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in body)}</table>"
-
-
-def _tagged(rows: Sequence[Sequence[str]]) -> Iterator[tuple[str, Sequence[str]]]:
-    for number, row in enumerate(rows):
-        yield ("td" if number else "th"), row
+    yield from ["</table>"] * (tag == "td")
 
 
 def _changes(evidence: SuiteEvidence) -> Iterator[str]:
@@ -119,8 +109,7 @@ def _unchecked(evidence: SuiteEvidence) -> bool:
 
 def _preferences(judged: JudgedEvidence, evidence: EvalEvidence) -> Iterator[str]:
     """The pairs of a judged suite that one model won in both orders, with both answers."""
-    section = evidence.provenance.section
-    over = next(each.over for each in section.judged if each.name == judged.suite)
+    over = evidence.provenance.section.judged_suite(judged.suite).over
     answers = next((each for each in evidence.suites if each.suite.name == over), None)
     if answers is None or not judged.pairs:
         return

@@ -1,8 +1,5 @@
-"""Whether a gate over a recipe's suites could pass any candidate, asked before anything is paid for.
-
-The standard error of the paired difference is sqrt((b + w/k)/n): b and w are the variance of the difference between
-items and of one sample within one, k the samples of each of n items (arXiv 2411.00640, section 5).
-"""
+"""Whether a gate over a recipe's suites could pass any candidate. The standard error of the paired difference is
+sqrt((b + w/k)/n): variance between items and within one, k samples of n items (arXiv 2411.00640)."""
 
 from __future__ import annotations
 

@@ -18,17 +18,13 @@ from evals.measurements import (
 )
 from pipeline.core.markdown import literal
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import JudgedSuite, SuiteSection
+from pipeline.recipe.suites import SuiteSection
 from pipeline.views import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot
 
 if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
     from matplotlib.axes import Axes
 
-WORDS = {
-    "score": "wrong answers",
-    "pii": "personal data",
-    "format": "not in the form asked for",
-}
+WORDS = {"score": "wrong answers", "pii": "personal data", "format": "not in the form asked for"}
 """A guard's name for people, where it is another."""
 BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
 
@@ -43,18 +39,17 @@ def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
     for measured in report.measurements:
         lines += _suite(measured, report.section.suite(measured.suite), report.section)
     for judged in report.judged:
-        settings = next(each for each in report.section.judged if each.name == judged.suite)
-        lines += _judged_suite(judged, settings, report.section)
+        lines += _judged_suite(judged, report.section)
     return "\n".join(lines).rstrip()
 
 
-def _judged_suite(measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation) -> list[str]:
+def _judged_suite(measured: JudgedMeasurement, section: Evaluation) -> list[str]:
+    settings = section.judged_suite(measured.suite)
     lines = [f"### {measured.suite} ({settings.role}, answers to {settings.over}, judged)", ""]
     rate, loss = measured.win_rate, measured.loss
     if rate is None:
         return [*lines, "No win rate:", "", *(f"- {problem}" for problem in measured.problems), ""]
-    improves = settings.role == "target" and section.improve != "cost"
-    required = [f"lower bound {0.5 + rate.controlled.lower:.1%} > 50%"] if improves else []
+    required = [f"lower bound {0.5 + rate.controlled.lower:.1%} > 50%"] if section.improves(settings.role) else []
     if loss is not None:
         required.append(f"lower bound {0.5 - loss.difference.upper:.1%} > {0.5 - loss.margin:.1%}")
     return [
@@ -90,7 +85,7 @@ def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluati
         "",
         "| metric | champion | candidate | difference | required |",
         "|---|---|---|---|---|",
-        f"| accuracy | {rates} | {gain if settings.role == 'target' and section.improve != 'cost' else ''} |",
+        f"| accuracy | {rates} | {gain if section.improves(settings.role) else ''} |",
     ]
     if settings.floor is not None:
         lines.append(f"| floor | | {_interval(compared.candidate)} | | lower end >= {settings.floor:.1%} |")
@@ -138,6 +133,7 @@ def _slice(row: Slice) -> str:
 
 ROW_INCHES = 0.46
 JUDGED_ROWS = 2
+THICK = "(thick: bounds of the gate)"
 
 
 def picture(report: EvalReport) -> Plot:
@@ -148,38 +144,35 @@ def picture(report: EvalReport) -> Plot:
 
 
 def _draw(figure: Any, report: EvalReport) -> None:
-    compared = [each for each in report.measurements if each.comparison is not None]
+    section = report.section
+    compared = [(each.suite, each.comparison) for each in report.measurements if each.comparison is not None]
     judged = [each for each in report.judged if each.win_rate is not None]
     if not compared and not judged:
-        problems = [
-            *report.problems,
-            *(f"{each.suite}: {why}" for each in (*report.measurements, *report.judged) for why in each.problems),
-        ]
+        every = (*report.measurements, *report.judged)
+        problems = [*report.problems, *(f"{each.suite}: {why}" for each in every for why in each.problems)]
         text = "\n".join(["No comparison", *problems])
         figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
         return
-    heights = [1 + len(each.comparison.guards) for each in compared if each.comparison] + [JUDGED_ROWS] * len(judged)
+    heights = [1 + len(comparison.guards) for _, comparison in compared] + [JUDGED_ROWS] * len(judged)
     grid = figure.subplots(len(heights), 2, width_ratios=(3, 4), height_ratios=heights, squeeze=False)
-    for number, (each, (left, right)) in enumerate(zip(compared, grid, strict=False)):
-        assert each.comparison is not None
-        settings, last = report.section.suite(each.suite), number == len(compared) - 1
-        _draw_scores(left, each.comparison, "score (%)" if last else "")
-        below = "candidate less champion (points, length in %; thick: bounds of the gate)"
-        improves = settings.role == "target" and report.section.improve != "cost"
-        _draw_differences(right, each.comparison, improves, below if last else "")
-        asked = f"{each.comparison.items:,} items, {each.comparison.samples_per_item} samples"
-        left.set_title(f"{each.suite} ({settings.role}): {asked}", fontsize=9, loc="left", color=NEUTRAL)
-    for number, (each, (left, right)) in enumerate(zip(judged, grid[len(compared) :], strict=True)):
-        settings = next(one for one in report.section.judged if one.name == each.suite)
-        _draw_judged(left, right, each, settings, report.section, number == len(judged) - 1)
+    for (name, comparison), (left, right) in zip(compared, grid, strict=False):
+        settings, last = section.suite(name), name == compared[-1][0]
+        asked = f"{comparison.items:,} items, {comparison.samples_per_item} samples"
+        left.set_title(f"{name} ({settings.role}): {asked}", fontsize=9, loc="left", color=NEUTRAL)
+        _point(left, 0, comparison.champion, BEFORE, "o", ".1f")
+        _point(left, 1, comparison.candidate, AFTER, "s", ".1f")
+        _finish(left, ["champion", "candidate"], "score (%)" if last else "")
+        below = f"candidate less champion (points, length in %)\n{THICK}"
+        _draw_differences(right, comparison, section.improves(settings.role), below if last else "")
+    for each, (left, right) in zip(judged, grid[len(compared) :], strict=True):
+        below = f"candidate preferred, less 50% (points)\n{THICK}"
+        _draw_judged(left, right, each, section, below if each is judged[-1] else "")
     figure.suptitle("Candidate against champion, 95% intervals", fontsize=10, color=NEUTRAL)
 
 
-def _draw_judged(
-    left: Axes, right: Axes, measured: JudgedMeasurement, settings: JudgedSuite, section: Evaluation, last: bool
-) -> None:
+def _draw_judged(left: Axes, right: Axes, measured: JudgedMeasurement, section: Evaluation, label: str) -> None:
     """The win rates, less one half, beside what they are of."""
-    rate, loss = measured.win_rate, measured.loss
+    rate, loss, settings = measured.win_rate, measured.loss, section.judged_suite(measured.suite)
     assert rate is not None
     left.axis("off")
     left.set_title(f"{measured.suite} ({settings.role}): judged", fontsize=9, loc="left", color=NEUTRAL)
@@ -189,22 +182,13 @@ def _draw_judged(
     )
     left.text(0, 0.5, about, fontsize=8, va="center", color=NEUTRAL, transform=left.transAxes)
     right.axvline(0, color=LIGHT_GREY, linewidth=1, zorder=0)
-    improves = settings.role == "target" and section.improve != "cost"
-    must = [0.0] if improves else []
-    must += [-loss.margin] if loss is not None else []
+    must = [0.0] * section.improves(settings.role) + ([-loss.margin] if loss is not None else [])
     for line in must:
         _line(right, 0, line)
     _point(right, 0, rate.controlled, AFTER, "D", "+z.1f")
     _point(right, 1, rate.raw, NEUTRAL, "D", "+z.1f")
     wanted = f" must lie right of {100 * max(must):g}" if must else ""
-    below = "candidate preferred, less 50% (points; thick: bounds of the gate)"
-    _finish(right, [f"at equal lengths{wanted}", "as judged"], below if last else "")
-
-
-def _draw_scores(axes: Axes, comparison: Comparison, label: str) -> None:
-    _point(axes, 0, comparison.champion, BEFORE, "o", ".1f")
-    _point(axes, 1, comparison.candidate, AFTER, "s", ".1f")
-    _finish(axes, ["champion", "candidate"], label)
+    _finish(right, [f"at equal lengths{wanted}", "as judged"], label)
 
 
 def _draw_differences(axes: Axes, comparison: Comparison, improves: bool, label: str) -> None:

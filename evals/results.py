@@ -1,7 +1,5 @@
-"""What one model answered to one suite: every graded sample, and the counts that the statistics go by.
-
-A check that timed out, failed or had no usable reference is an outcome of its own, never a score of 0.
-"""
+"""What one model answered to one suite: every graded sample, and its counts. A check that timed out, failed or had no
+usable reference is an outcome of its own, never a score of 0."""
 
 from __future__ import annotations
 

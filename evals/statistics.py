@@ -1,8 +1,5 @@
-"""Statistics of paired, clustered evaluations: standard errors, intervals, exact tests, the bootstrap.
-
-Counts of samples go in (whole numbers, so sums are exact in any order), shares of samples come out. Leading axes are
-independent experiments.
-"""
+"""Statistics of paired, clustered evaluations. Counts of samples go in (whole numbers, so sums are exact in any order),
+shares of samples come out; leading axes are independent experiments."""
 
 from __future__ import annotations
 

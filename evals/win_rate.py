@@ -1,13 +1,9 @@
 """How often a judge prefers the candidate's answer, and how often it would if both answers were equally long.
 
-A judge that likes long answers lets a worse model win by length alone, so the rate that counts is that of AlpacaEval 2
-(arXiv 2404.04475), of one comparison only its length term: logit P(candidate preferred) = theta + phi * tanh(d / s), d
-the candidate's length less the champion's, s its standard deviation; the rate at d = 0 is sigmoid(theta). Each pair is
-judged in both orders, and where the two disagree it is a tie (MT-Bench, arXiv 2306.05685): outcomes are 0, 1/2 and 1.
-
-A fit without a finite optimum (every pair won, or wins and losses separated by length) is kept finite by a thousandth
-of a pair that is half won and half lost, once at d = 0 and once for phi alone: that moves no rate that many pairs
-determine. Where all outcomes are alike, the intervals are those of the exact zero-event bound (`statistics.reach`).
+The rate that counts is that of AlpacaEval 2 (arXiv 2404.04475), by its length term alone: logit P(candidate preferred)
+= theta + phi * tanh(d / sd(d)), d the candidate's length less the champion's; the rate at d = 0 is sigmoid(theta). Each
+pair is judged in both orders, and a disagreement is a tie (arXiv 2306.05685). A thousandth of a pair that is half won
+keeps a fit without a finite optimum finite.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""`pt k8s lint | render | estimate`: what a launch would put into a cluster, before it does.
-
-The exit code is 0 without errors, 1 with errors, 2 when something cannot be read, 141 when nobody reads on (`| head`).
-"""
+"""`pt k8s lint | render | estimate`. The exit code is 0 without errors, 1 with errors, 2 when something cannot be read,
+141 when the reader of the output has gone (`| head`)."""
 
 from __future__ import annotations
 

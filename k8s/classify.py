@@ -1,10 +1,5 @@
-"""What a look at a gang means: go on waiting, or over, and why. The first rule that matches wins.
-
-A plan that the trainer refuses (exit 64 or 65, in a pod or quoted by a controller) is refused, whatever else ended with
-it. Out of memory comes next, then an image that can't be pulled. A disruption (a DisruptionTarget condition, or nothing
-but exit 143) is a pre-emption; a crash of one pod takes its peers down with 143 too, so the codes of all pods count.
-What is left of the failures is a crash.
-"""
+"""What a look at a gang means: go on waiting, or over, and why. The first rule that matches wins. A crash of one pod
+takes its peers down with 143, so the codes of all pods count."""
 
 from __future__ import annotations
 

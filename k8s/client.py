@@ -1,7 +1,5 @@
-"""The client of the Kubernetes API: objects in and out as plain mappings, every refusal with what to do about it.
-
-lightkube makes the authenticated connection; the verbs are ours, as strict validation of fields is not among its own.
-"""
+"""The client of the Kubernetes API: objects in and out as plain mappings, every refusal with what to do about it, over
+lightkube's authenticated connection."""
 
 from __future__ import annotations
 

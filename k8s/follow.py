@@ -1,10 +1,8 @@
-"""One attempt at a training or an evaluation, followed from wherever it stands until it is over and gone.
-
-First comes the record of the attempt, then its object; at the end go the object, its pods, then the record."""
+"""One attempt at a training or an evaluation, followed until it is over and gone. Its record comes before its object;
+at the end go the object and its pods, then the record is closed."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
@@ -23,10 +21,6 @@ AWAY_S = 1800.0
 """How long the API server may be away before the step gives up; the gang goes on without it."""
 NEVER_HEARD_S = 60.0
 """The same for one that has not answered this launch at all: likely it is not the right one."""
-STARTING_S = 60.0
-"""How long a missing right (401, 403) is not believed: an API server that starts has not read the rights yet."""
-_NO_RIGHT = re.compile(r" cannot \w+ resource ")
-"""In a 403 of the authorizer's; one of admission's stands."""
 CONFLICT = 409
 """The API server's answer where what is applied is another's by now: Kueue writes into a RayJob that it admits."""
 GONE_WITHIN_S = 600.0
@@ -228,21 +222,17 @@ class GangFollower:
         return [pod for pod in pods if pod.alive and pod.attempt <= self._gang.attempt]
 
     def _patiently(self, ask: Callable[[], T]) -> T:
-        """What the API server answers, also when it is away for a while or starts: the gang does not need it."""
-        away_since, refused_since = self._hooks.now(), None
+        """What the API server answers, also when it is away for a while: the gang does not need it."""
+        away_since = self._hooks.now()
         while True:
             try:
                 return ask()
-            except Refused as refusal:
-                refused_since = self._hooks.now() if refused_since is None else refused_since
-                no_right = refusal.code == 401 or (refusal.code == 403 and _NO_RIGHT.search(str(refusal)))
-                if not no_right or self._hooks.now() - refused_since > STARTING_S:
-                    raise
-                self._wait_blind(f"asking again ({refusal})")
             except Unreachable as error:
                 if self._hooks.now() - away_since > (AWAY_S if self._client.answered else NEVER_HEARD_S):
                     raise RuntimeError(f"{error} A gang that is there goes on; run this again to follow it.") from error
-                self._wait_blind(f"waiting for the API server ({error})")
+                why = f"for all we know; waiting for the API server ({error})"
+                self._tell(Classification("running" if self._last_detail else "starting", why))
+                self._pause()
 
     def _check_ours(self, observed: Observed) -> None:
         gang = self._gang
@@ -258,11 +248,6 @@ class GangFollower:
         if detail != self._last_detail:
             self._hooks.log(f"{self._gang.name} {message}")
         self._last_detail = detail
-
-    def _wait_blind(self, why: str) -> None:
-        """While nobody answers."""
-        self._tell(Classification("running" if self._last_detail else "starting", f"for all we know; {why}"))
-        self._pause()
 
     def _pause(self) -> None:
         self._hooks.sleep(self._gang.settings.poll_s)

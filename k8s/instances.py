@@ -1,11 +1,5 @@
-"""The machines that a gang can be placed on, and what a pod may ask of one.
-
-Allocatable figures are derived, and meant to err on the low side: what is asked for beyond them never starts. AWS: the
-memory less 7.5% for the hypervisor and the kernel (Karpenter's VM_MEMORY_OVERHEAD_PERCENT) and less kube-reserved and
-the eviction threshold (EKS: 255 + 11 for each pod + 100 MiB), which gives what a p5en.48xlarge was seen to have to the
-MiB. Google Cloud: GB of its tables read as 10^9 bytes, less GKE's documented share of memory. CPU on both: less 6% of
-the first core, 1% of the second, 0.5% of the next two and 0.25% of the others.
-"""
+"""The machines that a gang can be placed on. Allocatable figures are derived and err on the low side. AWS: memory less
+7.5% (hypervisor, kernel) and kube-reserved; Google: less GKE's documented share."""
 
 from __future__ import annotations
 

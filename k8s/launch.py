@@ -1,21 +1,21 @@
-"""Trainings and evaluations as tasks on a cluster: what is run, where it is seen that it is done, what advice it needs.
-
-An evaluation is one pod with `python -m evals run PLAN`; what it answered before its pod went is in the journal.
-"""
+"""Trainings and evaluations as tasks on a cluster: what is run, where its result is, what advice it needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from k8s.attempts import GangAttempts
-from k8s.estimate import paid_devices
+from k8s.estimate import LaunchEstimate, estimate_launch, expected_hours, over_budget, paid_devices
 from k8s.gang import NO_DIGEST, evaluation_gang, gang_of
 from k8s.ledger import Ledger, ledger
+from k8s.lint import Violation, lint_gang
+from k8s.render import render
 from k8s.task import Task
 from pipeline.core import layout
 from pipeline.core.storage import Store
-from pipeline.recipe import Compute, Kubernetes
+from pipeline.recipe import Compute, Kubernetes, Recipe
 from pipeline.serving.memory import Machine
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
@@ -105,3 +105,34 @@ def account_for(store: Store, plan: TrainingPlan, result: TrainingResult, comput
     account = ledger(GangAttempts(store, result.iteration).all(), result, placed, paid_devices(placed))
     store.write(layout.iteration(result.iteration, layout.LEDGER), account)
     return account
+
+
+class LaunchCheck(NamedTuple):
+    """Whether a plan may be launched. `refusals`: why not; empty when nothing speaks against it."""
+
+    findings: list[Violation]
+    cost: LaunchEstimate
+    refusals: list[str]
+
+
+def check_launch(recipe: Recipe, plan: TrainingPlan, plan_path: Path) -> LaunchCheck:
+    """The lint of the rendered gang, where the recipe has a cluster, and the expected cost of a plan that trains."""
+    method, settings = plan.trained_by(), recipe.compute.kubernetes
+    findings: list[Violation] = []
+    if settings is not None:
+        gang = gang_of(plan, plan_path, settings)
+        findings = lint_gang(gang, render(gang))
+    if recipe.compute.evaluation is not None:
+        path = plan_path.parent.with_name(layout.EVAL_PLAN)
+        gang = evaluation_gang(plan.iteration, NO_DIGEST, path, recipe.compute)
+        findings += lint_gang(gang, render(gang))
+    expected, timeout_s = plan.decision.expected.get(method.kind), recipe.training.timeout_s
+    hours = expected_hours(expected, timeout_s) if expected else (0.0, timeout_s / 3600)
+    cost = estimate_launch(recipe.compute, hours, recipe.training.checkpoints)
+    refusal = over_budget(cost, recipe.compute.budget_usd)
+    errors = [finding for finding in findings if finding.severity == "error"]
+    return LaunchCheck(
+        findings=findings,
+        cost=cost,
+        refusals=[refusal] * bool(refusal) + [f"{each.rule}: {each.problem} {each.fix}" for each in errors],
+    )

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from k8s.client import RESOURCES, ApiResource, KubernetesClient, Refused
 from k8s.gang import Gang, label_value
-from k8s.pod_refusals import CREATED, PodRefusal, pod_refusal, relevant
+from k8s.pod_refusals import CREATED, PodRefusal, pod_refusal
 from k8s.render.placement import PLAN, plan_label
 from k8s.render.pod import CONTAINER
 from k8s.render.rayjob import SUBMITTER
@@ -207,7 +207,7 @@ def _queued(client: KubernetesClient, namespace: str, uid: str) -> tuple[str, st
 
 def _why_held(workload: Mapping[str, Any]) -> str:
     told = (_conditions(workload, "False").get("QuotaReserved"), _conditions(workload).get("Evicted"))
-    return "; ".join(relevant(_condition_text(each)) for each in told if each)
+    return "; ".join(_condition_text(each) for each in told if each)
 
 
 def _behind(workload: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:

@@ -77,24 +77,3 @@ def _may_fit(message: str, nodes: int) -> bool:
         return False
     requested, limited = (dict(each.strip().split("=") for each in match[side].split(",")) for side in SIDES)
     return all(quantity(value) * nodes <= quantity(limited.get(name, "0")) for name, value in requested.items())
-
-
-_CLAUSE = re.compile(
-    r", (?=untolerated taint|flavor \S+ (?:doesn't|does not|not)|insufficient |resource \S+ unavailable )"
-)
-_FLAVOR = re.compile(r"in flavor ([^\s,]+)")
-_NEVER_MEANT = re.compile(r"untolerated taint|flavor \S+ (?:doesn't|does not) match|maximum capacity \(0\)")
-
-
-def relevant(words: str) -> str:
-    """Kueue's words on quota without the flavours that the gang could never be charged to: whose taints it does not
-    tolerate, whose nodes it does not select, that have none of what it asks for. All of them where none is left."""
-    head, colon, text = words.partition(": couldn't assign flavors to pod set ")
-    pod_set, comma, problems = text.partition(": ")
-    if not colon or not comma:
-        return words
-    clauses = _CLAUSE.split(problems)
-    never = {each for clause in clauses if _NEVER_MEANT.search(clause) for each in _FLAVOR.findall(clause)}
-    meant = [clause for clause in clauses if not _NEVER_MEANT.search(clause)]
-    kept = [clause for clause in meant if not never.intersection(_FLAVOR.findall(clause)[:1])]
-    return f"{head}{colon}{pod_set}: {', '.join(kept or clauses)}"

@@ -1,8 +1,5 @@
-"""The traffic split of a cluster: the two weights of one HTTPRoute of the Gateway API, between the two slots.
-
-The route is read, and a JSON patch that tests what was read replaces both weights and the annotations; an epoch that is
-not newer has no effect. A route is in force once every gateway says so of its newest generation.
-"""
+"""The traffic split of a cluster: the two weights of one HTTPRoute of the Gateway API. A JSON patch that tests what was
+read replaces weights and annotations; every gateway has to say that it took the route."""
 
 from __future__ import annotations
 

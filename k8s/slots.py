@@ -1,8 +1,5 @@
-"""The two slots of a cluster: which model each holds, how many servers are ready, and what they really serve.
-
-A slot is a ConfigMap, a Deployment and a Service of one name. The ConfigMap names the model that its pods load when
-they start, so it changes only while there are none.
-"""
+"""The two slots of a cluster, each a ConfigMap, a Deployment and a Service of one name. The ConfigMap names the model
+that the pods load when they start, so it changes only while there are none."""
 
 from __future__ import annotations
 

@@ -1,18 +1,5 @@
-"""A task on a cluster: one gang at a time for a plan, until its result is there, whatever the state of its object.
-
-The newest attempt that is not over is followed; its object is made if it is not there, under a name that the plan and
-the attempt's number determine, so that whoever launches again finds it. After a look (`classify.py`):
-
-    wait            queued, starting, restarting (up to `start_timeout_s`), running, leaving
-    a new attempt   pre-empted, and the backend does not start the gang again by itself; deleted before this launch
-    retry           no capacity, a crash: RuntimeError
-    never retry     refused, out of memory, no image, no volume, quota that never came, the time-out, deleted by
-                    somebody, ten starts without a newer checkpoint: the task's refusal
-
-An attempt is over only when its object and its pods are gone, so no two of them write; should one live on where nobody
-can see it, its claim is not the newest (`checkpoints.claims`). A launcher that is interrupted leaves the gang alone,
-unless the run was cancelled: then the gang is deleted, by the launcher or, where none lives any more, by `delete`.
-"""
+"""A task on a cluster: one gang at a time for a plan, until its result is there. The newest attempt that is not over is
+followed; a pre-emption opens the next, RuntimeError asks for a retry, the refusal forbids one."""
 
 from __future__ import annotations
 

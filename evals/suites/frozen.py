@@ -1,8 +1,5 @@
-"""Suites from traces: generations of items below `evaluation/suites/<name>/<generation>/`, drawn by evals/freezing.py.
-
-The newest generation is asked. `manifest.json` has the sha256 of each line of `items.jsonl`: lines may go, none can
-come in or change.
-"""
+"""Suites from traces: generations of items below `evaluation/suites/<name>/<generation>/`; the newest is asked. The
+manifest has the sha256 of each line of `items.jsonl`: lines may go, none can come in or change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Suites of items with references: from files of JSON lines, from code of the user's own, or as the demo wrote them.
-
-Whatever is wrong is an error that names the line: an item that is read wrongly is worse than none.
-"""
+What is wrong is an error that names the line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Brings a model to a server's disk before the server starts: `python -m k8s.images.fetch_weights URI DIGEST FOLDER`.
-
-The copy goes on where a kill cut it off, and is what the gate passed, to the bit.
-"""
+"""`python -m k8s.images.fetch_weights URI DIGEST FOLDER` copies a model to a server's disk before the server starts. A
+copy that was cut off goes on, and is what the gate passed, to the bit."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Rules on a gang: what its recipe asks for, and how it starts, ends and starts again.
-
-The contract of a trainer's pod: exit 0 done, 143 run the gang again and do not count it, 64 and 65 never again, else a
-crash. "Seen": on a real API server with the controllers of Job, JobSet and Volcano.
-"""
+"""Rules on a gang: what its recipe asks for, and how it starts, ends and starts again. A trainer's pod ends with 0
+(done), 143 (run the gang again), 64 or 65 (never again), else it crashed. "Seen": on real controllers."""
 
 from __future__ import annotations
 

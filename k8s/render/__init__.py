@@ -1,7 +1,5 @@
-"""A gang as the objects to apply, by backend: pure functions of the gang, built of plain mappings.
-
-`suspend` is not among their fields: Kueue sets it, and an apply that owned it would stop a running gang.
-"""
+"""A gang as the objects to apply, by backend. `suspend` is not among their fields: Kueue sets it, and an apply that
+owned it would stop a running gang."""
 
 from __future__ import annotations
 

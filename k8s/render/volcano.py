@@ -1,8 +1,5 @@
-"""A gang as a Volcano Job: Volcano places all pods or none, in its own queue, and restarts all when one fails.
-
-With Karpenter and no nodes yet, Volcano's scheduler must run without its `enqueue` action, which holds back the pods
-that nodes are bought for (volcano#3910).
-"""
+"""A gang as a Volcano Job: all pods or none, all again when one fails. With Karpenter Volcano must run without its
+`enqueue` action, which holds back the pods that nodes are bought for (volcano#3910)."""
 
 from __future__ import annotations
 

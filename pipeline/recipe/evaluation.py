@@ -110,6 +110,13 @@ class Evaluation(Section):
         """The section of that name, which is one of those asked."""
         return next(each for each in self.asked if each.name == name)
 
+    def judged_suite(self, name: str) -> JudgedSuite:
+        return next(each for each in self.judged if each.name == name)
+
+    def improves(self, role: str) -> bool:
+        """Whether a suite of that role must show a better score."""
+        return role == "target" and self.improve != "cost"
+
     def target_alpha(self) -> float:
         """One-sided level at which one target is tested: where one of them is enough, they share the level."""
         return self.improvement_alpha / len(self.targets) if self.improve == "any" else self.improvement_alpha

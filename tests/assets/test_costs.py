@@ -111,7 +111,7 @@ def test_the_gates_judge_is_booked_to_its_iteration(laid: Laid) -> None:
     with open_judgements(laid.store, "j") as journal:
         for id, usd in ((iteration.id, 0.5), (iteration.id, 0.25), ("another", 9.0)):
             item = "i" if id == iteration.id else iteration.id  # which does not make it this iteration's
-            journal.add(JudgementLine(key=f"k{usd}", iteration=id, item=item, tokens=10, usd=usd))
+            journal.add(JudgementLine(key=f"k{usd}", iteration=id, owner=item, tokens=10, usd=usd))
     path = laid.store.path(layout.judgements("j"))
     path.write_bytes(path.read_bytes() + b'{"key": "torn by a kill", "iteration": "' + iteration.id.encode() + b'"')
     torn = path.read_bytes()

@@ -36,13 +36,6 @@ def test_table_has_both_models_side_by_side(good: Good) -> None:
     assert changes == sorted(changes, reverse=True) and changes[0] > 0, "what changed most comes first"
 
 
-def test_table_without_leave_has_shares_alone(good: Good) -> None:
-    table = answer_table(gathered(*good), texts=False)
-    assert table["columns"] == list(SHARES) and len(table["data"]) == len(good[1].items)
-    texts = json.dumps(table["data"])
-    assert "What is" not in texts and "item-" not in texts
-
-
 def test_table_leaves_out_what_is_a_users(good: Good) -> None:
     section, suite, *arms = good
     item = suite.items[0].model_copy(update={"user_id": "ann"})

@@ -135,16 +135,6 @@ def test_a_gate_under_way_goes_on_with_the_items_that_are_left(made: Gated, tmp_
     assert verdict.verdict is Verdict.PASS, "what was pinned is the generation, and training was cleaned of all of it"
 
 
-def test_others_are_left_alone(gated: Gated) -> None:
-    before = {path: path.read_bytes() for path in gated.people.root.rglob("*") if path.is_file()}
-    removed(gated.people.store, {"nobody@example.com", "user-zzz-9999"})
-    assert {path: path.read_bytes() for path in gated.people.root.rglob("*") if path.is_file()} == before
-    removed(gated.people.store, {gated.user})
-    other = str(gated.suite.items[1].user_id)
-    kept = holding(gated.people.root, secret(other))
-    assert sum(name.startswith("evaluation/answers/") for name in kept) == 2
-
-
 class Crash(BaseException):
     """No handler of ours catches it, as none outlives a kill."""
 
@@ -182,22 +172,6 @@ def test_a_crash_at_any_write_is_healed(gated: Gated, monkeypatch: pytest.Monkey
     assert crashes == (0 if withdrawn else 3), "two journals, a bundle and a frozen suite"
     assert holding(store.root / "evaluation", *gated.words()) == set()
     assert not [*gated.bundle.parent.glob("*evidence*")]
-
-
-def test_a_bundle_that_a_kill_left_half_deleted_goes(gated: Gated) -> None:
-    gated.bundle.rename(gated.bundle.with_name(".evidence.gone"))
-    gated.forget()
-    assert holding(gated.people.root, *gated.words()) == set()
-
-
-def test_staged_evidence_of_a_killed_gate_goes_too(gated: Gated) -> None:
-    staged = gated.bundle.with_name(".evidence.0f")
-    shutil.copytree(gated.bundle, staged)
-    draft = gated.people.store.path("evaluation/suites/production/.0002.0f")
-    shutil.copytree(draft.with_name("0001"), draft)
-    gated.forget()
-    assert holding(gated.people.root, *gated.words()) == set()
-    assert not staged.exists() and not draft.exists()
 
 
 def test_a_suite_that_lost_too_much_decides_nothing(made: Gated, tmp_path: Path) -> None:

@@ -10,26 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from assets.records import LABELS
 from evals.candidates import SuiteCandidate
-from evals.freezing import draw, trained, withdraw
+from evals.freezing import draw, withdraw
 from evals.gate import Verdict
 from evals.suites import frozen, suites
-from evals.suites.frozen import FrozenItem
-from pipeline.core import layout
 from pipeline.core.iteration import Iteration
-from pipeline.core.storage import Store, digest_json
+from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Review
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards import reviews
-from pipeline.selection.chats import to_rows
-from pipeline.selection.clusters import cluster
-from pipeline.selection.thumbs import THUMBS
-from pipeline.selection.winners import WINNERS
 from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later, prompts_in, question, section_of
 
 pytestmark = pytest.mark.slow
@@ -60,13 +52,6 @@ def test_a_suite_is_drawn_before_training_takes_its_rows(people: People) -> None
     assert len({item.salt for item in suite.items}) == len({item.cluster for item in suite.items}) == 36
     verdict = people.gate(work)
     assert verdict.verdict is Verdict.PASS, verdict.reasons
-
-
-def test_ids_and_clusters_confirm_no_guess_at_a_text(people: People) -> None:
-    _, (suite,) = people.select(people.window(DAYS[0], rows_of(DAYS[0]), SECTION))
-    prompts = [json.dumps(item.messages, ensure_ascii=False) for item in suite.items]
-    guesses = {*cluster(prompts).values(), *(digest_json(item.messages)[:16] for item in suite.items)}
-    assert not guesses & {name for item in suite.items for name in (item.id, item.cluster)}
 
 
 def test_a_frozen_suite_holds_over_later_windows(people: People) -> None:
@@ -111,16 +96,6 @@ def test_what_training_has_seen_is_not_drawn(people: People) -> None:
     newest = frozen.latest(people.store, "production")
     assert newest is not None
     assert newest.generation.left_out["trained on or frozen before"] == 174
-
-
-def test_prompts_of_thumbs_and_winners_count_as_trained(tmp_path: Path) -> None:
-    """A prompt that is in no other table: unique, unverified, with a thumb or a fresh sample."""
-    store, chats = Store(tmp_path), {name: json.dumps([{"role": "user", "content": f"{name} é"}]) for name in "ab"}
-    folder = store.path(layout.ITERATIONS, "one", layout.PREFERENCE_TABLES)
-    folder.mkdir(parents=True)
-    for (name, schema), chat in zip({"thumbs": THUMBS, "winners": WINNERS}.items(), chats.values(), strict=True):
-        pq.write_table(pa.Table.from_pylist([{"prompt": to_rows(chat)}], schema), folder / f"{name}.parquet")
-    assert trained(store) == [json.dumps(json.loads(chat), ensure_ascii=False) for chat in chats.values()]
 
 
 def test_withdrawn_consent_takes_an_item_out(people: People) -> None:
@@ -183,12 +158,6 @@ def test_nobody_has_more_than_their_share() -> None:
     assert len(draw(lone, [], 100, SUITE, 1)) == 100
 
 
-def test_clusters_are_drawn_whole() -> None:
-    clusters = {f"c{n:02d}": [candidate(10 * n + i, f"u{n}-{i}") for i in range(7)] for n in range(20)}
-    drawn = draw(clusters, [], 50, SUITE, 1)
-    assert len(drawn) == 7, "49 items; the next cluster does not fit"
-
-
 def test_an_unfrozen_suite_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"production has not been frozen yet: materialise preference_dataset"):
         suites(Store(tmp_path), SECTION)
@@ -219,16 +188,6 @@ def test_a_changed_generation_is_refused(people: People) -> None:
     (folder / "manifest.json").write_text("{")
     with pytest.raises(ValueError, match="is not a readable Generation"):
         suites(people.store, SECTION)
-
-
-def test_a_generation_is_written_once(people: People) -> None:
-    people.select(people.window(DAYS[0], rows_of(DAYS[0]), SECTION))
-    before = frozen.latest(people.store, "production")
-    assert before is not None
-    item = before.items[0].item.model_copy(update={"id": "z"})
-    other = FrozenItem(item=item, day=DAYS[0], trace_id="t", observation_id="o")
-    frozen.publish(people.store, "production", before.generation, [other])
-    assert frozen.latest(people.store, "production") == before
 
 
 def reviewed(people: People) -> None:

@@ -47,25 +47,11 @@ def test_tests_of_preference_that_disagree_are_inconclusive(tmp_path: Path, boun
     assert verdict.reasons[0].startswith("judged-0: the tests of preference disagree")
 
 
-@pytest.mark.variant
-def test_a_guard_holds_within_its_margin(tmp_path: Path) -> None:
-    settings = section(items=300, role="guard", margin=0.15)
-    assert gated(tmp_path / "alike", judge(0.5), settings)[0].verdict is Verdict.PASS
-    verdict, _ = gated(tmp_path / "worse", judge(0.2), settings)
-    assert verdict.verdict is Verdict.FAIL
-    assert any("judged-0: guard failed: losses to the champion" in reason for reason in verdict.reasons)
-
-
 @pytest.mark.parametrize("role", ["target", "guard"])
 def test_a_judge_that_always_says_a_is_inconclusive(tmp_path: Path, role: str) -> None:
     verdict, _ = gated(tmp_path, saying(lambda _: "A"), section(role=role))
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert "prefers another answer of 100% of the pairs when their order is swapped" in verdict.reasons[0]
-
-
-def test_a_report_decides_nothing(tmp_path: Path) -> None:
-    verdict, report = gated(tmp_path, saying(lambda _: "A"), section(role="report"))
-    assert verdict.verdict is Verdict.PASS and report.judged[0].win_rate is None
 
 
 SUMS: dict[str, Any] = {"kind": "items", "preset": "arithmetic"}
@@ -89,11 +75,6 @@ PAIRS: dict[str, Any] = {"kind": "judged", "name": "judged", "over": "arithmetic
 def test_a_judge_never_decides_alone(suites: list[dict[str, Any]], changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValidationError, match=words):
         Evaluation.model_validate({"suites": suites, **changes})
-
-
-def test_a_judged_target_beside_a_checked_guard_is_taken() -> None:
-    taken = Evaluation.model_validate({"suites": [{**SUMS, "role": "guard"}, PAIRS], "improve": "any"})
-    assert [each.name for each in taken.asked] == ["arithmetic"] and [each.name for each in taken.targets] == ["judged"]
 
 
 def test_a_judge_does_not_decide_without_a_checked_suite(tmp_path: Path) -> None:

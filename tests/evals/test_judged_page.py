@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 
 from evals import bundle, gate
-from evals.judged_evidence import JudgedEvidence
 from evals.page import page
 from evals.report import picture, table
 from evals.suites import Item
 from pipeline.core.storage import Store
-from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
 from tests.evals.judging import MARK, evidence, judge, judged, section
 
@@ -64,36 +62,6 @@ def test_the_picture_has_rows_for_judged_suites(published: Path) -> None:
 
 def height(png: bytes) -> int:
     return int.from_bytes(png[20:24])
-
-
-@pytest.mark.variant
-def test_a_suite_without_references_can_be_judged(tmp_path: Path) -> None:
-    settings = Evaluation.model_validate(
-        {
-            **section().model_dump(exclude={"suites"}),
-            "suites": [
-                {"kind": "items", "preset": "arithmetic", "items": 120},
-                {"kind": "items", "name": "letters", "path": "letters.jsonl", "check": "none", "role": "report"},
-                {"kind": "judged", "name": "preference", "over": "letters", "role": "target"},
-            ],
-        }
-    )
-    sums = evidence(settings)
-    items = tuple(each.model_copy(update={"check": "none", "reference": ""}) for each in sums.suite.items)
-    suite = sums.suite.model_copy(update={"name": "letters", "items": items})
-    arms = [unchecked(arm, suite) for arm in sums.arms]
-    letters = bundle.SuiteEvidence(suite=suite, arms=(arms[0], arms[1]))
-    (got,), _ = judged(tmp_path, judge(0.9), settings, letters)
-    whole = bundle.evidence("it", settings, bundle.Gathered((sums, letters), (got,)))
-    bundle.publish(Store(tmp_path), "evidence", whole)
-    report = bundle.recompute(tmp_path / "evidence")
-    (why,) = report.measurements[1].problems
-    assert "no reference (check: none)" in why
-    verdict = gate.judge(report, settings)
-    assert verdict.verdict is gate.Verdict.PASS, verdict.reasons
-    shown = page(bundle.read(tmp_path / "evidence"), report, verdict)
-    assert "letters: from right to wrong" not in shown and "preference: the candidate" in shown
-    assert isinstance(got, JudgedEvidence)
 
 
 def unchecked(arm: Any, suite: Any) -> Any:

@@ -61,11 +61,6 @@ def test_the_same_gate_again_is_free(gates: Gates) -> None:
     assert [line.at for line in gates.lines()] == [NOW]
 
 
-def test_another_training_or_other_items_make_a_line(gates: Gates) -> None:
-    assert gates.ask("a") == gates.ask("b") == gates.ask("a", suite(reference="5")) == []
-    assert sorted(line.candidate for line in gates.lines()) == ["a", "a", "b"]
-
-
 def test_a_gate_that_was_killed_between_two_lines_goes_on(gates: Gates) -> None:
     assert gates.ask("a", suite("one")) == gates.ask("b", suite("one")) == []
     assert gates.ask("b", suite("one"), suite("two")) == []
@@ -78,14 +73,6 @@ def test_a_margin_that_changes_after_the_answers_is_refused(gates: Gates) -> Non
     assert len(reasons) == 1 and "iteration of-a asked about this candidate on 2026-06-01" in reasons[0]
     assert gates.ask("a") == []
     assert gates.ask("b", changes={"guard_margin": 0.1}) == []
-
-
-def test_a_file_that_is_no_line_is_named(gates: Gates) -> None:
-    gates.ask("a")
-    (path,) = gates.store.path("evaluation/ledger/m").glob("*/*.json")
-    path.write_text("{}")
-    with pytest.raises(ValueError, match=r"a\.json is not a readable GateLine"):
-        gates.ask("b")
 
 
 def test_targets_of_which_one_is_enough_share_the_level() -> None:

@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from evals.power import template_refusals
 from evals.suites import Suite, file_faults, suite
 from pipeline.core.storage import Store
-from pipeline.demo import MODEL_DIR
-from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe import Evaluation
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.suites import ItemsSuite, preset_suite
@@ -43,20 +40,6 @@ def test_items_are_read_with_defaults_for_what_they_lack(tmp_path: Path) -> None
     assert [item.reference for item in own.items] == ["0", "2", "4", "6"]
     assert len({item.id for item in own.items}) == 4
     assert all((item.cluster, item.slice, item.check) == (item.id, "", "math") for item in own.items)
-
-
-def test_an_item_more_changes_no_other_id(tmp_path: Path) -> None:
-    few, more = read(tmp_path, lines(ROWS[1:])), read(tmp_path, lines(ROWS))
-    assert more.items[1:] == few.items
-    assert more.digest() != few.digest()
-
-
-def test_fields_of_other_names_are_mapped(tmp_path: Path) -> None:
-    row = {"question": "Say hello.", "answer": "hello", "topic": "greeting", "level": 3, "how": "normalised", "x": 1}
-    other = {**row, "question": "Say goodbye.", "answer": "goodbye"}
-    fields = {"prompt": "question", "reference": "answer", "cluster": "topic", "slice": "level", "check": "how"}
-    own = read(tmp_path, lines([row, other]), fields=fields, ignore=["x"])
-    assert {(item.cluster, item.slice, item.check) for item in own.items} == {("greeting", "3", "normalised")}
 
 
 def test_options_stand_in_the_prompt_and_the_check_is_choice(tmp_path: Path) -> None:
@@ -142,22 +125,6 @@ def test_a_line_with_tools_that_are_none_is_refused(tmp_path: Path, row: dict[st
     assert "line 1: " in str(refusal.value) and words in str(refusal.value)
 
 
-def test_a_template_without_tools_cannot_ask_a_suite_with_them(tmp_path: Path) -> None:
-    rows = [{"prompt": "Where is A7?", "tools": [LOOKUP], "reference": WANTED}, {"prompt": "Who?", "reference": []}]
-    own = read(tmp_path, lines(rows), check="calls")
-    (refusal,) = template_refusals([own], str(MODEL_DIR))
-    assert refusal.startswith("the suite own cannot be asked: the chat template of ")
-    assert "leaves out the definitions of tools (1 of 2 items)" in refusal
-    assert template_refusals([own], str(DESK_DIR)) == []
-
-
-@pytest.mark.parametrize(
-    "edit", [lambda c: b"\xef\xbb\xbf" + c, lambda c: c.replace(b"\n", b"\r\n"), lambda c: c + b"\n \n"]
-)
-def test_what_editors_add_to_a_file_changes_no_item(tmp_path: Path, edit: Any) -> None:
-    assert read(tmp_path, edit(lines(ROWS))) == read(tmp_path, lines(ROWS))
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -219,12 +186,6 @@ def test_a_part_of_a_file_is_drawn_by_the_seed(tmp_path: Path) -> None:
     assert len(numbers) == 20 and numbers == sorted(numbers), "in the file's order"
     with pytest.raises(ValueError, match="it has 4 items, and the recipe asks for 20"):
         read(tmp_path, lines(ROWS), items=20)
-
-
-def test_temperature_zero_is_for_reports(tmp_path: Path) -> None:
-    with pytest.raises(ValidationError, match="use role report"):
-        ItemsSuite(name="own", path="x", temperature=0)
-    ItemsSuite(name="own", path="x", temperature=0, role="report")
 
 
 @pytest.mark.shared
@@ -291,22 +252,6 @@ def test_items_of_code_are_those_of_a_file(tmp_path: Path) -> None:
     assert own.items[3].slice == "returns" and own.items[3].check == "math"
     assert made(tmp_path, desk="returns").digest() == own.digest()
     assert len(made(tmp_path, items=10).items) == 10
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("def make(", "def make(seed):\n    return 3\n\ndef other(", r"'int' object is not iterable"),
-        ("n + seed,", "float('nan'),", r"Out of range float"),
-        ("n + seed,", "make,", r"Object of type function is not JSON"),
-        ("n + seed,", "None,", r"tickets of .*mine\.py:make: line 1: its 'reference' is None"),
-        ('"slice"', '"slices"', r"nothing reads its field 'slices'"),
-    ],
-)
-def test_code_that_makes_no_items_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
-    assert old in CODE
-    with pytest.raises(ValueError, match=message):
-        made(tmp_path, CODE.replace(old, new, 1))
 
 
 def test_a_launch_asks_for_the_items_of_code_first(tmp_path: Path) -> None:

@@ -166,19 +166,6 @@ def listed_row(id: str, text: str, **metadata: str) -> dict[str, Any]:
     return {"id": id, "messages": [{"role": "user", "content": text}], "target": "1", "metadata": metadata}
 
 
-@pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([], "has no items"),
-        ([listed_row("a", "x"), listed_row("a", "y")], "the id of item 'a' twice"),
-        ([listed_row("a", "x"), listed_row("b", "x")], "the prompt of item 'b' twice"),
-    ],
-)
-def test_items_that_cannot_be_told_apart_are_refused(rows: list[dict[str, Any]], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        parse(rows, "sums")
-
-
 def test_an_engine_without_a_server_is_refused(tmp_path: Path) -> None:
     class Session:
         decoding = ServedSession("", "", "").decoding
@@ -245,49 +232,3 @@ def test_a_task_is_listed_and_asked(
         right = result.samples[0].text == f"It is {item.reference}"
         assert result.samples[0].outcome is (Outcome.correct if right else Outcome.wrong)
     assert KEY not in "".join(path.read_text() for path in store.root.rglob("*.json*"))
-
-
-@pytest.mark.lm_eval
-@pytest.mark.slow
-def test_the_list_command_lists_a_recipes_tasks(
-    tmp_path: Path, task: Path, with_lm_eval: LmEvalEnvironment, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    digest = hashlib.sha256(task.read_bytes()).hexdigest()
-    suites = [{"kind": "items", "preset": "arithmetic"}, SUITE | {"task": str(task), "sha256": digest}]
-    recipe = {
-        "name": "r",
-        "data_root": str(tmp_path / "data"),
-        "base_model": {"name": "m", "uri": "models/m"},
-        "traces": {"source": {"kind": "demo"}},
-        "evaluation": {"suites": suites, "serving": SERVING},
-    }
-    (tmp_path / "r.yaml").write_text(json.dumps(recipe))
-    monkeypatch.delenv("LM_EVAL_PYTHON", raising=False)
-    assert main(["list", str(tmp_path / "r.yaml")]) == 1
-    assert "LM_EVAL_PYTHON" in capsys.readouterr().err
-    monkeypatch.setenv("LM_EVAL_PYTHON", with_lm_eval.python)
-    assert main(["list", str(tmp_path / "r.yaml")]) == 0
-    assert "sums: 8 items in " in capsys.readouterr().out
-
-
-@pytest.mark.lm_eval
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
-        (lambda text: text.replace("generate_until", "loglikelihood"), "asks for loglikelihood"),
-        (lambda text: text.replace("task: sums\n", ""), "no line `task: NAME`"),
-    ],
-)
-def test_a_task_that_cannot_be_asked_is_refused(
-    tmp_path: Path, task: Path, with_lm_eval: LmEvalEnvironment, monkeypatch: pytest.MonkeyPatch,
-    edit: Callable[[str], str], words: str,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-    task.write_text(edit(task.read_text()))
-    sha256 = hashlib.sha256(task.read_bytes()).hexdigest()
-    section = LmEvalSuite.model_validate({**SUITE, "task": str(task), "sha256": sha256})
-    with pytest.raises(ValueError, match=words):
-        ensure_listed(section, Store(tmp_path / "data"), with_lm_eval, print)

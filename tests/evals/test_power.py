@@ -34,15 +34,6 @@ def test_a_guard_that_cannot_be_held_is_refused(kit: Any, clusters: int, margin:
     assert passes is not bool(shortfalls([items], section, UNKNOWN_MODEL))
 
 
-def test_a_refusal_says_what_would_do(kit: Any) -> None:
-    section = kit.section(items=60, guard_margin=0.03, max_standard_error=0.03)
-    short = shortfalls([kit.suite(section)], section, UNKNOWN_MODEL)
-    assert "suite arithmetic: 60 items" in short[0] and "Raise evaluation.suites.0.items, to 195" in short[0]
-    assert "until there are 99 clusters" in short[1]
-    enough = kit.section(items=198, guard_margin=0.03, max_standard_error=0.03)
-    assert shortfalls([kit.suite(enough)], enough, UNKNOWN_MODEL) == []
-
-
 def test_a_refusal_names_the_suite_it_is_about(kit: Any) -> None:
     suites, section = several(kit, {"one": "target", "two": "guard", "three": "report"}, count=20)
     short = shortfalls(suites, section, UNKNOWN_MODEL)

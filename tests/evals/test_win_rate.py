@@ -66,26 +66,6 @@ def test_the_bootstrap_draws_whole_clusters() -> None:
         assert getattr(two.raw, name) == pytest.approx(getattr(one.raw, name), abs=1e-6)
 
 
-@pytest.mark.variant
-def test_both_intervals_cover_the_truth() -> None:
-    rates = [
-        win_rate(simulated_pairs(seed, 200, 0.6, 1.4, 1.0), 0.05, seed, draws=400).controlled for seed in range(150)
-    ]
-    below = np.mean([each.lower < 0.1 for each in rates]), np.mean([each.bootstrap_lower < 0.1 for each in rates])
-    above = np.mean([each.upper > 0.1 for each in rates]), np.mean([each.bootstrap_upper > 0.1 for each in rates])
-    print(f"one-sided coverage: t {below[0]:.3f} and {above[0]:.3f}, bootstrap {below[1]:.3f} and {above[1]:.3f}")
-    assert all(0.90 <= share <= 0.99 for share in (*below, *above))
-    assert np.mean([each.value for each in rates]) == pytest.approx(0.1, abs=0.01)
-
-
-def test_both_intervals_are_equally_wide() -> None:
-    """Also where all candidates are longer, and the rate at equal lengths is beyond most of what was seen."""
-    for longer in (1.0, 2.2):
-        rate = win_rate(simulated_pairs(9, 600, 0.5, longer, 1.0), 0.05, 1, draws=2000).controlled
-        drawn = rate.bootstrap_upper - rate.bootstrap_lower
-        assert rate.upper - rate.lower == pytest.approx(drawn, rel=0.08)
-
-
 def test_length_alone_wins_only_the_raw_rate() -> None:
     rate = win_rate(simulated_pairs(1, 600, 0.5, 1.5, 1.0), 0.05, 1, draws=1000)
     assert rate.raw.lower > 0 and rate.raw.bootstrap_lower > 0
@@ -98,12 +78,6 @@ def test_a_worse_candidate_does_not_win_by_length() -> None:
     rates = [win_rate(simulated_pairs(seed, 600, 0.4, 1.65, 1.0), 0.05, seed, draws=200) for seed in range(40)]
     assert not any(min(each.controlled.lower, each.controlled.bootstrap_lower) > 0 for each in rates)
     assert sum(min(each.raw.lower, each.raw.bootstrap_lower) > 0 for each in rates) >= 5
-
-
-def test_a_better_candidate_is_shown_better_at_any_length() -> None:
-    for longer in (0.7, 1.0, 1.5):
-        rate = win_rate(simulated_pairs(2, 600, 0.62, longer, 1.0), 0.05, 1, draws=1000)
-        assert min(rate.controlled.lower, rate.controlled.bootstrap_lower) > 0
 
 
 def test_swapped_arms_give_the_opposite_rate() -> None:
@@ -124,11 +98,6 @@ def test_swapped_arms_give_the_opposite_rate() -> None:
         assert rate.value == pytest.approx(-opposite.value, abs=1e-9)
         assert rate.lower == pytest.approx(-opposite.upper, abs=1e-9)
         assert rate.bootstrap_lower == pytest.approx(-opposite.bootstrap_upper, abs=1e-3)
-
-
-def test_the_order_of_the_pairs_changes_nothing() -> None:
-    pairs = simulated_pairs(6, 80, 0.5, 1.2, 1.0, cluster=2)
-    assert win_rate(pairs[::-1], 0.05, 1, draws=200) == win_rate(pairs, 0.05, 1, draws=200)
 
 
 def test_every_pair_won_leaves_room_for_an_unseen_loss() -> None:
@@ -177,12 +146,6 @@ def test_a_judge_that_always_takes_the_first_is_refused() -> None:
     swapped = [pair(n, 1.0, float(n >= 20), longer=n) for n in range(50)]
     assert problems(swapped) == []  # 40% is borne, more is not
     assert "41% of the pairs" in problems(swapped[:49])[0]
-
-
-def test_equal_texts_do_not_hide_disagreement() -> None:
-    asked = [pair(n, 1.0, 0.0, longer=n) for n in range(30)]
-    equal = [pair(n, None, None) for n in range(30, 90)]
-    assert "100% of the pairs" in problems([*asked, *equal])[0]
 
 
 def test_pairs_without_a_clear_outcome_are_refused() -> None:

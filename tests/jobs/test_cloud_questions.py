@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
-from k8s.launchable import check_launch
+from k8s.launch import check_launch
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe import Recipe, load
