@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from evals import harness as lm_eval
-from evals.__main__ import main
 from evals.harness import LmEvalEnvironment, LmEvalRun, ensure_listed, parse, read_samples
 from evals.runner import sampling
 from evals.suites import Item, Suite, suite
