@@ -91,9 +91,6 @@ class Files:
                 pass
             raise
 
-    def content(self, part: SourcePart, digest: Digest) -> bytes | None:
-        return whole(self.chunks(part, digest), WHOLE)
-
     def stored(self, part: SourcePart, digest: Digest) -> Iterator[bytes]:
         """The bytes as they are stored. Raises Broken when they are not those that were listed."""
         path = self._root if self._root.rpartition("/")[2] == part.name else f"{self._root}/{part.name}"
@@ -130,16 +127,6 @@ class FileSource:
         if source_parts := self._files.parts(suffixes=self.suffixes, strays=self.strays):
             return source_parts
         raise ValueError(f"{self.label} has no {self.nothing}")
-
-
-def whole(chunks: Iterator[bytes], most: int) -> bytes | None:
-    """All of the content; None for over `most` bytes, of which no more than these are held."""
-    read: list[bytes] = []
-    size = 0
-    for chunk in chunks:
-        size += len(chunk)
-        read = [*read, chunk] if size <= most else []
-    return b"".join(read) if size <= most else None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ and traces downloaded from the user interface (made on real ones)."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,9 +15,9 @@ from pipeline.traces.sources.fields import day_of, metadata_of
 from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, FileSource, bare_name
 from pipeline.traces.sources.langfuse import KINDS, Observation, ScoreRow, TraceRow, add, row_of
 from pipeline.traces.sources.langfuse_fast import plain_calls
-from pipeline.traces.sources.lines import RecordBatch, blocks, csv_records, may_be_array, refusal
+from pipeline.traces.sources.lines import RecordBatch, as_one, blocks, csv_records, may_be_array, refusal
 from pipeline.traces.sources.parquet import records
-from pipeline.traces.sources.protocol import Broken, Digest, SourcePart
+from pipeline.traces.sources.protocol import Digest, SourcePart
 
 FORMATS = (*JSON, *PARQUET, *CSV)
 Kind = type[Observation] | type[ScoreRow] | type[TraceRow]
@@ -51,7 +52,7 @@ def _of_records(kind: Kind, batches: Iterator[RecordBatch]) -> Iterator[Rows]:
     for batch in batches:
         rows = Rows(rejected=batch.rejected)
         for line, record in batch.records:
-            add(rows, line, lambda record=record: msgspec.convert(record, kind))
+            add(rows, line, partial(msgspec.convert, record, kind))
         yield rows
 
 
@@ -64,7 +65,7 @@ def _of_lines(kind: Kind, chunks: Iterator[bytes], array: bool) -> Iterator[Rows
             if len(usual):
                 yield Rows(traces=usual)
         for line, text in lines:
-            add(rows, line, lambda text=text: decode(text))
+            add(rows, line, partial(decode, text))
         rows.rejected += block.rejected
         yield rows
 
@@ -83,15 +84,9 @@ class LangfuseUi(FileSource):
     strays = True
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        try:
-            content = self._files.content(part, digest)
-        except Broken as error:
-            yield Rows(rejected=[Rejection(1, error.reason, detail=str(error))])
-            return
-        if content is None:
-            yield Rows(rejected=[Rejection(1, Reason.TOO_LONG, detail=f"a file of over {WHOLE} bytes")])
-        else:
-            yield _of_ui(content)
+        for block in as_one(self._files.chunks(part, digest), f"a file of over {WHOLE} bytes"):
+            yield from map(_of_ui, block.texts)
+            yield Rows(rejected=block.rejected)
 
 
 def _of_ui(content: bytes) -> Rows:
@@ -107,9 +102,9 @@ def _of_ui(content: bytes) -> Rows:
     if not ui_file.observations:
         rows.rejected.append(Rejection(1, Reason.NOT_GENERATION, trace.id, day_of(given["timestamp"])))
     for number, value in enumerate(ui_file.observations, 1):
-        add(rows, number, lambda value=value: _ui_observation(value, trace, metadata))
+        add(rows, number, partial(_ui_observation, value, trace, metadata))
     for number, value in enumerate(scores, 1):
-        add(rows, number, lambda value=value: _ui_score(value, trace.id))
+        add(rows, number, partial(_ui_score, value, trace.id))
     return rows
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection
-from pipeline.traces.sources.files import CHUNK, bare_name
+from pipeline.traces.sources.files import CHUNK, WHOLE, bare_name
 from pipeline.traces.sources.protocol import BLOCK, MAX_LINE, Broken
 from pipeline.traces.sources.shapes import Unreadable
 
@@ -84,6 +84,20 @@ def batched(pieces: Pieces, too_long: str, size: int = BLOCK) -> Iterator[LineBa
         return
     if texts:
         yield _block(first, texts)
+
+
+def as_one(chunks: Iterator[bytes], too_long: str, max_size: int = WHOLE) -> Iterator[LineBatch]:
+    """All of the content as one row, of which no more than `max_size` bytes are held."""
+
+    def whole() -> Pieces:
+        read: list[bytes] = []
+        size = 0
+        for chunk in chunks:
+            size += len(chunk)
+            read = [*read, chunk] if size <= max_size else []
+        yield [b"".join(read)] if size <= max_size else None
+
+    return batched(whole(), too_long)
 
 
 def _block(first: int, texts: list[bytes], reason: Reason | None = None, detail: str = "") -> LineBatch:

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from pipeline.traces.sources import otlp
-from pipeline.traces.sources.files import CHUNK, WHOLE, bare_name, decompressed, whole
-from pipeline.traces.sources.lines import MARK, LineBatch, Pieces, batched, begun, blocks, may_be_array
+from pipeline.traces.sources.files import CHUNK, WHOLE, bare_name, decompressed
+from pipeline.traces.sources.lines import MARK, LineBatch, Pieces, as_one, batched, begun, blocks, may_be_array
 from pipeline.traces.sources.protocol import MAX_LINE, Broken
 
 FORMATS = (".pb", ".binpb", ".proto", ".bin")
@@ -84,20 +84,12 @@ def requests(name: str, chunks: Iterator[bytes], max_size: int = MAX_LINE) -> It
     head, rest = begun(chunks, lambda head: head[:1] == b"\0" or b"\n" in head.lstrip() or len(head) > CHUNK)
     stored, is_binary = chain([head], rest), bare_name(name).endswith(FORMATS)
     if is_binary and head.startswith(_FIRST_FIELD):
-        return _one(stored, max_size)
+        return as_one(stored, f"a request of over {max_size} bytes", max_size)
     if is_binary or head.startswith(b"\0"):
         return batched(_framed(stored, max_size), f"a request of over {max_size} bytes")
     if head.removeprefix(MARK).lstrip().partition(b"\n")[0].strip() == b"{":
-        return _one(chain([head.removeprefix(MARK)], rest), WHOLE)
+        return as_one(chain([head.removeprefix(MARK)], rest), f"a request of over {WHOLE} bytes")
     return blocks(stored, array=may_be_array(name))
-
-
-def _one(chunks: Iterator[bytes], max_size: int) -> Iterator[LineBatch]:
-    def pieces() -> Pieces:
-        text = whole(chunks, max_size)
-        yield None if text is None else [text]
-
-    return batched(pieces(), f"a request of over {max_size} bytes")
 
 
 def _framed(chunks: Iterator[bytes], max_size: int) -> Pieces:

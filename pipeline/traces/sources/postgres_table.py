@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, LiteralString
 
 import msgspec
@@ -67,26 +68,28 @@ class PostgresTable:
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         """As the protocol says. Raises ValueError when the server goes away meanwhile: then the run reads again."""
-        done = 0
+        wanted = sql.SQL(_READ).format(limit=MAX_LINE, rows=self._rows(part.name))
+        mean = part.size // max(int(part.version.partition("-")[0]), 1)
+        size, done = max(1, min(5_000, BLOCK // max(mean, 1))), 0
         with self._telling(), self._connected() as connection:
             row = connection.execute(sql.SQL(_VERSIONS).format(rows=self._rows(part.name))).fetchone()
-            for texts in self._blocks(connection, part):
-                for text in texts:
-                    digest.update((text or "").encode() + b"\n")
-                yield _decoded(texts, done + 1)
-                done += len(texts)
+            with connection.cursor(name="traces") as cursor:
+                cursor.itersize = size
+                cursor.execute(wanted)
+                while texts := cursor.fetchmany(size):
+                    rows = Rows()
+                    for (text,) in texts:
+                        done += 1
+                        digest.update((text or "").encode() + b"\n")
+                        if text is None:
+                            detail = f"a row of over {MAX_LINE} bytes"
+                            rows.rejected.append(Rejection(done, Reason.TOO_LONG, detail=detail))
+                        else:
+                            add(rows, done, partial(_observation, text))
+                    yield rows
         if row is None or _part(row).version != part.version:
             detail = "the day changed since it was listed"
             yield Rows(rejected=[Rejection(done + 1, Reason.TRUNCATED_FILE, day=_dated(part.name), detail=detail)])
-
-    def _blocks(self, connection: Any, part: SourcePart) -> Iterator[list[str | None]]:
-        wanted = sql.SQL(_READ).format(limit=MAX_LINE, rows=self._rows(part.name))
-        mean = part.size // max(int(part.version.partition("-")[0]), 1)
-        with connection.cursor(name="traces") as cursor:
-            cursor.itersize = size = max(1, min(5_000, BLOCK // max(mean, 1)))
-            cursor.execute(wanted)
-            while texts := [text for (text,) in cursor.fetchmany(size)]:
-                yield texts
 
     def _rows(self, name: str | None = None) -> Any:
         rows = sql.SQL(_ROWS).format(table=sql.Identifier(*self._table.split(".")))
@@ -111,14 +114,11 @@ class PostgresTable:
         try:
             yield
         except psycopg.Error as error:
-            raise self._unreadable(error) from None
-
-    def _unreadable(self, error: Exception) -> ValueError:
-        message = str(error).partition("\n")[0]
-        return ValueError(
-            f"{self.label} cannot be read ({type(error).__name__}: {message}). "
-            "Check that the server runs, TRACES_DATABASE_URL, traces.source.table and its columns id and timestamp."
-        )
+            message = str(error).partition("\n")[0]
+            raise ValueError(
+                f"{self.label} cannot be read ({type(error).__name__}: {message}). "
+                "Check that the server runs, TRACES_DATABASE_URL, traces.source.table and its columns id and timestamp."
+            ) from None
 
 
 def _address(uri: str) -> str:
@@ -139,16 +139,6 @@ def _part(row: tuple[str | None, int, int, int, int]) -> SourcePart:
 
 def _dated(name: str) -> str | None:
     return name if _DAY.fullmatch(name) else None
-
-
-def _decoded(texts: list[str | None], first: int) -> Rows:
-    rows = Rows()
-    for line, text in enumerate(texts, first):
-        if text is None:
-            rows.rejected.append(Rejection(line, Reason.TOO_LONG, detail=f"a row of over {MAX_LINE} bytes"))
-        else:
-            add(rows, line, lambda text=text: _observation(text))
-    return rows
 
 
 def _observation(text: str) -> Observation:
