@@ -1,4 +1,4 @@
-"""The loop under kills, few of them; and that a difference or a process that stays would be seen."""
+"""That a difference, a process that stays and a broken record would be seen."""
 
 import os
 import subprocess
@@ -6,18 +6,9 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
-from benchmarks.chaos import MARK, ChaosDeployment, run, violations
+from benchmarks.chaos import MARK, ChaosDeployment, violations
 from pipeline.core import layout
-
-
-@pytest.mark.slow
-@pytest.mark.variant
-@pytest.mark.timeout(3000)
-def test_five_kills_change_nothing(tmp_path: Path) -> None:
-    figures = run(5, 1, tmp_path, per_episode=5)
-    assert (figures["kills"], figures["violations"]) == (5, 0)
 
 
 def test_a_difference_and_a_process_that_stays_are_seen(tmp_path: Path) -> None:

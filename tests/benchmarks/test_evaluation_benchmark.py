@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from benchmarks import evaluation
 from benchmarks.evaluation_arms import judged
-from benchmarks.evaluation_gates import Counts, drawn, improves, keeps
+from benchmarks.evaluation_gates import drawn, improves, keeps
 from evals.gate import Verdict
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
@@ -58,33 +55,3 @@ def test_decisions_over_arrays_are_those_of_the_gate() -> None:
     assert {(True, True), (False, True), (True, False)} <= set(zip(shown.tolist(), held.tolist(), strict=True))
     for row in range(16):
         assert (judged(section, asked, counts, row) is Verdict.PASS) == (shown[row] and held[row])
-
-
-def test_an_experiment_that_is_decided_later_is_decided_alike() -> None:
-    """Only what t shows is drawn anew: the others' decisions, and the order, must not change by that."""
-    counts = drawn(np.random.default_rng(3), 60, 100, 2, (0.5, 0.57))
-    alone = [improves(Counts(counts.champion[[row]], counts.candidate[[row]], 2), 0.05, 1)[0] for row in range(60)]
-    assert improves(counts, 0.05, 1).tolist() == alone
-    assert 5 < sum(alone) < 55
-
-
-def test_an_unknown_part_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        evaluation.main(["marg"])
-    assert "the parts are margin, luck" in capsys.readouterr().err
-
-
-def test_the_last_line_has_the_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    figures = evaluation.main(["--small", "length"])
-    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == figures
-    assert figures["lc_win_rate_error"] <= 0.005
-    assert figures["long_winded_refused"] == 1 and figures["long_winded_better_as_judged"] > 0
-
-
-@pytest.mark.variant
-def test_the_gate_keeps_its_promises_in_small() -> None:
-    figures = evaluation.main(["--small", "margin", "luck"])
-    assert figures["gate_decisions_equal"] == 1
-    assert 0.02 < figures["gate_pass_at_margin"] < 0.08  # of 400
-    assert figures["lucky_year"] < 0.09  # of 300
-    assert figures["lucky_year_unplanned"] > 0.5

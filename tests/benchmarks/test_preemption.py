@@ -1,6 +1,5 @@
-"""The simulated training of the benchmark against closed forms, and its tables from few schedules."""
+"""The simulated training of the benchmark against closed forms."""
 
-import json
 import math
 
 import pytest
@@ -8,37 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.preemption import (
-    COUNTS,
-    PROFILES,
     Profile,
-    goodputs,
-    intervals,
     plan_interval,
     run,
-    shares,
-    summary,
-    table,
-    where,
 )
 from pipeline.recipe import Checkpoints
-
-
-def test_tables_have_a_line_for_each_profile() -> None:
-    by_name = {name: goodputs(PROFILES[name], schedules=2) for name in list(PROFILES)[:3]}
-    planned = {("calm", 300): plan_interval(Profile(), 300, 360_000, draws=1)}
-    assert by_name == {name: goodputs(PROFILES[name], schedules=2) for name in by_name}
-    assert [len(lines) for lines in (table(by_name), where(by_name), intervals(planned))] == [4, 4, 2]
-    for by_count in by_name.values():
-        assert [len(by_count[count]) for count in COUNTS] == [1, 2, 2, 2]
-        for each in by_count.values():
-            assert sum(shares(each).values()) == pytest.approx(1.0)
-    report = json.loads(json.dumps(summary(by_name, planned)))
-    for name, by_count in report["goodput"].items():
-        assert list(by_count.values()) == sorted(by_count.values(), reverse=True), "more pre-emptions, less goodput"
-        assert all(report["worst"][name][count] <= mean for count, mean in by_count.items())
-    assert report["goodput"]["notice, saves at SIGTERM"]["3"] >= 0.93
-    assert report["goodput"]["notice, saves at SIGTERM"]["6"] >= 0.88
-    assert report["goodput"]["no notice"]["6"] < report["goodput"]["notice, saves at SIGTERM"]["6"]
 
 
 def test_undisturbed_it_is_work_and_saves_and_its_two_ends() -> None:
@@ -46,15 +19,6 @@ def test_undisturbed_it_is_work_and_saves_and_its_two_ends() -> None:
     result = run(profile, ())
     assert result.productive_s == 1000
     assert result.badput_s == {"start": 60, "save": 36, "validation": 0, "lost": 0, "waiting": 0, "end": 30}
-
-
-@pytest.mark.parametrize(("count", "measured"), [(0, 0.71), (1, 0.63), (3, 0.50), (6, 0.38)])
-def test_it_tells_what_the_embedded_training_was_measured_to_do(count: int, measured: float) -> None:
-    """docs/training.md: 32 steps in 77 s with 12 s of held-out answers (at its end here), starts of 10 s."""
-    profile = Profile(work_s=54.7, step_s=54.7 / 32, save_s=0.09, start_s=10, wait_s=0, end_s=12)
-    whole_s = run(profile, ()).total_s
-    evenly = [whole_s * (number + 1) / (count + 1) for number in range(count)]
-    assert run(profile, evenly).share == pytest.approx(measured, abs=0.025)
 
 
 @pytest.mark.parametrize(
