@@ -77,7 +77,7 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
     with (
         inference(work.store, plan, environment().serving, log) as engine,
         closing(grader_of(plan.verifier)) as check,
-        judge_at(plan.judge, given, folder, log) as judge,
+        judge_at(plan.judge, given, folder) as judge,
     ):
         return evaluate(work.store, plan, EvalServices(engine, check, environment().lm_eval, judge), log)
 

@@ -45,7 +45,7 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
     work = deployment.work(iteration, context.log.info)
     endpoint, settings = deployment.judge_endpoint(), work.recipe.rewards.judge
     folder = work.store.path(layout.JUDGE_SERVER)
-    with shared_lock(work.store), judge_at(settings, endpoint, folder, context.log.info) as judge:
+    with shared_lock(work.store), judge_at(settings, endpoint, folder) as judge:
         labels: RewardLabels = label_traces(work, judge, deployment.lineage(iteration))
     context.log.info(
         f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "

@@ -116,7 +116,7 @@ def follow_rollout(
     thumbs = by_thumbs(recipe.rewards.feedback, recipe.rollout.rated_within_s) if by_feedback else None
 
     with (
-        judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER), log) as judge,
+        judge_at(recipe.gate_judge, given, store.path(layout.JUDGE_SERVER)) as judge,
         answer_grader(recipe, judge, store, state.rollout, log) as answers,
         live_traffic(deployment, recipe, thumbs or answers, log) as traffic,
     ):

@@ -37,7 +37,7 @@ def samples(
     store, iteration, configured = work.store, work.iteration, work.recipe.rewards.reward_model is not None
     endpoint, folder = deployment.judge_endpoint(), store.path(layout.JUDGE_SERVER)
     drawing = work.recipe.samples is not None
-    with judge_at(work.recipe.rewards.judge if drawing else None, endpoint, folder, work.log) as judge:
+    with judge_at(work.recipe.rewards.judge if drawing else None, endpoint, folder) as judge:
         fresh: FreshSamples = sample(
             work,
             reward_labels.dataset,

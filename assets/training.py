@@ -63,7 +63,7 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
             if recipe.compute.kubernetes is None:
                 scorers, given = training_plan.scorers, deployment.judge_endpoint()
                 asked = training_plan.rewards.judge if scorers is not None and scorers.ask_judge else None
-                with judge_at(asked, given, store.path(layout.JUDGE_SERVER), context.log.info) as judge:
+                with judge_at(asked, given, store.path(layout.JUDGE_SERVER)) as judge:
                     result = train(store, training_plan, recipe.training.timeout_s, context.log.info, judge)
             else:
                 result = train_on_cluster(context, deployment, training_plan)

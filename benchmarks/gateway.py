@@ -30,8 +30,8 @@ from pipeline.rollout.gateway.span_files import recorded
 from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.gateway.tables import ServedSlot, write_slots
 from pipeline.rollout.router import Split
-from pipeline.serving.ports import held_port
 from pipeline.serving.served_names import served_name
+from pipeline.serving.server_process import held_port
 
 NAME = "bench"
 CHAMPION, CANARY = (ModelRef(uri=f"/models/{letter}", digest=letter * 64) for letter in "ab")

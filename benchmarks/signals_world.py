@@ -236,7 +236,7 @@ class World:
         if report is None:
             return self._trained(store, plan_training(context, tables, {}, self._agreed))
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))
-        with judge_at(settings, None, self.root / f"{name}-judge", quiet) as endpoint:
+        with judge_at(settings, None, self.root / f"{name}-judge") as endpoint:
             assert endpoint is not None
             with open_judge(endpoint, settings, Budget(None, None, 0.0, 0.0), quiet) as session:
                 store.write(f"{layout.JUDGES}/{judge_id(settings)}/{iteration.id}.json", session.admit(()))

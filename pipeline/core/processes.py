@@ -1,8 +1,6 @@
 """How the processes of the loop end: with their parent, with the block that asks them, or with their session.
 
-A process that is killed with SIGKILL cannot stop its children; without this, a training would go on as an orphan and
-write beside its own successor. Children that are ours end with their parent. Servers of others do not, and start
-children that don't either: each of those gets a session of its own, and the session is ended.
+A process that SIGKILL ends cannot stop its children: an orphaned training would write to its successor's folder.
 """
 
 from __future__ import annotations
@@ -14,12 +12,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, Self
 
 POLL_S = 0.1
+TAIL_LINES = 30
+WATCHER_S = 15.0
+"""That a watcher has beyond the grace, to end the rest by SIGKILL."""
 
 
 def die_with_parent(signum: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
@@ -63,17 +64,80 @@ def piped(command: Sequence[str]) -> Generator[PipedProcess]:
                 process.stdin.close()
 
 
+class Child:
+    """One supervised process: its lines, its exit code, and its end with the block or with this process.
+
+    A program of ours ends with its parent by `die_with_parent`. For one that does not, `watched`: a watcher ends all
+    that it started (`pipeline.core.watch`).
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        grace_s: float,
+        *,
+        watched: bool = False,
+        cwd: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        output: IO[bytes] | None = None,
+    ) -> None:
+        """`grace_s`: from SIGTERM to SIGKILL. `environment`: added to this process's own; a secret belongs there, for
+        every user can read arguments. `output`: a file that takes the lines."""
+        if watched:
+            command = [sys.executable, "-m", "pipeline.core.watch", str(os.getpid()), str(grace_s), *command]
+        self._grace_s = grace_s + (WATCHER_S if watched else 0.0)
+        self.tail: list[str] = []
+        """The last lines that were read."""
+        self._process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if output is None else output,
+            stderr=subprocess.STDOUT,
+            encoding="utf-8",
+            errors="replace",
+            start_new_session=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.end()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    @property
+    def code(self) -> int | None:
+        """The exit code, negative for a signal (of the watched 128 + n); None while it runs."""
+        return self._process.poll()
+
+    def lines(self) -> Iterator[str]:
+        """What it writes, to its end."""
+        assert self._process.stdout is not None, "its lines go to a file"
+        for line in self._process.stdout:
+            self.tail = [*self.tail[1 - TAIL_LINES :], line.rstrip()]
+            yield line
+
+    def wait(self) -> int:
+        return self._process.wait()
+
+    def end(self) -> None:
+        """SIGTERM, and SIGKILL after the grace or an interrupt; returns when it is gone."""
+        try:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(self._grace_s)
+        finally:
+            self._process.kill()
+            self._process.wait()
+
+
 def session_members(leader: int) -> list[int]:
     """Pids of the processes of the session that `leader` began, also after its end; zombies don't count (Linux)."""
-    return list(session_starts(leader))
-
-
-def session_starts(leader: int) -> dict[int, int]:
-    """The start of each process of the session that `leader` began, by pid. A pid is used again; with its start, in
-    clock ticks since the machine's own, it is not."""
     pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    stats = {pid: stat for pid in pids if (stat := _stat(pid)) is not None}
-    return {pid: start for pid, (session, start) in stats.items() if session == leader}
+    return [pid for pid in pids if (stat := _stat(pid)) is not None and stat[0] == leader]
 
 
 def process_start(pid: int) -> int | None:

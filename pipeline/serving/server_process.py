@@ -1,40 +1,46 @@
-"""A model's server as a process of this machine: under a watcher, awaited, and ended with all that it started."""
+"""A model's server as a process of this machine: awaited, and ended with all that it started."""
 
 from __future__ import annotations
 
-import os
 import secrets
-import subprocess
-import sys
+import socket
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from pipeline.serving.leftovers import ServerGroup, end_group, end_leftovers
+from pipeline.core.processes import TAIL_LINES, Child
 
 GRACE_S = 15.0
 """From SIGTERM to SIGKILL."""
-END_S = 15.0
-"""That a watcher has beyond it, to end the rest by SIGKILL."""
 POLL_S = 0.2
-TAIL_LINES = 30
 HEALTH_TIMEOUT_S = 5.0
+
+
+def held_port() -> socket.socket:
+    """A free port of 127.0.0.1, held by a socket that does not listen until it is closed.
+
+    The kernel gives it to no other process; who binds it by its number with SO_REUSEADDR, as servers do, may listen.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return held
 
 
 class ServerProcess:
     """A server that runs, and the file that its output goes to."""
 
-    def __init__(self, name: str, watcher: subprocess.Popen[bytes], log: Path) -> None:
-        self._name, self._watcher, self._log = name, watcher, log
+    def __init__(self, name: str, child: Child, log: Path) -> None:
+        self._name, self._child, self._log = name, child, log
 
     @property
     def ended(self) -> bool:
-        return self._watcher.poll() is not None
+        return self._child.code is not None
 
     def failure(self, problem: str) -> RuntimeError:
-        """What a person needs: the problem, the exit code where there is one, and the server's last lines."""
-        code = self._watcher.poll()
+        """The problem with the exit code, where there is one, and the server's last lines."""
+        code = self._child.code
         ended = "" if code is None else f" (exit code {code})"
         tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-TAIL_LINES:])
         return RuntimeError(f"{self._name} {problem}{ended}. The last lines of {self._log}:\n{tail}")
@@ -61,40 +67,13 @@ class ServerProcess:
 
 @contextmanager
 def server_process(
-    name: str,
-    command: list[str],
-    environment: Mapping[str, str],
-    folder: Path,
-    log: Callable[[str], None],
-    grace_s: float = GRACE_S,
+    name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path, grace_s: float = GRACE_S
 ) -> Generator[ServerProcess]:
-    """Run `command` until the block ends, its output in `folder`; what an earlier step left in there is ended first.
-
-    `environment`: beside this process's own. A secret belongs there: arguments can be read by every user.
-    """
-    folder = folder.absolute()
+    """Run `command` until the block ends, its output in `folder`; `environment`: added to this process's own."""
     folder.mkdir(parents=True, exist_ok=True)
-    end_leftovers(folder, grace_s, log)
-    token = secrets.token_hex(4)
-    path, output = folder / f"server-{token}.json", folder / f"server-{token}.log"
-    watched = [sys.executable, "-m", "pipeline.serving.watch", str(os.getpid()), str(path), str(grace_s), *command]
+    path = folder / f"server-{secrets.token_hex(4)}.log"
     with (
-        output.open("wb") as stream,
-        subprocess.Popen(
-            watched,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
-            start_new_session=True,
-        ) as watcher,
+        path.open("wb") as stream,
+        Child(command, grace_s, watched=True, cwd=folder, environment=environment, output=stream) as child,
     ):
-        try:
-            yield ServerProcess(name, watcher, output)
-        finally:
-            watcher.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                watcher.wait(grace_s + END_S)
-            watcher.kill()
-            with suppress(FileNotFoundError):  # the watcher was killed: it would have removed it
-                end_group(path, ServerGroup.model_validate_json(path.read_bytes()), grace_s, log)
+        yield ServerProcess(name, child, path)

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.core.storage import ModelRef
-from pipeline.serving.ports import held_port
 from pipeline.serving.served_names import served_name
-from pipeline.serving.server_process import ServerProcess, server_process
+from pipeline.serving.server_process import ServerProcess, held_port, server_process
 
 START_TIMEOUT_S = 300.0
 GRACE_S = 5.0
 
 
-class ModelSlot:
+class ModelSlot(NamedTuple):
     """A model that answers at `url`, the root of an OpenAI-compatible API."""
 
-    def __init__(self, url: str, process: ServerProcess) -> None:
-        self.url, self._process = url, process
-
-    @property
-    def ended(self) -> bool:
-        """Whether its server has died."""
-        return self._process.ended
+    url: str
+    process: ServerProcess
 
 
 @contextmanager
-def model_slot(
-    model_name: str, model: ModelRef, limit: int, folder: Path, log: Callable[[str], None]
-) -> Generator[ModelSlot]:
+def model_slot(model_name: str, model: ModelRef, limit: int, folder: Path) -> Generator[ModelSlot]:
     """A server of the model while the block runs. `limit`: tokens of an answer at most. Output goes to `folder`.
 
     Raises RuntimeError with the server's last lines when it does not start.
@@ -40,6 +33,6 @@ def model_slot(
     with held_port() as held:
         port = held.getsockname()[1]
         command = [sys.executable, "-m", "pipeline.serving.slot_server", model.uri, str(port), f"{name},{model_name}"]
-        with server_process(f"The slot of {name}", [*command, str(limit)], {}, folder, log, GRACE_S) as process:
+        with server_process(f"The slot of {name}", [*command, str(limit)], {}, folder, GRACE_S) as process:
             process.await_health(f"http://127.0.0.1:{port}/health", START_TIMEOUT_S)
             yield ModelSlot(f"http://127.0.0.1:{port}/v1", process)

@@ -23,8 +23,7 @@ from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Messages, Sampling, unanswerable
 from pipeline.serving.loop import AskingLoop, open_asking_loop
-from pipeline.serving.ports import held_port
-from pipeline.serving.server_process import ServerProcess, server_process
+from pipeline.serving.server_process import ServerProcess, held_port, server_process
 from pipeline.serving.tool_parsers import parser_arguments, parser_of, refuse_unparsed
 from pipeline.serving.transformers_engine import TransformersEngine
 
@@ -214,7 +213,7 @@ class VllmEngine:
                 command += ["--enforce-eager"]  # compiling takes minutes there, and a compiler
             parser = self._parser(model)
             command += [*parser_arguments(parser), *more, *self._arguments]
-            with server_process("vLLM", command, environment, self.folder, self._log) as process:
+            with server_process("vLLM", command, environment, self.folder) as process:
                 process.await_health(f"{root}/health", settings.start_timeout_s)
                 yield VllmServer(process, Endpoint(f"{root}/v1", key), names, parser)
 

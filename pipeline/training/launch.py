@@ -1,18 +1,15 @@
-"""The local launcher: runs the trainer as a subprocess, follows its progress, reads its result.
-
-`result.json` decides, with the exit codes of `result.py`; output lines are only for people.
-"""
+"""The local launcher: the trainer as a child process. `result.json` and the exit code decide, lines are for people."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from threading import Timer
 
 from pipeline.core import layout
+from pipeline.core.processes import Child
 from pipeline.core.storage import Store
 from pipeline.serving.endpoint import Endpoint
 from pipeline.training.plan import TrainingPlan
@@ -45,7 +42,19 @@ def train(
         return existing
     command = [sys.executable, "-m", "pipeline.training", str(store.path(name, layout.PLAN))]
     command += ["--parent", str(os.getpid())]
-    code, tail = _follow(command, timeout_s, plan.training.grace_s, log, judge)
+    variables = {"JUDGE_URL": judge.url, "JUDGE_API_KEY": judge.api_key} if judge is not None else {}
+    with Child(command, plan.training.grace_s, environment=variables) as child:  # a cancelled step saves a checkpoint
+        watchdog = Timer(timeout_s, child.end)
+        watchdog.daemon = True
+        watchdog.start()
+        try:
+            for line in child.lines():
+                if line.startswith(PREFIX):
+                    log(line.rstrip())
+            code = child.wait()
+        finally:
+            watchdog.cancel()
+    tail = "\n".join(child.tail)
     if code == BLOCKED:
         raise TrainingRefused(f"The training was blocked: {BLOCKED_WORDS}")
     if code == NEVER_RETRY:
@@ -56,33 +65,3 @@ def train(
     if code in (PREEMPTED, -signal.SIGTERM):
         raise RuntimeError("Training was pre-empted after a checkpoint. Run it again: it resumes there.")
     raise RuntimeError(f"Training ended with exit code {code}. Run it again to resume. Its last lines:\n{tail}")
-
-
-def _follow(
-    command: list[str], timeout_s: float, grace_s: float, log: Callable[[str], None], judge: Endpoint | None
-) -> tuple[int, str]:
-    """Run to the end, passing on the lines that the trainer marks; returns the exit code and the last lines."""
-    tail: list[str] = []
-    variables = {**os.environ, "JUDGE_URL": judge.url, "JUDGE_API_KEY": judge.api_key} if judge is not None else None
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=variables
-    ) as process:
-        assert process.stdout is not None
-        watchdog = Timer(timeout_s, process.kill)
-        watchdog.daemon = True
-        watchdog.start()
-        try:
-            for line in process.stdout:
-                tail = [*tail[-29:], line.rstrip()]
-                if line.startswith(PREFIX):
-                    log(line.rstrip())
-            return process.wait(), "\n".join(tail)
-        except BaseException:  # a cancelled step ends its trainer: first politely, for a last checkpoint
-            process.terminate()
-            try:
-                process.wait(timeout=grace_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-            raise
-        finally:
-            watchdog.cancel()

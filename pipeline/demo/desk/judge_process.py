@@ -4,14 +4,13 @@ step. Refuses to stand in where an address is given."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from pipeline.recipe.rewards import Judge
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.ports import held_port
-from pipeline.serving.server_process import server_process
+from pipeline.serving.server_process import held_port, server_process
 
 DIGEST = "demo-desk-3"
 """What a recipe gives as the digest of the desk's judges: with another program behind their names, another digest."""
@@ -25,9 +24,7 @@ def is_desk_judge(settings: Judge | None) -> bool:
 
 
 @contextmanager
-def judge_at(
-    settings: Judge | None, given: Endpoint | None, folder: Path, log: Callable[[str], None]
-) -> Generator[Endpoint | None]:
+def judge_at(settings: Judge | None, given: Endpoint | None, folder: Path) -> Generator[Endpoint | None]:
     """Where the judge of a recipe listens: at the address given, or for one of the desk's at a server that lives as
     long as the block, its output in `folder`. None where the recipe has no judge, or one without an address."""
     if given is not None or not is_desk_judge(settings):
@@ -36,6 +33,6 @@ def judge_at(
     with held_port() as held:
         port = held.getsockname()[1]
         command = [sys.executable, "-m", "pipeline.demo.desk.judges", str(port)]
-        with server_process("The desk's judge", command, {}, folder, log, GRACE_S) as process:
+        with server_process("The desk's judge", command, {}, folder, GRACE_S) as process:
             process.await_health(f"http://127.0.0.1:{port}/health", START_TIMEOUT_S)
             yield Endpoint(f"http://127.0.0.1:{port}/v1")

@@ -52,7 +52,7 @@ class SlotKeeper:
     @property
     def due(self) -> bool:
         """Whether `serve` has something to do for the same models: a server has died, or may not have users yet."""
-        return bool(self._waiting) or any(kept.slot.ended for kept in self._kept.values())
+        return bool(self._waiting) or any(kept.slot.process.ended for kept in self._kept.values())
 
     def serve(self, models: Sequence[ModelRef]) -> None:
         """Serve these and no others. What serves already goes on; a server that has ended is started again.
@@ -60,7 +60,7 @@ class SlotKeeper:
         Raises RuntimeError with its last lines when one does not start; the others serve.
         """
         wanted = {model.digest: model for model in models}
-        for digest in [digest for digest, kept in self._kept.items() if kept.slot.ended]:
+        for digest in [digest for digest, kept in self._kept.items() if kept.slot.process.ended]:
             self._log(f"slot {digest[:12]}: its server has ended, and is started again")
             self._end(digest)
         starting = [model for digest, model in wanted.items() if digest not in self._kept]
@@ -98,7 +98,7 @@ class SlotKeeper:
     def _started(self, model: ModelRef) -> _Kept:
         stack = ExitStack()
         folder = self._store.path(layout.gateway(self._model_name, "slots", model.digest[:12]))
-        slot = stack.enter_context(model_slot(self._model_name, model, self._limit, folder, self._log))
+        slot = stack.enter_context(model_slot(self._model_name, model, self._limit, folder))
         self._log(f"slot {model.digest[:12]}: serves at {slot.url}")
         served = ServedSlot(digest=model.digest, url=slot.url, name=served_name(self._model_name, model.digest))
         return _Kept(slot, served, stack)

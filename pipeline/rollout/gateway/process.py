@@ -15,8 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 
 from pipeline.core import layout
 from pipeline.core.storage import Record, Store, write_atomically
-from pipeline.serving.ports import held_port
-from pipeline.serving.server_process import server_process
+from pipeline.serving.server_process import held_port, server_process
 
 TAKE_S = 5.0
 """That a gateway tries to get the lock: readers hold it for a moment."""
@@ -102,7 +101,7 @@ def running_gateway(settings: GatewaySettings, log: Callable[[str], None]) -> Ge
         path = folder / "settings.json"
         write_atomically(path, settings.model_dump_json(exclude={"root"}))  # no file says where the root lies
         command = [sys.executable, "-m", "pipeline.rollout.gateway", str(path), settings.root]
-        process = stack.enter_context(server_process("The gateway", command, {}, folder, log))
+        process = stack.enter_context(server_process("The gateway", command, {}, folder))
         url = f"http://127.0.0.1:{settings.port}"
         process.await_health(f"{url}/health", START_TIMEOUT_S)
         address = running_address(folder)

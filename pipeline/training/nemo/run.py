@@ -6,12 +6,9 @@ ValueError for what no retry mends (64), SystemExit(143) after a pre-emption, Ru
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -22,7 +19,7 @@ from typing import Any
 import yaml
 
 from pipeline.core import layout
-from pipeline.core.processes import die_with_parent
+from pipeline.core.processes import Child
 from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
 from pipeline.training.checkpoints import Superseded
@@ -35,7 +32,6 @@ from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configurati
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import PREEMPTED, Health, TrainingResult
 
-TAIL = 30
 KILL_AFTER_S = 10.0
 FENCE_S = 2.0
 """Between two looks at the claim on the folder."""
@@ -133,7 +129,7 @@ class _Attempt:
             self.health = sentinel.remember(self.health, self._watch.add(row))
         self._output = Output(self.reached)
         self._begun = self._preempted = False
-        self._process: Process | None = None
+        self._child: Child | None = None
 
     @property
     def stopped(self) -> bool:
@@ -147,21 +143,25 @@ class _Attempt:
         """Run NeMo RL to its end, or to ours, unless an earlier attempt got there."""
         if self.reached >= self._steps or self.stopped:
             return
-        self._process = Process(line, checkout, self._root, self._plan.training.grace_s)
+        grace_s = min(KILL_AFTER_S, 0.1 * self._plan.training.grace_s)
+        cache = {"HF_DATASETS_CACHE": str(self._root.parent / "cache")}  # an erasure looks there
         before = signal.signal(signal.SIGTERM, self._terminate)
         try:
-            code = self._process.follow(self._take, fence)
+            with Child(line, grace_s, watched=True, cwd=checkout, environment=cache) as self._child:
+                if self._preempted:  # SIGTERM came while it was being started
+                    self._child.end()
+                code = follow(self._child, self._take, fence)
         finally:
             signal.signal(signal.SIGTERM, before)
         fence()
         self._keep(self._output.flush())
         if self.stopped:
             return
-        if self._preempted or code in (PREEMPTED, -signal.SIGTERM):
+        if self._preempted or code == PREEMPTED:
             self._say(f"pre-empted after step {self.ours(self.reached)}, the last checkpoint stands")
             sys.exit(PREEMPTED)
         if code:
-            tail = "\n".join(self._process.tail)
+            tail = "\n".join(self._child.tail)
             raise RuntimeError(f"NeMo RL ended with {code}. Run it again to resume. Its last lines:\n{tail}")
 
     def outcome(self) -> SavedCheckpoint | None:
@@ -180,8 +180,15 @@ class _Attempt:
     def _terminate(self, *_: Any) -> None:
         self._preempted = True
         self.journal.add("stopping", self.ours(self._output.step), why="SIGTERM")
-        assert self._process is not None
-        self._process.end_after_save()
+        threading.Thread(target=self._end_after_save, daemon=True).start()
+
+    def _end_after_save(self) -> None:
+        """As soon as no checkpoint is being written, or nine tenths of the grace are over."""
+        until = time.monotonic() + 0.9 * self._plan.training.grace_s
+        while any(self._root.glob("tmp_step_*")) and time.monotonic() < until:
+            time.sleep(0.1)
+        if self._child is not None:
+            self._child.end()
 
     def _take(self, line: str) -> None:
         if not self._begun and begins(line):
@@ -210,8 +217,8 @@ class _Attempt:
         self.health = sentinel.remember(self.health, findings)
         for finding in findings:
             self._say(f"{finding.verdict} at step {finding.step}: {finding.reason}")
-        if self.stopped and self._process is not None:
-            self._process.end()
+        if self.stopped and self._child is not None:
+            self._child.end()
 
     def _read_rows(self) -> list[Row]:
         """Rows of earlier attempts that the checkpoint has gone through; the file is left with just these."""
@@ -228,71 +235,18 @@ class _Attempt:
         return kept
 
 
-class Process:
-    """One run of NeMo RL's command in a directory of its own, in a process group of its own, with Ray's processes.
-    `root`: of the checkpoints it writes."""
+def follow(child: Child, take: Callable[[str], None], fence: Callable[[], None]) -> int:
+    """Hand on each line to its end; returns the exit code. Ends it when `fence` raises, asked every few seconds."""
 
-    def __init__(self, command: Sequence[str], cwd: Path, root: Path, grace_s: float) -> None:
-        self._command, self._cwd, self._root, self._grace_s = command, cwd, root, grace_s
-        self._process: subprocess.Popen[str] | None = None
-        self._over = False
-        self.tail: list[str] = []
-        """The last lines."""
-
-    def follow(self, take: Callable[[str], None], fence: Callable[[], None] = lambda: None) -> int:
-        """Run to the end, handing on each line; returns the exit code, negative for a signal. Ends it at once when
-        `fence` raises, which is asked every few seconds."""
-        with subprocess.Popen(
-            self._command,
-            cwd=self._cwd,
-            env={**os.environ, "HF_DATASETS_CACHE": str(self._root.parent / "cache")},  # an erasure looks there
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            encoding="utf-8",
-            errors="replace",
-            start_new_session=True,
-            # uv passes SIGTERM on to what it runs; SIGKILL would leave that running beside its successor.
-            preexec_fn=lambda: die_with_parent(signal.SIGTERM),
-        ) as process:
-            self._process = process
-            assert process.stdout is not None
-            threading.Thread(target=self._end_once_superseded, args=(fence,), daemon=True).start()
-            try:
-                if self._over:  # SIGTERM came while it was being started
-                    self.end()
-                for line in process.stdout:
-                    self.tail = [*self.tail[1 - TAIL :], line.rstrip()]
-                    take(line)
-                return process.wait()
-            finally:
-                self.end()
-
-    def end_after_save(self) -> None:
-        """End it in the background, as soon as no checkpoint is being written or nine tenths of the grace are over."""
-        threading.Thread(target=self._end_after_save, daemon=True).start()
-
-    def end(self) -> None:
-        """End the process group, first politely; what its leader left behind goes too."""
-        self._over, process = True, self._process
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):  # nobody is left, from any moment on
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGTERM)
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(min(KILL_AFTER_S, 0.1 * self._grace_s))
-            os.killpg(process.pid, signal.SIGKILL)
-
-    def _end_once_superseded(self, fence: Callable[[], None]) -> None:
-        while not self._over:
+    def check() -> None:
+        while child.code is None:
             try:
                 fence()
             except Superseded:
-                return self.end()
+                return child.end()
             time.sleep(FENCE_S)
 
-    def _end_after_save(self) -> None:
-        until = time.monotonic() + 0.9 * self._grace_s
-        while any(self._root.glob("tmp_step_*")) and time.monotonic() < until:
-            time.sleep(0.1)
-        self.end()
+    threading.Thread(target=check, daemon=True).start()
+    for line in child.lines():
+        take(line)
+    return child.wait()

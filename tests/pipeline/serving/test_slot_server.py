@@ -31,7 +31,7 @@ PROMPTS = [p.prompt for p in problems(5, "heldout", 24)]
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
-    with model_slot("arithmetic", model_ref(MODEL_DIR), 32, tmp_path_factory.mktemp("slot"), print) as endpoint:
+    with model_slot("arithmetic", model_ref(MODEL_DIR), 32, tmp_path_factory.mktemp("slot")) as endpoint:
         yield endpoint.url
 
 
@@ -121,7 +121,7 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_slot_passes_tools_and_ends_with_its_block(caller: Path, url: str, tmp_path: Path) -> None:
-    with model_slot("desk", model_ref(caller), 64, tmp_path / "slot", print) as endpoint:
+    with model_slot("desk", model_ref(caller), 64, tmp_path / "slot") as endpoint:
         body = {"model": "desk", "messages": [QUESTION], "tools": [TOOL], "temperature": 0}
         (choice,) = posted(endpoint.url, body).json()["choices"]
         (made,) = choice["message"]["tool_calls"]
@@ -151,7 +151,7 @@ def test_an_endpoint_is_asked_with_tools_and_answers_with_calls(caller: Path, tm
     sampling = Sampling(max_completion_tokens=64, temperature=0)
     (own,) = LoadedModel(str(caller), 1).answers([request], sampling)
     assert own.text == CALL
-    with model_slot("desk", model_ref(caller), 64, tmp_path / "slot", print) as endpoint:
+    with model_slot("desk", model_ref(caller), 64, tmp_path / "slot") as endpoint:
         served = ServedModel(Endpoint(endpoint.url), f"desk@{model_ref(caller).digest[:12]}", "the test")
         settings = EndpointServing(champion="desk", candidate="desk")
 

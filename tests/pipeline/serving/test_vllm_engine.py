@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -21,7 +21,6 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, InferenceSession, Sampling, answer_seed
-from pipeline.serving.leftovers import ServerGroup
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.serving.vllm_engine import ServedAdapter, VllmEngine
 
@@ -123,9 +122,15 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def group(folder: Path) -> ServerGroup:
-    (file,) = folder.glob("server-*.json")
-    return ServerGroup.model_validate_json(file.read_bytes())
+def server_in(folder: Path) -> int:
+    """The pid of the server that runs in a folder: it leads a session."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            pid, words = int(entry.name), (entry / "cmdline").read_bytes()
+            own = (entry / "cwd").readlink() == folder and os.getsid(pid) == pid
+            if own and b"vllm.entrypoints" in words and b"pipeline.core.watch" not in words:
+                return pid
+    raise AssertionError(f"no server runs in {folder}")
 
 
 def test_one_answer_for_one_seed_at_1_and_16_in_flight(champion: InferenceSession) -> None:
@@ -171,12 +176,12 @@ def test_the_server_wants_its_key(engine: VllmEngine, champion: InferenceSession
 
     assert champion is not None
     (log,) = engine.folder.glob("server-*.log")
-    members = group(engine.folder).members
-    arguments = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in members)
+    server = server_in(engine.folder)
+    arguments = b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in session_members(server))
     port = arguments.partition(b"--port\0")[2].partition(b"\0")[0].decode()
     answer = httpx2.get(f"http://127.0.0.1:{port}/v1/models", trust_env=False)
     assert answer.status_code == 401
-    key = Path(f"/proc/{group(engine.folder).session}/environ").read_bytes().partition(b"VLLM_API_KEY=")[2]
+    key = Path(f"/proc/{server}/environ").read_bytes().partition(b"VLLM_API_KEY=")[2]
     assert (key := key.partition(b"\0")[0]) and key not in arguments and key.decode() not in log.read_text()
 
 
@@ -187,13 +192,13 @@ def test_a_killed_server_ends_in_words_and_leaves_no_process(python: Path, tmp_p
     tokens = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     path = folder / "generation_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": [3, tokens["="]], "top_k": 1}))
-    killed: list[ServerGroup] = []
+    killed: list[int] = []
 
     def kill(answer: Answer) -> None:
         if not killed:
-            killed.append(group(tmp_path / "vllm"))
-            assert len(session_members(killed[0].session)) >= 3, "server, engine, worker"
-            os.kill(killed[0].session, signal.SIGKILL)
+            killed.append(server_in(tmp_path / "vllm"))
+            assert len(session_members(killed[0])) >= 3, "server, engine, worker"
+            os.kill(killed[0], signal.SIGKILL)
 
     engine: InferenceEngine = VllmEngine(SERVING, python, tmp_path / "vllm", print)
     with ExitStack() as stack:
@@ -203,7 +208,7 @@ def test_a_killed_server_ends_in_words_and_leaves_no_process(python: Path, tmp_p
         assert not [text for text in stopped if "=" in text] and len(set(stopped)) > 20
         with pytest.raises(RuntimeError, match=r"vLLM (stopped answering|ended while it was asked).*last lines"):
             session.answer(REQUESTS * 4, DRAWN, kill)
-        wait_for(lambda: not session_members(killed[0].session))
+        wait_for(lambda: not session_members(killed[0]))
 
 
 def test_a_killed_step_leaves_no_process(python: Path, tmp_path: Path) -> None:
@@ -211,8 +216,7 @@ def test_a_killed_step_leaves_no_process(python: Path, tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as step:
         assert step.stdout is not None
         assert any(line == "open\n" for line in step.stdout)
-        server = group(tmp_path)
-        assert len(session_members(server.session)) >= 3, "server, engine, worker"
+        server = server_in(tmp_path)
+        assert len(session_members(server)) >= 3, "server, engine, worker"
         step.kill()
-        wait_for(lambda: not session_members(server.session))
-    wait_for(lambda: not list(tmp_path.glob("server-*.json")))
+        wait_for(lambda: not session_members(server))

@@ -144,7 +144,7 @@ def test_a_request_that_is_none_is_refused(body: bytes) -> None:
 
 
 def test_the_judge_of_a_step_ends_with_it(tmp_path: Path) -> None:
-    with judge_at(settings("desk-labels"), None, tmp_path, print) as endpoint:
+    with judge_at(settings("desk-labels"), None, tmp_path) as endpoint:
         assert endpoint is not None
         with open_judge(endpoint, settings("desk-labels"), Budget(None, None, 0, 0)) as judge:
             each = requests(1)[0]
@@ -157,10 +157,10 @@ def test_the_judge_of_a_step_ends_with_it(tmp_path: Path) -> None:
 def test_no_server_is_started_where_an_address_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judge_process, "server_process", None)  # a call of it would raise
     given = Endpoint("http://127.0.0.1:1/v1")
-    with judge_at(settings("desk-labels"), given, tmp_path, print) as endpoint:
+    with judge_at(settings("desk-labels"), given, tmp_path) as endpoint:
         assert endpoint == given
     other = Judge(model="desk-labels", digest="sha256:of-another")
-    with judge_at(other, None, tmp_path, print) as endpoint:
+    with judge_at(other, None, tmp_path) as endpoint:
         assert endpoint is None
-    with judge_at(None, None, tmp_path, print) as endpoint:
+    with judge_at(None, None, tmp_path) as endpoint:
         assert endpoint is None

@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 import yaml
 
+from pipeline.core.processes import Child
 from pipeline.core.storage import digest_dir, digest_file
 from pipeline.training.checkpoints.claims import claim
 from pipeline.training.nemo.render import configuration, workspace
-from pipeline.training.nemo.run import Process, run
+from pipeline.training.nemo.run import follow, run
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.result import TrainingResult
+from pipeline.training.result import PREEMPTED, TrainingResult
 from tests.processes import is_alive
 
 from .plans import SECTIONS, make_plan
@@ -149,12 +150,8 @@ def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> 
 def test_a_later_start_ends_the_engine_of_an_earlier_one(tmp_path: Path) -> None:
     own = claim(tmp_path, 1)
     hangs = (sys.executable, "-uc", "print('a step'); import time; time.sleep(600)")
-    process = Process(hangs, tmp_path, tmp_path / "checkpoints", grace_s=100.0)
-
-    def take(line: str) -> None:
-        claim(tmp_path, 1)
-
-    assert process.follow(take, own.check) == -signal.SIGTERM
+    with Child(hangs, 10.0, watched=True) as child:
+        assert follow(child, lambda line: [claim(tmp_path, 1)], own.check) == PREEMPTED
 
 
 def test_a_half_written_checkpoint_is_passed_over_by_name(checkout: Path, tmp_path: Path) -> None:
