@@ -105,7 +105,7 @@ def measured(run: Run, root: Path, base: Path, accelerator: Accelerator) -> dict
         raise failure(plan, process.returncode)
     events = read_journal(plan.parent / "journal.jsonl")
     at = {event.kind: event.at for event in events}
-    rows = [{"step": row.step, **row.metrics} for row in read_rows(plan.parent / "metrics.jsonl").rows]
+    rows = [{"step": row.step, **row.metrics} for row in read_rows(plan.parent / "metrics.jsonl")[0]]
     taken = figures(rows) | {"start_s": at["ready"] - begun}
     if run.whole:
         taken["end_s"] = time.time() - at["step"]

@@ -1,11 +1,9 @@
 """What several rooms need: the reference data beside the checkout, a PostgreSQL, an S3 bucket."""
 
-import fcntl
 import gc
 import os
 import signal
 import sqlite3
-import subprocess
 import sys
 import tempfile
 import uuid
@@ -172,19 +170,6 @@ def forking(fork_server: "ForkServer") -> Iterator[None]:
 
     with forked(fork_server):
         yield
-
-
-@pytest.fixture(scope="session")
-def undisturbed_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The plan of two ranks after a training that nobody disturbed, one for all workers."""
-    from .pipeline.training.plans import folder, two_ranks
-
-    root = _for_all_workers(tmp_path_factory) / "undisturbed"
-    with root.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        plan = folder(*two_ranks(root)) / "plan.json"
-        subprocess.run([sys.executable, "-m", "pipeline.training", str(plan)], check=True)
-    return plan
 
 
 def _for_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:

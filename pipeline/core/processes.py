@@ -25,10 +25,8 @@ WATCHER_S = 15.0
 
 def die_with_parent(signum: signal.Signals = signal.SIGKILL, parent: int | None = None) -> None:
     """Ask the kernel to send `signum` to this process when its parent dies (prctl(2), Linux; elsewhere a no-op).
-
     `parent`: the pid that the parent had, from itself. One that died before this call, while this process was still
-    importing, is noticed only by that.
-    """
+    importing, is noticed only by that."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid() if parent is None else parent
@@ -65,11 +63,9 @@ def piped(command: Sequence[str]) -> Generator[PipedProcess]:
 
 
 class Child:
-    """One supervised process: its lines, its exit code, and its end with the block or with this process.
-
-    A program of ours ends with its parent by `die_with_parent`. For one that does not, `watched`: a watcher ends all
-    that it started (`pipeline.core.watch`).
-    """
+    """One supervised process: its lines, its exit code, and its end with the block or with this process. A program of
+    ours ends with its parent by `die_with_parent`. For one that does not, `watched`: a watcher ends all that it started
+    (`pipeline.core.watch`)."""
 
     def __init__(
         self,
@@ -147,10 +143,8 @@ def process_start(pid: int) -> int | None:
 
 
 def end_sessions(leaders: Iterable[int], signum: signal.Signals, grace_s: float) -> None:
-    """End every process of the sessions: `signum` to their leaders, and SIGKILL to who is left after `grace_s`.
-
-    A KeyboardInterrupt cuts the grace short. Processes that have begun a session of their own are not ended.
-    """
+    """End every process of the sessions: `signum` to their leaders, and SIGKILL to who is left after `grace_s`. A
+    KeyboardInterrupt cuts the grace short. Processes that have begun a session of their own are not ended."""
     left = [leader for leader in leaders if session_members(leader)]
     for leader in left:
         _send(leader, signum)

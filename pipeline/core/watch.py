@@ -14,11 +14,9 @@ from pipeline.core.processes import POLL_S, die_with_parent, end_sessions
 
 def watch(parent: int, grace_s: float, command: list[str]) -> int:
     """Run the command in a session of its own, and end the whole session with the first of these: the process PARENT
-    (then at once), the command, or SIGTERM (with the grace). Returns the exit code, 128 + n for signal n.
-
-    A server that is killed leaves the engine and the workers that it started on the device; its watcher does not. What
-    is not handled: SIGKILL to the watcher, after which the command gets SIGTERM, and nothing ends who ignores it.
-    """
+    (then at once), the command, or SIGTERM (with the grace). Returns the exit code, 128 + n for signal n. A server that
+    is killed leaves the engine and the workers that it started on the device; its watcher does not. What is not
+    handled: SIGKILL to the watcher, after which the command gets SIGTERM, and nothing ends who ignores it."""
     asked_to_end: list[int] = []
     signal.signal(signal.SIGTERM, lambda signum, frame: asked_to_end.append(signum))
     ends_with_watcher = partial(die_with_parent, signal.SIGTERM, os.getpid())

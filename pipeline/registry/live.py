@@ -102,8 +102,8 @@ class MetricsSender(threading.Thread):
         store, iteration = self._training.store, self._training.iteration
         if not runs.training_started(store, iteration):
             return
-        read = read_rows(runs.metrics_file(store, iteration), self._at)
-        if self._run is not None and not read.rows:
+        rows, end = read_rows(runs.metrics_file(store, iteration), self._at)
+        if self._run is not None and not rows:
             return
         self._addresses = addresses = self._addresses or self._training.addresses()
         if addresses.remote:
@@ -113,8 +113,8 @@ class MetricsSender(threading.Thread):
         if self._run is None:
             self._run = self._begin(self._client, addresses)
             self._monitor = self._start_monitor(self._run, addresses)
-        runs.log_points(self._client, self._run, runs.points(read.rows))
-        self._at = read.end
+        runs.log_points(self._client, self._run, runs.points(rows))
+        self._at = end
 
     def _start_monitor(self, run: Run, addresses: MlflowAddresses) -> SystemMetricsMonitor | None:
         from mlflow.environment_variables import MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING as switch

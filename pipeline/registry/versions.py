@@ -173,7 +173,7 @@ def tag_blocked(registry_uri: str, registrations: Sequence[ModelRegistration], p
 def _points(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping[str, float]]) -> Iterator[Metric]:
     """What the training logged as it went, as it was measured then. What only its result has gets the time of the last
     step that has one: a fixed one, so that logged again it is the same point."""
-    logged = {row.step: row for row in read_rows(runs.metrics_file(store, iteration)).rows}
+    logged = {row.step: row for row in read_rows(runs.metrics_file(store, iteration))[0]}
     yield from runs.points(logged.values())
     last = max(logged.values(), key=lambda row: row.step, default=LoggedRow(run.info.start_time / 1000, 0, {}))
     for row in rows:

@@ -1,9 +1,5 @@
-"""The serving process: `python -m pipeline.serving MODEL BATCH_SIZE THREADS PARENT`.
-
-Writes a line `{"decoding": ...}`, then answers what comes by standard input: a line with the sampling, a line for each
-request, an empty line; for each an `{"answer": ...}`. It loads the weights with the first request, and ends when its
-input does, or PARENT (a pid).
-"""
+"""`python -m pipeline.serving MODEL BATCH_SIZE THREADS PARENT`: writes a line `{"decoding": ...}`, then reads a line
+with the sampling, a line a request and an empty line, and writes an `{"answer": ...}` for each request."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""One model behind an OpenAI-compatible server, asked one question after another.
-
-Owns which reply is an answer, which is an error of one question, and which refuses the server as a whole. Sends what
-every such server takes (`max_tokens`, `seed`, `temperature`), and `extra` to one that is known to take more.
-"""
+"""One model behind an OpenAI-compatible server: which reply is an answer, which is an error of one question, and which
+refuses the server as a whole."""
 
 from __future__ import annotations
 

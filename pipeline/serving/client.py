@@ -1,9 +1,5 @@
-"""HTTP to a model's server, as engines and the judge speak it: bounded in number, time and size, and tried again.
-
-What may pass (no connection, 408, 429, 5xx) is tried again after what the server asks for, else after an exponential
-wait with full jitter. Refuses to follow redirects, to use the environment's proxies, to inflate compressed bodies, and
-to log a body or a key. Knows neither what is asked nor what an answer costs.
-"""
+"""HTTP to a model's server, as engines and the judge speak it: bounded in number, time and size, and tried again. It
+follows no redirect, uses no proxy of the environment, and logs no body and no key."""
 
 from __future__ import annotations
 
@@ -51,11 +47,8 @@ class HttpReply(NamedTuple):
 
 
 class HttpClient:
-    """One server's connections, which live in one event loop.
-
-    `timeout_s` bounds a whole exchange, a body that trickles too. `slots` bounds what is in flight: who sends holds
-    one. `most_bytes`: of a response's body.
-    """
+    """One server's connections, which live in one event loop. `timeout_s` bounds a whole exchange, a body that trickles
+    too. `slots` bounds what is in flight: who sends holds one. `most_bytes`: of a response's body."""
 
     def __init__(self, endpoint: Endpoint, in_flight: int, timeout_s: float, most_bytes: int) -> None:
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "Content-Type": "application/json"}

@@ -1,8 +1,5 @@
-"""What a server's reply to one chat completion says, read as strictly as it was asked for.
-
-Owns the fields that every OpenAI-compatible server has. Refuses to guess: a reply that leaves open what was answered,
-how it ended or how many tokens it took is no answer.
-"""
+"""A server's reply to one chat completion: one that leaves open what was answered, how it ended or how many tokens it
+took is refused."""
 
 from __future__ import annotations
 

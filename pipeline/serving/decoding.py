@@ -1,9 +1,5 @@
-"""What a model is decoded with: its stop ids, and nothing else of what its folder says about sampling.
-
-A folder's `generation_config.json` may hold a repetition penalty, a top_k, forbidden n-grams: transformers applies each
-of them wherever a call leaves it open. Training, its validation, serving and evaluation draw from the model itself, as
-vLLM does under `--generation-config vllm`. For processes that have loaded torch.
-"""
+"""A model's stop ids, and nothing else of what its folder says about sampling: vLLM leaves out a repetition penalty or
+top_k of `generation_config.json` too (`--generation-config vllm`). For processes that have loaded torch."""
 
 from __future__ import annotations
 
@@ -29,10 +25,8 @@ if "sklearn" not in sys.modules:
 
 
 def stop_ids(folder: str, tokenizer: Any) -> tuple[int, ...]:
-    """Token ids that end a completion: those of config.json, of generation_config.json and of the tokenizer.
-
-    Empty where none of them names one: then only the limit ends it.
-    """
+    """Token ids that end a completion: those of config.json, of generation_config.json and of the tokenizer. Empty
+    where none of them names one: then only the limit ends it."""
     config: Any = AutoConfig.from_pretrained(folder)
     declared = [config.get_text_config().eos_token_id, tokenizer.eos_token_id]
     with suppress(OSError):  # there is no such file
@@ -50,11 +44,9 @@ def settings(stops: tuple[int, ...], tokenizer: Any, max_new_tokens: int | None 
 
 
 class SeededDraw:
-    """A draw from softmax(logits / temperature) whose random numbers are each answer's own.
-
-    The token is the largest of p / q with q exponential (the Gumbel-max trick; arXiv 1611.00712), so the likeliest
-    token of these scores is a draw, and two models under one seed make the same choice wherever they agree.
-    """
+    """A draw from softmax(logits / temperature) whose random numbers are each answer's own. The token is the largest of
+    p / q with q exponential (the Gumbel-max trick; arXiv 1611.00712), so the likeliest token of these scores is a draw,
+    and two models under one seed make the same choice wherever they agree."""
 
     def __init__(self, seeds: list[int], temperature: float, device: torch.device) -> None:
         self._temperature = temperature

@@ -39,10 +39,8 @@ def serving_addresses(environment: Mapping[str, str]) -> ServingAddresses:
 
 
 def check_endpoint(endpoint: Endpoint, whose: str, prefix: str) -> None:
-    """Raise ValueError for one that cannot be used. Neither URL nor key is shown: both may hold a secret.
-
-    `whose`: as a sentence begins, e.g. "The judge's". `prefix`: of the environment variables that name it.
-    """
+    """Raise ValueError for one that cannot be used. Neither URL nor key is shown: both may hold a secret. `whose`: as a
+    sentence begins, e.g. "The judge's". `prefix`: of the environment variables that name it."""
     if not _is_root(endpoint.url):
         raise ValueError(
             f"{whose} URL ({len(endpoint.url)} characters) is not the root of an API: http or https, a host, "

@@ -1,9 +1,5 @@
-"""Servers that others keep: any that speaks OpenAI's chat completions and draws by seed.
-
-Owns the proof that a server is one: it is asked the probe conversations before anything else. One that ignores seeds
-would draw both arms by luck, and answer otherwise when it is asked again. Which weights it has is what the recipe says
-by a name; nobody can see that from here.
-"""
+"""Servers that others keep: any that speaks OpenAI's chat completions and draws by seed, which the probe conversations
+prove before anything else is asked. Which weights it has is what the recipe says by a name."""
 
 from __future__ import annotations
 
@@ -41,11 +37,8 @@ class EndpointEngine:
                 f"evaluation.serving names no model for the {arm}. Ask an endpoint for {' or '.join(names)}."
             )
         served = ServedModel(self._endpoint, names[arm], f"evaluation.serving.{arm}")
-
-        def client() -> ChatClient:
-            return ChatClient(served, self._settings, backoff_s=self._backoff_s)
-
-        with open_asking_loop("serving", client, self._settings.in_flight) as loop:
+        client = ChatClient(served, self._settings, backoff_s=self._backoff_s)
+        with open_asking_loop(client, self._settings.in_flight) as loop:
             yield ChatSession(loop, self._decoding(loop), self._log)
 
     def _decoding(self, loop: AskingLoop[ChatClient]) -> Decoding:
@@ -67,10 +60,8 @@ class EndpointEngine:
         )
 
     def _probe(self, loop: AskingLoop[ChatClient]) -> list[int | None]:
-        """Tokens of each probe's prompt as the server counts them; None for one that its template refuses.
-
-        Raises ValueError for a server whose replies are no answers, or that does not draw by seed.
-        """
+        """Tokens of each probe's prompt as the server counts them; None for one that its template refuses. Raises
+        ValueError for a server whose replies are no answers, or that does not draw by seed."""
         first, again, other = (self._round(loop, seed) for seed in (PROBE_SEEDS[0], *PROBE_SEEDS))
         if all(drawn.prompt_refused for drawn in first):
             raise ValueError(

@@ -27,13 +27,9 @@ def open_engine(
     adapter: ServedAdapter | None = None,
     where: str = "evaluation.serving",
 ) -> Generator[InferenceEngine]:
-    """The engine that a recipe names; what it started ends with the block.
-
-    `folder`: for logs, and for the files by which the next start finds what a killed one left: the same for both.
-    `adapter`: the candidate's, where the section says `adapters`. `where`: the section, for messages.
-
-    Raises ValueError naming the variable to set.
-    """
+    """The engine that a recipe names; what it started ends with the block. `folder`: for logs, and for the files by
+    which the next start finds what a killed one left: the same for both. `adapter`: the candidate's, where the section
+    says `adapters`. `where`: the section, for messages. Raises ValueError naming the variable to set."""
     check_addresses(section, addresses, where)
     match section:
         case EndpointServing():

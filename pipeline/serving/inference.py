@@ -1,8 +1,5 @@
-"""The port of everything that answers: questions in, one answer each out, and what decided them.
-
-Owns the records of both sides and the seed of an answer. Refuses to know an engine, to load a model and to keep an
-answer. An engine opens a session for one model; the session says what decodes it before any answer is paid for.
-"""
+"""The port of everything that answers: an engine opens a session for one model, and the session says what decodes it
+before any answer is paid for."""
 
 from __future__ import annotations
 
@@ -18,10 +15,8 @@ Messages = list[dict[str, str]]
 
 
 class Sampling(Record):
-    """How the answers to a prompt are drawn: `samples` of each, by seeds that follow from `seed`.
-
-    `temperature` 0 takes the likeliest token each time. An answer ends after `max_completion_tokens` tokens.
-    """
+    """How the answers to a prompt are drawn: `samples` of each, by seeds that follow from `seed`. `temperature` 0 takes
+    the likeliest token each time. An answer ends after `max_completion_tokens` tokens."""
 
     samples: int = 1
     temperature: float = 1.0
@@ -89,12 +84,10 @@ class InferenceSession(Protocol):
     def decoding(self) -> Decoding: ...
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
-        """Hand each answer to `done` as soon as it is there, in any order, in the caller's thread.
-
-        Returns when every request was answered, if only by an error. Raises ValueError for what the model cannot
-        answer at all (a prompt beyond its context, a role that its template refuses), before anything is drawn, and
-        RuntimeError when the engine ends.
-        """
+        """Hand each answer to `done` as soon as it is there, in any order, in the caller's thread. Returns when every
+        request was answered, if only by an error. Raises ValueError for what the model cannot answer at all (a prompt
+        beyond its context, a role that its template refuses), before anything is drawn, and RuntimeError when the
+        engine ends."""
         ...
 
 

@@ -1,7 +1,5 @@
-"""The journal of answers: what a model was paid for is found again by who asks the same.
-
-One file for each model and protocol (both by digest). An error is no answer and is not kept.
-"""
+"""The journal of answers, one file for each model and protocol (by digest): who asks the same is not charged again. An
+error is not kept."""
 
 from __future__ import annotations
 

@@ -1,18 +1,14 @@
-"""An event loop in a thread of its own, in which a server is asked: a caller may be inside of another loop too.
-
-`done` is called in the caller's thread. What it writes is written before another question takes the answer's place: a
-kill costs at most the answers of as many questions as may be in flight.
-"""
+"""A client in an event loop of its own thread, asked from a thread that may be inside of another loop."""
 
 from __future__ import annotations
 
 import asyncio
 import queue
-import threading
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Generic, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 C = TypeVar("C")
 Q = TypeVar("Q")
@@ -22,15 +18,15 @@ A = TypeVar("A")
 class AskingLoop(Generic[C]):
     """The loop and the client that lives in it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, client: C, concurrency: int) -> None:
-        self._loop, self.client, self._concurrency = loop, client, concurrency
-        self._closing = asyncio.Event()
+    def __init__(self, portal: BlockingPortal, client: C, concurrency: int) -> None:
+        self._portal, self.client, self._concurrency = portal, client, concurrency
 
     def all(
         self, asked: Sequence[Q], answer: Callable[[Q], Awaitable[A]], done: Callable[[int, A], None] | None
     ) -> list[A]:
-        """Every answer, in the order of the questions. A `done` that raises ends the asking; no request that waits is
-        then made. An `answer` that raises ends it too: its error is raised, after `done` had the answers before."""
+        """Every answer, in the order of the questions. A `done` or an `answer` that raises ends the asking. `done` is
+        called in this thread, before another question takes the answer's place: a kill costs at most the answers of as
+        many questions as may be in flight."""
         answered: queue.SimpleQueue[tuple[int, A, asyncio.Event] | None] = queue.SimpleQueue()
 
         async def work(places: Iterator[int]) -> None:
@@ -48,7 +44,7 @@ class AskingLoop(Generic[C]):
             finally:
                 answered.put(None)
 
-        asking = asyncio.run_coroutine_threadsafe(ask(), self._loop)
+        asking = self._portal.start_task_soon(ask)
         answers: dict[int, A] = {}
         try:
             while (item := answered.get()) is not None:
@@ -56,7 +52,7 @@ class AskingLoop(Generic[C]):
                 answers[place] = one
                 if done is not None:
                     done(place, one)
-                self._loop.call_soon_threadsafe(taken.set)
+                self._portal.start_task_soon(taken.set)
         except BaseException:  # whatever ended the caller ends the asking
             asking.cancel()
             raise
@@ -66,40 +62,9 @@ class AskingLoop(Generic[C]):
             raise group.exceptions[0] from None
         return [answers[place] for place in range(len(asked))]
 
-    async def closed(self) -> None:
-        """Returns after `close`."""
-        await self._closing.wait()
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._closing.set)
-
 
 @contextmanager
-def open_asking_loop(
-    name: str, client: Callable[[], AbstractAsyncContextManager[C]], concurrency: int
-) -> Generator[AskingLoop[C]]:
-    """A client in a loop of its own, until the block ends. `client` is called, and opened, in that loop's thread."""
-    started: Future[AskingLoop[C]] = Future()
-
-    async def run() -> None:
-        async with client() as opened:
-            running = AskingLoop(asyncio.get_running_loop(), opened, concurrency)
-            started.set_result(running)
-            await running.closed()
-
-    def serve() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:  # the boundary of the thread: whoever opens the client is told
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    thread = threading.Thread(target=serve, name=name, daemon=True)
-    thread.start()
-    running = started.result()
-    try:
-        yield running
-    finally:
-        running.close()
-        thread.join()
+def open_asking_loop(client: AbstractAsyncContextManager[C], concurrency: int) -> Generator[AskingLoop[C]]:
+    """The client, opened in a loop of its own until the block ends."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(client) as opened:
+        yield AskingLoop(portal, opened, concurrency)

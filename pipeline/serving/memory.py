@@ -1,8 +1,5 @@
-"""Whether a model's weights fit where the evaluation serves it: asked before a training is paid for.
-
-Owns what this machine has and what an engine makes of weights. Refuses to guess beyond them: activations and the cache
-of attention come on top, so what is refused here surely does not fit, and what is let through may still not.
-"""
+"""Whether a model's weights fit where the evaluation serves it, asked before a training is paid for. Activations and
+the cache of attention are not counted: what is refused surely does not fit."""
 
 from __future__ import annotations
 

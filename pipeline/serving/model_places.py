@@ -1,25 +1,20 @@
-"""Where models lie whole under their digests: a bucket or a mounted folder, and the manifest beside an exported one.
-
-Owns how such a place is reached and read, and the copy of a model onto this machine: verified while it is copied,
-resumed where a kill cut it off, and in its place whole or not at all. Refuses to choose a model.
-"""
+"""Where models lie whole under their digests: a bucket or a mounted folder, with a manifest beside an exported one; and
+the copy of one onto this machine, which is verified, goes on after a kill, and is in its place whole or not at all."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from pipeline.core.storage import Record, digest_dir, digest_json, publish_dir
+from pipeline.core.storage import Record, digest_dir, digest_file, digest_json, publish_dir
 
-CHUNK = 8 << 20
 AT_ONCE = 4
 """Files that are copied at the same time."""
 S3_ATTEMPTS = 8
@@ -41,28 +36,23 @@ class ExportManifest(Record):
 
 
 def copy_model(uri: str, digest: str, folder: Path, log: Callable[[str], None] = print) -> None:
-    """Copy the model at `uri` (s3://, gs://, a path) to `folder`, in place of anything else there.
-
-    What an earlier try copied beside it is hashed and kept. Where the model has its manifest, each file is compared as
-    it comes. Raises ValueError when there is none, or when its digest, in hexadecimal, is another; OSError when the
-    place cannot be read or the disk is full: then another try goes on.
-    """
+    """Copy the model at `uri` (s3://, gs://, a path) to `folder`, in place of anything else there. Whole files that an
+    earlier try left are kept. Raises ValueError when there is no model, or one with another digest; OSError when the
+    place cannot be read or the disk is full: another try goes on."""
     if folder.is_dir() and any(folder.iterdir()) and digest_dir(folder) == digest:
         return
-    partial, expected = partial_folder(folder, digest), dict[str, str]()
+    partial = partial_folder(folder, digest)
     with reached(uri):
         files, target = opened(uri)
         sizes = sizes_below(files, target)
         if not sizes:
             raise ValueError(f"There is nothing at {uri}. Name the folder of an exported model.")
-        with suppress(ValueError):  # a file of that name need not be one: the digest decides
-            expected = _expected(manifest_beside(files, target, digest))
         resumed = partial.exists()
-        actual = _copied(files, target, sizes, partial, expected)
+        actual = _copied(files, target, sizes, partial)
         if actual != digest and resumed:
-            log(f"What an earlier try left of {uri} is not of {digest[:12]}: copied anew")
+            log(f"What an earlier try left of {uri} is not of {digest[:12]}: copied again")
             shutil.rmtree(partial)
-            actual = _copied(files, target, sizes, partial, expected)
+            actual = _copied(files, target, sizes, partial)
     if actual != digest:
         shutil.rmtree(partial)
         raise ValueError(
@@ -115,11 +105,8 @@ def sha256_of(files: Any, place: str, size: int) -> str:
     """Of what lies there; "" where there is nothing of that size."""
     if size_of(files, place) != size:
         return ""
-    digest = hashlib.sha256()
     with files.open(place, "rb") as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def opened(uri: str) -> tuple[Any, str]:
@@ -148,42 +135,18 @@ def reached(uri: str) -> Generator[None]:
         ) from error
 
 
-def _expected(manifest: ExportManifest | None) -> dict[str, str]:
-    return {name: file.sha256 for name, file in manifest.files.items()} if manifest else {}
-
-
-def _copied(files: Any, target: str, sizes: dict[str, int], partial: Path, expected: dict[str, str]) -> str:
-    """Digest of the copy in `partial`."""
+def _copied(files: Any, target: str, sizes: dict[str, int], partial: Path) -> str:
+    """Copy the files that are not there whole; returns the digest of the copy in `partial`."""
 
     def one(name: str) -> str:
-        sha256 = _copy_file(files, f"{target}/{name}", sizes[name], partial / name)
-        if sha256 != expected.get(name, sha256):  # a part that a power cut tore, or the other side's disk
-            (partial / name).unlink()
-            sha256 = _copy_file(files, f"{target}/{name}", sizes[name], partial / name)
-        return sha256
+        path = partial / name
+        if not (path.is_file() and path.stat().st_size == sizes[name]):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files.get_file(f"{target}/{name}", str(path))
+        return digest_file(path)
 
     for stray in (path for path in partial.rglob("*") if path.is_file()):
         if str(stray.relative_to(partial)) not in sizes:
             stray.unlink()
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return digest_json(dict(zip(sizes, pool.map(one, sizes), strict=True)))
-
-
-def _copy_file(files: Any, place: str, size: int, path: Path) -> str:
-    """Copy what is missing at the end of `path`; sha256 of the whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    digest = hashlib.sha256()
-    with path.open("ab+") as stream:
-        stream.seek(0, os.SEEK_END)
-        if stream.tell() > size:
-            stream.truncate(0)
-        stream.seek(0)
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-        while (at := stream.tell()) < size:
-            chunk = files.cat_file(place, start=at, end=min(at + CHUNK, size))
-            if not chunk:
-                raise OSError(f"{place} ends at byte {at:,} of {size:,}: it changed while it was copied. Try again.")
-            stream.write(chunk)
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -1,8 +1,5 @@
-"""The models that a node keeps: copied once for all its processes, by digest, on a disk of limited size.
-
-Owns the folder: a model is there whole or not at all, whoever uses one keeps it from being evicted, and room is made by
-evicting what was used longest ago. Where it lies comes from the environment of the pod.
-"""
+"""The models that a node keeps, copied once for all its processes, by digest. Whoever uses one keeps it from being
+evicted; room is made by evicting what was used longest ago."""
 
 from __future__ import annotations
 
@@ -38,10 +35,8 @@ class NodeCache(NamedTuple):
 
     @contextmanager
     def hold(self, model: ModelRef, log: Callable[[str], None] = print) -> Generator[ModelRef]:
-        """The model on this node, there until the block ends; copied where it is not.
-
-        Raises ValueError when its source has another, OSError when it cannot be read or there is no room.
-        """
+        """The model on this node, there until the block ends; copied where it is not. Raises ValueError when its source
+        has another, OSError when it cannot be read or there is no room."""
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self.folder / model.digest
         with self._lock(model.digest) as lock:

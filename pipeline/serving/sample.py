@@ -1,7 +1,4 @@
-"""Sampling as the demo's traffic and the fingerprints of models call it: prompts in, completions out.
-
-Owns the plain call over the port of inference.py. Refuses to keep an answer: who asks again is answered again.
-"""
+"""Prompts in, completions out, for the demo's traffic and the fingerprints of models. Answers are not kept."""
 
 from __future__ import annotations
 

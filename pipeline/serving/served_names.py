@@ -1,7 +1,5 @@
-"""The name under which a slot's answers, spans and metrics carry its model: `<model>@<first 12 of the digest>`.
-
-A server is given two names, this one and the plain one that callers ask for; whatever it reports carries the first.
-"""
+"""The first name of a slot's server, `<model>@<first 12 of the digest>`, which its answers, spans and metrics carry;
+the second is the plain one that callers ask for."""
 
 from __future__ import annotations
 

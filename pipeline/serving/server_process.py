@@ -18,10 +18,8 @@ HEALTH_TIMEOUT_S = 5.0
 
 
 def held_port() -> socket.socket:
-    """A free port of 127.0.0.1, held by a socket that does not listen until it is closed.
-
-    The kernel gives it to no other process; who binds it by its number with SO_REUSEADDR, as servers do, may listen.
-    """
+    """A free port of 127.0.0.1, held by a socket that does not listen until it is closed. The kernel gives it to no
+    other process; who binds it by its number with SO_REUSEADDR, as servers do, may listen."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))

@@ -1,12 +1,5 @@
-"""An OpenAI-compatible server of one model directory on 127.0.0.1: a slot of the embedded gateway.
-
-    python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT
-
-What waits is answered in one batch, the next batch begins when that one ends. An answer is decoded as everywhere in the
-loop (decoding.py). It stands in for vLLM where there is no GPU: one answer a request. Tools go to the chat template,
-calls in an answer leave as calls, and a streamed answer to a request with tools comes in one piece. LIMIT: tokens of an
-answer at most.
-"""
+"""`python -m pipeline.serving.slot_server FOLDER PORT NAME[,ALIAS...] LIMIT`: one model as an OpenAI-compatible server
+on 127.0.0.1, in place of vLLM where there is no GPU. What waits is answered in one batch."""
 
 from __future__ import annotations
 

@@ -25,10 +25,8 @@ class ModelSlot(NamedTuple):
 
 @contextmanager
 def model_slot(model_name: str, model: ModelRef, limit: int, folder: Path) -> Generator[ModelSlot]:
-    """A server of the model while the block runs. `limit`: tokens of an answer at most. Output goes to `folder`.
-
-    Raises RuntimeError with the server's last lines when it does not start.
-    """
+    """A server of the model while the block runs. `limit`: tokens of an answer at most. Output goes to `folder`. Raises
+    RuntimeError with the server's last lines when it does not start."""
     name = served_name(model_name, model.digest)
     with held_port() as held:
         port = held.getsockname()[1]

@@ -1,14 +1,5 @@
-"""Which of vLLM's parsers reads the calls that a model's chat template writes: vLLM takes no tools without one.
-
-| the template's call | parser |
-|---|---|
-| `<tool_call>` around JSON with `name` and `arguments` (Hermes, Qwen 2.5 and 3) | `hermes` |
-| `<function=name>` in `<tool_call>` (Qwen 3 Coder) | `qwen3_coder` |
-| `[TOOL_CALLS]` (Mistral) | `mistral` |
-| bare JSON with `name` and `parameters` (Llama 3.1 to 3.3) | `llama3_json` |
-
-Names are those of vLLM 0.31's register. Other families have parsers too: the recipe names theirs.
-"""
+"""Which of vLLM's parsers (names of vLLM 0.31) reads the calls that a model's chat template writes: vLLM takes no tools
+without one. The recipe names those of other families."""
 
 from __future__ import annotations
 

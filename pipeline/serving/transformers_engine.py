@@ -1,8 +1,5 @@
-"""The default engine: transformers in a process of its own, which takes its memory with it when it ends.
-
-Owns the process and the lines between. Refuses to import torch: that is `pipeline.serving.__main__`. The process first
-says what decodes (for which it loads no weights), so a caller who has every answer already pays for none.
-"""
+"""The default engine: transformers in a process of its own (`pipeline.serving.__main__`), which first says what
+decodes, for which it loads no weights."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""vLLM as a server that the step starts and ends: the environment that VLLM_PYTHON names, on 127.0.0.1.
-
-Owns the server's flags and what is on record of it. Stop ids and context are those of the default engine, so that both
-end an answer at the same tokens, and weights are loaded in the precision that they were saved in (vLLM's own `auto`
-makes float16 of float32). Where a candidate is an adapter of the champion, one server has both.
-"""
+"""vLLM as a server that the step starts and ends, in the environment that VLLM_PYTHON names. Stop ids and context are
+the default engine's; the precision is that of the saved weights (vLLM's `auto` makes float16 of float32)."""
 
 from __future__ import annotations
 
@@ -162,9 +158,8 @@ class VllmEngine:
                 server = self._shared = self._shared or self._stack.enter_context(self._with_adapter(self._adapter))
             served = ServedModel(server.endpoint, server.names[model.digest], "evaluation.serving")
             extra = {"stop_token_ids": list(folder_decoding.stop_ids)}
-            loop = stack.enter_context(
-                open_asking_loop("serving", lambda: ChatClient(served, self._settings, extra), self._settings.in_flight)
-            )
+            client = ChatClient(served, self._settings, extra)
+            loop = stack.enter_context(open_asking_loop(client, self._settings.in_flight))
             yield VllmSession(loop, self._decoding(loop, base, folder_decoding), self._log, server)
 
     def _base(self, arm: str, model: ModelRef) -> ModelRef:

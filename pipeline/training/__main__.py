@@ -1,8 +1,5 @@
-"""The one entry point of training: `python -m pipeline.training PLAN`, and `--help` for what a launcher adds.
-
-Starts the plan's processes on this node, is one of them (RANK), or hands the plan to NeMo RL. Exit codes: 0 a verified
-`result.json`; 143 run me again; 64 and 65 never retry (a wrong plan; an erasure); anything else is a crash.
-"""
+"""The entry point of training. Exit codes: 0 a verified `result.json`; 143 run me again; 64 and 65 never retry (a wrong
+plan; an erasure); anything else is a crash."""
 
 from __future__ import annotations
 
@@ -40,10 +37,8 @@ MAX_RESTARTS = 2
 
 
 def main(plan_path: str, node_rank: int = 0, master: str = "", nemo_rl: str = NEMO_RL, attempt: int = 0) -> int:
-    """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes.
-
-    `attempt`: by the launcher's count; a later one, or a later start of the same one, supersedes this one.
-    """
+    """Train and return the exit code. `master`: host:port of node 0, where the plan has several nodes. `attempt`: by
+    the launcher's count; a later one, or a later start of the same one, supersedes this one."""
     started_at, path = time.time(), Path(plan_path).absolute()
     kept = ExitStack()  # let go of with the process: until then its base is not evicted
     signal.signal(signal.SIGTERM, lambda *_: os._exit(PREEMPTED))  # nothing is lost yet

@@ -1,7 +1,5 @@
-"""What happens around each step of a training: it is reported, timed, validated, watched, saved and ended.
-
-With several ranks, one rank's SIGTERM (termination.py) ends all of them at the same step: they agree after each step.
-"""
+"""Around each step of a training: report, time, validate, watch, save, end. With several ranks, all agree after each
+step and end at the same one."""
 
 from __future__ import annotations
 

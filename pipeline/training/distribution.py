@@ -1,8 +1,5 @@
-"""How a training is spread over processes: accelerate's settings for DDP, FSDP2 and ZeRO, and a check of what it runs.
-
-They travel as environment, not as TrainingArguments: accelerate opens the gloo group that FSDP2 needs beside NCCL, to
-offload and to gather a full state dict, only when the variables say so.
-"""
+"""accelerate's settings for DDP, FSDP2 and ZeRO, and a check of what it runs. They are environment variables: only then
+accelerate opens the gloo group that FSDP2 needs beside NCCL to offload and to gather."""
 
 from __future__ import annotations
 
@@ -17,12 +14,10 @@ if TYPE_CHECKING:
 
 
 def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool = False) -> dict[str, str]:
-    """What accelerate reads for this strategy: to be set before TRL's config is constructed.
-
-    `second_model`: TRL loads the base again, as the reference of a policy without an adapter. Under FSDP2 every rank
-    then loads all weights: where only rank 0 does, accelerate hands out the policy's, but nobody the reference's (TRL
-    1.16 shards what each rank has), and the others train against what lay in memory.
-    """
+    """What accelerate reads for this strategy: to be set before TRL's config is constructed. `second_model`: TRL loads
+    the base again, as the reference of a policy without an adapter. Under FSDP2 every rank then loads all weights:
+    where only rank 0 does, accelerate hands out the policy's, but nobody the reference's (TRL 1.16 shards what each
+    rank has), and the others train against what lay in memory."""
     variables: dict[str, Any] = {}
     offload = distribution.cpu_offload
     if distribution.strategy == "fsdp2":
@@ -55,9 +50,7 @@ def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool 
 
 def trainer_arguments(world_size: int, *, on_gpu: bool) -> dict[str, Any]:
     """What both TRL configs need to know of several processes; the rest is `environment`. Nothing for one process.
-
-    Activation checkpointing stays their `gradient_checkpointing`, one switch for every strategy.
-    """
+    Activation checkpointing stays their `gradient_checkpointing`, one switch for every strategy."""
     if world_size == 1:
         return {}
     return {
@@ -67,10 +60,8 @@ def trainer_arguments(world_size: int, *, on_gpu: bool) -> dict[str, Any]:
 
 
 def assert_distribution(accelerator: Accelerator, plan: TrainingPlan) -> None:
-    """Raise ValueError unless accelerate runs what the plan says.
-
-    Where it can't (FSDP2 without a GPU, settings that came too late) it trains as plain DDP and says nothing.
-    """
+    """Raise ValueError unless accelerate runs what the plan says. Where it can't (FSDP2 without a GPU, settings that
+    came too late) it trains as plain DDP and says nothing."""
     distribution = plan.training.distribution
     offloaded = {"ddp": (), "zero2": ("optimizer",)}.get(distribution.strategy, ("optimizer", "weights"))
     wanted = _words(distribution.strategy, offloaded if distribution.cpu_offload else (), plan.world_size)

@@ -51,10 +51,8 @@ def export(plan: TrainingPlan, trainer: Trainer, folder: Path) -> CheckpointRef 
 def _publish(
     plan: TrainingPlan, trainer: Trainer, folder: Path, write: Callable[[Path], None], step: int
 ) -> CheckpointRef:
-    """The adapter, and the model with it merged in: what is evaluated is what will be served.
-
-    The merge is into a fresh copy of the base; a training without an adapter has the model in both.
-    """
+    """The adapter, and the model with it merged in: what is evaluated is what will be served. The merge is into a fresh
+    copy of the base; a training without an adapter has the model in both."""
 
     def publish(name: str, write: Callable[[Path], None]) -> ModelRef:
         def whole(staging: Path) -> None:

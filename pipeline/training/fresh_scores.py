@@ -1,8 +1,5 @@
-"""The scorers of a training process, opened: what each says of a completion that no reference can check.
-
-The reward model is loaded once a process; the judge and the user's function are asked about a whole batch at once. An
-answer without its end is worth 0. A scorer that could not speak gives no score, never a 0.
-"""
+"""The scorers of a training process: what each says of a completion that no reference can check. An answer without its
+end is worth 0; a scorer that could not speak gives no score, never a 0."""
 
 from __future__ import annotations
 
@@ -13,12 +10,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from pipeline.core.journal import Journal, JournalEntry
+from pipeline.recipe.rewards import Judge
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.custom import CustomScorer, CustomTask
-from pipeline.rewards.judge import open_judge
+from pipeline.rewards.findings import key_of
+from pipeline.rewards.judge import Budget, Judgement, JudgeRequest, JudgeSession, open_judge
 from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.records import Finding
-from pipeline.training.judge_scores import JudgeScores, budget_of
+from pipeline.rewards.verifiers import VerifierTask
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
 from pipeline.training.schedule import metadata_behind, metadata_by_prompt
@@ -26,14 +26,17 @@ from pipeline.training.schedule import metadata_behind, metadata_by_prompt
 SCORING_BATCH = 32
 """Completions that the reward model reads at once."""
 UNENDED = Finding(0.0)
+JUDGED = "judge-{rank}.jsonl"
 
 
 class FreshAnswer(NamedTuple):
-    """A completion of the policy. `prompt`: chat messages as JSON; `ended`: by its end token, not at its limit."""
+    """A completion of the policy. `prompt`: chat messages as JSON; `ended`: by its end token, not at its limit.
+    `check`: None where there is no reference."""
 
     prompt: str
     text: str
     ended: bool
+    check: VerifierTask | None = None
 
 
 Scorer = Callable[[Sequence[FreshAnswer]], list[Finding]]
@@ -42,11 +45,9 @@ Scorer = Callable[[Sequence[FreshAnswer]], list[Finding]]
 class FreshScores:
     """Scorers by name: those that reward, and the one that watches."""
 
-    def __init__(
-        self, scorers: Mapping[ScorerName, Scorer], reward: Sequence[ScorerName], watching: ScorerName
-    ) -> None:
+    def __init__(self, scorers: Mapping[ScorerName, Scorer], reward: Sequence[ScorerName], second: ScorerName) -> None:
         self._scorers, self._reward = scorers, reward
-        self._second: ScorerName = watching
+        self._second: ScorerName = second
 
     def rewarding(self, answers: Sequence[FreshAnswer]) -> list[dict[str, Finding]]:
         """What those that reward say of each answer that has ended, by name."""
@@ -62,17 +63,13 @@ class FreshScores:
 
 @contextmanager
 def open_scores(plan: TrainingPlan, folder: Path) -> Generator[FreshScores]:
-    """The scorers of a plan that has some, until the block ends; nobody is asked yet. `folder`: the training's.
-
-    Raises ValueError for a scorer that cannot be used as the plan has it.
-    """
+    """The scorers of a plan that has some, until the block ends; none is asked yet. `folder`: the training's. Raises
+    ValueError for a scorer that cannot be used as the plan has it."""
     assert plan.scorers is not None, "only a plan with scorers comes here"
     makers = {"reward_model": _reward_model, "judge": _judge, "custom": _custom}
     wanted: set[ScorerName] = {*plan.scorers.reward, plan.scorers.watching}
     with ExitStack() as stack:
-        scorers: dict[ScorerName, Scorer] = {}
-        for name in wanted:
-            scorers[name] = makers[name](plan, folder, stack)
+        scorers: dict[ScorerName, Scorer] = {name: makers[name](plan, folder, stack) for name in wanted}
         yield FreshScores(scorers, plan.scorers.reward, plan.scorers.watching)
 
 
@@ -95,8 +92,7 @@ def _judge(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
     rank = int(os.environ.get("RANK", "0"))
     budget = budget_of(settings, folder, rank, plan.world_size)
     session = stack.enter_context(open_judge(endpoint, settings, budget, emit))
-    judge = JudgeScores(session, settings, budget, folder, rank)
-    return lambda answers: judge.score([answer.prompt for answer in answers], [answer.text for answer in answers])
+    return JudgeScores(session, settings, budget, folder, rank)
 
 
 def _custom(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
@@ -111,3 +107,60 @@ def _custom(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
         return [each.finding for each in custom(tasks)]
 
     return score
+
+
+class ScoreLine(JournalEntry, kw_only=True):
+    """One judgement. `tokens` and `usd`: all that this process has spent so far."""
+
+    score: float | None
+    reason: str
+    tokens: int
+    usd: float
+
+
+def spending_in(folder: Path) -> tuple[int, float]:
+    """Tokens and US dollars, of all processes and attempts of the training in `folder`."""
+    journals = [Journal(path, ScoreLine).read() for path in sorted(folder.glob(JUDGED.format(rank="*")))]
+    last = [lines[-1] for lines in journals if lines]
+    return sum(line.tokens for line in last), sum((line.usd for line in last), 0.0)
+
+
+def budget_of(settings: Judge, folder: Path, rank: int, processes: int) -> Budget:
+    """This process's share of the budget, less what its earlier attempts have spent."""
+    lines = Journal(folder / JUDGED.format(rank=rank), ScoreLine).read()
+    return Budget(
+        None if settings.max_tokens is None else settings.max_tokens // processes,
+        None if settings.max_usd is None else settings.max_usd / processes,
+        settings.usd_per_million_prompt_tokens,
+        settings.usd_per_million_completion_tokens,
+        spent_tokens=lines[-1].tokens if lines else 0,
+        spent_usd=lines[-1].usd if lines else 0.0,
+    )
+
+
+class JudgeScores:
+    """The judge, opened, with what it has said before. Its answers are not the same twice, so each one, and each
+    silence, is in the process's journal before it is used: a resumed training gets the same scores."""
+
+    def __init__(self, session: JudgeSession, settings: Judge, budget: Budget, folder: Path, rank: int) -> None:
+        self._session, self._settings, self._budget = session, settings, budget
+        self._journal = Journal(folder / JUDGED.format(rank=rank), ScoreLine)
+        self._known = {line.key: Finding(line.score, line.reason) for line in self._journal.read()}
+
+    def __call__(self, answers: Sequence[FreshAnswer]) -> list[Finding]:
+        """Of each answer at its place; equal ones are asked about once. What has no answer when the batch's deadline
+        comes, or past the budget, is none, with the reason."""
+        keys = [key_of("judge", self._session.id, answer.prompt, answer.text) for answer in answers]
+        new = {key: answer for key, answer in zip(keys, answers, strict=True) if key not in self._known}
+        if new:
+            names, budget = list(new), self._budget
+
+            def note(place: int, said: Judgement) -> None:
+                key, (score, reason) = names[place], (said.score, said.reason)
+                tokens, usd = budget.spent_tokens, budget.spent_usd
+                self._journal.add(ScoreLine(key=key, score=score, reason=reason, tokens=tokens, usd=usd))
+                self._known[key] = Finding(score, reason)
+
+            asked = [JudgeRequest(json.loads(answer.prompt), answer.text) for answer in new.values()]
+            self._session.score(asked, note, within_s=self._settings.batch_timeout_s)
+        return [self._known[key] for key in keys]

@@ -1,7 +1,5 @@
-"""The training processes of one node: started together, ended together, started again together after a crash.
-
-A gang of several nodes is started again by whoever placed it, all nodes at once: ranks elsewhere would wait for others.
-"""
+"""The training processes of one node: started together, ended together, started again together after a crash. A gang of
+several nodes is started again by whoever placed it."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ def run(
 
 def exit_code(codes: Iterable[int]) -> int:
     """The node's exit code from those of its failed ranks, first failure first; negative means a signal, as in Popen.
-
-    Those behind the first were mostly stopped because of it: with SIGTERM, so that their 143 is not a pre-emption.
-    """
+    Those behind the first were mostly stopped because of it: with SIGTERM, so that their 143 is not a pre-emption."""
     exit_codes = [128 - code if code < 0 else code for code in codes]
     return next((code for code in (BLOCKED, NEVER_RETRY) if code in exit_codes), exit_codes[0])
 

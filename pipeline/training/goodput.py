@@ -1,10 +1,5 @@
-"""Where the time of a training went, over all its attempts: one account that sums to the time that passed.
-
-The journal's events cut the time into intervals of one cause each. Up to `started` it is `waiting`; from there to
-`ready`, and on to the first step, `start`. A save and a validation take the seconds that they measured. All other time
-belongs to the step that ends next: `productive` if the final weights went through it, else `lost`. After the last step
-it is `end`. What a killed process did after its last line is `waiting`. A clock that goes back stands still.
-"""
+"""Where the time of a training went, over all its attempts: one account that sums to the time that passed. A clock that
+goes back stands still."""
 
 from __future__ import annotations
 

@@ -1,36 +1,42 @@
-"""The training's journal of events, and its log of metrics: a line of JSON each, appended by the first rank.
-
-A line that a kill cut short is left out. Times are seconds since the epoch: they are compared across machines.
-"""
+"""The training's journal of events, and its log of metrics: a line of JSON each, appended by the first rank. A line
+that a kill cut short is left out. Times are seconds since the epoch."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from pipeline.core.storage import Record
 
+T = TypeVar("T")
 Kind = Literal["started", "ready", "step", "saved", "validated", "stopping", "ended"]
 
 
 class TrainingEvent(Record):
-    """One line. `step`: where the training stood; for `started` the step that it resumes at.
-
-    `seconds`: by name, what a step spent (`generate`, `reward`, `logprobs`, `update`, ...; with `step` for the whole),
-    or what a save (`save`) or a validation (`validation`) took. `why`: the signal of `stopping`; for `ended` "done",
-    "solved", "braked" or "stopped".
-    """
+    """One line. `step`: where the training stood; for `started` the step that it resumes at. `seconds`: by name, what a
+    step spent (`generate`, `reward`, `logprobs`, `update`, ...; with `step` for the whole), or what a save (`save`) or
+    a validation (`validation`) took. `why`: the signal of `stopping`; for `ended` "done", "solved", "braked" or
+    "stopped"."""
 
     kind: Kind
     at: float
     step: int
     seconds: dict[str, float] = Field(default={})
     why: str = ""
+
+
+class LoggedRow(NamedTuple):
+    """A step's metrics by name. `at`: when they were measured."""
+
+    at: float
+    step: int
+    metrics: dict[str, float]
 
 
 class _Lines:
@@ -50,8 +56,6 @@ class _Lines:
 
 
 class TrainingJournal(_Lines):
-    """Of what happened."""
-
     def add(
         self, kind: Kind, step: int, seconds: dict[str, float] | None = None, why: str = "", at: float | None = None
     ) -> None:
@@ -60,33 +64,12 @@ class TrainingJournal(_Lines):
         self._append(TrainingEvent(kind=kind, at=now, step=step, seconds=seconds or {}, why=why).model_dump_json())
 
 
-def read_journal(path: Path) -> Sequence[TrainingEvent]:
-    """Every whole line, in order; an empty journal for a file that is not there."""
-    if not path.is_file():
-        return ()
-    events: list[TrainingEvent] = []
-    for line in path.read_text(errors="replace").splitlines():
-        try:
-            events.append(TrainingEvent.model_validate_json(line))
-        except ValueError:  # cut by a kill
-            continue
-    return events
-
-
-class LoggedRow(NamedTuple):
-    """A step's metrics by name. `at`: when they were measured."""
-
-    at: float
-    step: int
-    metrics: dict[str, float]
-
-
 class MetricsLog(_Lines):
-    """Of metrics as they come. A step has one line, the first, over all attempts: what was sent on from here stays."""
+    """A step has one line, the first, over all attempts: what was sent on from here stays."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path)
-        self._steps = {row.step for row in read_rows(path).rows} if path is not None else set[int]()
+        self._steps = {row.step for row in read_rows(path)[0]} if path is not None else set[int]()
 
     def add(self, row: Mapping[str, float]) -> None:
         """`row`: metrics by name, with their `step`. One of a step that has a line changes nothing."""
@@ -97,28 +80,27 @@ class MetricsLog(_Lines):
             self._append(json.dumps({"at": time.time(), "step": step, "metrics": metrics}))
 
 
-class RowsRead(NamedTuple):
-    rows: list[LoggedRow]
-    end: int
-    """Bytes of the file that were read: where to go on."""
+def read_journal(path: Path) -> Sequence[TrainingEvent]:
+    """Every whole line, in order; an empty journal for a file that is not there."""
+    return _read(path, TrainingEvent.model_validate_json, 0)[0]
 
 
-def read_rows(path: Path, start: int = 0) -> RowsRead:
-    """The whole lines from byte `start` on, in order; none of a file that is not there."""
-    if not path.is_file():
-        return RowsRead([], start)
-    with path.open("rb") as stream:
-        stream.seek(start)
-        text = stream.read()
+def read_rows(path: Path, start: int = 0) -> tuple[list[LoggedRow], int]:
+    """The whole lines from byte `start` on, and the byte where they end; none of a file that is not there."""
+    return _read(path, lambda line: LoggedRow(**json.loads(line)), start)
+
+
+def _read(path: Path, decode: Callable[[bytes], T], start: int) -> tuple[list[T], int]:
+    text, found = b"", list[T]()
+    if path.is_file():
+        with path.open("rb") as stream:
+            stream.seek(start)
+            text = stream.read()
     whole = text[: text.rfind(b"\n") + 1]
-    rows: list[LoggedRow] = []
     for line in whole.splitlines():
-        try:
-            tree = json.loads(line)
-            rows.append(LoggedRow(float(tree["at"]), int(tree["step"]), dict(tree["metrics"])))
-        except (ValueError, KeyError, TypeError):  # cut by a kill
-            continue
-    return RowsRead(rows, start + len(whole))
+        with suppress(ValueError, TypeError):  # a kill cut it
+            found.append(decode(line))
+    return found, start + len(whole)
 
 
 SHOWN = {

@@ -25,10 +25,8 @@ def train(
     store: Store, plan: TrainingPlan, timeout_s: float, log: Callable[[str], None], judge: Endpoint | None = None
 ) -> TrainingResult | None:
     """Train a published plan to its end, resuming what earlier attempts left; None when the plan is not to train.
-
     `judge`: where the judge listens that scores completions, for a plan that asks one; None: as the environment says.
-    Raises TrainingRefused, or RuntimeError for a pre-emption or a crash that a retry may get past.
-    """
+    Raises TrainingRefused, or RuntimeError for a pre-emption or a crash that a retry may get past."""
     if plan.decision.method == "none":
         return None
     if plan.nodes > 1:

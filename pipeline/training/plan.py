@@ -1,7 +1,5 @@
-"""The plan that a trainer is given: what is trained, on what, from which base, how, over how many processes.
-
-A plan names content by digest, so the same plan is the same training wherever it runs.
-"""
+"""The plan that a trainer is given: what is trained, on what, from which base, how, over how many processes. It names
+content by digest."""
 
 from __future__ import annotations
 
@@ -73,9 +71,7 @@ class TrainingPlan(Record):
 
     def digest(self) -> str:
         """Identity of the training: whatever decides its bits; not where it lies, how often it saves, what watches it.
-
-        Checkpoints of another plan don't fit.
-        """
+        Checkpoints of another plan don't fit."""
         assert self.data is not None, "a plan without training has no digest"
         scored_by: dict[str, object] = {}
         if self.scorers is not None and self.on_scores:
@@ -200,10 +196,8 @@ def _refuse_unreplayable(method: AnyMethod, training: Training) -> None:
 
 
 def _placed(context: IterationContext, plan: TrainingPlan) -> TrainingPlan:
-    """The plan with what the recipe says now of where and how safely it runs: that is no part of the iteration.
-
-    The number of processes stays once there is a checkpoint: another one could not resume from it.
-    """
+    """The plan with what the recipe says now of where and how safely it runs: that is no part of the iteration. The
+    number of processes stays once there is a checkpoint: another one could not resume from it."""
     training, compute = context.recipe.training, context.recipe.compute
     update: dict[str, object] = {"training": joined(plan.training, training.without_methods())}
     if plan.method is not None:

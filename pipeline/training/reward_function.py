@@ -1,15 +1,12 @@
-"""The pipeline's own composite as the trainers' reward function: the same verdicts and sums as for logged traces.
-
-A completion whose check failed has no reward: None leaves it out of its group. Of a prompt without a reference the
-scorers' findings are composed as for fresh samples, but where any of them could not speak there is no reward.
-"""
+"""The pipeline's own composite as the trainers' reward function. A completion whose check failed, or that a scorer
+could not speak of, has no reward: None leaves it out of its group."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipeline.core.call_forms import in_one_form
 from pipeline.core.conversation import to_prompt
@@ -27,26 +24,14 @@ from pipeline.training.texts import completion_statistics
 Messages = list[dict[str, str]]
 
 
-class FreshCompletion(NamedTuple):
-    """A completion of the policy. `prompt`: chat messages as JSON; `check`: None where there is no reference; `ended`:
-    by its end token, not at its limit."""
-
-    check: VerifierTask | None
-    prompt: str
-    text: str
-    ended: bool
-
-
 UNENDED_REWARD = Reward(0.0, "", "fresh", {}, dict.fromkeys(COMPONENTS, DOES_NOT_APPLY))
 """No scorer has seen the like of an answer that was cut, and a policy would learn never to end."""
 
 
 class RewardFunction:
     """Called by TRL with a batch's completions and the columns of its rows; returns a reward for each, or None.
-
     `custom`: the user's own function, where the weights of `verified` name it. `scores`: of completions that no
-    reference can check. `stops`: ids of the tokens that end a completion. `metadata`: of the rows, by prompt.
-    """
+    reference can check. `stops`: ids of the tokens that end a completion. `metadata`: of the rows, by prompt."""
 
     __name__ = "composite"  # TRL names a metric after it
 
@@ -63,7 +48,7 @@ class RewardFunction:
         self._metadata = metadata or {}
         self._strict = settings.model_copy(update={"min_weight": 1.0})
         self._scores, self._stops = scores, frozenset(stops)
-        self._known: dict[FreshCompletion, Reward] = {}
+        self._known: dict[FreshAnswer, Reward] = {}
         self.last: list[float | None] = []
         """The rewards of the last batch that TRL asked for."""
 
@@ -74,22 +59,20 @@ class RewardFunction:
         ids: Sequence[Sequence[int]] = (),
         turns: Sequence[Sequence[Mapping[str, Any]]] = (),
     ) -> list[float | None]:
-        """Of one completion for each row of the plan, with its token ids; None where the check could not tell.
-
-        `turns`: between each prompt and its completion, as tools' calls and results.
-        """
+        """Of one completion for each row of the plan, with its token ids; None where the check could not tell. `turns`:
+        between each prompt and its completion, as tools' calls and results."""
         references, kinds, prompts = ([row[name] for row in rows] for name in ("reference", "verifier", "prompt"))
         fresh = self._completions(completions, references, kinds, _continued(prompts, turns), ids)
         return [reward.final_reward for reward in self.score(fresh)]
 
-    def score(self, completions: Sequence[FreshCompletion]) -> list[Reward]:
+    def score(self, completions: Sequence[FreshAnswer]) -> list[Reward]:
         """Rewards of completions, remembered until the next batch: dynamic sampling looks before TRL does."""
         new = [fresh for fresh in dict.fromkeys(completions) if fresh not in self._known]
         self._check_new([(each, each.check) for each in new if each.check is not None])
         self._score_new([each for each in new if each.check is None])
         return [self._known[fresh] for fresh in completions]
 
-    def _check_new(self, completions: Sequence[tuple[FreshCompletion, VerifierTask]]) -> None:
+    def _check_new(self, completions: Sequence[tuple[FreshAnswer, VerifierTask]]) -> None:
         """Of completions with a reference."""
         if not completions:
             return
@@ -104,13 +87,13 @@ class RewardFunction:
         for (fresh, check), grade, findings in zip(completions, grades, others, strict=True):
             self._known[fresh] = score_fresh(check, grade, self._settings, findings)
 
-    def _score_new(self, completions: Sequence[FreshCompletion]) -> None:
+    def _score_new(self, completions: Sequence[FreshAnswer]) -> None:
         """Of completions without one: 0 where it has not ended, else what the scorers and the rules make of it."""
         self._known |= {each: UNENDED_REWARD for each in completions if not each.ended}
         ended = [each for each in completions if each.ended]
         if ended:
             assert self._scores is not None, "a plan of such rows names its scorers"
-            said = self._scores.rewarding([FreshAnswer(each.prompt, each.text, True) for each in ended])
+            said = self._scores.rewarding(ended)
             for each, findings in zip(ended, said, strict=True):
                 measured = measure(each.text, None, None, self._settings.rules)
                 self._known[each] = compose({**measured, **findings}, "fresh", self._strict)
@@ -122,13 +105,13 @@ class RewardFunction:
         verifiers: Sequence[VerifierKind | None],
         prompts: Sequence[Messages],
         ids: Sequence[Sequence[int]],
-    ) -> list[FreshCompletion]:
+    ) -> list[FreshAnswer]:
         asked = [to_prompt(prompt) for prompt in prompts] or [""] * len(texts)
         ends = [bool(each) and each[-1] in self._stops for each in ids] or [True] * len(texts)
         return [
-            FreshCompletion(VerifierTask(text, reference, verifier), prompt, text, True)
+            FreshAnswer(prompt, text, True, VerifierTask(text, reference, verifier))
             if reference is not None and verifier is not None
-            else FreshCompletion(None, prompt, text, ended)
+            else FreshAnswer(prompt, text, ended)
             for text, reference, verifier, prompt, ended in zip(texts, references, verifiers, asked, ends, strict=True)
         ]
 
@@ -162,10 +145,8 @@ def _continued(prompts: Sequence[Messages], turns: Sequence[Sequence[Mapping[str
 
 def reward_statistics(rewards: Sequence[Reward]) -> dict[str, float]:
     """Metrics of a batch's rewards: accuracy, the share without a reward and why, and what their variance comes from.
-
     `component/<name>` is the covariance of a component's contribution with the reward over the reward's variance: these
-    sum to 1. A policy that learns to break its checks shows in `abstained` first.
-    """
+    sum to 1. A policy that learns to break its checks shows in `abstained` first."""
     right = [value for reward in rewards if (value := reward.findings["correct"].value) is not None]
     metrics = {"abstained": fmean(reward.final_reward is None for reward in rewards)}
     silent = Counter(reward.reason for reward in rewards if reward.final_reward is None)

@@ -1,7 +1,5 @@
-"""The rows of a training, in the order of its steps: several passes over the data are rows of one file.
-
-So there is one epoch: TRL's RepeatSampler restarts at its first epoch when a training resumes.
-"""
+"""The rows of a training, in the order of its steps. Several passes over the data are rows of one epoch, for TRL's
+RepeatSampler restarts at its first epoch when a training resumes."""
 
 from __future__ import annotations
 
@@ -45,12 +43,9 @@ def schedule(
     metadata: Metadata,
     recorded: Recorded,
 ) -> tuple[DatasetRef, int]:
-    """Write the rows of every step in order; returns them, and how many were left out for want of consent.
-
-    `agreed`: ids of the traces that may be trained on now; `metadata`: of those behind prompts; `recorded`: by tools,
-    for a method that draws completions. Raises ValueError when no row is left, none that teaches, or nothing is
-    recorded.
-    """
+    """Write the rows of every step in order; returns them, and how many were left out for want of consent. `agreed`:
+    ids of the traces that may be trained on now; `metadata`: of those behind prompts; `recorded`: by tools, for a
+    method that draws completions. Raises ValueError when no row is left, none that teaches, or nothing is recorded."""
     source, schema = getattr(dataset, method.table), SCHEMAS[method.table]
     wanted = method.scheduled_rows
     rows = _usable(source, agreed)
@@ -86,11 +81,9 @@ def held_out_rows(
     metadata: Metadata,
     on_scores: bool = False,
 ) -> DatasetRef | None:
-    """Write the held-out prompts that the training may be judged by, `validation.prompts` of them at most.
-
-    Where none of them has a reference, those without: answers to them tell drift, length and cuts, and no accuracy.
-    `on_scores`: the training has no references, and is judged by prompts of its own kind.
-    """
+    """Write the held-out prompts that the training may be judged by, `validation.prompts` of them at most. Where none
+    of them has a reference, those without: answers to them tell drift, length and cuts, and no accuracy. `on_scores`:
+    the training has no references, and is judged by prompts of its own kind."""
     validation = context.recipe.training.validation
     if not validation.every_steps:
         return None

@@ -1,9 +1,5 @@
-"""Which scorers reward completions without a reference, and which one watches: decided with the plan.
-
-Whoever `rewards.fresh` weighs must be able to speak: within a group all completions are held against one scale. A
-second scorer watches on held-out prompts, because a policy that learns to please its reward shows there first (Gao et
-al., arXiv 2210.10760): the one that `training.validation.scorer` names, else the one that the reward weighs least.
-"""
+"""Which scorers reward completions without a reference, and which one watches held-out prompts, where a policy that
+learns to please its reward shows first (arXiv 2210.10760): the one named, else the one that the reward weighs least."""
 
 from __future__ import annotations
 

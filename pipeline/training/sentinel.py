@@ -1,8 +1,5 @@
-"""The rules by which a training is healthy: PASS, HOLD (a person should look), STOP, or a note that its task is solved.
-
-docs/health.md has each rule with its limit and source. A rule compares the mean of the last few steps, or validations,
-with a limit or with the first ones; it is silent where its metric is absent.
-"""
+"""The rules by which a training is healthy: PASS, HOLD, STOP, or a note that its task is solved; limits and sources are
+in docs/health.md. A rule is silent where its metric is absent."""
 
 from __future__ import annotations
 

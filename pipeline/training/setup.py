@@ -138,11 +138,8 @@ class PlanSetup:
             )
 
     def keep_adapter_precision(self, trainer: Trainer) -> None:
-        """Adapters on a base in 4 bits in fp32, as on any other.
-
-        TRL makes them bf16, in which an update of 1e-6 is lost; PEFT loads a checkpoint's in fp32, so that a training
-        that was resumed would be another one.
-        """
+        """Adapters on a base in 4 bits in fp32, as on any other. TRL makes them bf16, in which an update of 1e-6 is
+        lost; PEFT loads a checkpoint's in fp32, so that a training that was resumed would be another one."""
         lora = self.plan.training.lora
         if lora is None or lora.quantise == "none":
             return

@@ -1,8 +1,5 @@
-"""SIGTERM as a saved stop where there is time for one; else the process ends at once, and the last checkpoint stands.
-
-The step under way is finished, saved and left with exit code 143; a method that generates goes on to the end of its
-batch, for in the middle of one there is no state to resume from.
-"""
+"""SIGTERM as a saved stop (143) where there is time for one, at the end of a batch of generation; else the process ends
+at once, and the last checkpoint stands."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Figures of a batch of completions by themselves: openings that different prompts share, variety, refusals, answers.
-
-A token is a word, a number or a run of punctuation. Openings count across prompts, and variety is measured within draws
-of one completion a prompt, then averaged (distinct-n, arXiv 1510.03055): one prompt's completions may agree.
-"""
+"""Figures of a batch of completions. A token is a word, a number or a run of punctuation; variety (distinct-n, arXiv
+1510.03055) is measured within draws of one completion a prompt, then averaged."""
 
 from __future__ import annotations
 
@@ -27,12 +24,10 @@ _REFUSAL = re.compile(
 
 
 def completion_statistics(completions: Sequence[str], prompts: Sequence[str]) -> dict[str, float]:
-    """Shares in [0, 1] of completions, one prompt each, in any order; nothing for none of them.
-
-    text/prefix_share: of the most common first eight tokens (a shorter completion: all that it has), the share of the
-    other prompts whose answers begin like that; 0 where each prompt has its own. text/distinct_2: different bigrams
-    over all. text/refusals, text/answered: completions that refuse, and that hold a final answer.
-    """
+    """Shares in [0, 1] of completions, one prompt each, in any order; nothing for none of them. text/prefix_share: of
+    the most common first eight tokens (a shorter completion: all that it has), the share of the other prompts whose
+    answers begin like that; 0 where each prompt has its own. text/distinct_2: different bigrams over all.
+    text/refusals, text/answered: completions that refuse, and that hold a final answer."""
     if not completions:
         return {}
     tokens = [_TOKEN.findall(text) for text in completions]

@@ -1,9 +1,5 @@
-"""Tokens a second, the share of the devices' peak (MFU), and what a step of this deployment's trainings took. No torch.
-
-Operations a token, after PaLM's appendix B (arXiv 2204.02311) for N weights, L layers, W = heads x head size and
-sequences of T tokens: 2 N + 4 L W T forward and twice that backward. Departures: a frozen weight needs no gradient of
-its own, so the 2 N of weight gradients are 2 times the weights that are trained; and forward-only passes count.
-"""
+"""Tokens a second and the share of the devices' peak (MFU), by PaLM's appendix B (arXiv 2204.02311); departures: a
+frozen weight needs no gradient of its own, and forward-only passes count. And what earlier steps took."""
 
 from __future__ import annotations
 
@@ -56,11 +52,9 @@ def step_rates(
     tokens: Tokens, seconds: Mapping[str, float], shape: Shape, devices: int, peak_tflops: float | None
 ) -> dict[str, float]:
     """Metrics of one step. `seconds` by name as in the journal: `step`, `generate`, `logprobs`, `update`.
-
     `tokens_per_s`: trained tokens over the whole step. `generate_tokens_per_s`: generated tokens over the generation.
     `mfu`: operations of the update and of the log-probabilities over their seconds, all devices at their peak (dense,
-    in the training's own precision). A rate whose time was not measured, or without tokens, is absent.
-    """
+    in the training's own precision). A rate whose time was not measured, or without tokens, is absent."""
     rates: dict[str, float] = {}
     if tokens.trained and (step_s := seconds.get("step", 0.0)) > 0:
         rates["tokens_per_s"] = tokens.trained / step_s
@@ -84,11 +78,9 @@ RATES = {
 
 
 def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of a whole training's rows: seconds of an optimizer step, each rate over the time it is of, the most memory.
-
-    The seconds are the median batch of generation's, over its optimizer steps: one of these draws it for all of them,
-    and a row may stand for a whole batch (NeMo RL).
-    """
+    """Of a whole training's rows: seconds of an optimizer step, each rate over the time it is of, the most memory. The
+    seconds are the median batch of generation's, over its optimizer steps: one of these draws it for all of them, and a
+    row may stand for a whole batch (NeMo RL)."""
     summary: dict[str, float] = {}
     rows = [row for row in metrics if row.get("seconds/step", 0.0) > 0]
     draws = any(row.get("seconds/generate") for row in rows)
@@ -136,11 +128,9 @@ def peak_tflops(device_name: str) -> float | None:
 
 
 def measured_step_s(context: IterationContext) -> dict[MethodName, float]:
-    """Median seconds of a step by method, of the newest other iteration whose steps did the same work.
-
-    The same: method and its settings, adapters, engine and its spread, number and peak of the devices, and the number
-    of the base model's weights. A record that cannot be read, or whose base is gone, is passed over.
-    """
+    """Median seconds of a step by method, of the newest other iteration whose steps did the same work. The same: method
+    and its settings, adapters, engine and its spread, number and peak of the devices, and the number of the base
+    model's weights. A record that cannot be read, or whose base is gone, is passed over."""
     store = context.store
     step_times: dict[MethodName, float] = {}
     results = store.path(layout.ITERATIONS).glob(f"*/{layout.RESULT}")

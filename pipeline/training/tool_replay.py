@@ -1,8 +1,5 @@
-"""GRPO's completions as episodes with tools: a call gets the result that the traces recorded. No tool is run.
-
-TRL's `rollout_func` (1.16, experimental there) returns token ids and, under `env_mask`, which of them the policy wrote:
-results carry no loss. Nothing keeps state between batches, so a resumed training draws the same episodes.
-"""
+"""GRPO's completions as episodes with tools, by TRL's experimental `rollout_func` (1.16): a call gets the result that
+the traces recorded, without loss. Nothing keeps state between batches, so a resumed training draws the same."""
 
 from __future__ import annotations
 
@@ -37,10 +34,8 @@ class _Episode:
 
 class ToolReplay:
     """Draws a batch's episodes. `recorded`: by `conversation_key` of a prompt; `stops`: ids that end an answer;
-    `answer_tokens`: length limit of one answer.
-
-    Raises ValueError for a tokenizer whose chat template writes calls in another form than Hermes' and Qwen's.
-    """
+    `answer_tokens`: length limit of one answer. Raises ValueError for a tokenizer whose chat template writes calls in
+    another form than Hermes' and Qwen's."""
 
     def __init__(
         self,

@@ -1,8 +1,5 @@
-"""Held-out prompts, answered by the policy during training: what its progress and its health are judged by.
-
-Sampled at temperature 1 with the same seed each time, graded by the verifier, compared with the base model token by
-token. The training's random state is set aside meanwhile. Every rank generates equally often: a sharded model needs it.
-"""
+"""Held-out prompts, answered by the policy during training at temperature 1 with the same seed each time. The
+training's random state is set aside meanwhile. Every rank generates equally often: a sharded model needs it."""
 
 from __future__ import annotations
 
@@ -160,10 +157,8 @@ class Validator:
     def _kl(
         self, trainer: Trainer, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
     ) -> list[float | None]:
-        """Summed k3 estimate (http://joschu.net/blog/kl-approx.html) of KL(policy, base) over each completion.
-
-        The base is the policy with its adapter off, else the trainer's reference model; None where it keeps neither.
-        """
+        """Summed k3 estimate (http://joschu.net/blog/kl-approx.html) of KL(policy, base) over each completion. The base
+        is the policy with its adapter off, else the trainer's reference model; None where it keeps neither."""
         model: Any = trainer.accelerator.unwrap_model(trainer.model)
         reference: Any = getattr(trainer, "ref_model", None)
         if not hasattr(model, "disable_adapter") and reference is None:

@@ -18,10 +18,8 @@ BASE = "base_model_name_or_path"
 
 
 def without_places(folder: Path) -> None:
-    """Make what was saved in a folder below an iteration's, not yet published, independent of the data root.
-
-    An adapter names a base model under the data root by the way to it from there.
-    """
+    """Make what was saved in a folder below an iteration's, not yet published, independent of the data root. An adapter
+    names a base model under the data root by the way to it from there."""
     for name in NEEDLESS:
         (folder / name).unlink(missing_ok=True)
     path = folder / CONFIG

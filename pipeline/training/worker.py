@@ -1,8 +1,5 @@
-"""One training process: all of a training, or one rank of it. Imports torch; `__main__` decides who comes here.
-
-A run that is killed at any instant and run again ends with the same bits on CPU: the plan's rows are one epoch in their
-order, checkpoints lie between batches of generation, and TRL restores the rest.
-"""
+"""One training process: all of a training, or one rank of it. Killed at any instant and run again it ends with the same
+bits on CPU: one epoch in the plan's order, and checkpoints between batches of generation."""
 
 from __future__ import annotations
 
@@ -34,10 +31,9 @@ from pipeline.training.checkpoints import Checkpointer, only_writer, room
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution, environment
 from pipeline.training.export import export, take_back
-from pipeline.training.fresh_scores import FreshScores, open_scores
+from pipeline.training.fresh_scores import FreshScores, open_scores, spending_in
 from pipeline.training.goodput import result_of
 from pipeline.training.journal import TrainingJournal, read_journal
-from pipeline.training.judge_scores import spending_in
 from pipeline.training.methods import MethodTrainer, trainer_of
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit
@@ -53,11 +49,8 @@ NO_DISTRIBUTION = "probability tensor contains"
 
 def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) -> None:
     """Train in `folder` and write `result.json` there (rank 0). `started_at`: when this process did, in seconds since
-    the epoch; `attempt`: of a launcher that numbers them.
-
-    Raises InvalidPlan, TrainingBlocked, and Superseded once a later start has claimed the folder; exits with 143 when
-    it is pre-empted.
-    """
+    the epoch; `attempt`: of a launcher that numbers them. Raises InvalidPlan, TrainingBlocked, and Superseded once a
+    later start has claimed the folder; exits with 143 when it is pre-empted."""
     warnings.filterwarnings("ignore")
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -104,10 +97,8 @@ def run(
     fence: Callable[[], None] = lambda: None,
 ) -> TrainingResult | None:
     """Train to the end from the newest complete checkpoint, export, and return the result (None on all ranks but 0).
-
     `fence` raises for an attempt that was replaced; it is asked before anything is published. `scores`: of the plan's
-    scorers.
-    """
+    scorers."""
     plan, folder = builder.setup.plan, builder.setup.folder
     first = PartialState().is_main_process
     journal = TrainingJournal(folder / layout.JOURNAL_FILE if first else None)

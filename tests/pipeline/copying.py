@@ -1,6 +1,6 @@
 """`python -m tests.pipeline.copying URI DIGEST CACHE [PAUSE]`: holds a model in a node's cache, and says so.
 
-From the byte PAUSE of a file on it asks for no range before it gets a line: a copy that a test ends there.
+From its file number PAUSE on it asks for none before it gets a line: a copy that a test ends there.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from pipeline.core.storage import ModelRef
 from pipeline.serving import model_places
 from pipeline.serving.node_cache import NodeCache
 
-CHUNK = 1 << 12
-
 
 def pausing(opened: Any, at: int) -> Any:
+    asked: list[str] = []
+
     def wrapped(uri: str) -> tuple[Any, str]:
         files, target = opened(uri)
-        whole = files.cat_file
+        whole = files.get_file
 
-        def cat_file(place: str, start: int | None = None, end: int | None = None, **more: Any) -> bytes:
-            if start is not None and start >= at:
+        def get_file(place: str, path: str) -> None:
+            if len(asked) >= at:
                 print("paused", flush=True)
                 sys.stdin.readline()
-            return whole(place, start=start, end=end, **more)
+            asked.append(place)
+            whole(place, path)
 
-        files.cat_file = cat_file
+        files.get_file = get_file
         return files, target
 
     return wrapped
@@ -35,7 +36,7 @@ def pausing(opened: Any, at: int) -> Any:
 
 if __name__ == "__main__":
     uri, digest, folder, *pause = sys.argv[1:]
-    model_places.CHUNK, model_places.AT_ONCE = CHUNK, 1
+    model_places.AT_ONCE = 1
     if pause:
         model_places.opened = pausing(model_places.opened, int(pause[0]))
     with NodeCache(Path(folder), 1 << 30).hold(ModelRef(uri=uri, digest=digest), lambda line: print(line, flush=True)):

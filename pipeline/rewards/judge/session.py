@@ -146,13 +146,10 @@ def open_judge(
             "rewards.judge.digest is empty, so nobody could say which weights a label came from. "
             "Set it to the digest of the judge's weights or image, as deployed."
         )
+    from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
 
-    def client() -> JudgeClient:
-        from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
-
-        return JudgeClient(endpoint, settings, budget, log, backoff_s)
-
-    with open_asking_loop("judge", client, settings.concurrency) as loop:
+    client = JudgeClient(endpoint, settings, budget, log, backoff_s)
+    with open_asking_loop(client, settings.concurrency) as loop:
         yield JudgeSession(settings, loop)
 
 

@@ -1,8 +1,5 @@
-"""The checkpoints of one training: a kill at any instant leaves a complete one, and a start finds it.
-
-A commit writes the manifest into what the trainer saved, syncs every file and directory, and publishes the folder by
-one rename; a removal renames first. Constructed by the one process that writes (`only_writer`).
-"""
+"""The checkpoints of one training: a kill at any instant leaves a complete one, published by one rename after its files
+and directories are synced."""
 
 from __future__ import annotations
 
@@ -21,12 +18,10 @@ from pipeline.training.checkpoints.uploads import Uploads
 
 
 class Checkpointer:
-    """Commits, finds and keeps checkpoints under `root`, and copies them to the recipe's mirror.
-
-    `say` hears a line for people for each checkpoint that is passed over and each upload that fails; it is called from
-    a thread too. `fence` is called before anything is published, and raises for an attempt that was replaced. Clears
-    what a killed attempt left unpublished.
-    """
+    """Commits, finds and keeps checkpoints under `root`, and copies them to the recipe's mirror. `say` hears a line for
+    people for each checkpoint that is passed over and each upload that fails; it is called from a thread too. `fence`
+    is called before anything is published, and raises for an attempt that was replaced. Clears what a killed attempt
+    left unpublished."""
 
     def __init__(
         self,
@@ -46,11 +41,9 @@ class Checkpointer:
         self._uploads = Uploads(self._mirror, origin, settings, say) if self._mirror else None
 
     def newest(self) -> Path | None:
-        """The checkpoint to resume from, fetched from the mirror if that has a newer one; None to begin at step 0.
-
-        Each one passed over is said, with the file or the rule that disqualified it. Raises ConnectionError when
-        nothing is here and the mirror, which may have something, does not answer: to begin again could cost days.
-        """
+        """The checkpoint to resume from, fetched from the mirror if that has a newer one; None to begin at step 0. Each
+        one passed over is said, with the file or the rule that disqualified it. Raises ConnectionError when nothing is
+        here and the mirror, which may have something, does not answer: to begin again could cost days."""
         remote, silence = self._remote()
         folder, cut = self._first(remote, lambda manifest: manifest.step)
         if folder is None and (silence or cut):
@@ -67,11 +60,9 @@ class Checkpointer:
         return self._first(self._remote()[0], manifests.rank)[0]
 
     def commit(self, saved: Path, step: int, score: float | None) -> Path:
-        """Publish what the trainer saved in the folder `saved`, which is moved. Durable once this returns.
-
-        `saved` lies on the file system of `root`. A step that is published and whole stands as it is. Then the
-        upload begins, and retention comes. Raises ValueError when the disk is full; the older checkpoints stand.
-        """
+        """Publish what the trainer saved in the folder `saved`, which is moved. Durable once this returns. `saved` lies
+        on the file system of `root`. A step that is published and whole stands as it is. Then the upload begins, and
+        retention comes. Raises ValueError when the disk is full; the older checkpoints stand."""
         self.fence()
         final = self._root / folder_name(step)
         with room(self._root):

@@ -1,8 +1,5 @@
-"""Whose directory of checkpoints it is: each start of a trainer claims it, and each save checks that claim.
-
-A lock is taken from a process that the network cut off, and a queue that resumes a gang starts it again under the same
-attempt. So each start writes a claim under the next free number, and the highest number has the directory.
-"""
+"""Each start of a trainer claims its directory under the next free number, and each save checks that the claim is still
+the newest: a lock is lost by a process that the network cut off."""
 
 from __future__ import annotations
 
@@ -53,9 +50,7 @@ class Claim(NamedTuple):
 
 def claim(root: Path, attempt: int = 0) -> Claim:
     """Claim the directory for this start of a trainer. `attempt`: by its launcher's count; 0 where nobody counts.
-
-    Raises InvalidPlan where a later attempt has claimed it.
-    """
+    Raises InvalidPlan where a later attempt has claimed it."""
     store, own = Store(root), RecordedClaim(id=uuid.uuid4().hex, attempt=attempt)
     while True:
         newest = newest_claim(root)
@@ -94,11 +89,9 @@ class WriterLocked(ValueError):
 @contextmanager
 def only_writer(root: Path, attempt: int = 0) -> Generator[Claim]:
     """Hold the directory's writer lock and a claim; the kernel frees the lock when this process ends, however it ends.
-
     `attempt`: by its launcher's count. Then the claim comes first, so that the holder of the lock gives way, and
     WriterLocked is raised after `GIVES_WAY_S`; without one, at once. Raises InvalidPlan where a later attempt has
-    claimed the directory.
-    """
+    claimed the directory."""
     root.mkdir(parents=True, exist_ok=True)
     first = claim(root, attempt) if attempt else None
     with (root / "writer.lock").open("a+") as lock:

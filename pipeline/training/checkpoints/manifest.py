@@ -1,8 +1,5 @@
-"""A checkpoint's manifest, its folder's name, and which checkpoints are kept. The disk and the mirror both ask here.
-
-safetensors loads a flipped bit without a word, and the Trainer resumes from half a checkpoint: sizes and hashes decide.
-The manifest is written last and carries a hash of itself.
-"""
+"""A checkpoint's manifest with sizes and hashes, written last, and which checkpoints are kept: safetensors loads a
+flipped bit without an error, and the Trainer resumes from half a checkpoint."""
 
 from __future__ import annotations
 
@@ -180,11 +177,9 @@ def clear_hidden(root: Path) -> None:
 
 
 def keep(manifests: Collection[CheckpointManifest], committed: int, settings: Checkpoints) -> set[int]:
-    """Steps to keep: the last ones up to the one just `committed`, and the best ones by score beside them.
-
-    What is newer than `committed` was passed over at the start or is not known here, so it neither takes a place nor
-    is dropped: callers drop steps up to `committed` alone.
-    """
+    """Steps to keep: the last ones up to the one just `committed`, and the best ones by score beside them. What is
+    newer than `committed` was passed over at the start or is not known here, so it neither takes a place nor is
+    dropped: callers drop steps up to `committed` alone."""
     past = [each for each in manifests if each.step <= committed]
     last = sorted((each.step for each in past), reverse=True)[: settings.keep_last]
     best = sorted((each for each in past if scored(each)), key=rank, reverse=True)[: settings.keep_best]
@@ -192,10 +187,8 @@ def keep(manifests: Collection[CheckpointManifest], committed: int, settings: Ch
 
 
 def rank(manifest: CheckpointManifest) -> tuple[float, int]:
-    """Sorts the best last. Of equal scores the earlier step is better: it is nearer to the base model.
-
-    A checkpoint without a score, or whose score is not a number, is worse than any other; the newest of these first.
-    """
+    """Sorts the best last. Of equal scores the earlier step is better: it is nearer to the base model. A checkpoint
+    without a score, or whose score is not a number, is worse than any other; the newest of these first."""
     return (manifest.score or 0.0, -manifest.step) if scored(manifest) else (-math.inf, manifest.step)
 
 

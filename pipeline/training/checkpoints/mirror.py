@@ -1,7 +1,5 @@
-"""The mirror: the same checkpoints in an object store or a folder, for nodes whose disk dies with them.
-
-A training has `<mirror>/<first 12 of the plan digest>/step-NNNNNN/`. Files go up first and the manifest last.
-"""
+"""The mirror: checkpoints in an object store or a folder, `<mirror>/<first 12 of the plan digest>/step-NNNNNN/`, for
+nodes whose disk dies with them. Files go up first and the manifest last."""
 
 from __future__ import annotations
 
@@ -80,9 +78,7 @@ def mirror_folder(uri: str, folder: str) -> MirrorFolder | None:
 
 class MirrorFolder:
     """One training's folder in a mirror, as an erasure clears and closes it. The writers' claim and the marks stay.
-
-    Methods raise OSError, with what to do, where the store does not answer or does not let them.
-    """
+    Methods raise OSError, with what to do, where the store does not answer or does not let them."""
 
     def __init__(self, uri: str, folder: str) -> None:
         """Raises ValueError when no driver takes the URI."""

@@ -1,8 +1,5 @@
-"""When to save: every so many steps, or after sqrt(2 x save time x mean time between interruptions).
-
-Young's rule (doi:10.1145/361147.361115). Departures: Daly's higher-order terms (doi:10.1016/j.future.2004.11.016) are
-left out; the mean time itself is the longest interval; and until a save was measured, `every_steps` decides.
-"""
+"""When to save: every so many steps, or by Young's rule (doi:10.1145/361147.361115), without Daly's higher-order terms
+(doi:10.1016/j.future.2004.11.016), and at the latest after the mean time between interruptions."""
 
 from __future__ import annotations
 
@@ -37,10 +34,8 @@ class SaveSchedule:
         return min(math.sqrt(2 * median(self._saves_s) * self._interruption_every_s), self._interruption_every_s)
 
     def due(self, step: int, since_save_s: float, stride: int = 1) -> bool:
-        """Whether to save after `step`, `since_save_s` after the last save ended (or the training began).
-
-        `stride`: steps since it could last be saved; what came due among them is due now.
-        """
+        """Whether to save after `step`, `since_save_s` after the last save ended (or the training began). `stride`:
+        steps since it could last be saved; what came due among them is due now."""
         interval = self.interval_s
         if interval is not None:
             return since_save_s >= interval

@@ -1,8 +1,5 @@
-"""Uploads beside the training: one thread, and the newest checkpoint replaces one that waits.
-
-No step waits for it, and no error of it stops a training. Where an erasure has closed the mirror to the training, what
-was in flight is taken out again.
-"""
+"""Uploads beside the training: one thread, and the newest checkpoint replaces one that waits. No step waits for it, and
+no error of it stops a training."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Prompts and answers as token ids: a prompt as generation is asked it, an answer as generation draws it.
-
-Tokenised here and not by TRL: Arrow merges the structs of different tools' calls, so rows hold calls as JSON in text.
-"""
+"""Token ids of prompts as generation is asked them, and of answers as it draws them. Not by TRL: Arrow merges the
+structs of different tools' calls, so rows hold calls as JSON in text."""
 
 from __future__ import annotations
 
@@ -47,11 +45,8 @@ class TokenisedAnswers(NamedTuple):
         ]
 
     def swapped(self, labels: Sequence[bool], at_once: int) -> Dataset:
-        """Rows as KTOTrainer's collator takes them.
-
-        Of `at_once` rows, which a device takes together, each also has the answer of the one before it (the first: of
-        the last), by which the paper's reference point is estimated.
-        """
+        """Rows as KTOTrainer's collator takes them. Of `at_once` rows, which a device takes together, each also has the
+        answer of the one before it (the first: of the last), by which the paper's reference point is estimated."""
         batches = [self.answers[first : first + at_once] for first in range(0, len(labels), at_once)]
         swapped = [answer for batch in batches for answer in (batch[-1], *batch[:-1])]
         columns = {"prompt_ids": self.prompts, "completion_ids": self.answers, "KL_completion_ids": swapped}
@@ -59,11 +54,9 @@ class TokenisedAnswers(NamedTuple):
 
 
 def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> TokenisedAnswers:
-    """Of rows with a `prompt` of messages and a `completion` of text, in their order.
-
-    `stops`: tokens that generation ends at; an answer ends with the one that the chat template ends a turn with. Raises
-    ValueError for an answer without text, and where the chat template ends an answer with none of `stops`.
-    """
+    """Of rows with a `prompt` of messages and a `completion` of text, in their order. `stops`: tokens that generation
+    ends at; an answer ends with the one that the chat template ends a turn with. Raises ValueError for an answer
+    without text, and where the chat template ends an answer with none of `stops`."""
     end = end_token(tokenizer, stops)
     known: dict[tuple[str, str], tuple[Ids, Ids]] = {}
     keys = [(json.dumps(row["prompt"], ensure_ascii=False), row["completion"]) for row in rows]

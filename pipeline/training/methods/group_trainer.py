@@ -1,7 +1,5 @@
-"""TRL's GRPOTrainer with dynamic sampling, the leave-one-out baseline and the split of a step's time.
-
-Dynamic sampling: DAPO (arXiv 2503.14476, section 3.2); replacements come from the plan's prompts, not from a stream.
-"""
+"""TRL's GRPOTrainer with dynamic sampling (DAPO, arXiv 2503.14476, section 3.2; replacements come from the plan's
+prompts, not from a stream), the leave-one-out baseline and the split of a step's time."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ class GroupTrainer(GRPOTrainer):
 
     def _mixed(self, inputs: list[Row], rounds: int) -> list[Row]:
         """Rows whose groups have a gradient as far as `rounds` of generation find them; keeps what was drawn for them.
-
-        Every rank draws as often and as much as the one that lacks most, for generation may take all of them.
-        """
+        Every rank draws as often and as much as the one that lacks most, for generation may take all of them."""
         wanted = len(inputs) // self._size
         groups, took = self._draw(inputs), 1
         while took < rounds and (lack := self.most(wanted - sum(group.mixed for group in groups))) > 0:
@@ -147,11 +143,9 @@ class GroupTrainer(GRPOTrainer):
 
 
 def leave_one_out(rewards: Sequence[float | None], size: int) -> list[float]:
-    """n / (n - 1) for every completion, n being the scorable ones of its group of `size`; 1 where there is no other.
-
-    A reward is so compared with the mean of the other n - 1 (RLOO, arXiv 2402.14740). Departure from NeMo RL: the
-    standard deviation stays the whole group's.
-    """
+    """n / (n - 1) for every completion, n being the scorable ones of its group of `size`; 1 where there is no other. A
+    reward is so compared with the mean of the other n - 1 (RLOO, arXiv 2402.14740). Departure from NeMo RL: the
+    standard deviation stays the whole group's."""
     factors: list[float] = []
     for at in range(0, len(rewards), size):
         scorable = sum(reward is not None for reward in rewards[at : at + size])

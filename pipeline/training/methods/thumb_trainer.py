@@ -1,7 +1,5 @@
-"""TRL's KTOTrainer over rows that are tokenised already, with its reference point under a name of its own.
-
-TRL logs KTO's reference point z0, in nats an answer, as `kl`, which other trainers log in nats a token.
-"""
+"""TRL's KTOTrainer over tokenised rows. TRL logs KTO's reference point z0, in nats an answer, as `kl`, which other
+trainers log in nats a token: here it is `reference_point`."""
 
 from __future__ import annotations
 

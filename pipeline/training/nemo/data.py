@@ -33,10 +33,8 @@ def section(plan: TrainingPlan, workspace: str) -> dict[str, Any]:
 
 def write(plan: TrainingPlan, workspace: Path) -> int:
     """Write the files that `section` names; returns the tokens of the longest sequence, prompt and completion, which is
-    NeMo RL's limit: it leaves what is longer out of the loss.
-
-    Raises ValueError when the rows are not those of the plan, cannot be carried, or are too long.
-    """
+    NeMo RL's limit: it leaves what is longer out of the loss. Raises ValueError when the rows are not those of the
+    plan, cannot be carried, or are too long."""
     assert plan.data is not None, "only a plan that trains comes here"
     rows, held_out = _read(plan.data), _read(plan.held_out) if plan.held_out is not None else []
     method = rendering(plan)

@@ -1,8 +1,5 @@
-"""From a checkpoint of NeMo RL to what a training leaves: a model directory, and the adapter where there is one.
-
-LoRA is saved as PEFT's own files and merged here: NeMo RL's converters merge Megatron checkpoints only. What is missing
-or not finite is an error: the libraries fill a gap with the base model, or with noise, and warn at most.
-"""
+"""From a checkpoint of NeMo RL to a model directory and its adapter. LoRA is merged here: NeMo RL's converters merge
+Megatron checkpoints only. Weights that are missing or not finite are an error."""
 
 from __future__ import annotations
 
@@ -23,10 +20,8 @@ from pipeline.training.weights import publish_weights
 def export(
     plan: TrainingPlan, saved: SavedCheckpoint, folder: Path, step: int, checkout: Path, python: Sequence[str]
 ) -> CheckpointRef:
-    """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both.
-
-    `step`: in optimizer steps. Raises RuntimeError when the conversion fails, ValueError for weights that don't fit.
-    """
+    """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both. `step`: in optimizer
+    steps. Raises RuntimeError when the conversion fails, ValueError for weights that don't fit."""
     if plan.training.lora is None:
         model = publish_weights(folder / "model", lambda staging: _converted(plan, saved, staging, checkout, python))
         return CheckpointRef(adapter=model, model=model, step=step)

@@ -1,9 +1,4 @@
-"""A method as NeMo RL runs it: the part of configuration, data and limits that differs between methods.
-
-Departures, by NeMo RL's own definitions. GRPO: dynamic sampling ends the training when groups are still missing after
-the last round; leave-one-out scales by the deviation of the other rewards too; KL and advantages are clamped as its
-example says. DPO: the sft term is averaged within each completion first.
-"""
+"""What differs between methods in NeMo RL: configuration, data and limits."""
 
 from __future__ import annotations
 
@@ -70,6 +65,9 @@ class Rendering:
 
 
 class GRPORendering(Rendering):
+    """Departures: dynamic sampling ends the training when groups are still missing after the last round; leave-one-out
+    scales by the deviation of the other rewards too; KL and advantages are clamped as the example says."""
+
     example = "grpo_math_1B.yaml"
     script = "run_grpo.py"
     dataset = "ResponseDataset"
@@ -205,6 +203,8 @@ class GRPORendering(Rendering):
 
 
 class DPORendering(Rendering):
+    """Departure: the sft term is averaged within each completion first."""
+
     example = "dpo.yaml"
     script = "run_dpo.py"
     dataset = "PreferenceDataset"

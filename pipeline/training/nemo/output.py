@@ -1,9 +1,5 @@
-"""What NeMo RL leaves: its output lines read as metrics, in our names, and its checkpoints.
-
-A line that is not known is passed over, so another release costs metrics and never a training. It writes `tmp_step_N`,
-renames it to `step_N`, and resumes from the highest number without a look inside; nothing is synced, so a machine that
-dies may leave a `step_N` with holes.
-"""
+"""What NeMo RL leaves: its output lines read as metrics in our names (an unknown line is passed over), and its
+checkpoints, of which it resumes the highest number without a look inside."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""The plan as NeMo RL's configuration and command lines, and what of it NeMo RL cannot express. Pure.
-
-A setting is rendered here, refused with its name, or named in `WITHOUT_EFFECT` with the reason. All other keys are
-inherited through `defaults` from the checkout's own example. Inheritance merges, so a key that the example sets for
-itself and that would count here too is set, if only to null.
-"""
+"""The plan as NeMo RL's configuration, by its example's `defaults`, and command lines. A setting is rendered, refused
+with its name, or named in `WITHOUT_EFFECT`; a key that the example sets for itself is set, if only to null."""
 
 from __future__ import annotations
 
@@ -43,10 +39,8 @@ def workspace(plan: TrainingPlan, folder: str) -> str:
 
 
 def configuration(plan: TrainingPlan, folder: str, checkout: str, max_tokens: int) -> Tree:
-    """The configuration of a training in `folder`. `max_tokens`: of its longest sequence, prompt and completion.
-
-    Raises ValueError for what NeMo RL cannot express, and for trainer_args that contradict the plan.
-    """
+    """The configuration of a training in `folder`. `max_tokens`: of its longest sequence, prompt and completion. Raises
+    ValueError for what NeMo RL cannot express, and for trainer_args that contradict the plan."""
     refuse(plan)
     method = rendering(plan)
     tree: Tree = {

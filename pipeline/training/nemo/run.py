@@ -1,8 +1,5 @@
-"""A training by NeMo RL, from the plan to its result: `run` is what the entry point calls for this engine.
-
-NeMo RL resumes by itself from its newest checkpoint. The caller holds the writer's lock and knows the exit codes:
-ValueError for what no retry mends (64), SystemExit(143) after a pre-emption, RuntimeError for a crash.
-"""
+"""A training by NeMo RL, which resumes by itself from its newest checkpoint. Raises ValueError for what no retry mends
+(64), SystemExit(143) after a pre-emption, RuntimeError for a crash."""
 
 from __future__ import annotations
 
@@ -46,10 +43,8 @@ def run(
     fence: Callable[[], None] = lambda: None,
 ) -> TrainingResult:
     """Train in `folder` with the NeMo RL in `checkout`, resuming what earlier attempts left; publish the weights.
-
     `fence` raises once a later start has claimed the folder: NeMo RL, which saves by itself, is ended then. Raises
-    ValueError, RuntimeError or SystemExit as the module says.
-    """
+    ValueError, RuntimeError or SystemExit as the module says."""
     folder, checkout = folder.absolute(), checkout.absolute()
     config = prepare(plan, folder, checkout)
     say(f"health: off for {', '.join(UNSEEN)}, which NeMo RL does not print; the sentinel watches the rest")

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -42,9 +43,9 @@ def test_each_answer_follows_its_seed_whatever_is_in_flight() -> None:
 
     with chat_server(after_probes(together)) as server:
         _, many = asked_of(server)
-    with chat_server() as server:
-        _, one = asked_of(server, list(reversed(REQUESTS)), SERVING.model_copy(update={"in_flight": 1}))
-    assert server.most_in_flight == 1
+    with chat_server(lambda server, request, place: time.sleep(0.005)) as server:
+        _, one = asked_of(server, list(reversed(REQUESTS)), SERVING.model_copy(update={"in_flight": 3}))
+    assert server.most_in_flight == 3, "as many as the recipe says"
     assert {key: answer.text for key, answer in many.items()} == {key: answer.text for key, answer in one.items()}
     for request in REQUESTS:
         asked = {"messages": request.messages, "seed": request.seed, "temperature": 1.0, "max_tokens": 8}
@@ -96,15 +97,6 @@ def test_calls_are_read_however_a_server_sends_them(message: dict[str, Any], fin
     assert (answers[request.key].text, answers[request.key].stop) == (text, "stop")
 
 
-def test_no_more_are_in_flight_than_the_recipe_says() -> None:
-    def slow(server: ChatServer, request: HttpRequest, place: int) -> None:
-        time.sleep(0.005)
-
-    with chat_server(slow) as server:
-        asked_of(server, settings=SERVING.model_copy(update={"in_flight": 3}))
-    assert server.most_in_flight == 3
-
-
 def test_answers_come_as_they_are_there_in_the_callers_thread() -> None:
     taken: list[str] = []
     first_taken = threading.Event()
@@ -150,12 +142,15 @@ def test_what_passes_is_asked_again() -> None:
     assert len(server.asked) == 2 * (len(REQUESTS) + PROBE_QUESTIONS)
 
 
-def test_decoding_is_what_a_server_of_vllm_says() -> None:
+def test_decoding_is_what_a_server_says_of_itself() -> None:
     with chat_server(routes=VLLM_ROUTES, fingerprint="fp-1") as server:
         decoding, _ = asked_of(server, [])
     assert (decoding.engine, decoding.version) == ("endpoint", "0.31.0")
     assert (decoding.device, decoding.dtype, decoding.stop_ids) == ("unknown", "unknown", ())
     assert (decoding.context, decoding.batch_invariant) == (4096, False)
+    with chat_server() as server:
+        bare, _ = asked_of(server, [])
+    assert (bare.version, bare.context, len(bare.tokens_digest)) == ("unknown", None, 64)
 
 
 def test_two_models_of_one_configuration_decode_alike() -> None:
@@ -170,52 +165,40 @@ def test_two_models_of_one_configuration_decode_alike() -> None:
     assert champion == candidate and champion.version == "vllm-0.31.0-tp2"
 
 
-def test_decoding_of_a_bare_server_is_unknown() -> None:
-    with chat_server() as server:
-        decoding, _ = asked_of(server, [])
-    assert (decoding.version, decoding.context) == ("unknown", None)
-    assert len(decoding.tokens_digest) == 64
-
-
 def of_system(body: dict[str, Any]) -> bool:
     return body["messages"][0]["role"] == "system"
 
 
+def refuses_system(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
+    return HttpResponse(400) if of_system(request.body) else None
+
+
+def longer(body: dict[str, Any]) -> HttpResponse:
+    count = len(prompt_ids(body["messages"]))
+    return completion(body, usage={"prompt_tokens": count + of_system(body), "completion_tokens": 8})
+
+
+def tokens(change: Callable[[list[int]], list[int]]) -> dict[str, Any]:
+    return {"/tokenize": lambda body: {"tokens": change(tokenize(body)["tokens"])}}
+
+
 def test_another_tokenizer_has_another_digest() -> None:
-    def otherwise(body: dict[str, Any]) -> dict[str, Any]:
-        return {"tokens": [id + 1 for id in tokenize(body)["tokens"]]}
-
-    def no_ids(body: dict[str, Any]) -> dict[str, Any]:  # as llama.cpp's route of that name does
-        return {"tokens": []}
-
-    def refuses_system(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
-        return HttpResponse(400) if of_system(request.body) else None
-
-    def longer(body: dict[str, Any]) -> HttpResponse:
-        count = len(prompt_ids(body["messages"]))
-        return completion(body, usage={"prompt_tokens": count + of_system(body), "completion_tokens": 8})
-
-    def half(body: dict[str, Any]) -> dict[str, Any]:
-        return {"tokens": tokenize(body)["tokens"][::2]}
-
-    def some_ids(body: dict[str, Any]) -> dict[str, Any] | None:
-        return None if of_system(body) else tokenize(body)
-
-    digests: list[str] = []
-    for change, routes in (
-        (None, {"/tokenize": tokenize}),
-        (None, {"/tokenize": otherwise}),
-        (None, {}),
-        (always(longer), {}),
-        (refuses_system, {"/tokenize": some_ids}),
-        (refuses_system, {}),
-    ):
+    def digest(change: Change | None, routes: dict[str, Any]) -> str:
         with chat_server(change or (lambda server, request, place: None), routes) as server:
-            digests.append(asked_of(server, [])[0].tokens_digest)
+            return asked_of(server, [])[0].tokens_digest
+
+    some = {"/tokenize": lambda body: None if of_system(body) else tokenize(body)}
+    digests = [
+        digest(None, {}),
+        digest(None, tokens(lambda ids: ids)),
+        digest(None, tokens(lambda ids: [id + 1 for id in ids])),
+        digest(always(longer), {}),
+        digest(refuses_system, some),
+        digest(refuses_system, {}),
+    ]
     assert len(set(digests)) == len(digests)
-    for route in (no_ids, half):
-        with chat_server(routes={"/tokenize": route}) as server:
-            assert asked_of(server, [])[0].tokens_digest == digests[2], "ids that are not those of the answers"
+    for route in (tokens(lambda ids: []), tokens(lambda ids: ids[::2])):  # llama.cpp has a route of that name
+        assert digest(None, route) == digests[0], "ids that are not those of the answers"
 
 
 def test_a_route_that_fails_for_now_leaves_no_other_digest() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
 from typing import Any
 
 import pytest
 
 from pipeline.serving.client import GIVE_UP_AFTER
+from pipeline.serving.completion import read_completion
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import PROBES, Answer
@@ -16,6 +17,7 @@ from pipeline.serving.inference import PROBES, Answer
 from .asking import MODEL, PROBE_QUESTIONS, REQUESTS, SAMPLING, SERVING, after_probes, always, asked_of, refuse
 from .chat_server import (
     KEY,
+    Change,
     ChatServer,
     HttpRequest,
     HttpResponse,
@@ -27,48 +29,43 @@ from .chat_server import (
 pytestmark = pytest.mark.slow
 
 
-def body_of_an_error(body: dict[str, Any]) -> HttpResponse:
-    return as_json({"error": {"message": "CUDA out of memory", "type": "internal"}})
+BODY = {"messages": REQUESTS[0].messages, "seed": 1, "temperature": 1.0, "max_tokens": 8, "model": MODEL.uri}
+CHOICES = json.loads(completion(BODY).body)["choices"]
 
 
-def without_usage(body: dict[str, Any]) -> HttpResponse:
-    return completion(body, usage=None)
+@pytest.mark.parametrize(
+    ("reply", "complaint"),
+    [
+        (
+            as_json({"error": {"message": "CUDA out of memory"}}),
+            "HTTP 200 with the body of an error: CUDA out of memory",
+        ),
+        (completion(BODY, choices=[]), "0 choices where one was asked for"),
+        (completion(BODY, choices=CHOICES * 2), "2 choices where one was asked for"),
+        (completion(BODY, usage=None), "no usage"),
+        (completion(BODY, choice={"finish_reason": None}), "finish_reason is None"),
+        (completion(BODY, choice={"finish_reason": "tool_calls"}), "finish_reason is 'tool_calls'"),
+        (completion(BODY, choice={"message": {"role": "assistant", "content": None}}), "a choice without a text"),
+        (completion(BODY, choices=[{}]), "a choice without a text"),
+        (HttpResponse(200, b"<html>Sign in</html>"), "not JSON"),
+    ],
+)
+def test_a_reply_that_leaves_something_open_is_no_answer(reply: HttpResponse, complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        read_completion(reply.body)
 
 
-def a_choice(**changes: Any) -> Callable[[dict[str, Any]], HttpResponse]:
-    return lambda body: completion(body, choice=changes)
+BAD_REPLIES = [
+    (lambda body: completion(body, usage=None), "no usage"),
+    (lambda body: HttpResponse(500), "HTTP 500, 3 times"),
+    (lambda body: HttpResponse(200, b"{", promised=100), "the connection broke, 3 times"),
+]
 
 
-def choices(number: int) -> Callable[[dict[str, Any]], HttpResponse]:
-    return lambda body: completion(body, choices=json.loads(completion(body).body)["choices"] * number)
-
-
-BAD_REPLIES = {
-    "the body of an error": (body_of_an_error, "HTTP 200 with the body of an error: CUDA out of memory"),
-    "no choices": (choices(0), "0 choices where one was asked for"),
-    "two choices": (choices(2), "2 choices where one was asked for"),
-    "no usage": (without_usage, "no usage"),
-    "a null finish_reason": (a_choice(finish_reason=None), "finish_reason is None"),
-    "an unknown finish_reason": (a_choice(finish_reason="tool_calls"), "finish_reason is 'tool_calls'"),
-    "no text": (a_choice(message={"role": "assistant", "content": None}), "a choice without a text"),
-    "an empty choice": (lambda body: completion(body, choices=[{}]), "a choice without a text"),
-    "a page": (lambda body: HttpResponse(200, b"<html>Sign in</html>"), "not JSON"),
-    "HTTP 500": (lambda body: HttpResponse(500), "HTTP 500, 3 times"),
-    "a body that is cut": (lambda body: HttpResponse(200, b"{", promised=100), "the connection broke, 3 times"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_REPLIES)
-def test_a_server_whose_replies_are_no_answers_is_refused(name: str) -> None:
-    respond, detail = BAD_REPLIES[name]
+@pytest.mark.parametrize(("respond", "detail"), BAD_REPLIES)
+def test_a_bad_reply_refuses_the_server_or_one_question(respond: Any, detail: str) -> None:
     words = refuse(always(respond))
-    assert detail in words
-    assert "SERVING_URL" in words
-
-
-@pytest.mark.parametrize("name", BAD_REPLIES)
-def test_one_bad_reply_is_an_error_of_its_question(name: str) -> None:
-    respond, detail = BAD_REPLIES[name]
+    assert detail in words and "SERVING_URL" in words
 
     def once(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
         return respond(request.body) if request.body["messages"] == REQUESTS[7].messages else None
@@ -169,28 +166,37 @@ def test_an_answer_under_another_name_is_refused() -> None:
     assert words.endswith("Set evaluation.serving.champion to the name that it answers under.")
 
 
-def test_a_server_without_connection_is_refused() -> None:
-    with chat_server() as server:
-        pass
-    engine = EndpointEngine(SERVING, Endpoint(server.url), print, backoff_s=0.001)
-    with pytest.raises(ValueError, match=r"no connection, 3 times\. See to it, or set SERVING_URL"):
-        engine.open("champion", MODEL).__enter__()
+@pytest.mark.parametrize(
+    ("arm", "words"),
+    [
+        ("champion", r"no connection, 3 times\. See to it, or set SERVING_URL"),
+        ("judge", "names no model for the judge"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_refused(arm: str, words: str) -> None:
+    engine = EndpointEngine(SERVING, Endpoint("http://127.0.0.1:9/v1"), print, backoff_s=0.001)
+    with pytest.raises(ValueError, match=words):
+        engine.open(arm, MODEL).__enter__()
 
 
-@pytest.mark.parametrize("everywhere", [True, False])
-def test_a_server_that_ignores_seeds_is_refused(everywhere: bool) -> None:
-    """Also one whose model is sure of its answers to all but one question."""
-
-    def lucky(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
-        sure = not everywhere and request.body["messages"] != PROBES[6]
-        return completion(request.body, seed=0 if sure else place)
-
-    assert "The endpoint does not draw by seed" in refuse(lucky)
+def by_luck(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+    return completion(request.body, seed=place)
 
 
-def test_a_server_that_answers_alike_to_every_seed_is_refused() -> None:
-    words = refuse(always(lambda body: completion(body, seed=7)))
-    assert "The endpoint does not draw by seed" in words and "8 questions in one way under two seeds" in words
+def sure_but_once(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+    return completion(request.body, seed=place if request.body["messages"] == PROBES[6] else 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (by_luck, "The endpoint does not draw by seed"),
+        (sure_but_once, "The endpoint does not draw by seed"),
+        (always(lambda body: completion(body, seed=7)), "8 questions in one way under two seeds"),
+    ],
+)
+def test_a_server_that_ignores_seeds_is_refused(change: Change, words: str) -> None:
+    assert words in refuse(change)
 
 
 def test_a_server_that_is_replaced_under_way_is_refused() -> None:
@@ -202,12 +208,6 @@ def test_a_server_that_is_replaced_under_way_is_refused() -> None:
         pytest.raises(RuntimeError, match="its fingerprint was 'fp-1' and is 'fp-2'"),
     ):
         asked_of(server)
-
-
-def test_another_arm_has_no_name() -> None:
-    engine = EndpointEngine(SERVING, Endpoint("http://127.0.0.1:1/v1"), print)
-    with pytest.raises(ValueError, match="names no model for the judge"):
-        engine.open("judge", MODEL).__enter__()
 
 
 @pytest.mark.parametrize("url", ["", "127.0.0.1:8000/v1", "http://me:secret@host/v1", "http://host/v1?key=secret"])

@@ -47,7 +47,8 @@ def plan_of(root: Path, base: Path, method: str, **changes: Any) -> Path:
     return folder(store, made) / "plan.json"
 
 
-@pytest.mark.parametrize("method", one_and_variants(METHODS, "sft"))
+@pytest.mark.variant
+@pytest.mark.parametrize("method", METHODS)
 def test_calls_are_trained_and_resumed_to_the_bit(
     method: str, base: Path, tmp_path: Path, fork_server: ForkServer
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Endpoint, open_judge
 from pipeline.rewards.records import Finding
-from pipeline.training.judge_scores import JudgeScores, budget_of, spending_in
+from pipeline.training.fresh_scores import FreshAnswer, JudgeScores, budget_of, spending_in
 from tests.pipeline.rewards.judge.endpoint import Answer, Request, Said, Server, always, in_turn, scored, serving
 from tests.pipeline.training.scored_plans import rubric
 
@@ -26,7 +26,7 @@ def ask(
     settings = rubric(**changes)
     budget = budget_of(settings, folder, rank, processes)
     with open_judge(Endpoint(url), settings, budget, lambda line: None) as session:
-        return JudgeScores(session, settings, budget, folder, rank).score([PROMPT] * len(texts), texts)
+        return JudgeScores(session, settings, budget, folder, rank)([FreshAnswer(PROMPT, text, True) for text in texts])
 
 
 def test_what_was_asked_is_never_asked_again(tmp_path: Path) -> None:

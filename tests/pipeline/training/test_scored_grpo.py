@@ -19,7 +19,7 @@ from pipeline.recipe.methods import GRPO
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.training.judge_scores import spending_in
+from pipeline.training.fresh_scores import spending_in
 from pipeline.training.result import NEVER_RETRY
 from tests.fork_server import ForkServer, adapter_of, result_of
 from tests.pipeline.rewards.functions import write_function

@@ -133,20 +133,6 @@ def test_a_limit_that_is_met_and_not_passed_is_silent(changed: dict[str, Any]) -
     assert found(history(changed)) == {}
 
 
-@pytest.mark.parametrize("absent", ["loss", "grad_norm"])
-def test_no_gradient_is_silent_where_its_metric_is_absent(absent: str) -> None:
-    rows = [{name: value for name, value in row.items() if name != absent} for row in history(NO_GRADIENT)]
-    assert found(rows) == {}
-    assert found(history(NO_GRADIENT)) == {"no_gradient": "STOP"}
-    blind = [{name: value for name, value in row.items() if "accuracy" not in name} for row in history(NO_GRADIENT)]
-    assert found(blind) == {"no_gradient": "STOP"}, "it is not known to be right"
-
-
-def test_no_gradient_is_silent_from_where_a_task_is_solved() -> None:
-    assert found(history({**NO_GRADIENT, "accuracy": SOLVED, "held_out/accuracy": SOLVED})) == {}
-    assert found(history({**NO_GRADIENT, "accuracy": 0.89, "held_out/accuracy": 0.89})) == {"no_gradient": "STOP"}
-
-
 def test_an_answer_far_from_the_base_stops_at_the_limit() -> None:
     watch = HealthMonitor(SETTINGS, answer_kl_stop=5.0)
     rows = [{**row, "held_out/answer_kl": 4.9} if "held_out/kl" in row else row for row in history()]
@@ -157,6 +143,78 @@ def test_an_answer_far_from_the_base_stops_at_the_limit() -> None:
     assert found([*rows, {**rows[-1], "held_out/answer_kl": 500.0}]) == {}, "no limit was set"
 
 
+SURE = {"frac_reward_zero_std": to(0.4, 0.9), "entropy": to(0.5, 0.05), "component/format": to(0.05, 0.9)}
+"""What a policy shows that has solved its task, and one that has collapsed."""
+SIGNS = {"zero_variance", "entropy", "one_component"}
+RIGHT = {"frac_reward_zero_std": 0.8, "accuracy": 0.93, "held_out/accuracy": 0.85}
+"""Later iterations of a chain: the champion is right already, and one batch with errors decides the first mean."""
+LEARNING = {"held_out/accuracy": to(0.4, 0.82), "accuracy": to(0.4, 0.82)}  # three errors in ten are left
+CEILING = {"held_out/accuracy": to(0.96, 0.98), "accuracy": 0.97, "frac_reward_zero_std": 0.88}
+WAITS = {
+    "held_out/accuracy": lambda step: 0.5 if step < 20 else 0.95, "accuracy": to(0.5, 0.96),
+    "frac_reward_zero_std": lambda step: 0.4 if step <= 15 else 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "verdict", "rules"),
+    [
+        ({**SOLVING, **SURE}, "PASS", {"solved"}),
+        ({**SURE, "held_out/accuracy": 0.5, "accuracy": to(0.5, 0.96)}, "HOLD", SIGNS),  # sure of what is wrong
+        ({**SURE, "held_out/accuracy": to(0.5, 0.7), "accuracy": to(0.5, 0.96)}, "HOLD", SIGNS),
+        ({**SURE, "held_out/accuracy": lambda step: 0.95 if step == 10 else 0.5, "accuracy": to(0.5, 0.96)},
+         "HOLD", SIGNS),  # one lucky validation
+        ({**SURE, "held_out/accuracy": to(0.5, 0.95), "accuracy": to(0.5, 0.45)}, "HOLD", {"zero_variance"}),
+        ({**RIGHT, "entropy": to(0.04, 0.01)}, "PASS", set()),
+        ({**RIGHT, "entropy": to(0.04, 0.2)}, "PASS", set()),
+        ({**RIGHT, "entropy": to(0.04, 0.01), "frac_reward_zero_std": 0.45}, "HOLD", {"entropy"}),
+        ({**RIGHT, "entropy": to(0.04, 0.2), "accuracy": 0.65, "held_out/accuracy": 0.65}, "HOLD", {"entropy"}),
+        ({**LEARNING, "entropy": to(0.5, 0.06)}, "PASS", set()),
+        ({**LEARNING, "entropy": to(0.5, 0.04)}, "HOLD", {"entropy"}),
+        (WAITS, "PASS", set()),
+        *(({**CEILING, "entropy": to(0.1, last)}, "PASS", set()) for last in (0.02, 0.0, 0.4)),
+        ({"entropy": lambda step: 3.0 if step == 1 else 0.5}, "PASS", set()),  # an odd first batch
+        ({"held_out/kl": lambda step: 0.03 * step}, "STOP", {"kl"}),
+    ],
+)  # fmt: skip
+def test_a_training_is_judged_by_all_of_its_rows(changed: dict[str, Any], verdict: str, rules: set[str]) -> None:
+    health = review(history(changed), SETTINGS)
+    assert health.verdict == verdict and rules <= {finding.rule for finding in health.findings}
+    assert (health.solved is not None) == ("solved" in rules)
+    assert verdict == "HOLD" or {finding.rule for finding in health.findings} == rules
+
+
+def test_findings_are_dated_and_the_first_of_each_verdict_is_kept() -> None:
+    solved = review(history({**SOLVING, **SURE}), SETTINGS).solved
+    assert solved is not None and solved.step == 15  # the second validation
+    assert "rose from 0.5 to 0.95, and 90% of the groups" in solved.reason
+    health = review(history({"held_out/kl": lambda step: 0.03 * step}), SETTINGS)
+    assert [(f.rule, f.verdict, f.step) for f in health.findings] == [("kl", "HOLD", 5), ("kl", "STOP", 20)]
+
+
+def without(word: str, changed: Mapping[str, float | Shape]) -> list[Row]:
+    return [{name: value for name, value in row.items() if word not in name} for row in history(changed)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        (history(NO_GRADIENT), {"no_gradient": "STOP"}),
+        (without("loss", NO_GRADIENT), {}),
+        (without("grad_norm", NO_GRADIENT), {}),
+        (without("accuracy", NO_GRADIENT), {"no_gradient": "STOP"}),  # it is not known to be right
+        (history({**NO_GRADIENT, "accuracy": SOLVED, "held_out/accuracy": SOLVED}), {}),
+        (history({**NO_GRADIENT, "accuracy": 0.89, "held_out/accuracy": 0.89}), {"no_gradient": "STOP"}),
+        (without("held_out", {**SURE, **SOLVING}), dict.fromkeys(SIGNS, "HOLD")),  # nothing is explained
+        (history(WAITS)[:19], {}),  # a sign of success waits for the next validation
+        (history({"grad_norm": 30.0}, steps=WINDOW - 1), {}),
+        (history({"grad_norm": 30.0}, steps=WINDOW), {"grad_norm": "HOLD"}),
+    ],
+)
+def test_what_the_last_row_says(rows: list[Row], expected: dict[str, str]) -> None:
+    assert found(rows) == expected
+
+
 def test_one_bad_batch_stops_nothing() -> None:
     bad = {"accuracy": 0.0, "entropy": 3.0, "grad_norm": 50.0, "completions/mean_length": 300.0, "text/answered": 0.0}
     for name, value in bad.items():
@@ -164,69 +222,12 @@ def test_one_bad_batch_stops_nothing() -> None:
         assert review(rows, SETTINGS).verdict != "STOP", name
 
 
-SURE = {"frac_reward_zero_std": to(0.4, 0.9), "entropy": to(0.5, 0.05), "component/format": to(0.05, 0.9)}
-"""What a policy shows that has solved its task, and one that has collapsed."""
-
-
-def test_a_solved_task_is_noted_and_never_held() -> None:
-    health = review(history({**SOLVING, **SURE}), SETTINGS)
-    assert health.verdict == "PASS"
-    assert [(f.verdict, f.rule, f.step) for f in health.findings] == [("PASS", "solved", 15)]  # the second validation
-    assert health.solved and "rose from 0.5 to 0.95, and 90% of the groups" in health.solved.reason
-
-
-@pytest.mark.parametrize(
-    "score",
-    [
-        to(0.5, 0.5),  # sure of what is wrong: zero variance at the bottom
-        to(0.5, 0.7),  # risen, but not so far that nine groups in ten could be all right
-        lambda step: 0.95 if step == 10 else 0.5,  # one lucky validation
-    ],
-)
-def test_the_same_signs_without_the_score_hold(score: Shape) -> None:
-    health = review(history({**SURE, "held_out/accuracy": score, "accuracy": to(0.5, 0.96)}), SETTINGS)
-    assert health.verdict == "HOLD" and health.solved is None
-    assert {"zero_variance", "entropy", "one_component"} <= {f.rule for f in health.findings}
-
-
-def test_without_held_out_prompts_nothing_is_explained() -> None:
-    rows = [{k: v for k, v in row.items() if "held_out" not in k} for row in history({**SURE, **SOLVING})]
-    assert {f.rule: f.verdict for f in review(rows, SETTINGS).findings} == dict.fromkeys(
-        ("zero_variance", "entropy", "one_component"), "HOLD"
-    )
-
-
-@pytest.mark.parametrize("last", [0.01, 0.2])
-def test_entropy_of_a_policy_that_is_right_is_noise(last: float) -> None:
-    """Later iterations of a chain: the champion is right already, and one batch with errors decides the first mean."""
-    right = {"frac_reward_zero_std": 0.8, "accuracy": 0.93, "held_out/accuracy": 0.85, "entropy": to(0.04, last)}
-    assert review(history(right), SETTINGS).verdict == "PASS"
-    assert review(history({**right, "frac_reward_zero_std": 0.45}), SETTINGS).verdict == "HOLD"
-    assert review(history({**right, "accuracy": 0.65, "held_out/accuracy": 0.65}), SETTINGS).verdict == "HOLD"
-
-
-def test_entropy_may_fall_as_far_as_the_errors_do() -> None:
-    learning = {"held_out/accuracy": to(0.4, 0.82), "accuracy": to(0.4, 0.82)}  # three errors in ten are left
-    assert review(history({**learning, "entropy": to(0.5, 0.06)}), SETTINGS).verdict == "PASS"
-    assert found(history({**learning, "entropy": to(0.5, 0.04)}))["entropy"] == "HOLD"
-
-
-def test_a_sign_of_success_waits_for_the_next_validation() -> None:
-    rising = {"held_out/accuracy": lambda step: 0.5 if step < 20 else 0.95, "accuracy": to(0.5, 0.96)}
-    rows = history({**rising, "frac_reward_zero_std": lambda step: 0.4 if step <= 15 else 1.0})
-    assert last(rows[:19]) == ()
-    assert review(rows, SETTINGS).verdict == "PASS"
-
-
-def test_not_a_number_stops_at_once_even_in_the_warm_up() -> None:
+def test_only_what_is_not_finite_stops_in_the_warm_up() -> None:
     rows = history({"loss": math.nan, "held_out/kl": 3.0}, steps=1)
     assert found(rows, Sentinel(warm_up=10)) == {"not_finite": "STOP"}
-
-
-def test_the_first_finding_of_each_rule_and_verdict_is_kept() -> None:
-    health = review(history({"held_out/kl": lambda step: 0.03 * step}), SETTINGS)
-    assert [(f.rule, f.verdict, f.step) for f in health.findings] == [("kl", "HOLD", 5), ("kl", "STOP", 20)]
-    assert health.verdict == "STOP"
+    rows = history({"held_out/kl": 3.0})
+    assert "kl" not in found(rows[:10], Sentinel(warm_up=10))
+    assert found(rows[:11], Sentinel(warm_up=10))["kl"] == "STOP"
 
 
 NAMES = sorted(HEALTHY | VALIDATED)
@@ -297,30 +298,3 @@ def test_every_rule_is_tried() -> None:
     mark = next(m for m in test_a_rule_speaks_and_stays_silent_next_door.pytestmark if m.name == "parametrize")
     apart = {"answer_kl", "second_score", "unwatched"}  # below
     assert {case[0] for case in mark.args[1]} == set(RULES) - apart
-
-
-def test_a_limit_is_passed_throughout_a_whole_window() -> None:
-    assert found(history({"grad_norm": 30.0}, steps=WINDOW - 1)) == {}
-    assert found(history({"grad_norm": 30.0}, steps=WINDOW)) == {"grad_norm": "HOLD"}
-
-
-def test_other_rules_wait_for_the_warm_up() -> None:
-    rows = history({"held_out/kl": 3.0})
-    assert "kl" not in found(rows[:10], Sentinel(warm_up=10))
-    assert found(rows[:11], Sentinel(warm_up=10))["kl"] == "STOP"
-
-
-def test_an_odd_first_batch_is_not_what_the_rest_is_held_to() -> None:
-    assert found(history({"entropy": lambda step: 3.0 if step == 1 else 0.5})) == {}
-
-
-def test_groups_all_wrong_are_not_explained_by_held_out() -> None:
-    rows = history({**SURE, "held_out/accuracy": to(0.5, 0.95), "accuracy": to(0.5, 0.45)})
-    assert "zero_variance" in {f.rule for f in review(rows, SETTINGS).findings}
-    assert review(rows, SETTINGS).solved is None
-
-
-def test_base_model_near_the_ceiling_is_not_held_nor_solved() -> None:
-    near = {"held_out/accuracy": to(0.96, 0.98), "accuracy": 0.97, "frac_reward_zero_std": 0.88}
-    for last in (0.02, 0.0, 0.4):  # so near to nothing, a token more or less is a multiple
-        assert review(history({**near, "entropy": to(0.1, last)}), SETTINGS).findings == ()

@@ -45,8 +45,10 @@ def rank_of(gang: int, rank: int) -> int:
 
 
 @pytest.mark.variant
-def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path, undisturbed_ranks: Path) -> None:
-    undisturbed, broken = undisturbed_ranks, plan(tmp_path / "broken")
+def test_a_killed_rank_and_a_pre_emption_change_no_bit(tmp_path: Path) -> None:
+    undisturbed, broken = plan(tmp_path / "undisturbed"), plan(tmp_path / "broken")
+    *_, (process, _) = lines(undisturbed)
+    assert process.returncode == 0
     whole = result_of(undisturbed)
     assert [row["step"] for row in whole.metrics] == [0, 1, 2, 3, 4, 5, 6, 7, 8]
 

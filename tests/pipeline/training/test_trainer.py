@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.core.storage import ModelRef, Store, digest_dir, model_ref
+from pipeline.core.storage import ModelRef, Store, digest_dir
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe import Checkpoints
@@ -23,7 +23,15 @@ from pipeline.training.launch import TrainingRefused, train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import BLOCKED, NEVER_RETRY, TrainingResult
 from tests.fork_server import ForkServer, result_of
-from tests.pipeline.training.plans import DPO_SETTINGS, GRPO_SETTINGS, adapter, folder, make_plan
+from tests.pipeline.training.plans import (
+    DPO_SETTINGS,
+    GRPO_SETTINGS,
+    KTO_SETTINGS,
+    SFT_SETTINGS,
+    adapter,
+    folder,
+    make_plan,
+)
 from tests.variants import one_and_variants
 
 pytestmark = pytest.mark.slow
@@ -78,7 +86,7 @@ def test_a_closed_mirror_ends_a_training_that_no_file_tells(tmp_path: Path, fork
     assert mirror.steps() == [] and not (folder(store, plan) / "adapter").exists()
 
 
-@pytest.mark.parametrize("method", one_and_variants(METHODS, "grpo", "kto"))
+@pytest.mark.parametrize("method", one_and_variants(METHODS, "grpo"))
 def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, fork_server: ForkServer) -> None:
     whole, plan = make_plan(tmp_path / "whole", method)
     assert attempt(fork_server, whole, plan) == 0, fork_server.said()
@@ -103,64 +111,68 @@ def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Pat
     assert second.goodput.total_s == pytest.approx(second.goodput.productive_s + sum(second.goodput.badput_s.values()))
 
 
-@pytest.mark.parametrize(
-    ("changes", "complaint"),
-    [
-        ({"data": {"digest": "0" * 64}}, "changed since the plan was made"),
-        ({"base": {"digest": "0" * 64}}, "changed since the plan was made"),
-        ({"surprise": 1}, "Extra inputs are not permitted"),
-    ],
-)
-def test_a_plan_that_cannot_be_kept_is_never_retried(changes: dict[str, Any], complaint: str, tmp_path: Path) -> None:
+def test_a_plan_that_cannot_be_kept_is_never_retried(tmp_path: Path) -> None:
     store, plan = make_plan(tmp_path)
     path = folder(store, plan) / "plan.json"
-    tree = json.loads(path.read_text())
-    for key, value in changes.items():
-        tree[key] = {**tree.get(key, {}), **value} if isinstance(value, dict) else value
-    path.write_text(json.dumps(tree))
-    with pytest.raises(TrainingRefused, match=complaint):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "surprise": 1}))
+    with pytest.raises(TrainingRefused, match="Extra inputs are not permitted"):
         train(store, plan, 600, print)
     assert store.read(f"iterations/{plan.iteration}/training/result.json", TrainingResult) is None
 
 
-def refused(fork_server: ForkServer, store: Store, plan: TrainingPlan, complaint: str) -> None:
-    """The trainer takes the plan for one that no retry makes fit, and says why."""
+def damaged(root: Path, how: str) -> Path:
+    """The embedded model, in a way that no training can begin from."""
+    broken = Path(shutil.copytree(MODEL_DIR, root / "broken"))
+    weights, config = broken / "model.safetensors", broken / "config.json"
+    match how:
+        case "missing":
+            weights.unlink()
+        case "cut off":
+            weights.write_bytes(weights.read_bytes()[:1000])
+        case "of another shape":
+            tree = json.loads(config.read_text())
+            config.write_text(json.dumps({**tree, "intermediate_size": 2 * tree["intermediate_size"]}))
+        case _:
+            (broken / "chat_template.jinja").unlink()
+    return broken
+
+
+LONG = GRPO_SETTINGS.model_copy(update={"max_completion_tokens": 10_000})
+SHORT = {"max_tokens": 16}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "base", "complaint"),
+    [
+        ("grpo", {}, "other data", "changed since the plan was made"),
+        ("grpo", {}, "other base", "changed since the plan was made"),
+        ("grpo", {}, "cut off", r"The weights in .*/broken cannot be loaded .* point base_model.uri"),
+        pytest.param("grpo", {}, "missing", "cannot be loaded", marks=pytest.mark.variant),
+        pytest.param("grpo", {}, "of another shape", "cannot be loaded", marks=pytest.mark.variant),
+        ("grpo", {}, "without a template", "no chat template"),
+        ("grpo", {"grpo": LONG}, "", r"longest prompt has \d+ tokens .* more than the model's context of \d+"),
+        ("dpo", {"dpo": DPO_SETTINGS.model_copy(update={"max_tokens": 24})}, "", r"TRL leaves \d+ of 48 pairs out"),
+        ("sft", {"sft": SFT_SETTINGS.model_copy(update=SHORT)}, "", "tokens of max_tokens, or of the model's context"),
+        pytest.param(
+            "kto", {"kto": KTO_SETTINGS.model_copy(update=SHORT)}, "", "tokens of max_tokens", marks=pytest.mark.variant
+        ),
+    ],
+)
+def test_what_no_retry_makes_fit_is_64(
+    method: str, settings: dict[str, Any], base: str, complaint: str, tmp_path: Path, fork_server: ForkServer
+) -> None:
+    store, plan = make_plan(tmp_path, method, **settings)
+    update: dict[str, Any] = {}
+    if base == "other data":
+        update = {"data": plan.data.model_copy(update={"digest": "0" * 64}) if plan.data else None}
+    elif base:
+        broken = damaged(tmp_path, base) if base != "other base" else MODEL_DIR
+        digest = "0" * 64 if base == "other base" else digest_dir(broken)
+        update = {"base": ModelRef(uri=str(broken), digest=digest)}
+    (folder(store, plan) / "plan.json").write_text(plan.model_copy(update=update).model_dump_json())
     assert attempt(fork_server, store, plan) == NEVER_RETRY, fork_server.said()
     assert re.search(complaint, fork_server.said()), fork_server.said()
     assert not (folder(store, plan) / "result.json").exists()
-
-
-def test_completions_that_would_not_fit_the_context_are_refused(tmp_path: Path, fork_server: ForkServer) -> None:
-    long = GRPO_SETTINGS.model_copy(update={"max_completion_tokens": 10_000})
-    store, plan = make_plan(tmp_path, grpo=long)
-    refused(fork_server, store, plan, r"longest prompt has \d+ tokens .* more than the model's context of \d+")
-
-
-@pytest.mark.parametrize("how", ["missing", "cut off", "of another shape"])
-def test_weights_that_cannot_be_loaded_are_refused(how: str, tmp_path: Path, fork_server: ForkServer) -> None:
-    store, plan = make_plan(tmp_path)
-    broken = shutil.copytree(MODEL_DIR, tmp_path / "broken")
-    weights, config = broken / "model.safetensors", broken / "config.json"
-    if how == "missing":
-        weights.unlink()
-    elif how == "cut off":
-        weights.write_bytes(weights.read_bytes()[:1000])
-    else:
-        tree = json.loads(config.read_text())
-        config.write_text(json.dumps({**tree, "intermediate_size": 2 * tree["intermediate_size"]}))
-    base = ModelRef(uri=str(broken), digest=digest_dir(broken))
-    (folder(store, plan) / "plan.json").write_text(plan.model_copy(update={"base": base}).model_dump_json())
-    refused(fork_server, store, plan, rf"The weights in {broken} cannot be loaded .* point base_model.uri")
-
-
-def test_a_tokenizer_without_a_chat_template_is_refused(tmp_path: Path, fork_server: ForkServer) -> None:
-    store, plan = make_plan(tmp_path)
-    bare = tmp_path / "bare"
-    shutil.copytree(MODEL_DIR, bare)
-    (bare / "chat_template.jinja").unlink()
-    path = folder(store, plan) / "plan.json"
-    path.write_text(plan.model_copy(update={"base": model_ref(bare)}).model_dump_json())
-    refused(fork_server, store, plan, "no chat template")
 
 
 def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_server: ForkServer) -> None:
@@ -171,11 +183,6 @@ def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_serv
     assert result.health.verdict == "STOP"
     assert result.health.findings[-1].rule == "not_finite" and result.health.findings[-1].step == 1
     assert result.checkpoint.model == plan.base and result.checkpoint.step == 0
-
-
-def test_pairs_that_trl_would_leave_out_are_refused(tmp_path: Path, fork_server: ForkServer) -> None:
-    store, plan = make_plan(tmp_path, "dpo", dpo=DPO_SETTINGS.model_copy(update={"max_tokens": 24}))
-    refused(fork_server, store, plan, r"TRL leaves \d+ of 48 pairs out")
 
 
 @pytest.mark.variant

@@ -11,7 +11,6 @@ import pytest
 
 from pipeline.recipe import Validation
 from pipeline.recipe.methods import METHODS
-from pipeline.training.result import NEVER_RETRY
 from pipeline.training.schedule import SCHEMAS
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import KTO_SETTINGS, SFT_SETTINGS, THUMBS_DOWN, folder, make_plan
@@ -64,15 +63,6 @@ def test_rows_have_the_columns_of_their_table(method: str, tmp_path: Path) -> No
 def test_consent_withdrawn_from_one_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"thumbs of both kinds, and these are 18 up and 0 down"):
         make_plan(tmp_path, "kto", withdrawn=THUMBS_DOWN)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["kto", "sft"])
-def test_prompts_longer_than_max_tokens_are_refused(method: str, tmp_path: Path, fork_server: ForkServer) -> None:
-    settings = {"kto": KTO_SETTINGS, "sft": SFT_SETTINGS}[method].model_copy(update={"max_tokens": 16})
-    store, plan = make_plan(tmp_path, method, **{method: settings})
-    assert fork_server.attempt(folder(store, plan) / "plan.json").code == NEVER_RETRY, fork_server.said()
-    assert "tokens of max_tokens, or of the model's context" in fork_server.said()
 
 
 def test_sft_of_all_weights_has_no_limit_on_kl(tmp_path: Path) -> None:
