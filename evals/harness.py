@@ -21,7 +21,7 @@ from pipeline.core.storage import ModelRef, Store, digest_json, write_atomically
 from pipeline.recipe.serving import HttpServing
 from pipeline.recipe.suites import LmEvalSuite
 from pipeline.rewards.verifiers import Outcome
-from pipeline.serving.inference import InferenceSession, Sampling
+from pipeline.serving.inference import InferenceSession, Sampling, ServedAt
 from pipeline.serving.journal import AnswerProtocol
 
 SCRIPT = Path(__file__).with_name("harness_script.py")
@@ -125,22 +125,7 @@ class ServerSession(Protocol):
     """A session whose model answers at a URL, for programs that are not ours."""
 
     @property
-    def url(self) -> str:
-        """Root of an OpenAI-compatible API, such as `http://127.0.0.1:8000/v1`."""
-        ...
-
-    @property
-    def api_key(self) -> str: ...
-
-    @property
-    def model_name(self) -> str:
-        """Name under which the server has this session's model."""
-        ...
-
-    @property
-    def extra(self) -> Mapping[str, Any]:
-        """What each question has to carry beside OpenAI's fields, so that it is answered as our runner's are."""
-        ...
+    def server(self) -> ServedAt: ...
 
 
 class LmEvalRun(NamedTuple):
@@ -204,12 +189,7 @@ class LmEvalRun(NamedTuple):
         return self.environment.call(
             "run",
             spec=_spec(section),
-            server={
-                "url": session.url,
-                "api_key": session.api_key,
-                "model": session.model_name,
-                "extra": dict(session.extra),
-            },
+            server=session.server._asdict(),
             plan={
                 "temperature": plan.temperature,
                 "max_tokens": plan.max_completion_tokens,

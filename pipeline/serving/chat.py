@@ -14,7 +14,7 @@ from pipeline.recipe.serving import HttpServing
 from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
 from pipeline.serving.completion import read_completion, shown, strict_json
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, unanswerable
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, ServedAt, unanswerable
 from pipeline.serving.loop import AskingLoop
 
 MOST_BYTES = 16 << 20
@@ -64,7 +64,7 @@ class ChatClient:
         extra: Mapping[str, Any] | None = None,
         backoff_s: float = BACKOFF_S,
     ) -> None:
-        self._served, self._settings, self._extra, self._backoff_s = served, settings, extra or {}, backoff_s
+        self.served, self._settings, self.extra, self._backoff_s = served, settings, extra or {}, backoff_s
         self._url = served.endpoint.url.rstrip("/")
         self._http = HttpClient(served.endpoint, settings.in_flight, settings.timeout_s, MOST_BYTES)
         self._lost_in_a_row = 0
@@ -72,15 +72,6 @@ class ChatClient:
         """That answers came with so far."""
         self.only_fingerprint = ""
         """An answer with another one ends the session; empty: any may come."""
-
-    @property
-    def served(self) -> ServedModel:
-        return self._served
-
-    @property
-    def extra(self) -> Mapping[str, Any]:
-        """What each question carries beside OpenAI's fields."""
-        return self._extra
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,19 +82,24 @@ class ChatClient:
     async def draw(self, request: AnswerRequest, sampling: Sampling) -> Drawn:
         """Raises ValueError for a server that must not be asked like this, RuntimeError for one that is lost."""
         asked = {
-            "model": self._served.name,
+            "model": self.served.name,
             **to_request(request.messages),
             "seed": request.seed,
             "temperature": sampling.temperature,
             "top_p": 1,
             "n": 1,
             "max_tokens": sampling.max_completion_tokens,
-            **self._extra,
+            **self.extra,
         }
         reply, seconds = await self._asked("POST", f"{self._url}/chat/completions", asked)
         if reply.fault is not None or reply.unavailable:
             detail = str(reply.fault or f"HTTP {reply.status}")
-            self._lost(detail)
+            self._lost_in_a_row += 1
+            if self._lost_in_a_row >= GIVE_UP_AFTER:
+                raise RuntimeError(
+                    f"{self._where()} left the last {GIVE_UP_AFTER} questions without an answer ({detail}). What was "
+                    "answered before is not lost: see to the server, and run again."
+                )
             return Drawn(_error(request, seconds, f"{detail}, {self._settings.attempts} times"))
         self._lost_in_a_row = 0
         if reply.status in PROMPT_REFUSED:
@@ -117,10 +113,10 @@ class ChatClient:
             completion = read_completion(reply.body)
         except ValueError as error:
             return Drawn(_error(request, seconds, self._without_key(str(error))))
-        if completion.model != self._served.name:
+        if completion.model != self.served.name:
             raise ValueError(
-                f"{self._where()} answers as {completion.model[:100]!r} where {self._served.name!r} was asked: nothing "
-                f"says that the two are one. Set {self._served.set_by} to the name that it answers under."
+                f"{self._where()} answers as {completion.model[:100]!r} where {self.served.name!r} was asked: nothing "
+                f"says that the two are one. Set {self.served.set_by} to the name that it answers under."
             )
         self._keep_to_fingerprint(completion.fingerprint)
         return Drawn(
@@ -136,7 +132,7 @@ class ChatClient:
 
     async def tokenize(self, messages: Messages) -> list[int] | None:
         """Token ids of a conversation as vLLM's route has them; None where it has none for this one."""
-        asked = {"model": self._served.name, **to_request(messages), "add_generation_prompt": True}
+        asked = {"model": self.served.name, **to_request(messages), "add_generation_prompt": True}
         match await self._value("POST", f"{self._root()}/tokenize", asked):
             case {"tokens": list(ids)} if ids and all(type(id) is int for id in ids):
                 return ids
@@ -155,7 +151,8 @@ class ChatClient:
         """Tokens that the server makes room for; None where it does not say."""
         match await self._value("GET", f"{self._url}/models"):
             case {"data": list(cards)}:
-                lengths = [card.get("max_model_len") for card in cards if _is_of(card, self._served.name)]
+                own = [card for card in cards if isinstance(card, dict) and card.get("id") == self.served.name]
+                lengths = [card.get("max_model_len") for card in own]
                 return next((length for length in lengths if type(length) is int), None)
             case _:
                 return None
@@ -181,14 +178,6 @@ class ChatClient:
 
         return await repeated(attempt, self._settings.attempts, self._backoff_s)
 
-    def _lost(self, detail: str) -> None:
-        self._lost_in_a_row += 1
-        if self._lost_in_a_row >= GIVE_UP_AFTER:
-            raise RuntimeError(
-                f"{self._where()} left the last {GIVE_UP_AFTER} questions without an answer ({detail}). What was "
-                "answered before is not lost: see to the server, and run again."
-            )
-
     def _keep_to_fingerprint(self, fingerprint: str) -> None:
         self.fingerprints.add(fingerprint)
         if self.only_fingerprint and fingerprint != self.only_fingerprint:
@@ -201,11 +190,11 @@ class ChatClient:
         words = f" ({self._shown(reply.body)})" if reply.body else ""
         problem = f"{self._where()} refuses the question with HTTP {reply.status}{words}."
         if reply.status in (401, 403):
-            return f"{problem} Set SERVING_API_KEY to a key that may ask the model {self._served.name!r}."
+            return f"{problem} Set SERVING_API_KEY to a key that may ask the model {self.served.name!r}."
         if reply.status == 404:
             return (
                 f"{problem} Set SERVING_URL to the root of its API, which mostly ends in /v1, and "
-                f"{self._served.set_by} to a model that it serves (now {self._served.name!r})."
+                f"{self.served.set_by} to a model that it serves (now {self.served.name!r})."
             )
         return f"{problem} Set SERVING_URL to the root of an API that answers chat completions itself."
 
@@ -221,7 +210,7 @@ class ChatClient:
 
     def _without_key(self, text: str) -> str:
         """A server may repeat the headers that it was sent."""
-        key = self._served.endpoint.api_key
+        key = self.served.endpoint.api_key
         return text.replace(key, "<hidden>") if key else text
 
 
@@ -230,24 +219,8 @@ class ChatSession:
 
     def __init__(self, loop: AskingLoop[ChatClient], decoding: Decoding, log: Callable[[str], None]) -> None:
         self._loop, self.decoding, self._log = loop, decoding, log
-
-    @property
-    def url(self) -> str:
-        """Root of the server's API, for programs that ask it by themselves."""
-        return self._loop.client.served.endpoint.url
-
-    @property
-    def api_key(self) -> str:
-        return self._loop.client.served.endpoint.api_key
-
-    @property
-    def model_name(self) -> str:
-        """Under which the server has this model."""
-        return self._loop.client.served.name
-
-    @property
-    def extra(self) -> Mapping[str, Any]:
-        return self._loop.client.extra
+        client = loop.client
+        self.server = ServedAt(*client.served.endpoint, client.served.name, dict(client.extra))
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         answered = 0
@@ -267,7 +240,3 @@ class ChatSession:
 
 def _error(request: AnswerRequest, seconds: float, detail: str) -> Answer:
     return Answer(key=request.key, text="", tokens=0, prompt_tokens=0, stop="error", latency_s=seconds, detail=detail)
-
-
-def _is_of(card: Any, name: str) -> bool:
-    return isinstance(card, dict) and card.get("id") == name

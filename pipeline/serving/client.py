@@ -7,6 +7,7 @@ import asyncio
 import random
 import ssl
 from collections.abc import Awaitable, Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
@@ -58,7 +59,7 @@ class HttpClient:
             headers=headers,
             timeout=httpx2.Timeout(None, connect=min(CONNECT_S, timeout_s)),
             limits=httpx2.Limits(max_connections=None, max_keepalive_connections=in_flight),
-            verify=_certificates(),
+            verify=system_certificates(),
             follow_redirects=False,
             trust_env=False,
         )
@@ -123,23 +124,16 @@ async def repeated(attempt: Callable[[], Awaitable[R]], attempts: int, backoff_s
 
 def wait_s(attempt: int, retry_after: str | None, backoff_s: float) -> float:
     """Seconds before the next attempt: what the server asks for, else exponential with full jitter; never over 30."""
-    asked = _seconds(retry_after) if retry_after else None
-    if asked is not None:
-        return min(max(asked, 0.0), MAX_WAIT_S)
+    with suppress(ValueError, TypeError):  # neither seconds nor a date, or a date without a zone
+        if retry_after and retry_after.isascii() and retry_after.isdigit():
+            return min(float(retry_after[:9]), MAX_WAIT_S)
+        if retry_after:
+            asked = (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
+            return min(max(asked, 0.0), MAX_WAIT_S)
     return random.uniform(0, min(backoff_s * 2**attempt, MAX_WAIT_S))
 
 
-def _seconds(retry_after: str) -> float | None:
-    """Of an HTTP Retry-After: seconds, or a date."""
-    if retry_after.isascii() and retry_after.isdigit():
-        return float(retry_after[:9])
-    try:
-        return (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
-    except (ValueError, TypeError):  # no date, or one without a zone
-        return None
-
-
 @cache
-def _certificates() -> ssl.SSLContext:
-    """The system's, not httpx2's own: a cluster's own authority is among them."""
+def system_certificates() -> ssl.SSLContext:
+    """Not httpx2's own: a cluster's own authority is among the system's."""
     return ssl.create_default_context()

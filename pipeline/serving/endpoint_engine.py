@@ -4,7 +4,7 @@ prove before anything else is asked. Which weights it has is what the recipe say
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from pipeline.core.storage import ModelRef, digest_json
@@ -49,14 +49,20 @@ class EndpointEngine:
         elif fingerprints:
             self._log(f"serving: {self._endpoint.url} has {len(fingerprints)} fingerprints at once: it is held to none")
         version, context = loop.all([loop.client.version, loop.client.context], lambda route: route(), None)
+        # The last part of vLLM's fingerprint and other servers' whole ones tell one model from another: on record they
+        # would keep champion and candidate from ever being compared.
+        parts = VLLM_FINGERPRINT.fullmatch(loop.client.only_fingerprint)
+        ids = loop.all(PROBES, loop.client.tokenize, None)
+        counted = [None if some is None else len(some) for some in ids]  # are they those of its answers?
+        seen = ["tokenize", ids] if counted == prompt_tokens else ["prompt_tokens", prompt_tokens]
         return Decoding(
             engine="endpoint",
-            version=_configuration(loop.client.only_fingerprint) or str(version) or "unknown",
+            version=parts[1] if parts else str(version) or "unknown",
             device="unknown",
             dtype="unknown",
             stop_ids=(),
             context=context if isinstance(context, int) else None,
-            tokens_digest=self._tokens_digest(loop, prompt_tokens),
+            tokens_digest=digest_json(seen),
         )
 
     def _probe(self, loop: AskingLoop[ChatClient]) -> list[int | None]:
@@ -93,16 +99,3 @@ class EndpointEngine:
                     f"SERVING_URL to one that answers. {ELSEWHERE}"
                 )
         return drawn
-
-    def _tokens_digest(self, loop: AskingLoop[ChatClient], prompt_tokens: Sequence[int | None]) -> str:
-        """Of the token ids, where the server's count of them is that of its answers; else of the counts."""
-        ids = loop.all(PROBES, loop.client.tokenize, None)
-        counted = [None if some is None else len(some) for some in ids]
-        return digest_json(["tokenize", ids] if counted == list(prompt_tokens) else ["prompt_tokens", prompt_tokens])
-
-
-def _configuration(fingerprint: str) -> str:
-    """What vLLM's fingerprint says of version and parallelism. Its last part and other servers' whole ones tell one
-    model from another: on record they would keep champion and candidate from ever being compared."""
-    parts = VLLM_FINGERPRINT.fullmatch(fingerprint)
-    return parts[1] if parts else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,7 +12,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
 from pipeline.serving.endpoint import Endpoint, ServingAddresses, check_endpoint
 from pipeline.serving.inference import InferenceEngine, InferenceSession
-from pipeline.serving.node_cache import NodeCache, on_this_node, pod_cache
+from pipeline.serving.node_cache import NodeCache, node_cache, on_this_node
 from pipeline.serving.transformers_engine import TransformersEngine
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def open_engine(
 
 
 def _local(engine: InferenceEngine, log: Callable[[str], None]) -> InferenceEngine:
-    cache = pod_cache()
+    cache = node_cache(os.environ)
     return LocalWeights(engine, cache, log) if cache else engine
 
 

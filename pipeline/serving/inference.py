@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from pipeline.core.storage import ModelRef, Record
 
@@ -75,6 +75,28 @@ class Decoding(Record):
     what template and tokenizer make of messages."""
     batch_invariant: bool = False
     """Whether the engine promises the same answer to the same seed whatever it is computed beside."""
+
+
+def beyond_context(messages: Messages, tokens: int, limit: int, context: int | None) -> str:
+    """Why a prompt of so many tokens leaves no room for an answer of `limit`; "" where it does, or nothing is known."""
+    if context is None or tokens + limit <= context:
+        return ""
+    return (
+        f"a prompt of {tokens:,} tokens and {limit:,} for its answer are more than the context of {context:,}. Lower "
+        f"max_completion_tokens, or leave out the item that begins {messages[-1]['content'][:60]!r}."
+    )
+
+
+class ServedAt(NamedTuple):
+    """Where a program that is not ours asks a session's model."""
+
+    url: str
+    """Root of an OpenAI-compatible API."""
+    api_key: str
+    model: str
+    """Its name there."""
+    extra: dict[str, Any]
+    """What each question carries beside OpenAI's fields, so that it is answered as ours are."""
 
 
 class InferenceSession(Protocol):

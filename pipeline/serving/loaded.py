@@ -14,7 +14,7 @@ import transformers
 from pipeline.core.call_forms import in_one_form
 from pipeline.core.chat_template import rendered
 from pipeline.serving.decoding import SeededDraw, decoding_of, precision, settings, stop_ids, use_stop_ids_only
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, unanswerable
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, beyond_context, unanswerable
 
 
 class RequestRefused(Exception):
@@ -62,13 +62,8 @@ class LoadedModel:
             roles = " ".join(message["role"] for message in request.messages)
             raise RequestRefused(f"its chat template does not take messages of {roles}: {error}") from error
         ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        context = self.decoding.context
-        if context and len(ids) + limit > context:
-            raise RequestRefused(
-                f"a prompt of {len(ids):,} tokens and {limit:,} for its answer are more than its context of "
-                f"{context:,}. Lower max_completion_tokens, or leave out the item that begins "
-                f"{request.messages[-1]['content'][:60]!r}."
-            )
+        if why := beyond_context(request.messages, len(ids), limit, self.decoding.context):
+            raise RequestRefused(why)
         return ids
 
     def answers(self, requests: list[AnswerRequest], sampling: Sampling) -> Iterator[Answer]:

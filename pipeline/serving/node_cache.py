@@ -65,9 +65,15 @@ class NodeCache(NamedTuple):
         for path in self.folder.glob(".*.partial-*"):
             if path != mine:  # nobody else copies now: a kill left it
                 shutil.rmtree(path)
-        kept = {path: _bytes(path) for path in self.folder.iterdir() if path.is_dir() and path != mine}
+        kept = {
+            path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            for path in self.folder.iterdir()
+            if path.is_dir() and path != mine
+        }
         used = sum(kept.values())
-        for path in sorted(kept, key=self._last_use):
+        locks = {path: self.folder / f"{path.name}.lock" for path in kept}
+        last_use = {path: lock.stat().st_mtime if lock.exists() else 0.0 for path, lock in locks.items()}
+        for path in sorted(kept, key=lambda path: last_use[path]):
             if used + size <= self.limit:
                 return
             with self._lock(path.name) as lock:
@@ -86,10 +92,6 @@ class NodeCache(NamedTuple):
                 f"needs {size:,}. Raise compute.kubernetes.weights.size_gb."
             )
 
-    def _last_use(self, path: Path) -> float:
-        lock = self.folder / f"{path.name}.lock"
-        return lock.stat().st_mtime if lock.exists() else 0.0
-
     def _lock(self, digest: str) -> IO[str]:
         return (self.folder / f"{digest}.lock").open("a")
 
@@ -104,16 +106,7 @@ def node_cache(environment: Mapping[str, str]) -> NodeCache | None:
     return NodeCache(Path(environment[CACHE]), int(text) * 10**9, environment.get(SOURCE, ""))
 
 
-def pod_cache() -> NodeCache | None:
-    """That of this process's environment."""
-    return node_cache(os.environ)
-
-
 def on_this_node(model: ModelRef, log: Callable[[str], None] = print) -> AbstractContextManager[ModelRef]:
     """The model for the block: from the node's cache, where the pod was given one."""
-    cache = pod_cache()
+    cache = node_cache(os.environ)
     return cache.hold(model, log) if cache else nullcontext(model)
-
-
-def _bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,18 +1,23 @@
-"""A model's server as a process of this machine: awaited, and ended with all that it started."""
+"""A model's server as a process of this machine, awaited and ended with all that it started; a slot is one."""
 
 from __future__ import annotations
 
 import secrets
 import socket
+import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from pipeline.core.processes import TAIL_LINES, Child
+from pipeline.core.storage import ModelRef
+from pipeline.serving.served_names import served_name
 
 GRACE_S = 15.0
 """From SIGTERM to SIGKILL."""
+SLOT_GRACE_S, SLOT_START_S = 5.0, 300.0
 POLL_S = 0.2
 HEALTH_TIMEOUT_S = 5.0
 
@@ -75,3 +80,23 @@ def server_process(
         Child(command, grace_s, watched=True, cwd=folder, environment=environment, output=stream) as child,
     ):
         yield ServerProcess(name, child, path)
+
+
+class ModelSlot(NamedTuple):
+    """A model that answers at `url`, the root of an OpenAI-compatible API."""
+
+    url: str
+    process: ServerProcess
+
+
+@contextmanager
+def model_slot(model_name: str, model: ModelRef, limit: int, folder: Path) -> Generator[ModelSlot]:
+    """A server of the model while the block runs. `limit`: tokens of an answer at most. Output goes to `folder`. Raises
+    RuntimeError with the server's last lines when it does not start."""
+    name = served_name(model_name, model.digest)
+    with held_port() as held:
+        port = held.getsockname()[1]
+        command = [sys.executable, "-m", "pipeline.serving.slot_server", model.uri, str(port), f"{name},{model_name}"]
+        with server_process(f"The slot of {name}", [*command, str(limit)], {}, folder, SLOT_GRACE_S) as process:
+            process.await_health(f"http://127.0.0.1:{port}/health", SLOT_START_S)
+            yield ModelSlot(f"http://127.0.0.1:{port}/v1", process)

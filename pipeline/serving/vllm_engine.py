@@ -4,23 +4,35 @@ the default engine's; the precision is that of the saved weights (vLLM's `auto` 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import subprocess
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from pipeline.core.chat_template import written_call
+from pipeline.core.conversation import holds_tools
 from pipeline.core.model_files import adapter_config
 from pipeline.core.storage import ModelRef, digest_json
+from pipeline.core.template_files import folder_template
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
 from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Messages, Sampling, unanswerable
+from pipeline.serving.inference import (
+    PROBES,
+    Answer,
+    AnswerRequest,
+    Decoding,
+    Messages,
+    Sampling,
+    beyond_context,
+    unanswerable,
+)
 from pipeline.serving.loop import AskingLoop, open_asking_loop
 from pipeline.serving.server_process import ServerProcess, held_port, server_process
-from pipeline.serving.tool_parsers import parser_arguments, parser_of, refuse_unparsed
 from pipeline.serving.transformers_engine import TransformersEngine
 
 LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -37,6 +49,13 @@ print(json.dumps({
     "capability": torch.cuda.get_device_capability() if gpu and torch.version.hip is None else [0, 0],
 }))
 """
+_FORMS = (
+    ("hermes", re.compile(r'<tool_call>\s*\{"name": ?"probe_call"')),
+    ("qwen3_coder", re.compile(r"<function=probe_call>")),
+    ("mistral", re.compile(r"\[TOOL_CALLS\]")),
+    ("llama3_json", re.compile(r'\{"name": ?"probe_call", ?"parameters":')),
+)
+"""vLLM 0.31's parsers, and the calls that they read; the recipe names those of other families."""
 
 
 class ServedAdapter(NamedTuple):
@@ -104,20 +123,13 @@ class VllmSession(ChatSession):
         return {key: reason for key, reason in by_request if reason}
 
     def _refusal(self, messages: Messages, ids: list[int] | None, limit: int) -> str:
-        context = self.decoding.context
-        if ids is None:
-            roles = " ".join(message["role"] for message in messages)
-            return (
-                f"vLLM's server does not take messages of {roles}. Leave out the item that begins "
-                f"{messages[-1]['content'][:60]!r}, or write a chat template that takes it."
-            )
-        if context and len(ids) + limit > context:
-            return (
-                f"A prompt of {len(ids):,} tokens and {limit:,} for its answer are more than the context of "
-                f"{context:,}. Lower max_completion_tokens, or leave out the item that begins "
-                f"{messages[-1]['content'][:60]!r}."
-            )
-        return ""
+        if ids is not None:
+            return beyond_context(messages, len(ids), limit, self.decoding.context)
+        roles = " ".join(message["role"] for message in messages)
+        return (
+            f"vLLM's server does not take messages of {roles}. Leave out the item that begins "
+            f"{messages[-1]['content'][:60]!r}, or write a chat template that takes it."
+        )
 
 
 class VllmEngine:
@@ -150,12 +162,17 @@ class VllmEngine:
     def open(self, arm: str, model: ModelRef) -> Generator[VllmSession]:
         """Raises ValueError for a model that cannot be served here, RuntimeError for a server that does not start."""
         base, _ = self._base(arm, model), self._installation
-        folder_decoding = self._folder_decoding(arm, base)
+        with TransformersEngine(TransformersServing(), self._log).open(arm, base) as session:
+            folder_decoding = session.decoding
         with ExitStack() as stack:
             if self._adapter is None:
                 server = stack.enter_context(self._server(base, {model.digest: arm}))
             else:
-                server = self._shared = self._shared or self._stack.enter_context(self._with_adapter(self._adapter))
+                if self._shared is None:
+                    adapter, whole = self._adapter
+                    names = {whole.digest: "champion", adapter.digest: "candidate"}
+                    self._shared = self._stack.enter_context(self._server(whole, names, lora_arguments(adapter)))
+                server = self._shared
             served = ServedModel(server.endpoint, server.names[model.digest], "evaluation.serving")
             extra = {"stop_token_ids": list(folder_decoding.stop_ids)}
             client = ChatClient(served, self._settings, extra)
@@ -174,14 +191,6 @@ class VllmEngine:
                 "evaluation.serving.adapters to false."
             )
         return base
-
-    def _folder_decoding(self, arm: str, base: ModelRef) -> Decoding:
-        with TransformersEngine(TransformersServing(), self._log).open(arm, base) as session:
-            return session.decoding
-
-    def _with_adapter(self, served: ServedAdapter) -> AbstractContextManager[VllmServer]:
-        names = {served.base.digest: "champion", served.adapter.digest: "candidate"}
-        return self._server(served.base, names, lora_arguments(served.adapter))
 
     @contextmanager
     def _server(self, model: ModelRef, names: dict[str, str], more: Sequence[str] = ()) -> Generator[VllmServer]:
@@ -250,7 +259,7 @@ class VllmEngine:
         """Precision to load the weights in: what the recipe says, else what they were saved in."""
         if self._settings.dtype != "auto":
             return self._settings.dtype
-        config = _json(Path(model.uri) / "config.json")
+        config: dict[str, Any] = json.loads((Path(model.uri) / "config.json").read_text())
         texts = config.get("text_config", {})
         saved = [config.get("dtype"), config.get("torch_dtype"), texts.get("dtype"), texts.get("torch_dtype")]
         return next(filter(None, saved), "auto")
@@ -270,8 +279,23 @@ def lora_arguments(adapter: ModelRef) -> list[str]:
     return [*lora, "--lora-modules", f"candidate={Path(adapter.uri).absolute()}"]
 
 
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} cannot be read ({error}). Point to a folder that holds a whole model.") from error
+def parser_of(folder: Path) -> str:
+    """The parser for the chat template of a model directory; "" where its family is not known, or it has no calls."""
+    template = folder_template(folder)
+    text = written_call(template) if template is not None else ""
+    return next((name for name, form in _FORMS if form.search(text)), "")
+
+
+def parser_arguments(parser: str) -> list[str]:
+    """Arguments of vLLM's server."""
+    return ["--enable-auto-tool-choice", "--tool-call-parser", parser] if parser else []
+
+
+def refuse_unparsed(parser: str, conversations: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+    """Raise ValueError for conversations with tools where no parser is known: the server would refuse each of them."""
+    if not parser and any(map(holds_tools, conversations)):
+        raise ValueError(
+            "Questions hold tools, and how the model writes calls is not known from its chat template: set "
+            "tool_call_parser of the section serving, of kind vllm, to the name of vLLM's parser for its family (the "
+            "values of vLLM's --tool-call-parser), or choose kind transformers or endpoint."
+        )

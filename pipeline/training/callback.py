@@ -89,14 +89,14 @@ class ProgressCallback(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._clock.settle()
-        step, now = state.global_step, time.monotonic()
+        step, now, keeper = state.global_step, time.monotonic(), self._keeper
         self._at = step
         whole = now - self._step_begun
         spent = self._clock.take()
         self._spent = {**spent, "update": max(0.0, whole - sum(spent.values())), "step": whole}
         self._journal.add("step", step, self._spent)
         last = step >= state.max_steps
-        if self._agree(self._erased)[0]:
+        if self._agree((self._folder / layout.BLOCKED_FILE).exists() or (keeper is not None and keeper.is_erased))[0]:
             self.blocked = control.should_training_stop = True
             control.should_save = False
             emit(f"blocked by an erasure after step {step}")
@@ -140,7 +140,8 @@ class ProgressCallback(TrainerCallback):
         validated, self._held_out = bool(self._held_out), {}
         self._metrics.add(row)
         self._scores.add(row)
-        before, findings = self.health, early_stop(self._watch.add(row), self._kept)
+        kept = self._scores.best if self._plan.training.checkpoints.keep_best else None
+        before, findings = self.health, early_stop(self._watch.add(row), kept)
         for finding in findings:
             self._stop(control, finding) if finding.verdict == "STOP" else self._add_finding(finding)
         self.braked = self.braked or braked(findings)
@@ -190,19 +191,9 @@ class ProgressCallback(TrainerCallback):
         return next((why for why, ended in ends.items() if ended), "done")
 
     @property
-    def _erased(self) -> bool:
-        marked = (self._folder / layout.BLOCKED_FILE).exists()
-        return marked or (self._keeper is not None and self._keeper.is_erased)
-
-    @property
     def takes_back(self) -> bool:
         """Whether an earlier checkpoint is what the training leaves, and not the last weights."""
         return self.stopped or self.braked or (self._plan.scorers is not None and self._scores.was_better)
-
-    @property
-    def _kept(self) -> int | None:
-        """Step of the checkpoint that an early stop would leave."""
-        return self._scores.best if self._plan.training.checkpoints.keep_best else None
 
     def collapse(self, reason: str) -> None:
         """The policy cannot even be sampled from any more: to run again would end here again."""
@@ -229,14 +220,11 @@ def is_measured(row: dict[str, Any]) -> bool:
 
 
 def finite(model: Any) -> bool:
-    """Whether every trained weight, or this rank's shard of it, is a finite number."""
-    return all(bool(torch.isfinite(_local(p).detach()).all()) for p in model.parameters() if p.requires_grad)
-
-
-def _local(weight: Any) -> torch.Tensor:
-    """This rank's part: under ZeRO-3 a large weight is empty between two steps, and the shard hangs on it."""
-    shard = getattr(weight, "ds_tensor", weight)
-    return shard.to_local() if hasattr(shard, "to_local") else shard
+    """Whether every trained weight is a finite number, or this rank's shard of it: under ZeRO-3 a large weight is empty
+    between two steps, and the shard is an attribute of it."""
+    shards: Any = [getattr(weight, "ds_tensor", weight) for weight in model.parameters() if weight.requires_grad]
+    local = [shard.to_local() if hasattr(shard, "to_local") else shard for shard in shards]
+    return all(bool(torch.isfinite(each.detach()).all()) for each in local)
 
 
 def memory() -> dict[str, float]:

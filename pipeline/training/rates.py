@@ -11,7 +11,7 @@ import torch
 from transformers import Trainer
 
 from pipeline.training.methods import MethodTrainer
-from pipeline.training.throughput import Shape, Tokens, peak_tflops, step_rates
+from pipeline.training.throughput import Shape, peak_tflops, step_rates
 
 
 class Rates:
@@ -27,7 +27,7 @@ class Rates:
 
     def __call__(self, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
         counted = self._count(metrics)
-        return step_rates(Tokens(**counted), seconds, self._shape, self._devices, self._peak) if counted else {}
+        return step_rates(counted, seconds, self._shape, self._devices, self._peak) if counted else {}
 
 
 def shape_of(model: Any) -> Shape:

@@ -174,14 +174,11 @@ def _write(store: Store, name: str, rows: Sequence[Row], schema: pa.Schema) -> D
 
 
 def _usable(table: DatasetRef | None, agreed: Collection[str]) -> list[Row]:
-    rows: list[Row] = pq.read_table(table.uri).to_pylist() if table is not None else []
-    return [row for row in rows if _may_be_used(row, agreed)]
-
-
-def _may_be_used(row: Mapping[str, Any], agreed: Collection[str]) -> bool:
     """A prompt while anybody who asked it agrees, a thumb while its user does, a pair while both of its sides do."""
-    if "trace_ids" in row:
-        return any(trace in agreed for trace in row["trace_ids"])
-    if "trace_id" in row:
-        return row["trace_id"] in agreed
-    return row["chosen_trace"] in agreed and row["rejected_trace"] in agreed
+
+    def may_be_used(row: Row) -> bool:
+        if "trace_ids" in row:
+            return any(trace in agreed for trace in row["trace_ids"])
+        return all(row[name] in agreed for name in ("trace_id", "chosen_trace", "rejected_trace") if name in row)
+
+    return [row for row in pq.read_table(table.uri).to_pylist() if may_be_used(row)] if table is not None else []

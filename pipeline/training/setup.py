@@ -116,9 +116,13 @@ class PlanSetup:
     def check_prompts(self) -> None:
         """Raise ValueError when the chat template leaves out tools of a row, or when a prompt and its completion may be
         longer than the model's context."""
+
+        def turns(side: Any) -> list[dict[str, Any]]:
+            return [{"role": "assistant", "content": side}] if isinstance(side, str) else side or []
+
         names = [n for n in ("prompt", "completion", "chosen", "rejected") if n in pq.read_schema(self._data.uri).names]
         conversations = [
-            [*row.pop("prompt"), *(turn for side in row.values() for turn in _turns(side))]
+            [*row.pop("prompt"), *(turn for side in row.values() for turn in turns(side))]
             for row in pq.read_table(self._data.uri, columns=names).to_pylist()
         ]
         refuse_unrendered(load_tokenizer(self.plan), self.plan.base.uri, conversations)
@@ -162,11 +166,6 @@ class PlanSetup:
                 f"{completion_tokens}: together more than the model's context of {context}. Lower it or leave long "
                 "prompts out."
             )
-
-
-def _turns(side: Any) -> list[dict[str, Any]]:
-    """An answer of a table: messages, or text."""
-    return [{"role": "assistant", "content": side}] if isinstance(side, str) else side or []
 
 
 def load_tokenizer(plan: TrainingPlan) -> Any:

@@ -61,7 +61,9 @@ class ToolReplay:
 
     def __call__(self, prompts: Sequence[Messages], trainer: Any) -> dict[str, Any]:
         """The episodes in the order of the prompts, as TRL takes them; `turns` and `text` go to the reward."""
-        episodes = [self._begun(prompt) for prompt in prompts]
+        results = [self._recorded.get(conversation_key(prompt), {}) for prompt in prompts]
+        ids = [self._token_ids(rendered(self._tokenizer, prompt)) for prompt in prompts]
+        episodes = [_Episode(*each) for each in zip(results, ids, strict=True)]
         going = episodes
         while trainer.most(len(going)) > 0:  # as often on every rank: generation may take all of them
             asked = going or episodes[:1]
@@ -75,10 +77,6 @@ class ToolReplay:
             "turns": [each.turns for each in episodes],
             "text": [each.text for each in episodes],
         }
-
-    def _begun(self, prompt: Messages) -> _Episode:
-        results = self._recorded.get(conversation_key(prompt), {})
-        return _Episode(results, self._token_ids(rendered(self._tokenizer, prompt)))
 
     def _goes_on(self, episode: _Episode, ids: Ids) -> bool:
         """Take an answer; whether it is followed by results, and so by another answer."""

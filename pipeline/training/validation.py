@@ -152,7 +152,9 @@ class Validator:
         asked = [
             ids[mask.bool()].tolist() for ids, mask in zip(inputs["input_ids"], inputs["attention_mask"], strict=True)
         ]
-        return asked, [_until_end(row, set(stops)) for row in output[:, width:].tolist()]
+        drawn: list[list[int]] = output[:, width:].tolist()
+        ends = [next((at for at, token in enumerate(row) if token in stops), len(row) - 1) for row in drawn]
+        return asked, [row[: end + 1] for row, end in zip(drawn, ends, strict=True)]
 
     def _kl(
         self, trainer: Trainer, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]
@@ -231,9 +233,3 @@ def _stops(model: Any, tokenizer: Any) -> set[int]:
     eos = model.generation_config.eos_token_id
     stops = set(eos) if isinstance(eos, list) else {eos}
     return {stop for stop in {*stops, tokenizer.eos_token_id} if stop is not None}
-
-
-def _until_end(row: list[int], stops: set[int]) -> list[int]:
-    """The tokens up to the first end-of-text, it included."""
-    end = next((place for place, token in enumerate(row) if token in stops), len(row) - 1)
-    return row[: end + 1]

@@ -102,10 +102,21 @@ def run(
     plan, folder = builder.setup.plan, builder.setup.folder
     first = PartialState().is_main_process
     journal = TrainingJournal(folder / layout.JOURNAL_FILE if first else None)
-    keeper = _checkpointer(plan, folder, fence) if first else None
-    resume = _from_first(keeper.newest() if keeper else None)
+    keeper = None
+    if first:
+        shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
+        attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / layout.JOURNAL_FILE))
+        origin = Origin(plan.digest(), plan.world_size, plan.iteration)
+        keeper = Checkpointer(folder / "checkpoints", origin, attempt, plan.training.checkpoints, emit, fence)
+    objects: list[Any] = [keeper.newest() if keeper else None]
+    broadcast_object_list(objects)  # the first rank's, to all
+    resume: Path | None = objects[0]
     journal.add("started", int(resume.name.removeprefix("step-")) if resume else 0, at=started_at)
-    progress = ProgressCallback(builder, keeper, journal, _validator(plan, check, scores))
+    validator = None
+    if plan.held_out is not None:
+        rows, watching = read_held_out(plan.held_out.uri), scores.watching if scores else None
+        validator = Validator(rows, check, plan.training.validation, load_tokenizer(plan), watching)
+    progress = ProgressCallback(builder, keeper, journal, validator)
     trainer = _build(builder, arguments, progress)
     if resume is not None:
         emit(f"resuming at {resume.name}")
@@ -150,20 +161,6 @@ def run(
     )
 
 
-def _checkpointer(plan: TrainingPlan, folder: Path, fence: Callable[[], None]) -> Checkpointer:
-    shutil.rmtree(folder / "trl", ignore_errors=True)  # the torn rest of a killed attempt
-    attempt = 1 + sum(event.kind == "started" for event in read_journal(folder / layout.JOURNAL_FILE))
-    origin = Origin(plan.digest(), plan.world_size, plan.iteration)
-    return Checkpointer(folder / "checkpoints", origin, attempt, plan.training.checkpoints, emit, fence)
-
-
-def _validator(plan: TrainingPlan, check: Grader, scores: FreshScores | None) -> Validator | None:
-    if plan.held_out is None:
-        return None
-    rows, tokenizer = read_held_out(plan.held_out.uri), load_tokenizer(plan)
-    return Validator(rows, check, plan.training.validation, tokenizer, scores.watching if scores else None)
-
-
 def _build(
     builder: MethodTrainer, arguments: transformers.TrainingArguments, progress: ProgressCallback
 ) -> transformers.Trainer:
@@ -181,13 +178,6 @@ def _build(
     trainer.remove_callback(transformers.PrinterCallback)
     progress.attach(trainer)
     return trainer
-
-
-def _from_first(folder: Path | None) -> Path | None:
-    """The first rank's, on all ranks."""
-    objects: list[Any] = [folder]
-    broadcast_object_list(objects)
-    return objects[0]
 
 
 def _close(keeper: Checkpointer | None, within_s: float) -> None:

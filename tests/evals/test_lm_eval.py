@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import LmEvalSuite
 from pipeline.rewards.verifiers import Outcome
-from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
+from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, ServedAt
 
 from .toy_server import KEY, toy_server
 
@@ -78,14 +78,11 @@ def test_samples_that_say_too_little_are_refused(rows: list[dict[str, Any]], wor
 class ServedSession(NamedTuple):
     """A session whose model answers at a URL alone."""
 
-    url: str
-    api_key: str
-    model_name: str
+    server: ServedAt
     decoding: Decoding = Decoding(
         engine="endpoint", version="1", device="unknown", dtype="unknown", stop_ids=(), context=None,
         tokens_digest="a" * 64,
     )  # fmt: skip
-    extra: Mapping[str, Any] = {"stop_token_ids": [3]}
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
         raise AssertionError("a library asks the server by itself")
@@ -167,7 +164,7 @@ def listed_row(id: str, text: str, **metadata: str) -> dict[str, Any]:
 
 def test_an_engine_without_a_server_is_refused(tmp_path: Path) -> None:
     class Session:
-        decoding = ServedSession("", "", "").decoding
+        decoding = ServedSession(ServedAt("", "", "", {})).decoding
 
         def answer(self, *arguments: object) -> None: ...
 
@@ -218,7 +215,14 @@ def test_a_task_is_listed_and_asked(
     asked = suite(store, settings, section.seed)
     assert len(asked.items) == 5 and asked.items[0].cluster == f"c{int(asked.items[0].id) // 2}"
     with toy_server({"old": 0.5}) as server:
-        run = LmEvalRun(OLD, ServedSession(server.url, KEY, "old"), section.serving, with_lm_eval, store, print)
+        run = LmEvalRun(
+            OLD,
+            ServedSession(ServedAt(server.url, KEY, "old", {"stop_token_ids": [3]})),
+            section.serving,
+            with_lm_eval,
+            store,
+            print,
+        )
         arm = run.arm(settings, asked, sampling(section, settings))
         again = run.arm(settings, asked, sampling(section, settings))
     assert again == arm

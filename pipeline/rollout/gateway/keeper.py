@@ -14,7 +14,7 @@ from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.gateway.tables import ServedSlot, write_slots
 from pipeline.serving.served_names import served_name
-from pipeline.serving.slots import ModelSlot, model_slot
+from pipeline.serving.server_process import ModelSlot, model_slot
 
 DRAIN_S = 1.0
 """Between the slot file that no longer names a server and the server's end: requests on their way are answered."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -235,16 +235,13 @@ class Mirror(MirrorFolder):
         """Whether this attempt may write now; claims if it has not yet, or if its claim was lost."""
         if self.is_closed():
             return False
-        found = self._claim_there() if self._claimed else None
+        found = None
+        if self._claimed:
+            with suppress(FileNotFoundError, ValueError):  # half written, where the store is a plain file system
+                found = MirrorClaim.model_validate_json(self._fs.cat_file(f"{self._root}/{CLAIM}"))
         if found is None:
             self.claim()
         return found in (None, self._claim)
-
-    def _claim_there(self) -> MirrorClaim | None:
-        try:
-            return MirrorClaim.model_validate_json(self._fs.cat_file(f"{self._root}/{CLAIM}"))
-        except (FileNotFoundError, ValueError):  # half written, where the store is a plain file system
-            return None
 
     def _put(self, file: Path, path: str, size: int) -> None:
         self._fs.put_file(str(file), path)

@@ -11,13 +11,13 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT
 from pipeline.training.methods.answers import tokenised
+from pipeline.training.throughput import Tokens
 
 if TYPE_CHECKING:
     from pipeline.training.setup import PlanSetup
 
-TokenCounter = Callable[[Mapping[str, float]], dict[str, float] | None]
-"""Takes a step's metrics; returns tokens over all devices: `generated`, `trained`, `scored` (in forward passes without
-a gradient), and the mean `length` of a sequence. None for a step of which that is not known."""
+TokenCounter = Callable[[Mapping[str, float]], Tokens | None]
+"""Takes a step's metrics; returns None for a step whose tokens are not known."""
 
 
 class MethodTrainer:
@@ -62,14 +62,14 @@ class MethodTrainer:
         before: float | None = None
         sequences, passes = self.method.sides * self.method.batch_size, self.method.passes
 
-        def count(metrics: Mapping[str, float]) -> dict[str, float] | None:
+        def count(metrics: Mapping[str, float]) -> Tokens | None:
             nonlocal before
             total, last = metrics.get("num_tokens", 0.0), before
             before = total
             if last is None and metrics.get("step") != 1.0:
                 return None  # resumed: what this step went through is not known
             new = total - (last or 0.0)
-            return {"generated": 0.0, "trained": new, "scored": passes * new, "length": new / sequences}
+            return Tokens(generated=0.0, trained=new, scored=passes * new, length=new / sequences)
 
         return count
 
@@ -105,9 +105,9 @@ class GRPOBuilder(MethodTrainer):
         """What the GroupTrainer counted on this rank, over all ranks: they do the same number of completions each."""
         world_size = self.setup.plan.world_size
 
-        def count(_: Mapping[str, float]) -> dict[str, float]:
-            counted: dict[str, float] = trainer.take_counted()
-            return {name: value * (1 if name == "length" else world_size) for name, value in counted.items()}
+        def count(_: Mapping[str, float]) -> Tokens:
+            counted: Tokens = trainer.take_counted()
+            return Tokens(*(world_size * each for each in counted[:3]), counted.length)
 
         return count
 

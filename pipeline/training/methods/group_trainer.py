@@ -11,6 +11,7 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from pipeline.recipe.methods import GRPO
+from pipeline.training.throughput import Tokens
 
 if TYPE_CHECKING:
     from pipeline.training.setup import PlanSetup
@@ -82,11 +83,11 @@ class GroupTrainer(GRPOTrainer):
             output["advantages"] = output["advantages"] * torch.tensor(factors, device=output["advantages"].device)
         return output
 
-    def take_counted(self) -> dict[str, float]:
+    def take_counted(self) -> Tokens:
         """Tokens of this rank since the last call: generated, scored without a gradient, trained; and their length."""
         counted, self._counted = self._counted, {"generated": 0.0, "scored": 0.0}
         trained = self._batch_tokens / self._settings.num_minibatches
-        return {**counted, "trained": trained, "length": self._batch_length}
+        return Tokens(trained=trained, length=self._batch_length, **counted)
 
     def _count(self, output: dict[str, Any]) -> None:
         self._batch_tokens = float(output["prompt_mask"].sum() + output["completion_mask"].sum())

@@ -26,17 +26,17 @@ def export(
         model = publish_weights(folder / "model", lambda staging: _converted(plan, saved, staging, checkout, python))
         return CheckpointRef(adapter=model, model=model, step=step)
     source = saved.folder / WEIGHTS
+
+    def copy(staging: Path) -> None:
+        for name in ADAPTER:
+            shutil.copy2(source / name, staging)
+        _tokenizer(plan).save_pretrained(staging)
+
     return CheckpointRef(
-        adapter=publish_weights(folder / "adapter", lambda staging: _adapter(plan, source, staging)),
+        adapter=publish_weights(folder / "adapter", copy),
         model=publish_weights(folder / "model", lambda staging: _merged(plan, source, staging)),
         step=step,
     )
-
-
-def _adapter(plan: TrainingPlan, source: Path, staging: Path) -> None:
-    for name in ADAPTER:
-        shutil.copy2(source / name, staging)
-    _tokenizer(plan).save_pretrained(staging)
 
 
 def _merged(plan: TrainingPlan, source: Path, staging: Path) -> None:

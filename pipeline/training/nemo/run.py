@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import sys
@@ -21,7 +20,7 @@ from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
 from pipeline.training.checkpoints import Superseded
 from pipeline.training.goodput import result_of
-from pipeline.training.journal import MetricsLog, TrainingJournal, read_journal, step_line
+from pipeline.training.journal import MetricsLog, TrainingJournal, read_journal, read_rows, step_line
 from pipeline.training.nemo import data
 from pipeline.training.nemo.export import export
 from pipeline.training.nemo.output import UNSEEN, Output, Row, SavedCheckpoint, Say, begins, best, set_aside, whole
@@ -63,7 +62,12 @@ def run(
 
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
     """Write configuration and data; returns the configuration's path. Raises ValueError for what will never run."""
-    examples = [_example(checkout, name) for name in EXAMPLES]
+    paths = [checkout / "examples" / "configs" / name for name in EXAMPLES]
+    if missing := [path for path in paths if not path.is_file()]:
+        raise ValueError(
+            f"No NeMo RL in {checkout}: {missing[0]} is missing. Give the path of a checkout of NVIDIA-NeMo/RL."
+        )
+    examples = [yaml.safe_load(path.read_text()) for path in paths]
     if (release := release_of(checkout)) != plan.training.nemo_rl_release:
         raise ValueError(
             f"The NeMo RL in {checkout} is {release}, training.nemo_rl_release is {plan.training.nemo_rl_release}: set "
@@ -93,20 +97,13 @@ def release_of(checkout: Path) -> str:
     return ".".join(number[1] for number in numbers if number) + (early[1] if early else "")
 
 
-def _example(checkout: Path, name: str) -> dict[str, Any]:
-    path = checkout / "examples" / "configs" / name
-    if not path.is_file():
-        raise ValueError(f"No NeMo RL in {checkout}: {path} is missing. Give the path of a checkout of NVIDIA-NeMo/RL.")
-    return yaml.safe_load(path.read_text())
-
-
 class _Attempt:
     """What one run of NeMo RL finds and leaves: checkpoints, rows, journal, health. Its steps are batches."""
 
     def __init__(self, plan: TrainingPlan, folder: Path, say: Say) -> None:
         self._plan, self._say = plan, say
         space = Path(workspace(plan, str(folder)))
-        self._root, self._metrics = space / "checkpoints", space / layout.METRICS_FILE
+        self._root, metrics = space / "checkpoints", folder / layout.METRICS_FILE
         self._lora = plan.training.lora is not None
         self._method = plan.trained_by()
         self._steps = self._method.batches_in(self._method.steps)
@@ -117,8 +114,9 @@ class _Attempt:
         self.journal.add("started", self.ours(self.reached))
         if self.reached:
             say(f"resuming at step {self.ours(self.reached)}")
-        self._log = MetricsLog(folder / layout.METRICS_FILE)
-        self.rows = self._read_rows()
+        self._log, logged = MetricsLog(metrics), read_rows(metrics)[0] if self.reached else []
+        before = [row for row in logged if row.step <= self.ours(self.reached)]  # what the checkpoint has gone through
+        self.rows: list[Row] = [{"step": float(row.step), **row.metrics} for row in before]
         self._watch, self.health = sentinel.HealthMonitor(plan.training.sentinel), Health()
         for row in self.rows:
             self.health = sentinel.remember(self.health, self._watch.add(row))
@@ -205,8 +203,6 @@ class _Attempt:
             self.journal.add("step", step, spent)
         self.rows.append(row)
         self._log.add(row)
-        with self._metrics.open("a") as stream:
-            stream.write(json.dumps(row) + "\n")
         self._say(step_line(step, self._method.steps, row))
         findings = self._watch.add(row)
         self.health = sentinel.remember(self.health, findings)
@@ -214,20 +210,6 @@ class _Attempt:
             self._say(f"{finding.verdict} at step {finding.step}: {finding.reason}")
         if self.stopped and self._child is not None:
             self._child.end()
-
-    def _read_rows(self) -> list[Row]:
-        """Rows of earlier attempts that the checkpoint has gone through; the file is left with just these."""
-        lines = self._metrics.read_text().splitlines() if self._metrics.is_file() else []
-        rows: dict[float, Row] = {}
-        for line in lines:
-            try:
-                row: Row = json.loads(line)
-                rows[row["step"]] = row
-            except (ValueError, KeyError):  # cut by a kill
-                continue
-        kept = [row for step, row in sorted(rows.items()) if self.reached and step <= self.ours(self.reached)]
-        write_atomically(self._metrics, "".join(json.dumps(row) + "\n" for row in kept))
-        return kept
 
 
 def follow(child: Child, take: Callable[[str], None], fence: Callable[[], None]) -> int:

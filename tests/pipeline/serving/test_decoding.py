@@ -74,13 +74,6 @@ def test_what_the_folder_says_about_sampling_changes_no_answer(tmp_path: Path, t
     assert len(set(plain.values())) > 20, "they are answers"
 
 
-def test_attention_of_a_served_model_is_reproducible() -> None:
-    """What cuDNN's does on a GPU is in benchmarks/RESULTS.md."""
-    torch.backends.cuda.enable_cudnn_sdp(True)
-    served(model_ref(MODEL_DIR), PROMPTS[:1])
-    assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
 @pytest.mark.variant
 def test_an_answer_hangs_on_its_seed_and_not_on_its_batch() -> None:
     whole, small = (served(model_ref(MODEL_DIR), PROMPTS, PLAN, size) for size in (256, 7))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +15,9 @@ from pipeline.core.conversation import conversation
 from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
-from pipeline.recipe.serving import EndpointServing
-from pipeline.serving.chat import ChatClient, ServedModel
-from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.inference import Answer, AnswerRequest, Sampling
+from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel
-from pipeline.serving.slots import model_slot
+from pipeline.serving.server_process import model_slot
 from tests.pipeline.core.tool_models import memorise, tool_model
 from tests.pipeline.core.tool_templates import answer, calls
 
@@ -141,23 +137,3 @@ def test_slot_passes_tools_and_ends_with_its_block(caller: Path, url: str, tmp_p
         httpx2.get(f"{endpoint.url}/models")
     refused = posted(url, {"model": "arithmetic", "messages": [QUESTION], "tools": [TOOL]})
     assert refused.status_code == 400 and "leaves out the definitions of tools" in refused.text
-
-
-@pytest.mark.variant
-def test_an_endpoint_is_asked_with_tools_and_answers_with_calls(caller: Path, tmp_path: Path) -> None:
-    """The whole way of an evaluation: what the engine sends is what the template renders."""
-    prompt = conversation({"messages": [QUESTION], "tools": json.dumps([TOOL])})
-    request = AnswerRequest(key="a", messages=prompt, seed=1)
-    sampling = Sampling(max_completion_tokens=64, temperature=0)
-    (own,) = LoadedModel(str(caller), 1).answers([request], sampling)
-    assert own.text == CALL
-    with model_slot("desk", model_ref(caller), 64, tmp_path / "slot") as endpoint:
-        served = ServedModel(Endpoint(endpoint.url), f"desk@{model_ref(caller).digest[:12]}", "the test")
-        settings = EndpointServing(champion="desk", candidate="desk")
-
-        async def asked() -> Answer:
-            async with ChatClient(served, settings) as client:
-                return (await client.draw(request, sampling)).answer
-
-        drawn = asyncio.run(asked())
-    assert (drawn.text, drawn.stop) == (CALL, "stop")

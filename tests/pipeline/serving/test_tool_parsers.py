@@ -10,7 +10,7 @@ import pytest
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe.serving import VllmServing
-from pipeline.serving.tool_parsers import parser_arguments, parser_of, refuse_unparsed
+from pipeline.serving.vllm_engine import parser_arguments, parser_of, refuse_unparsed
 from tests.pipeline.core.tool_templates import OFFERED, TOOL_TEMPLATE
 
 CALL = """\

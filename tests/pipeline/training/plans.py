@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.core.iteration import identify
+from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
@@ -15,7 +15,7 @@ from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, 
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, DynamicSampling
 from pipeline.selection.chats import table_of
 from pipeline.selection.contamination import Index
-from pipeline.selection.evidence import FreshSignals, Trust, measure
+from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
 from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
@@ -93,22 +93,9 @@ def make_plan(
     iteration, selection = identify(0, "m", model_ref(base), refs["prompts"], ""), Selection(method=method)
     rows = [row(f"{p.answer}-{reward}", reward, p.prompt, feedback=reward) for p in drawn for reward in (0.0, 1.0)]
     groups = by_prompt(rows)
-    dataset = PreferenceDataset(
-        iteration=iteration.id,
-        **refs,
-        groups=refs["pairs"],
-        held_out_pairs=refs["pairs"],
-        held_out_prompts=refs["prompts"],
-        evidence=measure(
-            rows, paired(groups, selection), Trust(), selection, thumbs(groups)[0], FreshSignals(len(best))
-        ),
-        contamination=Index({}).check(rows)[1],
-        without_consent=0,
-        capped_pairs=0,
-        curriculum={"frontier": 48},
-        clusters=48,
-        held_out_clusters=0,
-    )
+    evidence = measure(rows, paired(groups, selection), Trust(), selection, thumbs(groups)[0], FreshSignals(len(best)))
+    held_out = {"held_out_pairs": refs["pairs"], "held_out_prompts": refs["prompts"]}
+    dataset = dataset_of(store, iteration, evidence, **refs, **held_out)
     methods = {"grpo": GRPO_SETTINGS, "dpo": DPO_SETTINGS, "kto": KTO_SETTINGS, "sft": SFT_SETTINGS}
     training = {**methods, "checkpoints": Checkpoints(every_steps=2), **changes}
     settings = Training(**training)
@@ -117,6 +104,22 @@ def make_plan(
     context = context_of(store, iteration, selection=selection, training=settings, **sections)
     odd = {(p.prompt, json.dumps(chat)): metadata for chat, p in zip(user, drawn, strict=True) if int(p.answer) % 2}
     return store, plan_training(context, dataset, {}, lambda: agreed, lambda trace_ids: odd)
+
+
+def dataset_of(store: Store, iteration: Iteration, evidence: Evidence, **tables: DatasetRef) -> PreferenceDataset:
+    """As the selection stage leaves it; tables that are not given are empty."""
+    names = ("pairs", "prompts", "groups", "held_out_pairs", "held_out_prompts")
+    return PreferenceDataset(
+        iteration=iteration.id,
+        **{**dict.fromkeys(names, table(store, "none", [], PAIRS)), **tables},
+        evidence=evidence,
+        contamination=Index({}).check([])[1],
+        without_consent=0,
+        capped_pairs=0,
+        curriculum={},
+        clusters=48,
+        held_out_clusters=0,
+    )
 
 
 def with_calls(row: dict[str, Any], number: int) -> dict[str, Any]:

@@ -18,13 +18,12 @@ from pipeline.rewards.judge import Admission
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.rewards.reward_model.thumbs import Thumb
-from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import FreshSignals, Trust, measure
-from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.selection.preferences import PROMPTS
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import KEYS, context_of
 from tests.pipeline.rewards.reward_model.conftest import trained
-from tests.pipeline.training.plans import table
+from tests.pipeline.training.plans import dataset_of, table
 
 SETTINGS = GRPO(steps=4, prompts_per_step=4, num_generations=4, max_completion_tokens=32, learning_rate=1e-3)
 ASKED = Validation(every_steps=2, prompts=8, samples=1, max_completion_tokens=32)
@@ -42,35 +41,20 @@ def make_scored_plan(
         {"prompt": [{"role": "user", "content": p.prompt}], "attempts": 0, "frontier": False, "trace_ids": [p.prompt]}
         for p in problems(3, "train", 48)
     ]
-    prompts, nothing = table(store, "prompts", rows, PROMPTS), table(store, "none", [], PAIRS)
+    prompts = table(store, "prompts", rows, PROMPTS)
     unverified = table(store, "unverified", rows if held_out else [], PROMPTS)
     iteration, selection = identify(0, "m", model_ref(MODEL_DIR), prompts, ""), Selection(method="grpo")
     if report is not None:
         store.write(iteration.path(layout.REWARD_MODEL), report.model_copy(update={"iteration": iteration.id}))
     if rewards.judge is not None:
         store.write(f"{layout.JUDGES}/{judge_id(rewards.judge)}/earlier.json", ADMITTED)
-    dataset = PreferenceDataset(
-        iteration=iteration.id,
-        pairs=nothing,
-        prompts=prompts,
-        groups=nothing,
-        held_out_pairs=nothing,
-        held_out_prompts=table(store, "held_out", [], PROMPTS),
-        held_out_unverified=unverified,
-        evidence=measure([], [], Trust(), selection, fresh=FreshSignals(scored_prompts=len(rows))),
-        contamination=Index({}).check([])[1],
-        without_consent=0,
-        capped_pairs=0,
-        curriculum={},
-        clusters=48,
-        held_out_clusters=0,
-    )
+    evidence = measure([], [], Trust(), selection, fresh=FreshSignals(scored_prompts=len(rows)))
+    dataset = dataset_of(store, iteration, evidence, prompts=prompts, held_out_unverified=unverified)
     given: dict[str, Any] = {
         "grpo": SETTINGS,
         "validation": ASKED,
         "checkpoints": Checkpoints(every_steps=2),
-        **training,
-    }
+    } | training
     sections: dict[str, Any] = {"rewards": rewards, "compute": Compute(), "selection": selection}
     context = context_of(store, iteration, training=Training(**given), **sections)
     agreed = frozenset((row["trace_ids"][0], "") for row in rows)

@@ -46,24 +46,20 @@ def test_a_brake_keeps_what_was_better(rule: str) -> None:
     assert (note.rule, note.verdict, note.step) == (rule, "PASS", 24)
     assert note.reason == "too far: ends here, the checkpoint of step 16 stays"
     assert braked([held, note])
+    assert {each.verdict for each in early_stop([finding("kl"), finding(rule)], 16)} == {"PASS"}, "the same distance"
 
 
-def test_a_brake_with_nothing_to_keep_stops() -> None:
-    assert early_stop([finding("answer_kl")], None) == (finding("answer_kl"),)
-    assert not braked([finding("answer_kl")])
-
-
-def test_kl_a_token_is_the_distance_that_a_brake_measures() -> None:
-    assert {note.verdict for note in early_stop([finding("kl"), finding("answer_kl")], 16)} == {"PASS"}
-    assert early_stop([finding("kl")], 16) == (finding("kl"),), "alone it is the sentinel's own limit"
-
-
-@pytest.mark.parametrize("rule", ["not_finite", "accuracy_collapse", "unwatched"])
-def test_a_brake_beside_another_stop_stops(rule: str) -> None:
-    both = (finding("second_score"), finding(rule))
-    assert early_stop(both, 16) == both and not braked(both)
-
-
-def test_a_healthy_step_is_no_early_stop() -> None:
-    assert early_stop([], 16) == () and not braked([])
-    assert not braked([finding("solved", "PASS")])
+@pytest.mark.parametrize(
+    ("rules", "best"),
+    [
+        (["answer_kl"], None),  # nothing to keep
+        (["kl"], 16),  # alone it is the sentinel's own limit
+        (["second_score", "not_finite"], 16),
+        (["second_score", "accuracy_collapse"], 16),
+        (["second_score", "unwatched"], 16),
+        ([], 16),
+    ],
+)
+def test_any_other_stop_stays(rules: list[str], best: int | None) -> None:
+    findings = tuple(finding(rule) for rule in rules)
+    assert early_stop(findings, best) == findings and not braked([*findings, finding("solved", "PASS")])

@@ -9,7 +9,7 @@ from pipeline.core.storage import digest_dir
 from tests.fork_server import ForkServer, adapter_of, result_of
 from tests.pipeline.training.plans import folder, make_plan
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.variant]
 
 
 def test_a_moved_training_resumes_with_the_same_bits(tmp_path: Path, fork_server: ForkServer) -> None:

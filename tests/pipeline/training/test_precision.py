@@ -52,14 +52,6 @@ def test_adapters_of_a_quantised_base_are_trained_in_fp32(tmp_path: Path) -> Non
     assert precisions(model, trained=False) == {torch.bfloat16}
 
 
-def test_that_is_the_precision_in_which_a_checkpoint_is_loaded(tmp_path: Path) -> None:
-    """As the Trainer resumes: in bf16 before a kill and in fp32 after it would be two trainings."""
-    model = with_adapter(torch.bfloat16)
-    model.save_pretrained(str(tmp_path))
-    model.load_adapter(str(tmp_path), "default", is_trainable=True)
-    assert precisions(model, trained=True) == {torch.float32}
-
-
 class ThirdStage:
     def is_zero3(self) -> bool:
         return True

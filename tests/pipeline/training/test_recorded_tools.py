@@ -19,18 +19,17 @@ from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.methods.grpo import DynamicSampling
 from pipeline.recipe.tools import RecordedTools
-from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
-from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
+from pipeline.selection.preferences import PROMPTS
 from pipeline.traces.recorded_calls import Call, conversation_key
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.schedule import recorded_by_prompt
 from tests.contexts import context_of
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
 from tests.pipeline.selection.labelled import row
-from tests.pipeline.training.plans import folder, table
+from tests.pipeline.training.plans import dataset_of, folder, table
 from tests.variants import one_and_variants
 
 SETTINGS = GRPO(steps=4, prompts_per_step=4, num_generations=4, max_completion_tokens=48, learning_rate=1e-3)
@@ -67,24 +66,11 @@ def make_tool_plan(root: Path, results: Any = recorded, **training: Any) -> tupl
         }
         for place, turn in enumerate(asked)
     ]
-    prompts, nothing = table(store, "prompts", rows, PROMPTS), table(store, "none", [], PAIRS)
+    prompts = table(store, "prompts", rows, PROMPTS)
     iteration, selection = identify(0, "m", model_ref(MODEL_DIR), prompts, ""), Selection(method="grpo")
     labelled = [row(f"{place}-{reward}", reward, str(place)) for place in range(len(rows)) for reward in (0.0, 1.0)]
-    dataset = PreferenceDataset(
-        iteration=iteration.id,
-        pairs=nothing,
-        prompts=prompts,
-        groups=nothing,
-        held_out_pairs=nothing,
-        held_out_prompts=prompts,
-        evidence=measure(labelled, paired(by_prompt(labelled), selection), Trust(), selection),
-        contamination=Index({}).check([])[1],
-        without_consent=0,
-        capped_pairs=0,
-        curriculum={},
-        clusters=len(rows),
-        held_out_clusters=0,
-    )
+    evidence = measure(labelled, paired(by_prompt(labelled), selection), Trust(), selection)
+    dataset = dataset_of(store, iteration, evidence, prompts=prompts, held_out_prompts=prompts)
     given: dict[str, Any] = {
         "grpo": SETTINGS,
         "tools": TOOLS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import signal
 from pathlib import Path
 from typing import Any
@@ -235,17 +234,10 @@ def test_an_unended_completion_is_worth_nothing_to_anybody(tmp_path: Path) -> No
     assert [finding.value for finding in scores.watching(answers)] == [0.75, 0.0, None, 0.75]
 
 
-def test_rows_without_references_reach_the_trainer_as_they_are(tmp_path: Path) -> None:
-    rewards = Rewards(min_coverage=0, judge=rubric(), **custom(tmp_path, LENGTH, judge=1.0))
-    _, plan = make_scored_plan(tmp_path / "data", rewards)
-    assert plan.data is not None and plan.held_out is not None
-    for data in (plan.data, plan.held_out):
-        assert set(pq.read_table(data.uri)["reference"].to_pylist()) == {None}
-    assert json.loads((tmp_path / "data" / "iterations" / plan.iteration / "training/plan.json").read_text())["scorers"]
-
-
 def test_another_reward_model_is_another_training(tmp_path: Path) -> None:
     rewards = Rewards(min_coverage=0, fresh=BOTH, judge=rubric(), reward_model=RewardModelSettings())
     other = REPORT.model_copy(update={"model": model_ref(MODEL_DIR).model_copy(update={"digest": "other"})})
-    digests = [make_scored_plan(tmp_path / n, rewards, r)[1].digest() for n, r in (("a", REPORT), ("b", other))]
-    assert digests[0] != digests[1]
+    first, second = (make_scored_plan(tmp_path / n, rewards, r)[1] for n, r in (("a", REPORT), ("b", other)))
+    assert first.digest() != second.digest()
+    for data in (first.data, first.held_out):
+        assert data is not None and set(pq.read_table(data.uri)["reference"].to_pylist()) == {None}

@@ -63,7 +63,6 @@ def test_the_newest_of_each_method_counts(tmp_path: Path) -> None:
         {"processes": 4},
         {"peak_tflops": 312.0},
         {"training": TrainingSettings(lora=Lora(r=64))},
-        {"method": GRPO(num_generations=16)},
         {"base": ModelRef(uri="gone", digest="g")},
         {"method": None},
     ],

@@ -1,5 +1,7 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,32 +40,39 @@ def test_a_damaged_checkpoint_is_passed_over_by_name(tmp_path: Path, name: str, 
     assert name in run.said[0]
 
 
-def test_a_file_that_does_not_belong_is_a_flaw(tmp_path: Path) -> None:
-    (Run(tmp_path).save(5) / "pytorch_model.bin").write_bytes(b"another model")
-    run = Run(tmp_path)
-    assert run.newest() is None
-    assert "pytorch_model.bin is not in its manifest" in run.said[0]
+def stray(folder: Path) -> None:
+    (folder / "pytorch_model.bin").write_bytes(b"another model")
+
+
+def linked(folder: Path) -> None:
+    elsewhere = folder.parents[1] / "elsewhere"
+    (folder / WEIGHTS).rename(elsewhere)
+    (folder / WEIGHTS).symlink_to(elsewhere)
+
+
+def renamed(folder: Path) -> None:
+    folder.rename(folder.with_name("step-000050"))
 
 
 @pytest.mark.parametrize(
-    ("other", "reason"),
+    ("saved_by", "harm", "reason"),
     [
-        ({"plan": "other"}, "belongs to another plan"),
-        ({"plan": "other", "world_size": 2}, "2 processes saved it, and now there are 1"),
+        ({"plan": "other"}, None, "belongs to another plan"),
+        ({"plan": "other", "world_size": 2}, None, "2 processes saved it, and now there are 1"),
+        ({}, renamed, "says step 5"),
+        ({}, stray, "pytorch_model.bin is not in its manifest"),
+        ({}, linked, f"{WEIGHTS} is missing"),
     ],
 )
-def test_a_checkpoint_of_another_training_is_not_resumed(tmp_path: Path, other: dict, reason: str) -> None:
-    Run(tmp_path, **other).save(5)
+def test_what_is_no_checkpoint_of_the_training_is_not_resumed(
+    tmp_path: Path, saved_by: dict[str, Any], harm: Callable[[Path], None] | None, reason: str
+) -> None:
+    folder = Run(tmp_path, **saved_by).save(5)
+    if harm is not None:
+        harm(folder)
     run = Run(tmp_path)
     assert run.newest() is None
     assert reason in run.said[0]
-
-
-def test_a_renamed_checkpoint_is_not_resumed(tmp_path: Path) -> None:
-    Run(tmp_path).save(5).rename(tmp_path / "checkpoints" / "step-000050")
-    run = Run(tmp_path)
-    assert run.newest() is None
-    assert "says step 5" in run.said[0]
 
 
 @pytest.mark.parametrize("name", ["../outside", "/etc/hostname", "a/../../b", ""])
@@ -115,12 +124,3 @@ def test_the_best_is_whole_and_not_nan(tmp_path: Path) -> None:
     assert [line[11:22] for line in run.said] == ["step-000004", "step-000005"]
     HARMS["flip"](run.root / "step-000002" / WEIGHTS)
     assert run.best() == "step-000007"  # nothing tells the rest apart: the newest
-
-
-def test_a_link_does_not_count_as_the_file(tmp_path: Path) -> None:
-    weights = Run(tmp_path).save(5) / WEIGHTS
-    weights.rename(tmp_path / "elsewhere")
-    weights.symlink_to(tmp_path / "elsewhere")
-    run = Run(tmp_path)
-    assert run.newest() is None
-    assert f"{WEIGHTS} is missing" in run.said[0]

@@ -1,5 +1,6 @@
 """One writer: each start of a trainer claims its directory, and the newest claim alone writes. A full disk."""
 
+import errno
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints import Checkpointer, Superseded, only_writer, room
+from pipeline.training.checkpoints import Checkpointer, Superseded, checkpointer, only_writer, room
 from pipeline.training.checkpoints.claims import claim, newest_claim
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.result import InvalidPlan
@@ -23,34 +24,22 @@ def keeper(root: Path, fence: Callable[[], None]) -> Checkpointer:
     return Checkpointer(root / "checkpoints", Origin("p", 1), 1, Checkpoints(), print, fence)
 
 
-def test_of_two_starts_under_one_attempt_the_later_writes(tmp_path: Path) -> None:
+def test_the_newest_claim_has_the_directory(tmp_path: Path) -> None:
     """A queue starts a gang again under the same attempt, with the old pods still there."""
     first = claim(tmp_path, 1)
     first.check()
-    second = claim(tmp_path, 1)
-    second.check()
+    claim(tmp_path, 1).check()
     with pytest.raises(Superseded, match=r"a later start has claimed it \(attempt 1\)"):
         first.check()
-
-
-def test_a_later_attempt_keeps_the_folder(tmp_path: Path) -> None:
     second = claim(tmp_path, 2)
     with pytest.raises(InvalidPlan, match="Attempt 2 has claimed"):
         claim(tmp_path, 1)
     second.check()
     claim(tmp_path).check()  # by hand, where nobody counts the attempts
-    assert len(list((tmp_path / "claims").iterdir())) == 1, "the older ones are gone"
-
-
-def test_a_start_in_a_folder_that_was_cleared_is_another_one(tmp_path: Path) -> None:
-    first = claim(tmp_path, 1)
-    for file in (tmp_path / "claims").iterdir():
-        file.unlink()
+    (file,) = (tmp_path / "claims").iterdir()  # the older ones are gone
+    file.unlink()
     with pytest.raises(Superseded, match="its claims were removed"):
-        first.check()
-    claim(tmp_path, 1).check()
-    with pytest.raises(Superseded):
-        first.check()
+        second.check()
 
 
 def test_of_starts_that_race_one_has_the_directory(tmp_path: Path) -> None:
@@ -64,28 +53,21 @@ def test_of_starts_that_race_one_has_the_directory(tmp_path: Path) -> None:
             own.check()
 
 
-def test_a_trainer_that_was_superseded_commits_no_checkpoint(tmp_path: Path) -> None:
-    with only_writer(tmp_path, 1) as own:
-        checkpoints = keeper(tmp_path, own.check)
-        assert checkpoints.commit(trained(tmp_path / "a", 5), 5, None).is_dir()
-        claim(tmp_path, 1)  # on another node, which believes this one dead
-        with pytest.raises(Superseded, match="writes nothing more"):
-            checkpoints.commit(trained(tmp_path / "b", 10), 10, None)
-    assert [path.name for path in sorted((tmp_path / "checkpoints").glob("step-*"))] == ["step-000005"]
-
-
-def test_a_trainer_superseded_within_a_commit_publishes_nothing(tmp_path: Path) -> None:
-    own, looks = claim(tmp_path, 1), list[int]()
+@pytest.mark.parametrize("looks", [1, 2])
+def test_a_superseded_trainer_commits_no_checkpoint(looks: int, tmp_path: Path) -> None:
+    """It is replaced before its commit, or within it."""
+    own, left = claim(tmp_path, 1), [looks + 1]
 
     def fence() -> None:
-        looks.append(1)
-        if len(looks) == 2:
+        left[0] -= 1
+        if not left[0]:
             claim(tmp_path, 1)
         own.check()
 
     with pytest.raises(Superseded, match="writes nothing more"):
-        keeper(tmp_path, fence).commit(trained(tmp_path / "a", 5), 5, None)
-    assert list((tmp_path / "checkpoints").glob("step-*")) == []
+        for step in (5, 10):
+            keeper(tmp_path, fence).commit(trained(tmp_path / "a", step), step, None)
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == looks - 1
 
 
 def test_a_superseded_trainer_drops_no_checkpoint_either(tmp_path: Path) -> None:
@@ -123,39 +105,20 @@ def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
         pass
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if (
-        shutil.which("mount") is None
-        or subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False, capture_output=True
-        ).returncode
-    ):
-        pytest.skip("a file system can only be mounted by root")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-def fill(disk: Path) -> None:
-    with (disk / "filler").open("wb", buffering=0) as stream, pytest.raises(OSError, match="No space left"):
-        while True:
-            stream.write(bytes(4096))
-
-
-def test_full_disk_costs_no_older_checkpoint(small_disk: Path) -> None:
-    run = Run(small_disk)
+def test_full_disk_costs_no_older_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(tmp_path)
     run.save(5)
-    saved = trained(small_disk / "trl" / "checkpoint-10", 10)
-    fill(small_disk)
-    with pytest.raises(ValueError, match=r"no room .*: 0 MiB are free .*lower training.checkpoints.keep_last"):
-        run.checkpoints.commit(saved, 10, None)
-    again = Run(small_disk)
-    assert again.newest() == "step-000005"
-    assert again.there() == ["step-000005"]
-    (small_disk / "filler").unlink()
+    saved = trained(tmp_path / "trl" / "checkpoint-10", 10)
+
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpointer, "write_atomically", full)
+        with pytest.raises(ValueError, match=r"no room .* MiB are free .*lower training.checkpoints.keep_last"):
+            run.checkpoints.commit(saved, 10, None)
+    again = Run(tmp_path)
+    assert again.newest() == "step-000005" and again.there() == ["step-000005"]
     assert is_whole(again.save(10))
 
 

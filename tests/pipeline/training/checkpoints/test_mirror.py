@@ -63,6 +63,8 @@ def test_the_mirror_heals_the_disk(tmp_path: Path, uri: str) -> None:
     assert run.newest() == "step-000005"
     assert is_whole(run.root / "step-000005")
     assert [line for line in run.said if STATE in line] == run.said != []
+    up(run, 10)
+    assert run.there() == ["step-000005", "step-000010"], "what was healed has its place at the next commit"
 
 
 @pytest.mark.parametrize(("name", "harm"), [(STATE, "flip"), (WEIGHTS, "remove"), (MANIFEST, "truncate")])
@@ -199,14 +201,6 @@ def test_an_upload_that_arrives_short_is_not_trusted(tmp_path: Path, uri: str, m
     with pytest.raises(OSError, match=rf"{STATE} has \d+ bytes after the upload instead of \d+"):
         Mirror(uri, origin).put(folder, manifest)
     assert not (mirror / "step-000005" / MANIFEST).exists()
-
-
-def test_what_the_mirror_healed_has_its_place_at_the_next_commit(tmp_path: Path, uri: str) -> None:
-    run = attempt(tmp_path, uri, keep_last=2, keep_best=1)
-    HARMS["flip"](up(run, 5) / STATE)
-    run.newest()
-    up(run, 10)
-    assert run.there() == ["step-000005", "step-000010"]
 
 
 def test_checkpoint_whose_files_change_is_not_trusted(tmp_path: Path, uri: str, mirror: Path) -> None:

@@ -48,18 +48,23 @@ def test_the_limit_is_the_longest_sequence(tmp_path: Path) -> None:
     assert data.write(plan, tmp_path) == max(map(len, asked)) + GRPO_SETTINGS.max_completion_tokens
 
 
-@pytest.mark.parametrize("message", [{"role": "system", "content": "x"}, {"role": "assistant", "content": "x"}])
-def test_a_conversation_has_no_place_in_a_response_dataset(message: dict[str, str], tmp_path: Path) -> None:
-    rows = prompts(4)
-    rows[2]["prompt"] = [message, *rows[2]["prompt"]]
-    with pytest.raises(ValueError, match="1 of 10 prompts are not one message of the user"):
-        data.write(make_plan(tmp_path, rows=rows), tmp_path)
+SYSTEM = [{"role": "system", "content": "x"}, *prompts(1)[0]["prompt"]]
 
 
-def test_a_pair_over_the_limit_is_refused_not_left_out(tmp_path: Path) -> None:
-    plan = make_plan(tmp_path, "dpo", dpo={**DPO_SETTINGS.model_dump(), "max_tokens": 20})
-    with pytest.raises(ValueError, match=r"more than training\.dpo\.max_tokens 20"):
-        data.write(plan, tmp_path)
+@pytest.mark.parametrize(
+    ("method", "changes", "complaint"),
+    [
+        ("grpo", {"rows": [*prompts(3), {**prompts(1)[0], "prompt": SYSTEM}]}, "1 of 10 prompts are not one message"),
+        ("grpo", {"rows": [*prompts(4), {**prompts(1)[0], "verifier": "code"}]}, "1 of 11 references are not checked"),
+        ("grpo", {"grpo": {**GRPO_SETTINGS.model_dump(), "max_completion_tokens": 5000}}, "reads 1024"),
+        ("dpo", {"dpo": {**DPO_SETTINGS.model_dump(), "max_tokens": 20}}, r"more than training\.dpo\.max_tokens 20"),
+    ],
+)
+def test_rows_that_cannot_be_carried_are_refused(
+    method: str, changes: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        data.write(make_plan(tmp_path, method, **changes), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["data.parquet", "held_out.parquet"])
@@ -69,15 +74,3 @@ def test_rows_that_changed_since_the_plan_are_refused(name: str, tmp_path: Path)
         stream.write(b"\0")
     with pytest.raises(ValueError, match="changed since the plan was made"):
         data.write(plan, tmp_path)
-
-
-def test_references_of_another_check_are_refused(tmp_path: Path) -> None:
-    rows = [*prompts(4), {**prompts(1)[0], "verifier": "code"}]
-    with pytest.raises(ValueError, match="1 of 11 references are not checked as math"):
-        data.write(make_plan(tmp_path, rows=rows), tmp_path)
-
-
-def test_completions_longer_than_the_context_are_refused(tmp_path: Path) -> None:
-    grpo = {**GRPO_SETTINGS.model_dump(), "max_completion_tokens": 5000}
-    with pytest.raises(ValueError, match="reads 1024"):
-        data.write(make_plan(tmp_path, grpo=grpo), tmp_path)

@@ -174,20 +174,37 @@ def test_training_gone_wrong_is_stopped_at_its_best_checkpoint(checkout: Path, t
     assert result.checkpoint.step == 2
 
 
-@pytest.mark.parametrize("what", ["data", "checkout", "key"])
-def test_what_will_never_run_is_64(what: str, checkout: Path, tmp_path: Path) -> None:
-    args = {"policy.generation.vllm_cfg.no_such_key": 1} if what == "key" else {}
-    plan = make_plan(tmp_path, grpo={**SECTIONS["grpo"].model_dump(), "trainer_args": args})
-    if what == "data":
-        with (tmp_path / "data.parquet").open("ab") as stream:
-            stream.write(b"\0")
-    if what == "checkout":
-        (checkout / "examples" / "configs" / "dpo.yaml").unlink()
-    word = {"data": "changed since", "checkout": "No NeMo RL in", "key": "no_such_key"}[what]
+RELEASE = "nemo_rl/package_info.py"
+OLD, EARLY = (f'MAJOR = 0\nMINOR = {n}\nPATCH = 0\nPRE_RELEASE = "{rc}"\n' for n, rc in ((6, ""), (8, "rc0")))
+
+
+@pytest.mark.parametrize(
+    ("trainer_args", "file", "text", "word"),
+    [
+        ({"policy.generation.vllm_cfg.no_such_key": 1}, "", "", "no_such_key"),
+        ({}, "examples/configs/dpo.yaml", None, "No NeMo RL in"),
+        ({}, RELEASE, OLD, "is 0.6.0, training.nemo_rl_release is 0.7.0"),
+        ({}, RELEASE, EARLY, "is 0.8.0rc0"),
+        ({}, RELEASE, "", "No release in"),
+    ],
+)
+def test_a_checkout_that_does_not_fit_is_refused(
+    trainer_args: dict[str, Any], file: str, text: str | None, word: str, checkout: Path, tmp_path: Path
+) -> None:
+    if file:
+        (checkout / file).unlink()
+        if text is not None:
+            (checkout / file).write_text(text)
+    plan = make_plan(tmp_path, grpo={**SECTIONS["grpo"].model_dump(), "trainer_args": trainer_args})
     with pytest.raises(ValueError, match=word):
         trained(plan, tmp_path, checkout)
-    if what == "data":
-        assert interrupted(plan, tmp_path, checkout, lambda _: False, signal.SIGTERM) == 64
+
+
+def test_rows_that_changed_since_the_plan_are_64(checkout: Path, tmp_path: Path) -> None:
+    plan = make_plan(tmp_path)
+    with (tmp_path / "data.parquet").open("ab") as stream:
+        stream.write(b"\0")
+    assert interrupted(plan, tmp_path, checkout, lambda _: False, signal.SIGTERM) == 64
 
 
 @pytest.mark.variant
@@ -196,20 +213,6 @@ def test_a_conversion_that_leaves_a_gap_is_refused(checkout: Path, tmp_path: Pat
     with pytest.raises(ValueError, match=r"1 are missing, such as model\.norm\.weight"):
         trained(make_plan(tmp_path, lora=None), tmp_path, checkout)
     assert not (tmp_path / "model").exists()
-
-
-@pytest.mark.parametrize(
-    ("info", "word"),
-    [
-        ('MAJOR = 0\nMINOR = 6\nPATCH = 0\nPRE_RELEASE = ""\n', "is 0.6.0, training.nemo_rl_release is 0.7.0"),
-        ('MAJOR = 0\nMINOR = 8\nPATCH = 0\nPRE_RELEASE = "rc0"\n', "is 0.8.0rc0"),
-        ("", "No release in"),
-    ],
-)
-def test_a_checkout_of_another_release_is_refused(info: str, word: str, checkout: Path, tmp_path: Path) -> None:
-    (checkout / "nemo_rl" / "package_info.py").write_text(info)
-    with pytest.raises(ValueError, match=word):
-        trained(make_plan(tmp_path), tmp_path, checkout)
 
 
 def test_an_end_without_the_last_checkpoint_is_an_error(checkout: Path, tmp_path: Path) -> None:
