@@ -107,7 +107,8 @@ class GRPOBuilder(MethodTrainer):
 
         def count(_: Mapping[str, float]) -> Tokens:
             counted: Tokens = trainer.take_counted()
-            return Tokens(*(world_size * each for each in counted[:3]), counted.length)
+            generated, trained, scored = (world_size * each for each in counted[:3])
+            return Tokens(generated, trained, scored, counted.length)
 
         return count
 
