@@ -22,7 +22,7 @@ from pipeline.rewards.reward_model.card import card
 from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.rewards.trust import examples, page
 from pipeline.selection.consent import consented
-from pipeline.selection.rated import rated_rows
+from pipeline.selection.trainable import rated_rows
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
 from pipeline.views import rewards as plots

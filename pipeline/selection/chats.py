@@ -1,8 +1,5 @@
-"""The type of a chat prompt in the tables of preference data, and the way to and from it.
-
-A call stays JSON in text: Arrow would merge the structs of different tools into one of all their keys. A table has the
-fields that its messages use, so one without tools is, byte for byte, what it was before there were any.
-"""
+"""The type of a chat prompt in the tables of preference data. A call stays JSON text: Arrow would merge the structs
+of different tools into one of all their keys."""
 
 from __future__ import annotations
 
@@ -16,7 +13,6 @@ from pipeline.core.conversation import FIELDS
 
 
 def chat_of(*names: str) -> pa.DataType:
-    """Lists of messages with these fields, all of them text."""
     return pa.list_(pa.struct([(name, pa.string()) for name in names]))
 
 
@@ -29,8 +25,7 @@ WHOLE_CHAT = chat_of(*FIELDS)
 
 
 def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
-    """The rows as a table; its column `prompt` is a WHOLE_CHAT where a message needs it, and as `schema` says where
-    none does."""
+    """The rows as a table; the type of `prompt` is WHOLE_CHAT where a message needs it, else as in `schema`."""
     held = schema.field("prompt").type.value_type
     names = {held.field(n).name for n in range(held.num_fields)}
     used = {name for row in rows for message in row["prompt"] for name, value in message.items() if value is not None}
@@ -40,7 +35,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def to_rows(prompt: str) -> list[dict[str, str]]:
-    """Messages for a column of chats, from a prompt as the labels hold it: canonical JSON."""
+    """Messages for a column of chats, from a prompt in canonical JSON."""
     messages: list[dict[str, Any]] = json.loads(prompt)
     return [{name: _text(value) for name, value in message.items() if value is not None} for message in messages]
 

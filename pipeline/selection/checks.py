@@ -1,7 +1,4 @@
-"""The evidence held against the recipe's thresholds, one check each, and how a person reads it.
-
-Owns which end of an interval counts. Refuses to decide: `choose.py` does, on which checks hold.
-"""
+"""The evidence held against the recipe's thresholds, one check each, and how a person reads it."""
 
 from __future__ import annotations
 
@@ -29,13 +26,10 @@ _UNKNOWN_WITHOUT: dict[EvidenceKey, str] = {
 
 
 class EvidenceCheck(Record):
-    """One piece of evidence against its threshold."""
-
     key: EvidenceKey
     needed_by: tuple[MethodName, ...]
     name: str
     estimate: Estimate
-    """A census has no width: its three values are one."""
     exact: bool
     sign: Sign
     threshold: float
@@ -67,7 +61,6 @@ class EvidenceCheck(Record):
 
 
 def percentages(share: Estimate) -> str:
-    """A share for people, with its interval."""
     if share.value is None or share.low is None or share.high is None:
         return f"unknown (n={share.n:,})"
     if share.n == 0:
@@ -78,7 +71,7 @@ def percentages(share: Estimate) -> str:
 def checks(
     evidence: Evidence, thresholds: Selection, min_coverage: float, groups_cost: MethodCost | None = None
 ) -> tuple[EvidenceCheck, ...]:
-    """Every check of the rule. Zero variance is of the groups that will be drawn, where somebody has estimated that."""
+    """Every check of the rule. `groups_cost`: of the groups that will be drawn, for the check of zero variance."""
     flat, groups = evidence.zero_variance_share, "zero-variance share of the logged groups"
     if groups_cost is not None:
         flat = groups_cost.zero_variance_share
@@ -96,7 +89,7 @@ def checks(
 
 
 def _of_unpaired(evidence: Evidence, thresholds: Selection) -> Iterator[EvidenceCheck]:
-    """What is said of answers without a counterpart, where there are any or a method was forced that needs them."""
+    """Checks of thumbs and winners, where there are any or a method was forced that needs them."""
     forced = () if thresholds.method == "auto" else METHODS[thresholds.method].needs
     if evidence.thumbs or "thumbs" in forced:
         rarer = evidence.rarer_thumb
@@ -106,16 +99,12 @@ def _of_unpaired(evidence: Evidence, thresholds: Selection) -> Iterator[Evidence
         yield _check("signal", "AUC on the thumbs of unseen users", auc, ">=", thresholds.min_feedback_auc)
     if evidence.winners or "winners" in forced:
         yield _check("winners", "best of k", _exact(evidence.winners), ">=", thresholds.min_winners)
-        yield _scorer(evidence, thresholds)
-
-
-def _scorer(evidence: Evidence, thresholds: Selection) -> EvidenceCheck:
-    """Whether the scorers of fresh samples bear each other out; one alone is taken at its admission."""
-    names = evidence.scorers.names
-    if len(names) == 1:
-        return _check("scorer", f"admission of the only scorer, {names[0]}", _exact(1.0), ">=", 1.0)
-    name = "gain of the best of k, as another scorer sees it"
-    return _check("scorer", name, evidence.scorers.gain, ">=", thresholds.min_best_gain)
+        names = evidence.scorers.names
+        if len(names) == 1:  # it is taken at its admission
+            yield _check("scorer", f"admission of the only scorer, {names[0]}", _exact(1.0), ">=", 1.0)
+        else:
+            name = "gain of the best of k, as another scorer sees it"
+            yield _check("scorer", name, evidence.scorers.gain, ">=", thresholds.min_best_gain)
 
 
 def _exact(figure: float) -> Estimate:

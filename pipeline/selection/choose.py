@@ -1,25 +1,5 @@
-"""GRPO, DPO, or not now: the rule.
-
-GRPO draws *fresh* completions, so it needs prompts whose reward can be recomputed (a verifiable share), enough of them
-at the learning frontier, and groups that will not be all right or all wrong. It ranks within a group, so it bears noisy
-labels (arXiv 2402.03300). DPO learns from *logged* pairs and generates nothing, but every pair the wrong way round
-pulls the wrong way (arXiv 2305.18290; with a share e of them its gap grows as 1 / (1 - 2e), arXiv 2403.00409): it needs
-many pairs and little noise. Where both qualify GRPO goes first, because its reward is measured anew and not remembered;
-where neither does there is no training, with what would change it. Coverage below the floor stops both: an unlabelled
-majority makes any evidence a guess. Every estimate counts by the end of its 95% interval that speaks against the
-method, so a small sample leads to the other method or to "not now"; what is unknown does not hold. A method forced by
-the recipe is taken if it can run at all, and the record says that it was forced and what it lacked.
-
-Where no answer can be checked and no prompt repeats, SFT on the best of k fresh samples goes first, then KTO on logged
-thumbs; both are calm, neither needs coverage. SFT needs scorers that bear each other out: what one takes for the best
-has to be better to another too; a lone one is taken at its admission. KTO has no guard against thumbs that mean
-nothing, so a reward model has to order those of users that it never saw better than chance. GRPO and DPO over such
-scores are never taken unforced: where the scorer errs, both were measured to follow it down (docs/selection.md).
-
-Departures from seed 002: it recommends DPO for "clear preferred / non-preferred" data, and with 5,000 pairs and more,
-even where rewards are verifiable; here a verifiable reward wins, for the reason above. Its "rapid prototyping: DPO" is
-no property of the data: force it. Cost is told and never decides.
-"""
+"""The rule: GRPO, DPO, SFT, KTO, or no training, from the evidence and the recipe's thresholds.
+docs/selection.md gives its reasons. Every estimate counts by the end of its interval that speaks against the method."""
 
 from __future__ import annotations
 
@@ -45,7 +25,7 @@ NARROWER = 10
 
 
 class MethodDecision(Record):
-    """The method and the grounds for it. `lacks` names, for each method not qualified, what it lacked."""
+    """The method and its grounds. `lacks`: by method that does not qualify."""
 
     method: Choice
     forced: bool
@@ -55,7 +35,6 @@ class MethodDecision(Record):
     evidence: Evidence
     thresholds: Selection
     expected: dict[MethodName, MethodCost]
-    """By method; empty if nobody has estimated."""
     would_change: tuple[str, ...]
     """What would have to change for another decision, in numbers."""
 
@@ -71,7 +50,6 @@ def choose(
     min_coverage: float,
     expected: Mapping[MethodName, MethodCost] | None = None,
 ) -> MethodDecision:
-    """Apply the rule. Every reason carries the observed value and the threshold that it was held against."""
     expected = dict(expected or {})
     groups = next((cost for cost in expected.values() if cost.num_generations), None)
     held = checks(evidence, thresholds, min_coverage, groups)
@@ -140,38 +118,43 @@ def _would_change(
 
 
 def _slack(check: EvidenceCheck) -> float:
-    """How many times over a check holds."""
-    assert check.bound is not None, "what is unknown does not hold"
-    over, under = (check.bound, check.threshold) if check.sign == ">=" else (check.threshold, check.bound)
+    """The factor by which a check that holds exceeds its threshold."""
+    bound = check.bound or 0.0
+    over, under = (bound, check.threshold) if check.sign == ">=" else (check.threshold, bound)
     return over / under if under else math.inf
 
 
+_COUNTED = {
+    "frontier": "verifiable prompts on the frontier",
+    "pairs": "pairs",
+    "thumbs": "thumbs",
+    "winners": "prompts whose fresh answers differ in score",
+}
+
+
 def _remedy(check: EvidenceCheck, evidence: Evidence, groups: MethodCost | None) -> str:
-    """What would make a check hold, as a number of something that people can go and get."""
+    """What would make a check hold, as a number of something that people can provide."""
     match check.key:
         case "coverage":
             traces = evidence.traces
             enough = bisect_left(range(traces), check.threshold, key=lambda labelled: labelled / traces)
             return f"labels for another {enough - evidence.labelled:,} of the {traces:,} traces"
         case "verifiable":
-            missing = _references(check.threshold, evidence)
-            if missing is None:
-                return f"more prompts: {evidence.prompts:,} are too few to tell, whatever their references"
-            return f"references for another {missing:,} of the {evidence.prompts:,} prompts"
-        case "frontier":
-            return _more(check, evidence, evidence.frontier_prompts, "verifiable prompts on the frontier")
-        case "pairs":
-            return _more(check, evidence, evidence.pairs, "pairs")
-        case "thumbs":
-            return _more(check, evidence, evidence.thumbs, "thumbs")
+            for more in range(1, evidence.prompts - evidence.verifiable_prompts + 1):
+                low = share(evidence.verifiable_prompts + more, evidence.prompts).low
+                if (low or 0.0) >= check.threshold:
+                    return f"references for another {more:,} of the {evidence.prompts:,} prompts"
+            return f"more prompts: {evidence.prompts:,} are too few to tell, whatever their references"
+        case "frontier" | "pairs" | "thumbs" | "winners":
+            return _more(check, evidence, _COUNTED[check.key])
         case "rarer_thumb":
             return "thumbs of the rarer kind: people who were asked, not only those who complain or are glad"
-        case "winners":
-            return _more(check, evidence, evidence.winners, "prompts whose fresh answers differ in score")
         case "signal":
             return _signal(check)
         case "scorer":
-            return _scorer(evidence)
+            if not (names := " and ".join(evidence.scorers.names)):
+                return "a scorer of fresh samples that is admitted: rewards.judge, rewards.custom, or a reward model"
+            return f"scorers that bear each other out: what one of {names} takes for the best is no better to the other"
         case "zero_variance":
             return _larger_groups(check, evidence, groups)
         case "noise":
@@ -186,29 +169,13 @@ def _signal(check: EvidenceCheck) -> str:
     return f"thumbs of more users, or less noisy ones: {check.estimate.n:,} of users that it never saw are measured"
 
 
-def _scorer(evidence: Evidence) -> str:
-    scorers = evidence.scorers
-    if not scorers.names:
-        return "a scorer of fresh samples that is admitted: rewards.judge, rewards.custom, or a reward model"
-    names = " and ".join(scorers.names)
-    return f"scorers that bear each other out: what one of {names} takes for the best is no better to the other"
-
-
-def _more(check: EvidenceCheck, evidence: Evidence, count: int, what: str) -> str:
+def _more(check: EvidenceCheck, evidence: Evidence, what: str) -> str:
+    count = int(check.estimate.value or 0)
     missing = math.ceil(check.threshold) - count
     if not count:
         return f"{missing:,} {what}; this traffic gives none, so more of it will not help"
-    times = missing / count
-    traces = math.ceil(times * evidence.traces)
-    return f"another {missing:,} {what}: about {traces:,} more traces like these ({times:.1f} x as many)"
-
-
-def _references(threshold: float, evidence: Evidence) -> int | None:
-    """Prompts that need a reference before the lower bound of the verifiable share reaches the threshold."""
-    for more in range(1, evidence.prompts - evidence.verifiable_prompts + 1):
-        if (share(evidence.verifiable_prompts + more, evidence.prompts).low or 0.0) >= threshold:
-            return more
-    return None
+    traces = math.ceil(missing / count * evidence.traces)
+    return f"another {missing:,} {what}: about {traces:,} more traces like these ({missing / count:.1f} x as many)"
 
 
 def _larger_groups(check: EvidenceCheck, evidence: Evidence, groups: MethodCost | None) -> str:
@@ -227,12 +194,10 @@ def _cleaner(check: EvidenceCheck, evidence: Evidence) -> str:
     estimate, sources = check.estimate, evidence.noise_sources
     if not sources:
         return "pairs first: without any there is no noise to measure"
-    in_the_dark = [name for name, source in sources.items() if source.noise.value is None]
-    if in_the_dark or estimate.value is None or estimate.high is None:
+    unknown = [name for name, source in sources.items() if source.noise.value is None]
+    if unknown or estimate.value is None or estimate.high is None:
         reviews = max(0, ENOUGH_REVIEWS - evidence.trust.human.n)
-        return (
-            f"people's reviews of {reviews:,} more labels, or references where only {' and '.join(in_the_dark)} spoke"
-        )
+        return f"people's reviews of {reviews:,} more labels, or references where only {' and '.join(unknown)} spoke"
     width, room = estimate.high - estimate.value, check.threshold - estimate.value
     if width > NARROWER * room:
         worst = max(sources, key=lambda name: sources[name].share * (sources[name].noise.value or 0.0))

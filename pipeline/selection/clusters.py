@@ -1,13 +1,5 @@
 """Clusters of near-identical prompts, and which of them training never sees.
-
-Rule. Two prompts are near-identical when they hold the same numbers and the words of both make up at least four fifths
-of the words of either (Jaccard similarity of the sets, the numbers aside; system messages do not count). A templated
-question with other numbers is another question. The turns of one conversation are one cluster: a prompt, and those that
-begin with all of it. Clusters are closed under this, and a cluster is wholly held out or
-wholly trained on. It is held out when the hash of any of its members is below the share: who joins a cluster later
-cannot bring a prompt that was held out into training, unless the cluster outgrows the share. Prompts are short, so
-the join is exact (no MinHash), by prefix filtering (Bayardo et al. 2007), as far as NEIGHBOURS goes.
-"""
+Near-identical: the same numbers and a Jaccard similarity of the words of at least 0.8, or turns of one conversation."""
 
 from __future__ import annotations
 
@@ -22,20 +14,16 @@ from pipeline.selection.contamination import contents, numbers, words
 
 SIMILARITY = 0.8
 NEIGHBOURS = 256
-"""A prompt is compared with so many of those that share a word of its prefix, and all its numbers: without a bound a
-template without numbers would cost the square of its prompts."""
-_SPOKEN = ("user", "assistant", "tool")
+"""Prompts that one is compared with, of those that share a rare word and all numbers: this bounds the cost."""
 
 
 class PromptSketch(NamedTuple):
-    """What of a prompt decides whether another one is near-identical."""
-
     numbers: tuple[str, ...]
     words: frozenset[str]
 
     @classmethod
     def of(cls, prompt: str) -> PromptSketch:
-        texts = contents(prompt, _SPOKEN) or contents(prompt)
+        texts = contents(prompt, ("user", "assistant", "tool")) or contents(prompt)
         tokens = words("\n".join(texts))
         return cls(tuple(sorted(numbers(tokens))), frozenset(tokens).difference(numbers(tokens)))
 
@@ -58,24 +46,25 @@ def cluster(prompts: Iterable[str]) -> dict[str, str]:
 
 
 def _one_per_conversation(tops: list[int], members: Sequence[Sequence[str]]) -> list[int]:
-    """The clusters, those joined that hold turns of one conversation."""
+    """The clusters, joined where they hold turns of one conversation."""
     places = {prompt: place for place, prompts in enumerate(members) for prompt in prompts}
     joined = {top: top for top in tops}
-
-    def top(name: int) -> int:
-        while joined[name] != name:
-            joined[name] = name = joined[joined[name]]
-        return name
-
     for prompt, place in places.items():
         for before in _earlier_turns(prompt):
             if before in places:
-                joined[top(tops[places[before]])] = top(tops[place])
-    return [top(name) for name in tops]
+                joined[_top(joined, tops[places[before]])] = _top(joined, tops[place])
+    return [_top(joined, name) for name in tops]
+
+
+def _top(above: dict[int, int], place: int) -> int:
+    """The root of a set of the union-find; halves the path for the next search."""
+    while above[place] != place:
+        above[place] = place = above[above[place]]
+    return place
 
 
 def _earlier_turns(prompt: str) -> Iterator[str]:
-    """The prompts of the turns before, as prompts are written: each ends with a user's message or a tool's result."""
+    """The prompts of the turns before: each ends with a user's message or a tool's result."""
     if prompt.count('"role": "user"') + prompt.count('"role": "tool"') < 2:
         return
     try:
@@ -100,24 +89,19 @@ def _hash(prompt: str) -> str:
     return hashlib.sha256(prompt.encode()).hexdigest()[:16]
 
 
-def _linked(gists: list[PromptSketch]) -> list[int]:
-    """Each gist's cluster, named by the place of one of its gists. Joins by the rarest words, where near ones meet."""
-    seen_in = Counter(word for gist in gists for word in gist.words)
-    rarest = [sorted(gist.words, key=lambda word: (seen_in[word], word)) for gist in gists]
-    above = list(range(len(gists)))
-
-    def top(place: int) -> int:
-        while above[place] != place:
-            above[place] = place = above[above[place]]  # halves the path for the next search
-        return place
-
+def _linked(sketches: list[PromptSketch]) -> list[int]:
+    """Each sketch's cluster, named by the place of one member: an exact join by prefix filtering (Bayardo et al. 2007),
+    as far as NEIGHBOURS goes."""
+    seen_in = Counter(word for sketch in sketches for word in sketch.words)
+    rarest = [sorted(sketch.words, key=lambda word: (seen_in[word], word)) for sketch in sketches]
+    above = {place: place for place in range(len(sketches))}
     sharing: defaultdict[tuple[tuple[str, ...], str], list[int]] = defaultdict(list)
-    for place in sorted(range(len(gists)), key=lambda place: (len(rarest[place]), rarest[place])):
-        gist, size = gists[place], len(rarest[place])
+    for place in sorted(range(len(sketches)), key=lambda place: (len(rarest[place]), rarest[place])):
+        sketch, size = sketches[place], len(rarest[place])
         for word in rarest[place][: size - math.ceil(SIMILARITY * size - 1e-9) + 1]:
-            bucket = sharing[gist.numbers, word]
+            bucket = sharing[sketch.numbers, word]
             for other in bucket[-NEIGHBOURS:]:
-                if len(rarest[other]) >= SIMILARITY * size and gist.is_near(gists[other]):
-                    above[top(other)] = top(place)
+                if len(rarest[other]) >= SIMILARITY * size and sketch.is_near(sketches[other]):
+                    above[_top(above, other)] = _top(above, place)
             bucket.append(place)
-    return [top(place) for place in range(len(gists))]
+    return [_top(above, place) for place in range(len(sketches))]

@@ -1,8 +1,4 @@
-"""Consent, asked again: which rows of a dataset the governed table still holds now.
-
-A dataset is read at the snapshot that it was published at; users change their mind after that. Owns the look at the
-current snapshot. Refuses to delete: what is no longer agreed to is left out, and `pipeline.governance.erasure` forgets.
-"""
+"""Consent, asked again: which rows of a dataset the governed table still holds now."""
 
 from __future__ import annotations
 
@@ -25,11 +21,8 @@ COLUMNS = ("trace_id", "observation_id", "consent", "user_id", "timestamp")
 
 
 def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> frozenset[tuple[str, str]]:
-    """(trace_id, observation_id) of the rows that may be trained on now, of the dataset's days and scope.
-
-    Call it inside `shared_lock`, so that nobody is forgotten between the look and the use. Raises ValueError when the
-    dataset is not in this store.
-    """
+    """(trace_id, observation_id) of the dataset's rows that may be trained on now. Call it inside `shared_lock`.
+    Raises ValueError when the dataset is not in this store."""
     window = store.read(layout.window(dataset.digest), Window)
     if window is None:
         raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}. Materialise the traces again.")
@@ -39,7 +32,7 @@ def consented(store: Store, lake_config: LakeConfig, dataset: DatasetRef) -> fro
 def agreed(
     store: Store, lake_config: LakeConfig, days: Collection[str], rows: Expression | None = None
 ) -> frozenset[tuple[str, str]]:
-    """The same of whatever the table has of these days (of `rows` where they are given), inside `shared_lock`."""
+    """The same of all that the table has of these days (of `rows` where they are given)."""
     entry_of = cache(forgotten(store).entry)  # the table has a user's id or the pseudonym of it: both are recognised
 
     def stays(user: str | None, at: datetime) -> bool:

@@ -1,12 +1,5 @@
-"""Decontamination: training rows that hold an evaluation's items are found before anything is built from them.
-
-Rule. A row is a hit when its prompt, or its completion and reference, hold one of an item's texts: as a message or line
-of its own up to case, punctuation and spacing ("exact", the only rule for a text under 8 words); 13 of its words in a
-row ("13-gram", arXiv 2005.14165); or half of its words, in runs of 8 ("8-gram", arXiv 2407.21783), which one inserted
-word in eleven does not hide. Departures: runs count only where the item's numbers follow in the same order, for a
-template with other numbers is another question; runs that more than 10 items share are boilerplate and count for none;
-a text of numbers alone, or of under 3 words, identifies no item.
-"""
+"""Decontamination: training rows that hold an evaluation's items, by equal text or runs of 13 or 8 words in common
+(arXiv 2005.14165, 2407.21783). Runs count where the numbers agree and at most 10 items share them."""
 
 from __future__ import annotations
 
@@ -47,7 +40,7 @@ def numbers(tokens: Sequence[str]) -> tuple[str, ...]:
 
 
 class Hit(Record):
-    """A training row and the item whose text it holds. The text shown is the item's, never a user's."""
+    """A training row and the item whose text it holds. `text` is the item's, never a user's."""
 
     trace_id: str
     suite: str
@@ -58,8 +51,6 @@ class Hit(Record):
 
 
 class ContaminationReport(Record):
-    """What was looked for and what was found. A row is one hit, whatever it holds."""
-
     rows: int
     hits: int
     by_rule: dict[str, int]
@@ -88,8 +79,6 @@ class _Match(NamedTuple):
 
 
 class Index:
-    """The items' texts by their hashed runs of words. Work and memory grow with the words of suites and rows alone."""
-
     def __init__(self, held_out: Mapping[str, Sequence[str]]) -> None:
         """`held_out`: suite to the texts of its items (prompts, and worked solutions where there are any)."""
         self._sizes = {suite: len(texts) for suite, texts in held_out.items()}
@@ -114,7 +103,7 @@ class Index:
         self._short = _Runs(coded, SHORT_RUN)
 
     def check(self, rows: Sequence[LabelledRow]) -> tuple[list[LabelledRow], ContaminationReport, list[Hit]]:
-        """The rows that hold no item, the report on those that do, and each of these with what it holds."""
+        """The rows that hold no item, the report, and the rows that hold one with what they hold."""
         of_prompt: dict[str, _Match | None] = {}
         clean: list[LabelledRow] = []
         by_rule: Counter[str] = Counter()
@@ -166,11 +155,7 @@ class Index:
         return None
 
     def _same_numbers(self, whole: Words, start: int, at: int) -> bool:
-        """Whether, where the item would stand if it began at `start`, no number contradicts its own.
-
-        All of them follow one another there, or those that do are some of them: an item that breaks off, or has lost a
-        number, is that item still.
-        """
+        """Whether the numbers around `start` follow the item's in its order; some may be missing on either side."""
         text = self._texts[at]
         slack = text.words // 4 + 1  # for words inserted or left out
         there = numbers(whole[max(0, start - slack) : start + text.words + slack])
@@ -178,7 +163,7 @@ class Index:
 
 
 def _follow(some: Sequence[str], among: Sequence[str]) -> bool:
-    """Whether `some` stand in `among`, in their order."""
+    """Whether `some` is a subsequence of `among`."""
     rest = iter(among)
     return all(number in rest for number in some)
 

@@ -1,21 +1,14 @@
-"""What a training would take: tokens, device hours, money, and the groups that would teach GRPO nothing.
-
-Estimates for a decision between methods, good to a factor of two or three. Prices and devices are the recipe's alone.
-Compute is 2 P floating-point operations a token forward and 4 P backward (arXiv 2001.08361, section 2.1). GRPO
-generates (2 P a token, bound by memory), takes old log-probabilities (2 P), the reference's where beta is over 0 (2 P),
-and trains (6 P); DPO takes the reference's log-probabilities (2 P) and trains (6 P) on both sides of a pair. Not in it:
-start-up, rewards, checkpoints, evaluation, what LoRA saves (up to 2 P) and what recomputed activations cost (2 P).
-"""
+"""What a training would take: tokens, device hours and money, good to a factor of two or three.
+Compute is 2 P floating-point operations a token forward and 4 P backward (arXiv 2001.08361, section 2.1)."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from pipeline.core.estimate import UNKNOWN, Estimate, share
+from pipeline.core.model_files import header, weight_files
 from pipeline.core.storage import Record
 from pipeline.recipe import Accelerator, Training
 from pipeline.recipe.methods import AnyMethod, MethodName
@@ -23,17 +16,11 @@ from pipeline.selection.evidence import Evidence, PromptAttempts
 
 CHARS_PER_TOKEN = 4.0
 """Of English prose under a large vocabulary."""
-MAX_HEADER_BYTES = 100_000_000
-"""The limit of the safetensors library itself."""
-
-
 MIN_TRIED_TWICE = 20
 """Prompts with two verified attempts, below which nobody knows whether fresh answers to one prompt will differ."""
 
 
 class MethodCost(Record):
-    """What one method would take on this evidence."""
-
     method: MethodName
     steps: int
     samples: int
@@ -62,10 +49,7 @@ def expect(
     devices: int = 1,
     measured_step_s: Mapping[MethodName, float] | None = None,
 ) -> dict[MethodName, MethodCost]:
-    """What each method would take on `devices` of that accelerator.
-
-    `measured_step_s`: seconds a step of an earlier training on as many of them, by method.
-    """
+    """What each method takes. `measured_step_s`: seconds a step of an earlier training on as many devices."""
     prompt, completion = evidence.prompt_chars / CHARS_PER_TOKEN, evidence.completion_chars / CHARS_PER_TOKEN
     measured = measured_step_s or {}
 
@@ -110,7 +94,7 @@ def expect_for(
     devices: int,
     measured_step_s: Mapping[MethodName, float],
 ) -> dict[MethodName, MethodCost]:
-    """`expect` for a model directory; nothing where its weights cannot be counted: an estimate stops no training."""
+    """`expect` for a model directory; empty where its weights cannot be counted."""
     try:
         size = parameters(model)
     except ValueError:
@@ -121,10 +105,8 @@ def expect_for(
 def zero_variance(evidence: Evidence, generations: int) -> Estimate:
     """Expected share of groups of `generations` fresh completions that are all right or all wrong, on the frontier.
 
-    E[p^G + (1 - p)^G], the ends of the beta-binomial (Skellam 1948, JRSS B 10): a prompt's chance p of a right answer
-    is Beta before its attempts, with the moments of all verified prompts, and Beta after them. Wilson's interval, at
-    the number of prompts that the jackknife finds the estimate worth. Holds for the policy, the temperature and the mix
-    of prompts that the traces are from: the start of training.
+    E[p^G + (1 - p)^G] of the beta-binomial (Skellam 1948, JRSS B 10), with Wilson's interval at the number of prompts
+    that the jackknife finds the estimate worth.
     """
     flat_share = _flat(evidence.attempts, generations)
     twice = sum(each.prompts for each in evidence.attempts if each.of > 1)
@@ -176,34 +158,8 @@ def _power(a: float, b: float, exponent: int) -> float:
 
 
 def parameters(model: str | Path) -> int:
-    """Number of weights of a Hugging Face model directory, from the headers of its safetensors files alone.
-
-    Raises ValueError for a folder without them, a shard that is missing and a header that is none.
-    """
-    folder = Path(model)
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return _weights(folder / "model.safetensors")
-    try:
-        shards: set[str] = set(map(str, json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{index} lists no shards ({error!r}). Save the model again with save_pretrained.") from error
-    if strange := sorted(name for name in shards if Path(name).name != name):
-        raise ValueError(f"{index} names {strange[0]!r}, not a file beside it. Save the model again.")
-    return sum(_weights(folder / name) for name in shards)
-
-
-def _weights(file: Path) -> int:
-    """A safetensors file is the length of its header (8 bytes, little-endian), the header in JSON, and the data."""
-    if not file.is_file():
-        raise ValueError(f"No {file.name} in {file.parent}. Save the model there with safe_serialization=True.")
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > min(MAX_HEADER_BYTES, file.stat().st_size):
-            raise ValueError(f"{file} announces a header of {length:,} bytes: cut, or no safetensors. Copy it again.")
-        header = stream.read(length)
-    try:
-        tensors: dict[str, Any] = json.loads(header)
-        return sum(math.prod(about["shape"]) for name, about in tensors.items() if name != "__metadata__")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{file} has a header that is no safetensors ({error!r}). Copy it again.") from error
+    """Number of weights of a Hugging Face model directory. Raises ValueError where its safetensors are not whole."""
+    files = weight_files(Path(model))
+    if missing := [file for file in files if not file.is_file()]:
+        raise ValueError(f"No {missing[0].name} in {model}. Save the model there with safe_serialization=True.")
+    return sum(math.prod(tensor["shape"]) for file in files for tensor in header(file).values())

@@ -1,8 +1,4 @@
-"""What the labelled set can teach, in numbers with their uncertainty. Measures only; `choose.py` judges.
-
-Prompts are the independent units: completions of one prompt share its difficulty, so an interval over traces would be
-too narrow. Figures without an interval are counts of the whole set (a census): they are what they are.
-"""
+"""What the labelled set can teach, in numbers with their intervals. Prompts are the independent units."""
 
 from __future__ import annotations
 
@@ -31,8 +27,6 @@ class PromptAttempts(NamedTuple):
 
 
 class Evidence(Record):
-    """Counts, shares and their intervals over one labelled set."""
-
     traces: int
     labelled: int
     coverage: float
@@ -70,7 +64,6 @@ class Evidence(Record):
     winners: int = 0
     """Prompts with a best answer among fresh samples."""
     scorers: ScorerEvidence = ScorerEvidence()
-    """Of the fresh samples."""
     scored_prompts: int = 0
     """Prompts without a reference whose fresh samples differ in score."""
     prompt_chars: float
@@ -84,13 +77,11 @@ class Evidence(Record):
 
 
 class FreshSignals(NamedTuple):
-    """What fresh samples give beside their rows."""
+    """The fields of Evidence that come from fresh samples."""
 
     winners: int = 0
-    """Prompts with a best answer among them."""
     scorers: ScorerEvidence = ScorerEvidence()
     scored_prompts: int = 0
-    """Prompts without a reference whose samples differ in score."""
 
 
 def measure(
@@ -101,11 +92,14 @@ def measure(
     thumbs: Sequence[RatedAnswer] = (),
     fresh: FreshSignals = FreshSignals(),  # noqa: B008 (it is frozen)
 ) -> Evidence:
-    """Evidence of a labelled set and of what was built from it."""
     groups = by_prompt(rows)
     trusted = {prompt: [row for row in group if row.profile != "fresh"] for prompt, group in groups.items()}
     several = [labelled_rows for group in trusted.values() if len(labelled_rows := _labelled(group)) > 1]
-    tried = Counter(_tried(group) for group in groups.values() if _verifiable(group))
+    tried: Counter[tuple[int, int]] = Counter()
+    for group in groups.values():
+        verified = [row.correct > 0.5 for row in group if row.correct is not None]
+        if verified and len({row.reference for row in group if row.reference}) == 1:
+            tried[sum(verified), len(verified)] += 1
     attempts = tuple(
         PromptAttempts(*done, prompts, on_frontier(*done, settings.curriculum_attempts))
         for done, prompts in sorted(tried.items())
@@ -137,9 +131,7 @@ def measure(
         thumb_users=len({thumb.row.user_id for thumb in thumbs}),
         rarer_thumb=share(rarer, len(thumbs)),
         contrasted_thumbs=len(thumbs) if rarer else 0,
-        winners=fresh.winners,
-        scorers=fresh.scorers,
-        scored_prompts=fresh.scored_prompts,
+        **fresh._asdict(),
         prompt_chars=fmean(len(row.prompt) for row in labelled_rows) if labelled_rows else 0.0,
         completion_chars=fmean(len(row.completion) for row in labelled_rows) if labelled_rows else 0.0,
     )
@@ -152,16 +144,6 @@ def on_frontier(right: int, of: int, attempts: int) -> bool:
 
 def _labelled(rows: Sequence[LabelledRow]) -> list[LabelledRow]:
     return [row for row in rows if row.final_reward is not None]
-
-
-def _verifiable(group: Sequence[LabelledRow]) -> bool:
-    """Two answers to one question are no reference, and neither is one that no check could be made against."""
-    return len({row.reference for row in group if row.reference}) == 1 and any(row.correct is not None for row in group)
-
-
-def _tried(group: Sequence[LabelledRow]) -> tuple[int, int]:
-    verified = [row.correct for row in group if row.correct is not None]
-    return sum(correct > 0.5 for correct in verified), len(verified)
 
 
 def _constant(group: Sequence[LabelledRow]) -> bool:

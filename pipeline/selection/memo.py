@@ -1,33 +1,35 @@
-"""The decision as a memo of one screen, in Markdown: what, why, on what evidence, at what cost, what would change it.
-
-Owns wording and layout. Refuses to compute: every figure is in the decision record.
-"""
+"""The decision as a memo of one screen, in Markdown: method, reasons, evidence, cost, and what would change it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeline.recipe.methods import METHODS, titles
+from pipeline.recipe.methods import METHODS, MethodName, titles
 from pipeline.selection.checks import percentages
 from pipeline.selection.choose import MethodDecision
-from pipeline.selection.cost import MethodCost
 from pipeline.selection.noise import ENOUGH_REVIEWS
 
 
 def memo(decision: MethodDecision) -> str:
-    """The whole memo; every number that decided is in it."""
     evidence = decision.evidence
     title = "Do not train now" if decision.method == "none" else f"Train with {METHODS[decision.method].title}"
     summary = (
         f"{evidence.traces:,} traces of {evidence.prompts:,} prompts; {evidence.labelled:,} labelled; "
         f"{evidence.groups:,} prompts with several labelled completions."
     )
+    lacked = [f"- {METHODS[name].title}: {each}" for name, why in decision.lacks.items() for each in why]
     explained = not decision.lacks or (decision.method == "none" and not decision.forced)
     parts = [
         [f"## {title}{' (forced by the recipe)' if decision.forced else ''}", "", summary],
         ["**Because**", "", *(f"- {reason}" for reason in decision.reasons)],
         ["**Evidence**", "", *_evidence(decision)],
-        [] if explained else [f"**What {_names(decision)} lacked**", "", *_lacks(decision)],
+        []
+        if explained
+        else [
+            f"**What {titles(tuple(decision.lacks))} lacked**",
+            "",
+            *lacked,
+        ],
         ["**Expected cost**", "", *_cost(decision)] if decision.expected else [],
         ["**What would change it**", "", *(f"- {each}" for each in decision.would_change)],
         ["**How far to trust the labels**", "", *_trust(decision)],
@@ -35,23 +37,14 @@ def memo(decision: MethodDecision) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def _names(decision: MethodDecision) -> str:
-    return titles(tuple(decision.lacks))
-
-
-def _lacks(decision: MethodDecision) -> Iterator[str]:
-    for name, why in decision.lacks.items():
-        for what in why:
-            yield f"- {METHODS[name].title}: {what}"
-
-
 def _evidence(decision: MethodDecision) -> Iterator[str]:
     yield "| evidence | found (95% interval) | held against | for | holds |"
     yield "| --- | --- | --- | --- | --- |"
     for check in decision.checks:
         bound = "" if check.exact else "lower bound " if check.sign == ">=" else "upper bound "
+        holds = "yes" if check.holds else "**no**"
         against = f"{bound}{check.sign} {check.figure(check.threshold)}"
-        yield f"| {check.name} | {check.interval()} | {against} | {titles(check.needed_by)} | {_yes(check.holds)} |"
+        yield f"| {check.name} | {check.interval()} | {against} | {titles(check.needed_by)} | {holds} |"
     evidence = decision.evidence
     for name, value in (
         ("zero-variance share of the logged groups", percentages(evidence.zero_variance_share)),
@@ -61,10 +54,6 @@ def _evidence(decision: MethodDecision) -> Iterator[str]:
     ):
         if name not in (check.name for check in decision.checks):
             yield f"| {name} | {value} | | | |"
-
-
-def _yes(holds: bool) -> str:
-    return "yes" if holds else "**no**"
 
 
 def _cost(decision: MethodDecision) -> Iterator[str]:
@@ -77,14 +66,11 @@ def _cost(decision: MethodDecision) -> Iterator[str]:
             f"{expected.trained_tokens:,} | {_amount(expected.device_hours)} | {_amount(expected.usd)} |"
         )
     yield ""
-    yield f"On {next(iter(decision.expected.values())).device}. {_bases(decision)}"
-
-
-def _bases(decision: MethodDecision) -> str:
-    by_basis: dict[str, list[MethodCost]] = {}
+    methods: dict[str, list[MethodName]] = {}
     for expected in decision.expected.values():
-        by_basis.setdefault(expected.basis, []).append(expected)
-    return " ".join(f"{titles(tuple(e.method for e in es))}: {basis}." for basis, es in by_basis.items())
+        methods.setdefault(expected.basis, []).append(expected.method)
+    bases = " ".join(f"{titles(tuple(names))}: {basis}." for basis, names in methods.items())
+    yield f"On {next(iter(decision.expected.values())).device}. {bases}"
 
 
 def _amount(value: float) -> str:

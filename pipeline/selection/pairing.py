@@ -1,13 +1,5 @@
-"""Pairs of one prompt's completions, and the cap on what anybody can place in them.
-
-Rule. Only rewards on one scale are compared: same prompt, same reward profile, same reference. Of completions that
-differ in white space alone one stands for all, with their mean reward. Then best against worst, second best
-against second worst, and so on while the thresholds hold. After that no user and no tenant is behind more than their
-share of the pairs: a few per cent of poisoned preferences plant a behaviour (arXiv 2404.05530). A lone tenant is not
-capped. Which pairs go is drawn by a hash, so neither the order of files nor a user decides it.
-
-The rows of selection: labelled traces as they are read, and the pairs made of them.
-"""
+"""Pairs of one prompt's completions on one reward scale, best against worst, and the cap on each user's share.
+A few per cent of poisoned preferences plant a behaviour (arXiv 2404.05530), so users and tenants are capped."""
 
 from __future__ import annotations
 
@@ -30,10 +22,8 @@ from pipeline.traces.prompt_sets import UNANSWERED
 
 
 class LabelledRow(NamedTuple):
-    """One labelled completion; the fields are columns of `pipeline.rewards.records.LABELS`, but for the last ones.
-
-    A fresh one has the ids, the user and the consent of the trace whose prompt it answers.
-    """
+    """One labelled completion, with columns of `pipeline.rewards.records.LABELS`. A fresh one has the ids, the user and
+    the consent of the trace whose prompt it answers."""
 
     trace_id: str
     observation_id: str
@@ -56,9 +46,9 @@ class LabelledRow(NamedTuple):
     fresh: bool = False
     """Drawn for a logged prompt by the stage `samples`."""
     finished: bool = True
-    """It ended by itself, and not at its limit; of a logged one that is not known."""
+    """False: cut at its limit. Not known of a logged one."""
     unanswered: bool = False
-    """It is a prompt alone, of a prompt set: nobody has answered it."""
+    """A prompt of a prompt set, without an answer."""
 
 
 _COLUMNS = tuple(name for name in LabelledRow._fields if name in LABELS.names)
@@ -74,7 +64,6 @@ class Pair(NamedTuple):
 
     @property
     def rows(self) -> tuple[LabelledRow, ...]:
-        """The labelled traces behind it."""
         return (self.chosen, self.rejected)
 
 
@@ -89,8 +78,7 @@ C = TypeVar("C", bound=Attributed)
 
 
 def read_labels(labels: DatasetRef) -> list[LabelledRow]:
-    """The labelled traces without those that hold a call which no model can be shown, which the label stage counts; and
-    without those that are `unanswered`: there is nothing in them that could have a label."""
+    """The labelled traces that have an answer; rows with a call that cannot be shown to a model are left out."""
     return [row for row in read_askable(labels) if not row.unanswered]
 
 
@@ -115,7 +103,7 @@ def read_samples(samples: DatasetRef) -> list[LabelledRow]:
 
 
 def by_prompt(rows: Sequence[LabelledRow]) -> dict[str, list[LabelledRow]]:
-    """Groups in the order of their first trace's id; the order of files must not decide a pair."""
+    """Groups in the order of their first trace's id, so that the order of files does not decide a pair."""
     groups: dict[str, list[LabelledRow]] = {}
     for row in sorted(rows, key=lambda row: (row.trace_id, row.observation_id)):
         groups.setdefault(row.prompt, []).append(row)
@@ -126,10 +114,7 @@ Scored = tuple[float, LabelledRow]
 
 
 def comparable(group: Sequence[LabelledRow]) -> list[list[Scored]]:
-    """A prompt's labelled completions, best first; apart by profile and reference, where rewards mean other things.
-
-    One that holds a placeholder for personal data teaches nothing.
-    """
+    """A prompt's labelled completions, best first, by profile and reference; masked ones left out."""
     scales: defaultdict[tuple[str, str], list[Scored]] = defaultdict(list)
     for row in group:
         if row.final_reward is not None and not is_masked(row.completion):
@@ -138,7 +123,7 @@ def comparable(group: Sequence[LabelledRow]) -> list[list[Scored]]:
 
 
 def pairs(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> list[Pair]:
-    """The pairs of all prompts, at most `max_pairs_per_prompt` of each. Clearest first where a prompt has several."""
+    """The pairs of all prompts, at most `max_pairs_per_prompt` of each, the largest margins first."""
     selected: list[Pair] = []
     for prompt, group in groups.items():
         candidates = [pair for scored in comparable(group) for pair in _pairs(prompt, scored, settings)]
@@ -175,19 +160,19 @@ def _rank(scored: Scored) -> tuple[float, str, str]:
 
 
 def cap_principals(candidates: Sequence[C], max_share: float, max_tenant_share: float | None = None) -> list[C]:
-    """Those (pairs, thumbs) that put no user and no tenant over their share of the rest (one is always allowed).
-
-    `max_tenant_share`: None for the users' share; an equal part where tenants are too few for it. Levels fall until
-    what they let through is so much that they hold: where one tenant has nearly all pairs, few are left.
-    """
+    """The candidates (pairs, thumbs) that put no user and no tenant over their share of those kept (one is always
+    allowed). `max_tenant_share`: None for the users' share; an equal part where tenants are too few for it. The limits
+    fall until they hold for what they let through. A hash decides which candidates go."""
     tenants = {tenant for each in candidates for tenant in _tenants(each)}
     tenant_share = max_share if max_tenant_share is None else max_tenant_share
     shares = [max_share, max(tenant_share, 1 / len(tenants)) if tenants else tenant_share]
-    behind = [(_users(each), _tenants(each) if len(tenants) > 1 else frozenset[str]()) for each in candidates]
+    behind = [
+        (frozenset(row.user_id for row in each.rows), _tenants(each) if len(tenants) > 1 else frozenset[str]())
+        for each in candidates
+    ]
     load = [Counter(name for names in kind for name in names) for kind in zip(*behind, strict=True)]
 
     def turn(place: int) -> tuple[int, str]:
-        """Those go first who stand in few others' way."""
         busiest = max(count[name] for count, names in zip(load, behind[place], strict=True) for name in names)
         return busiest, hashlib.sha256("\x1f".join(_ids(candidates[place])).encode()).hexdigest()
 
@@ -206,10 +191,6 @@ def cap_principals(candidates: Sequence[C], max_share: float, max_tenant_share: 
         if all(most >= level for most, level in zip(allowed, levels, strict=True)):
             return [candidates[place] for place in sorted(kept)]
         levels = [min(each) for each in zip(levels, allowed, strict=True)]
-
-
-def _users(candidate: Attributed) -> frozenset[str]:
-    return frozenset(row.user_id for row in candidate.rows)
 
 
 def _tenants(candidate: Attributed) -> frozenset[str]:

@@ -1,21 +1,11 @@
-"""The preference dataset of an iteration: pairs for DPO, prompts for GRPO, thumbs for KTO, winners of fresh samples for
-SFT, groups, and what is kept from training.
-
-Owns the order of things: consent is checked again, evaluation items go, clusters of near-identical prompts are split,
-and only then is anything paired. Owns the curriculum: prompts that were always right, or always wrong, on
-`curriculum_attempts` verified completions teach GRPO nothing (zero advantage; dynamic sampling, arXiv 2503.14476) and
-are left out; of the others those with the largest expected p(1 - p) come first (curriculum sampling, arXiv 2501.12599).
-Where none can be checked and the recipe forces a method that bears it, prompts whose fresh samples differ in score
-take their place.
-Departure: both papers choose by fresh rollouts, we by what is on record. Tables are in TRL's own columns.
-"""
+"""The preference dataset: pairs for DPO, prompts for GRPO, thumbs for KTO, winners of fresh samples for SFT.
+GRPO's prompts are ordered by expected p(1 - p); those always right or wrong are left out (arXiv 2503.14476)."""
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -41,11 +31,10 @@ from pipeline.selection.pairing import (
     read_askable,
     read_samples,
 )
-from pipeline.selection.scored import in_order_of_spread
 from pipeline.selection.scorers import measure_scorers
 from pipeline.selection.thumbs import THUMBS, thumb_row, thumbs
 from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
-from pipeline.selection.winners import WINNERS, winner_row, winners
+from pipeline.selection.winners import WINNERS, in_order_of_spread, winner_row, winners
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 
@@ -85,35 +74,28 @@ GROUPS = pa.schema(
 
 
 class PreferenceDataset(Record):
-    """References to the tables, the evidence that they hold, and what was left out of them."""
-
     iteration: str
     pairs: DatasetRef
     prompts: DatasetRef
     groups: DatasetRef
     held_out_pairs: DatasetRef
-    """Of clusters that training never sees, like the prompts: to watch its progress with, not to judge it by."""
+    """Of clusters that training never sees: to watch its progress with, not to judge it by."""
     held_out_prompts: DatasetRef
-    """Unlike the prompts to train on, with those that are always right or wrong: as production asks them."""
+    """With those that are always right or wrong, as production asks them."""
     thumbs: DatasetRef | None = None
-    """Answers that people clearly liked or did not; None in a dataset from before there were any of these three."""
     winners: DatasetRef | None = None
-    """The best of each prompt's fresh samples; empty without samples."""
     held_out_unverified: DatasetRef | None = None
-    """Prompts of the held-out clusters without a reference: what an answer drifts by can be seen on them too."""
+    """Held-out prompts without a reference: drift can be measured on them too."""
     evidence: Evidence
-    """Of what training may see."""
     contamination: ContaminationReport
     frozen: int = 0
-    """Labelled rows that ask what a suite from traces asks, or nearly so."""
     without_consent: int
-    """Labelled rows whose users do not, or no longer, agree."""
     with_tools: int = 0
     """Labelled rows with tools, where the recipe leaves them out."""
     capped_pairs: int
     capped_thumbs: int = 0
     unclear_ratings: int = 0
-    """Rated rows that make no thumb: contradictory, hardly rated, without an answer, or with a masked one."""
+    """Rated rows that make no thumb."""
     curriculum: dict[str, int]
     """Verifiable prompts by what is known of them: frontier, unknown; and left out: solved, unsolved, ambiguous."""
     clusters: int
@@ -121,8 +103,6 @@ class PreferenceDataset(Record):
 
 
 class ScoredSamples(NamedTuple):
-    """Completions drawn for logged prompts (selection/samples), and the reward model that scored them."""
-
     dataset: DatasetRef | None = None
     reward_model: RewardModelReport | None = None
 
@@ -135,13 +115,10 @@ def build(
     trust: Trust,
     fresh: ScoredSamples = ScoredSamples(),  # noqa: B008 (it is frozen)
 ) -> PreferenceDataset:
-    """Build and publish the tables once.
-
-    `governed`: (trace_id, observation_id) of the rows that may be trained on now.
+    """Build and publish the tables once. `governed`: (trace_id, observation_id) of the rows that may be trained on now.
 
     Raises ValueError when more than `max_contamination` of the rows hold evaluation items.
     """
-
     store, iteration, settings = context.store, context.iteration, context.recipe.selection
 
     def make() -> PreferenceDataset:
@@ -161,10 +138,12 @@ def build(
         rated, unclear = thumbs(trained)
         liked_or_not = cap_principals(rated, settings.max_principal_share, settings.max_tenant_share)
         best = winners(trained)
-        prompt_stats = [stats for prompt, group in trained.items() if (stats := _stats_of(prompt, group, settings))]
-        checkable = [each for each in _in_order(prompt_stats) if each.status in TRAINABLE]
+        prompt_stats = _stats_of(trained, settings)
+        checkable = sorted(
+            (each for each in prompt_stats if each.status in ("frontier", "unknown")),
+            key=lambda each: (each.status != "frontier", -each.informative, each.prompt),
+        )
         scored = in_order_of_spread(trained)
-        asked = [stats for prompt, group in watched.items() if (stats := _stats_of(prompt, group, settings))]
         tables = {
             "pairs": table_of([_pair_row(pair, clusters) for pair in kept], PAIRS),
             "prompts": _prompt_table(checkable, clusters)
@@ -172,7 +151,9 @@ def build(
             else table_of(list(_unverified(scored, clusters)), PROMPTS),
             "groups": table_of(_group_rows(trained, clusters), GROUPS),
             "held_out_pairs": table_of([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
-            "held_out_prompts": _prompt_table([each for each in asked if each.status != "ambiguous"], clusters),
+            "held_out_prompts": _prompt_table(
+                [each for each in _stats_of(watched, settings) if each.status != "ambiguous"], clusters
+            ),
             "thumbs": table_of([thumb_row(each, clusters) for each in liked_or_not], THUMBS),
             "winners": table_of([winner_row(each, trained, clusters) for each in best], WINNERS),
             "held_out_unverified": table_of(list(_unverified(watched, clusters)), PROMPTS),
@@ -207,11 +188,8 @@ def build(
         return store.once(iteration.path(layout.PREFERENCES), PreferenceDataset, make)
 
 
-TRAINABLE = ("frontier", "unknown")
-
-
 class PromptStats(NamedTuple):
-    """A verifiable prompt, and what its verified completions tell of it."""
+    """A verifiable prompt with the outcomes of its verified completions."""
 
     prompt: str
     reference: str
@@ -228,28 +206,27 @@ class PromptStats(NamedTuple):
         return (self.right + 1) * (wrong + 1) / ((self.attempts + 2) * (self.attempts + 3))
 
 
-def _stats_of(prompt: str, group: Sequence[LabelledRow], settings: Selection) -> PromptStats | None:
-    """None where nothing can be verified. Two answers to one question are no reference: it is ambiguous."""
-    references = {row.reference: row.verifier for row in group if row.reference}
-    if not references or all(row.correct is None for row in group):
-        return None  # a reference that no check could be made against teaches nothing
-    verified = [row.correct > 0.5 for row in group if row.correct is not None]
-    right, attempts = sum(verified), len(verified)
-    reference, verifier = min(references.items())
-    if len(references) > 1:
-        status = "ambiguous"
-    elif 0 < right < attempts:
-        status = "frontier"
-    elif on_frontier(right, attempts, settings.curriculum_attempts):
-        status = "unknown"
-    else:
-        status = "solved" if right else "unsolved"
-    return PromptStats(prompt, reference, verifier, right, attempts, status, tuple(row.trace_id for row in group))
-
-
-def _in_order(prompt_stats: Sequence[PromptStats]) -> list[PromptStats]:
-    """The frontier, then what nobody knows yet; within each the most informative first."""
-    return sorted(prompt_stats, key=lambda each: (each.status != "frontier", -each.informative, each.prompt))
+def _stats_of(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> list[PromptStats]:
+    """Of the prompts that can be verified. Two references of one prompt make it ambiguous."""
+    found: list[PromptStats] = []
+    for prompt, group in groups.items():
+        references = {row.reference: row.verifier for row in group if row.reference}
+        verified = [row.correct > 0.5 for row in group if row.correct is not None]
+        if not references or not verified:
+            continue
+        right, attempts = sum(verified), len(verified)
+        reference, verifier = min(references.items())
+        if len(references) > 1:
+            status = "ambiguous"
+        elif 0 < right < attempts:
+            status = "frontier"
+        elif on_frontier(right, attempts, settings.curriculum_attempts):
+            status = "unknown"
+        else:
+            status = "solved" if right else "unsolved"
+        ids = tuple(row.trace_id for row in group)
+        found.append(PromptStats(prompt, reference, verifier, right, attempts, status, ids))
+    return found
 
 
 def _pair_row(pair: Pair, clusters: Mapping[str, str]) -> dict[str, Any]:
@@ -300,18 +277,17 @@ def _group_rows(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[s
 
 
 def _measured(group: Sequence[LabelledRow]) -> list[LabelledRow]:
-    """Evidence counts what is logged; to a prompt of a prompt set its samples are the answers that there are."""
+    """Evidence counts logged answers; a prompt of a prompt set has only samples, which count in their place."""
     return [row._replace(fresh=False) for row in group] if all(row.fresh for row in group) else list(group)
 
 
 def _trusted(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str, list[LabelledRow]]:
-    """Without the completions whose reward is an opinion on the champion's own: DPO on such pairs dissolved into length
-    (docs/selection.md), so they make pairs only where the recipe forces it."""
+    """Without fresh completions that only a scorer rewarded: they make pairs only where the recipe forces it."""
     return {prompt: [row for row in group if row.profile != "fresh"] for prompt, group in groups.items()}
 
 
 def _unverified(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Prompts that nobody has a reference for, as rows of PROMPTS."""
+    """Prompts without a reference, as rows of PROMPTS."""
     for prompt, group in groups.items():
         if not any(row.reference for row in group):
             yield {
@@ -324,14 +300,14 @@ def _unverified(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[s
 
 
 def _publish(store: Store, folder: str, tables: Mapping[str, pa.Table], hits: Sequence[Hit]) -> dict[str, Any]:
-    """The tables, and beside them `contaminated.jsonl`: each row that was left out for holding an item."""
+    """The tables, and `contaminated.jsonl`: each row that was left out for holding an item."""
     shutil.rmtree(store.path(folder), ignore_errors=True)  # of an attempt that was killed before its record
     with store.staged(folder) as staging:
         (staging / "contaminated.jsonl").write_text("".join(f"{hit.model_dump_json()}\n" for hit in hits))
         for name, table in tables.items():
             pq.write_table(table, staging / f"{name}.parquet")
-    paths: dict[str, Path] = {name: store.path(folder, f"{name}.parquet") for name in tables}
-    return {
-        name: DatasetRef(uri=str(path), rows=tables[name].num_rows, digest=digest_file(path))
-        for name, path in paths.items()
-    }
+    refs: dict[str, DatasetRef] = {}
+    for name, table in tables.items():
+        path = store.path(folder, f"{name}.parquet")
+        refs[name] = DatasetRef(uri=str(path), rows=table.num_rows, digest=digest_file(path))
+    return refs

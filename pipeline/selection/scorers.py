@@ -1,9 +1,4 @@
-"""What the scorers of fresh samples can tell: whether the best of k by one of them is better to another.
-
-A scorer's own word on the completions that it chose says nothing: it rises while the answers get worse. So each one's
-choice is measured by the others, over prompts, and the direction that shows least counts. Reason: a reward model's AUC
-across prompts overstates what it can order within one (docs/selection.md).
-"""
+"""Whether the scorers of fresh samples agree: the best of k by one has to be better to another."""
 
 from __future__ import annotations
 
@@ -19,27 +14,25 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.pairing import LabelledRow
 
 SCORERS = ("reward_model", "judge", "custom")
-"""Components that score a completion as a whole, each by itself; columns of LabelledRow."""
+"""Components that score a whole completion; columns of LabelledRow."""
 
 
 class ScorerEvidence(Record):
-    """Who scored the fresh samples, and how far they bear each other out."""
-
     names: tuple[str, ...] = ()
-    """The components whose word enters the samples' rewards. A judge among them was admitted by its attack corpus."""
+    """The components that count in the samples' rewards."""
     gain: Estimate = UNKNOWN
     """Mean over prompts of what the best of k by one scorer is worth to another over the mean of all k, in [-1, 1]: of
     all pairs of scorers, the one with the lowest lower bound. Unknown with fewer than two."""
     feedback_auc: Estimate = UNKNOWN
-    """Of the reward model, against the thumbs of users that it never saw: whether thumbs hold any signal."""
+    """Of the reward model, against the thumbs of users that it never saw."""
     failed_probes: tuple[str, ...] = ()
-    """What the reward model does not see; another scorer has to."""
+    """Of the reward model; another scorer has to see these faults."""
 
 
 def measure_scorers(
     groups: Mapping[str, Sequence[LabelledRow]], weights: Weights, reward_model: RewardModelReport | None
 ) -> ScorerEvidence:
-    """The evidence of these prompts' fresh completions. `weights`: of the recipe's `rewards.fresh`."""
+    """`weights`: of the recipe's `rewards.fresh`."""
     drawn = [[row for row in group if row.fresh and row.finished] for group in groups.values()]
     counting = {name for name in SCORERS if getattr(weights, name) > 0}
     if reward_model is None or not counts_beside(reward_model, weights):

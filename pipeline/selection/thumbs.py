@@ -1,10 +1,4 @@
-"""Thumbs: logged answers that people clearly liked or did not, each by itself.
-
-Rule. A settled value of feedback that is `CLEAR` away from one half makes a thumb: under a prior of strength 1 a single
-word does (0.75, 0.25), one that another contradicts (0.5) or a retry weakens (0.6) does not, and a retry alone (0.33)
-is none. An answer without text, or with a placeholder for personal data, is left out, whatever people thought of it. No
-user and no tenant is behind more than their share, by the rule for pairs.
-"""
+"""Thumbs: logged answers that people clearly liked or did not, each by itself."""
 
 from __future__ import annotations
 
@@ -18,6 +12,7 @@ from pipeline.selection.pairing import LabelledRow
 from pipeline.traces.pii import is_masked
 
 CLEAR = 0.2
+"""Distance of a settled value of feedback from one half that makes a thumb: one clear word, not contradicted."""
 THUMBS = pa.schema(
     [
         ("prompt", CHAT),
@@ -32,20 +27,17 @@ THUMBS = pa.schema(
 
 
 class RatedAnswer(NamedTuple):
-    """A rated answer."""
-
     row: LabelledRow
     liked: bool
     weight: float
 
     @property
     def rows(self) -> tuple[LabelledRow, ...]:
-        """The labelled traces behind it."""
         return (self.row,)
 
 
 def thumbs(groups: Mapping[str, Sequence[LabelledRow]]) -> tuple[list[RatedAnswer], int]:
-    """The thumbs on these prompts' answers, and the number of rated rows that make none."""
+    """The thumbs, and the number of rated rows that make none: unclear, without text, or with masked personal data."""
     rated = [(row, row.feedback) for group in groups.values() for row in group if row.feedback is not None]
     clear = [
         RatedAnswer(row, value > 0.5, 2 * abs(value - 0.5))

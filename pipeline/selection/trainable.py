@@ -1,21 +1,22 @@
-"""Which labelled rows may be trained on now: consent is asked again, and what an evaluation asks is left out.
-
-One rule for what is logged and for what is drawn from it. Refuses to pair, to split and to score.
-"""
+"""Which labelled rows may be trained on now: consent is asked again, and what an evaluation asks is left out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
+import pyarrow.parquet as pq
+
+from pipeline.core.storage import DatasetRef
+from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.selection.clusters import cluster
 from pipeline.selection.contamination import ContaminationReport, Hit, Index, contents
-from pipeline.selection.pairing import LabelledRow
+from pipeline.selection.pairing import LabelledRow, read_labels
+from pipeline.traces.arrow import pc
+from pipeline.traces.pii import is_masked
 
 
 class HeldApart(NamedTuple):
-    """What training never sees."""
-
     texts: Mapping[str, Sequence[str]]
     """Every evaluation suite's items, but for those that were drawn from traces."""
     frozen: Sequence[str] = ()
@@ -23,8 +24,6 @@ class HeldApart(NamedTuple):
 
 
 class TrainableRows(NamedTuple):
-    """The rows that are left, and what was left out."""
-
     rows: list[LabelledRow]
     contamination: ContaminationReport
     hits: list[Hit]
@@ -47,7 +46,13 @@ def trainable(
     agreed = [row for row in labelled if row.consent is True and row[:2] in allowed]
     unfrozen = without_frozen(agreed, apart.frozen)
     clean, contamination, hits = Index(apart.texts).check(unfrozen)
-    _refuse_contaminated(contamination, hits, max_contamination)
+    if contamination.share > max_contamination:
+        first = hits[0]
+        raise ValueError(
+            f"{contamination.hits} of {contamination.rows} traces hold items of an evaluation (limit "
+            f"{max_contamination:.0%}): {contamination.by_suite}. Trace {first.trace_id} has item {first.item} of "
+            f"{first.suite} ({first.rule}), {first.text!r}. Change the suite or its seed: it is no longer unseen."
+        )
     return TrainableRows(
         rows=clean,
         contamination=contamination,
@@ -76,11 +81,26 @@ def without_frozen(rows: Sequence[LabelledRow], frozen: Sequence[str]) -> list[L
     return Index({"frozen": ["\n".join(contents(prompt)) for prompt in frozen]}).check(apart)[0]
 
 
-def _refuse_contaminated(report: ContaminationReport, hits: Sequence[Hit], limit: float) -> None:
-    if report.share > limit:
-        first = hits[0]
-        raise ValueError(
-            f"{report.hits} of {report.rows} traces hold items of an evaluation (limit {limit:.0%}): "
-            f"{report.by_suite}. Trace {first.trace_id} has item {first.item} of {first.suite} ({first.rule}), "
-            f"{first.text!r}. Change the suite or its seed: it is no longer unseen."
-        )
+def rated_rows(
+    labels: DatasetRef,
+    apart: HeldApart,
+    governed: Callable[[], Collection[tuple[str, str]]],
+) -> tuple[list[Thumb], dict[str, int]]:
+    """Rows with feedback that a reward model may learn from, and how many others have some, by reason. Call it inside
+    `shared_lock`."""
+    column = pq.read_table(labels.uri, columns=["feedback"])["feedback"]
+    all_rated = int(pc.sum(pc.is_valid(column)).as_py() or 0)
+    rated = [row for row in read_labels(labels) if row.feedback is not None]
+    allowed = governed()
+    agreed = [row for row in rated if row.consent is True and row[:2] in allowed]
+    plain = [row for row in agreed if not is_masked(row.completion)]
+    unfrozen = without_frozen(plain, apart.frozen)
+    clean = Index(apart.texts).check(unfrozen)[0]
+    thumbs = [Thumb(*r[:2], r.user_id, r.prompt, r.completion, r.feedback) for r in clean if r.feedback is not None]
+    return thumbs, {
+        "unshowable call": all_rated - len(rated),
+        "without consent": len(rated) - len(agreed),
+        "masked answer": len(agreed) - len(plain),
+        "kept for suites": len(plain) - len(unfrozen),
+        "holds an evaluation's item": len(unfrozen) - len(clean),
+    }

@@ -1,15 +1,9 @@
-"""Winners: of several fresh answers to a logged prompt, the one that a scorer puts first.
-
-Rule (best of k; arXiv 2304.06767). An answer without its end, without text or without a score, or with a
-placeholder for personal data, never wins. A prompt has
-a winner when two answers that may win differ in score: where all are alike the choice would be a draw. Of equal scores
-the shorter answer wins, then the one first in order of its text.
-"""
+"""Winners: the best of a prompt's fresh samples (best of k, arXiv 2304.06767); and prompts by the spread of scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, pvariance
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -32,8 +26,6 @@ WINNERS = pa.schema(
 
 
 class Winner(NamedTuple):
-    """The best of a prompt's fresh answers."""
-
     prompt: str
     completion: str
     score: float
@@ -42,20 +34,27 @@ class Winner(NamedTuple):
 
 
 def winners(groups: Mapping[str, Sequence[LabelledRow]]) -> list[Winner]:
-    """Of these prompts that may be trained on, in their order."""
-    return [best for prompt, group in groups.items() if (best := _best(prompt, [row for row in group if row.fresh]))]
+    """The winner of each prompt whose samples differ in score; of equal scores the shorter answer, then by its text."""
+    best: list[Winner] = []
+    for prompt, group in groups.items():
+        drawn = [row for row in group if row.fresh]
+        may_win = [r for r in drawn if r.finished and r.completion.strip() and not is_masked(r.completion)]
+        scored = [(row.final_reward, row.completion) for row in may_win if row.final_reward is not None]
+        if len({score for score, _ in scored}) > 1:
+            score, completion = min(scored, key=lambda each: (-each[0], len(each[1]), each[1]))
+            best.append(Winner(prompt, completion, score, fmean(score for score, _ in scored), len(drawn)))
+    return best
 
 
-def _best(prompt: str, drawn: Sequence[LabelledRow]) -> Winner | None:
-    scored = [(row.final_reward, row.completion) for row in drawn if row.final_reward is not None and _may_win(row)]
-    if len({score for score, _ in scored}) < 2:
-        return None
-    score, completion = min(scored, key=lambda each: (-each[0], len(each[1]), each[1]))
-    return Winner(prompt, completion, score, fmean(score for score, _ in scored), len(drawn))
-
-
-def _may_win(row: LabelledRow) -> bool:
-    return row.finished and bool(row.completion.strip()) and not is_masked(row.completion)
+def in_order_of_spread(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str, Sequence[LabelledRow]]:
+    """Groups without a reference whose fresh samples differ in score, the largest variance first: GRPO can be forced
+    on them."""
+    spread: dict[str, float] = {}
+    for prompt, group in groups.items():
+        scores = [row.final_reward for row in group if row.fresh and row.final_reward is not None]
+        if len(set(scores)) > 1 and not any(row.reference for row in group):
+            spread[prompt] = pvariance(scores)
+    return {prompt: groups[prompt] for prompt in sorted(spread, key=lambda prompt: (-spread[prompt], prompt))}
 
 
 def winner_row(

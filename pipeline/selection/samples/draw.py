@@ -1,11 +1,9 @@
-"""Drawing the completions: what the journal has is not asked again, and each answer is kept as soon as it is there.
-
-The journal is found by model and protocol, so another iteration of the same champion, or another scorer, draws nothing
-anew. A line is marked with the hash of the user whose prompt it answers: so it is found when the user is forgotten.
-"""
+"""Which logged prompts are sampled, and their completions, each in a journal by model and protocol as soon as drawn."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,39 +12,31 @@ from pipeline.core.removal import Removal
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe.samples import Samples
 from pipeline.rewards.samples import RewardSample
-from pipeline.selection.samples.prompts import prompt_id
+from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.serving import journal
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
 from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal
 from pipeline.traces.erased import user_hash
 
-Log = Callable[[str], None]
-
 
 class Draw(NamedTuple):
-    """The answers to each prompt, and what they took."""
-
     answers: list[tuple[Answer, ...]]
-    """In the order of the prompts; none for a prompt that the model cannot be asked."""
+    """Of each prompt; none for a prompt that the model cannot be asked."""
     protocol: str
     asked: int
     remembered: int
 
 
 class AskedModel(NamedTuple):
-    """The model that is asked, what answers for it, and where its answers are kept."""
-
     model: ModelRef
     session: InferenceSession
     store: Store
-    log: Log
+    log: Callable[[str], None]
 
 
 def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samples) -> Draw:
-    """`section.per_prompt` completions of each prompt.
-
-    Raises what the session does, and RuntimeError where some answers are errors after all retries: run it again.
-    """
+    """`section.per_prompt` completions of each prompt. Raises what the session does; RuntimeError where some answers
+    are errors after all retries."""
     sampling = Sampling(
         samples=section.per_prompt,
         temperature=section.temperature,
@@ -86,6 +76,32 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
 def removals(store: Store, principals: Collection[str]) -> Iterator[Removal]:
     """The answers to these principals' prompts."""
     return journal.removals(store, {user_hash(each) for each in principals}, layout.SAMPLE_ANSWERS)
+
+
+def sampled_prompts(rows: Sequence[LabelledRow], section: Samples, max_share: float) -> list[LabelledRow]:
+    """One row for each prompt that is sampled, in the order of their hashes. `max_share`: one user's share of them."""
+    firsts = [group[0] for group in by_prompt(rows).values()]
+    most = min(section.prompts, len(firsts))
+    if section.max_tokens is not None:  # if every completion is as long as it may be
+        most = min(most, section.max_tokens // (section.per_prompt * section.max_completion_tokens))
+    allowed = max(1, int(max_share * most))
+    behind: Counter[str] = Counter()
+    chosen: list[LabelledRow] = []
+
+    def place(row: LabelledRow) -> str:
+        return hashlib.sha256(f"{section.seed}/{prompt_id(row.prompt)}".encode()).hexdigest()
+
+    for row in sorted(firsts, key=place):
+        if len(chosen) == most:
+            break
+        if behind[row.user_id] < allowed:
+            behind[row.user_id] += 1
+            chosen.append(row)
+    return chosen
+
+
+def prompt_id(prompt: str) -> str:
+    return hashlib.sha256(prompt.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _requests(model: ModelRef, protocol: str, prompt: RewardSample, sampling: Sampling) -> list[AnswerRequest]:

@@ -23,18 +23,18 @@ UNENDED = "unended"
 
 
 class FreshSamples(Record):
-    """The samples of one iteration. Without a `samples` section in the recipe all of it is empty."""
+    """The samples of one iteration; empty without a section `samples` in the recipe."""
 
     iteration: str
     dataset: DatasetRef | None = None
     """`uri` is a Parquet file with the columns of SAMPLES."""
     model: ModelRef | None = None
-    """What answered: the champion."""
+    """The champion."""
     protocol: str = ""
     """Digest of what decides an answer beside weights, prompt and number (pipeline/serving/journal.py)."""
     prompts: int = 0
     refused: int = 0
-    """Prompts that the model cannot be asked: longer than its context, or not taken by its chat template."""
+    """Prompts longer than the model's context, or not rendered by its chat template."""
     drawn: int = 0
     """Completions asked for by this run of the stage; `remembered` were in the journal."""
     remembered: int = 0
@@ -48,13 +48,13 @@ class FreshSamples(Record):
     outcomes: dict[str, int] = Field(default={})
     mean_reward: float = 0.0
     best_reward: float = 0.0
-    """Mean reward of the best completion of each prompt, by the same scorers: it overstates what they can tell."""
+    """Mean reward of the best completion of each prompt, by the same scorers: optimistic."""
     histogram: tuple[int, ...] = ()
     """Rewards in 20 equal bins of [0, 1]."""
     judge_id: str = ""
     reward_model: str = ""
-    """Digest of the reward model that scored; "" without one."""
+    """Its digest."""
     seconds: float | None = None
-    """That its model was loaded and asked, by the attempt that made the record; None of a record of before."""
+    """Of loading and asking the model, by the attempt that made the record."""
     judge_tokens: int = 0
     usd: float = 0.0

@@ -1,10 +1,4 @@
-"""The stage: k completions of the champion for each of some logged prompts, each scored as a label is.
-
-Prompts of real traffic do not repeat, so logged rows alone never make a pair: what can be compared is drawn here.
-Owns the order of things: prompts that may be trained on, answers by the engine, the paid judges, one composite. A
-completion that has not ended is worth 0 where no reference can check it: no scorer has seen the like, and a policy
-would learn never to end.
-"""
+"""The stage `samples`: k completions of the champion for each of some logged prompts, each scored as a label is."""
 
 from __future__ import annotations
 
@@ -30,10 +24,9 @@ from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.rewards.samples import RewardSample
-from pipeline.selection.pairing import LabelledRow, read_askable
-from pipeline.selection.samples.draw import AskedModel, Draw, draw
+from pipeline.selection.pairing import read_askable
+from pipeline.selection.samples.draw import AskedModel, Draw, draw, sampled_prompts
 from pipeline.selection.samples.governed import governed_rows
-from pipeline.selection.samples.prompts import sampled_prompts
 from pipeline.selection.samples.records import SAMPLES, UNENDED, FreshSamples
 from pipeline.selection.trainable import HeldApart, trainable
 from pipeline.serving.endpoint import Endpoint
@@ -43,17 +36,14 @@ from pipeline.traces.erased import shared_lock
 
 TABLE = "part-0.parquet"
 UNTRAINED, NOT_ADMITTED = "reward_model_untrained", "reward_model_not_admitted"
-"""Why the reward model says nothing of a completion."""
+"""Why a completion has no score of the reward model."""
 
 
 class Scorers(NamedTuple):
-    """Who may be asked about a completion, and who must not."""
-
     judge: Endpoint | None
     lineage: Collection[str]
     """Digests of the policy and what it came from; no judge may have one of them."""
     reward_model: RewardModelReport | None = None
-    """The iteration's own; None where nobody trained one."""
 
 
 def sample(
@@ -66,8 +56,7 @@ def sample(
 ) -> FreshSamples:
     """Draw, score and publish the samples of an iteration once; none where the recipe has no `samples`.
 
-    `governed`: (trace_id, observation_id) of the rows that may be trained on now. Raises ValueError for what cannot be
-    asked or judged at all, RuntimeError for what passes: the journal keeps what was drawn.
+    Raises ValueError for what cannot be asked or judged, RuntimeError for what another attempt may do better.
     """
     store, iteration, section = context.store, context.iteration, context.recipe.samples
 
@@ -76,7 +65,9 @@ def sample(
             return FreshSamples(iteration=iteration.id)
         selection = context.recipe.selection
         rows = trainable(read_askable(labels), apart(), governed, selection.max_contamination).rows
-        prompts = _governed(context, sampled_prompts(rows, section, selection.max_principal_share))
+        chosen = sampled_prompts(rows, section, selection.max_principal_share)
+        held = {(g.trace_id, g.observation_id): g for g in governed_rows(context, {row.trace_id for row in chosen})}
+        prompts = [held[row[:2]] for row in chosen if row[:2] in held]
         began = time.monotonic()
         with engine(section) as opened, opened.open("champion", iteration.champion) as session:
             drawn = draw(AskedModel(iteration.champion, session, store, context.log), prompts, section)
@@ -93,24 +84,15 @@ def sample(
         return store.once(iteration.path(layout.FRESH), FreshSamples, make)
 
 
-def _governed(context: IterationContext, rows: Sequence[LabelledRow]) -> list[RewardSample]:
-    """The governed rows behind the prompts, in their order."""
-    wanted = {row[:2]: place for place, row in enumerate(rows)}
-    by_place = {
-        place: each
-        for each in governed_rows(context, {row.trace_id for row in rows})
-        if (place := wanted.get((each.trace_id, each.observation_id))) is not None
-    }
-    return [by_place[place] for place in sorted(by_place)]
-
-
 def _scored(
     context: IterationContext, prompts: Sequence[RewardSample], drawn: Draw, scorers: Scorers
 ) -> tuple[pa.Table, JudgeStageResult]:
     """The table, a row for each completion, by day and then in the order of the prompts."""
     days = sorted({prompt.day for prompt in prompts})
     account = PaidAccount(f"{context.iteration.id}/{layout.SAMPLE_TABLE}", days)
-    by_day = {day: _of_day(day, prompts, drawn) for day in days}
+    by_day: dict[str, list[tuple[RewardSample, Answer, int]]] = {day: [] for day in days}
+    for prompt, answers in zip(prompts, drawn.answers, strict=True):
+        by_day[prompt.day] += [(prompt.answered(answer.text), answer, n) for n, answer in enumerate(answers)]
     judged = ((day, [[each for each, a, _ in drawn if _is_scored(each, a)]]) for day, drawn in by_day.items())
     panel = ask_judge(context, account, scorers.judge, scorers.lineage, judged)
     rows: list[dict[str, Any]] = []
@@ -122,7 +104,9 @@ def _scored(
             day, context.iteration.id, context.recipe.rewards, panel, custom_id(context.recipe.rewards)
         )
         said = [next(opinions) for _ in drawn_then]
-        counting = [{"reward_model": finding if counts else _refused(finding)} for finding in said]
+        counting = [
+            {"reward_model": each if counts or each.value is None else Finding(None, NOT_ADMITTED)} for each in said
+        ]
         labels, _ = label_samples(context.store, [each for each, _, _ in drawn_then], grounds, counting)
         for label, finding, (each, answer, number) in zip(labels, said, drawn_then, strict=True):
             ended = {} if _is_scored(each, answer) else {"final_reward": 0.0, "reason": "", "outcome": UNENDED}
@@ -132,7 +116,7 @@ def _scored(
 
 
 def _opinions(report: RewardModelReport | None, drawn: Sequence[tuple[RewardSample, Answer, int]]) -> Iterator[Finding]:
-    """The reward model's word on each completion, in their order."""
+    """The reward model's score of each completion."""
     if report is None or report.model is None:
         yield from (DOES_NOT_APPLY if report is None else Finding(None, UNTRAINED) for _ in drawn)
         return
@@ -140,21 +124,8 @@ def _opinions(report: RewardModelReport | None, drawn: Sequence[tuple[RewardSamp
         yield from scorer.score([AnsweredChat(s.messages, a.text, a.finished) for s, a, _ in drawn])
 
 
-def _refused(finding: Finding) -> Finding:
-    """The word of a model that is not admitted, as it enters a reward: not at all."""
-    return finding if finding.value is None else Finding(None, NOT_ADMITTED)
-
-
-def _of_day(day: str, prompts: Sequence[RewardSample], drawn: Draw) -> list[tuple[RewardSample, Answer, int]]:
-    return [
-        (prompt.answered(answer.text), answer, number)
-        for prompt, answers in zip(prompts, drawn.answers, strict=True)
-        if prompt.day == day
-        for number, answer in enumerate(answers)
-    ]  # fmt: skip
-
-
 def _is_scored(sample: RewardSample, answer: Answer) -> bool:
+    """A completion without its end is worth 0 where no reference can check it: scorers have not seen the like."""
     return answer.finished or sample.profile == "verified"
 
 

@@ -66,21 +66,6 @@ def test_the_rule(change: dict[str, object], method: str, lacks: dict[str, str])
     assert decision.would_change
 
 
-@pytest.mark.parametrize(
-    ("change", "lacking"),
-    [
-        ({"verifiable_share": share(6, 10)}, "grpo"),  # 60% holds, 31% may be the truth
-        ({"zero_variance_share": share(7, 10)}, "grpo"),
-        ({"label_noise": share(2, 10)}, "dpo"),
-    ],
-)
-def test_a_small_sample_speaks_against_a_method(change: dict[str, Estimate], lacking: str) -> None:
-    (name, small), = change.items()  # fmt: skip
-    assert lacking in decide(**change).lacks
-    assert small.value is not None
-    assert lacking not in decide(**{name: share(100 * small.n * small.value, 100 * small.n)}).lacks
-
-
 def test_groups_to_be_drawn_decide_not_the_logged_ones() -> None:
     expected = expect(GOOD, Training(), Accelerator(), 1_000_000)
     flat = {"zero_variance_share": share(1330, 1400)}
@@ -138,12 +123,6 @@ def test_proposed_references_suffice_and_one_less_does_not() -> None:
         assert ("grpo" not in decision.lacks) is holds
 
 
-def test_references_that_just_reach_the_threshold_suffice() -> None:
-    settings = AUTO.model_copy(update={"min_verifiable_share": share(805, 1500).low})
-    few = {"verifiable_prompts": 800, "verifiable_share": share(800, 1500)}
-    assert "GRPO: references for another 5 of the 1,500 prompts" in decide(settings, **few).would_change
-
-
 def test_the_larger_groups_that_are_proposed_would_do() -> None:
     attempts = (PromptAttempts(0, 2, 400, True), PromptAttempts(1, 2, 60, True), PromptAttempts(1, 4, 20, True))
     hard = {"attempts": attempts, "frontier_prompts": 480}
@@ -194,16 +173,6 @@ def test_it_decides_whatever_the_thresholds(drawn: dict[str, object], settings: 
     assert len([each for each in decision.would_change if "closest call" not in each]) >= len(lacking)
     if decision.method != "none" and not decision.forced:
         assert all(decision.method not in each.needed_by for each in lacking)
-
-
-@given(evidences, st.integers(0, 400))
-def test_more_noise_never_leads_to_dpo(drawn: dict[str, Estimate], more: int) -> None:
-    noise = drawn["label_noise"]
-    before = decide(**drawn)
-    k = round((noise.value or 0.0) * noise.n)
-    noisier = share(min(noise.n, k + more), noise.n)
-    after = decide(**{**drawn, "label_noise": noisier})
-    assert before.method == "dpo" or after.method != "dpo"
 
 
 @given(evidences, st.integers(0, 1000))

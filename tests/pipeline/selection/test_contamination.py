@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.demo.task import problems
 from pipeline.selection.contamination import MAX_SHARED, Index, numbers, words
 from pipeline.selection.pairing import LabelledRow
+
+from .labelled import row as labelled_row
 
 LONG = (
     "A farmer sells 1,200 eggs on Monday and keeps 0.5 of the rest for a neighbour who pays 3.50 a dozen; "
@@ -23,22 +24,9 @@ SHORT = "Who wrote the oldest surviving novel?"
 
 
 def row(prompt: str, completion: str = "It is so.", reference: str | None = None, trace: str = "t") -> LabelledRow:
-    return LabelledRow(
-        trace_id=trace,
-        observation_id="o",
-        user_id="u",
-        tenant_id=None,
-        consent=True,
-        prompt=json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": prompt}]),
-        completion=completion,
-        reference=reference,
-        verifier=None,
-        final_reward=1.0,
-        profile="judged",
-        correct=None,
-        feedback=None,
-        judge=1.0,
-    )
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": prompt}]
+    fields = {"completion": completion, "reference": reference, "profile": "judged", "verifier": None}
+    return labelled_row(trace, 1.0, **fields)._replace(prompt=json.dumps(messages))
 
 
 def rule(texts: Sequence[str], *rows: LabelledRow) -> str | None:
@@ -133,20 +121,7 @@ def test_short_answers_are_no_items() -> None:
 
 def test_contamination_counts_items_not_boilerplate() -> None:
     frame = "Answer the following question and put nothing but the letter of your choice into a box at the end. "
-    topics = [
-        "rivers",
-        "moons",
-        "queens",
-        "metals",
-        "songs",
-        "gods",
-        "trees",
-        "ports",
-        "laws",
-        "plays",
-        "cells",
-        "gases",
-    ]
+    topics = ("rivers", "moons", "queens", "metals", "songs", "gods", "trees", "ports", "laws", "plays", "cells")
     items = [f"{frame}Which of these {t} was the first that anybody ever wrote a whole book about?" for t in topics]
     assert len(items) > MAX_SHARED
     assert rule(items, row(f"{frame}Which bird cannot fly?")) is None
@@ -160,30 +135,15 @@ def test_languages_without_spaces() -> None:
 
 
 def test_contamination_report_counts_and_shows_no_users_text() -> None:
-    rows = [
-        row(LONG, trace="a"),
-        row(f"My name is Ann. {LONG}", trace="b"),
-        row(SHORT, trace="c"),
-        row("Hi", trace="d"),
-    ]
+    asked = (LONG, f"My name is Ann. {LONG}", SHORT, "Hi")
+    rows = [row(text, trace=trace) for trace, text in zip("abcd", asked, strict=True)]
     clean, report, hits = Index({"one": ["Nothing of it here.", LONG], "two": [LONG, SHORT]}).check(rows)
     assert [each.trace_id for each in clean] == ["d"]
     assert (report.rows, report.hits, report.share) == (4, 3, 0.75)
     assert report.by_rule == {"13-gram": 1, "exact": 2}
     assert report.by_suite == {"one": 2, "two": 3}
-    assert [(hit.trace_id, hit.suite, hit.item) for hit in hits] == [
-        ("a", "one", 1),
-        ("b", "one", 1),
-        ("c", "two", 1),
-    ]
+    assert [(hit.trace_id, hit.suite, hit.item) for hit in hits] == [("a", "one", 1), ("b", "one", 1), ("c", "two", 1)]
     assert not any("Ann" in hit.text for hit in hits)
-
-
-@pytest.mark.parametrize("held_out", [{}, {"empty": []}, {"short": ["no"]}])
-def test_nothing_to_look_for(held_out: dict[str, list[str]]) -> None:
-    clean, report, _ = Index(held_out).check([row("anything")])
-    assert (len(clean), report.hits) == (1, 0)
-    assert Index({"suite": [LONG]}).check([])[1].share == 0
 
 
 VOCABULARY = ["alpha", "beta", "gamma", "delta", "3", "47", "epsilon", "zeta", "eta", "theta"]
@@ -201,18 +161,6 @@ def test_an_item_is_found_wherever_it_stands(item: list[str], before: str, after
     apart = "\n" if len(item) < 13 else " | "
     found = rule([text], row(f"{before}{apart}{text}{apart}{after}"))
     assert (found is not None) == identifies
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 11])
-def test_the_embedded_split_is_clean_and_its_plants_are_found(seed: int) -> None:
-    """Templates are shared by both sides; operands are not."""
-    held_out = [problem.prompt for problem in problems(seed, "heldout", 1000)]
-    index = Index({"arithmetic": held_out})
-    trained = [row(problem.prompt, problem.solution, problem.answer) for problem in problems(seed, "train", 1500)]
-    assert index.check(trained)[1].hits == 0
-    for plant in KINDS:
-        assert index.check([row(plant(text)) for text in held_out])[1].hits == len(held_out), plant.__name__
 
 
 @pytest.mark.slow

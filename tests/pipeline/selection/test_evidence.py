@@ -74,12 +74,6 @@ def test_prompts_not_traces_are_the_independent_units() -> None:
     assert few == many == share(10, 10)
 
 
-def test_an_empty_set_is_evidence_too() -> None:
-    found = evidence([])
-    assert (found.coverage, found.pairs, found.attempts, found.label_noise) == (0.0, 0, (), UNKNOWN)
-    assert Evidence.model_validate_json(found.model_dump_json()) == found
-
-
 def test_what_users_say_is_audited_by_the_verifier() -> None:
     thumbs = {
         "agrees": [row("1", "a", feedback=0.75), wrong("1", "b", feedback=0.25)],

@@ -118,11 +118,7 @@ def test_the_curriculum(place: Place) -> None:
     dataset = place.build(rows)
     found = read(dataset.prompts)
     shown = [(r["prompt"][0]["content"], r["attempts"], r["pass_rate"], r["frontier"]) for r in found]
-    assert shown == [
-        ("even", 4, 0.5, True),
-        ("seldom", 7, 1 / 7, True),
-        ("young", 2, 1.0, False),
-    ]
+    assert shown == [("even", 4, 0.5, True), ("seldom", 7, 1 / 7, True), ("young", 2, 1.0, False)]
     assert {(r["reference"], r["verifier"]) for r in found} == {("1", "number")}
     assert dataset.curriculum == {"ambiguous": 1, "frontier": 2, "solved": 1, "unknown": 1, "unsolved": 1}
     assert dataset.evidence.frontier_prompts == dataset.prompts.rows
@@ -131,11 +127,8 @@ def test_the_curriculum(place: Place) -> None:
 def test_groups_hold_what_can_be_compared(place: Place) -> None:
     rows = [*answers("one", 0.0, 1.0, None), *answers("two", 1.0), row("x", 0.3, prompt="one", profile="rated")]
     (group,) = read(place.build(rows).groups)
-    assert (group["completions"], group["rewards"], group["trace_ids"]) == (
-        ["c-one1", "c-one0"],
-        [1.0, 0.0],
-        ["one1", "one0"],
-    )
+    assert (group["completions"], group["rewards"]) == (["c-one1", "c-one0"], [1.0, 0.0])
+    assert group["trace_ids"] == ["one1", "one0"]
 
 
 def test_consent_is_checked_again(place: Place) -> None:
@@ -172,9 +165,7 @@ def test_evaluation_items_are_dropped_before_anything_is_built(place: Place) -> 
 
 def test_a_broken_split_is_an_error_and_publishes_nothing(place: Place) -> None:
     rows = [each for n in range(10) for each in answers(f"What would {n} be in words?", 1.0)]
-    with pytest.raises(
-        ValueError, match=r"1 of 10 traces hold items .*limit 1%.*item 0 of suite \(exact\).*Change the"
-    ):
+    with pytest.raises(ValueError, match=r"1 of 10 traces hold items .*limit 1%.*item 0 of suite \(exact\).*Change"):
         place.build(rows, {"suite": ["What would 7 be in words?"]})
     assert not list(place.root.rglob("preference_dataset*"))
 
@@ -202,14 +193,6 @@ def test_held_out_prompts_are_as_production_asks_them(place: Place) -> None:
     dataset = place.build(rows, held_out_share=0.5)
     assert dataset.prompts.rows == 0
     assert dataset.held_out_prompts.rows == dataset.held_out_clusters > 0
-
-
-def test_one_user_does_not_fill_the_pairs(place: Place) -> None:
-    rows = [each for n in range(100) for each in answers(f"what would {n} be", 1.0, 0.0)]
-    flood = [each for n in range(100, 200) for each in answers(f"what would {n} be", 1.0, 0.0, user_id="one")]
-    dataset = place.build([*rows, *flood], max_principal_share=0.05)
-    assert (dataset.pairs.rows, dataset.capped_pairs) == (105, 95)
-    assert dataset.evidence.pairs == 105
 
 
 def test_building_again_changes_nothing(place: Place) -> None:

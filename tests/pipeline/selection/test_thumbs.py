@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.estimate import UNKNOWN, Estimate
+from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Selection
 from pipeline.recipe.methods import KTO
+from pipeline.rewards.records import LABELS
 from pipeline.selection.checks import EvidenceCheck, checks
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Evidence, Trust, measure
@@ -17,6 +22,7 @@ from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.selection.scorers import ScorerEvidence
 from pipeline.selection.thumbs import thumbs
+from pipeline.selection.trainable import HeldApart, rated_rows
 
 from .labelled import row
 from .test_preferences import FROZEN, SETTINGS, WORDS, Place, read
@@ -75,11 +81,6 @@ def test_a_row_says_who_liked_what(place: Place) -> None:
     (found,) = table(place.build([rated("a", 0.75, prompt="why", user_id="ann", completion="so")]))
     assert (found["prompt"], found["completion"]) == ([{"role": "user", "content": "why", "tool_calls": None}], "so")
     assert (found["label"], found["weight"], found["principal"]) == (True, 0.5, "ann")
-
-
-def test_contradicting_users_both_count(place: Place) -> None:
-    rows = [rated("a", 0.75, "why", completion="so"), rated("b", 0.25, "why", completion="so")]
-    assert sorted(bool(each["label"]) for each in table(place.build(rows))) == [False, True]
 
 
 def test_gates_hold_for_thumbs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,3 +154,40 @@ def test_without_thumbs_the_evidence_says_nothing_of_them() -> None:
     held: tuple[EvidenceCheck, ...] = checks(found, SETTINGS, 0.5)
     assert {"thumbs", "rarer_thumb", "winners"}.isdisjoint(check.key for check in held)
     assert {check.key for check in checks(found, SETTINGS.model_copy(update={"method": "kto"}), 0.5)} >= set(KTO.needs)
+
+
+ITEM = "How many of the seven green bottles that hang on the old garden wall fall down today?"
+
+
+def labelled(name: str, text: str, feedback: float | None = 0.75, **changes: Any) -> dict[str, Any]:
+    prompt = json.dumps([{"role": "user", "content": text}], ensure_ascii=False)
+    given = {"trace_id": name, "observation_id": "o", "user_id": name, "prompt": prompt, "completion": "Some."}
+    return {**given, "consent": True, "feedback": feedback, "reason": "", **changes}
+
+
+def test_rows_that_may_not_be_learned_from_are_counted(tmp_path: Path) -> None:
+    frozen = labelled("frozen", "Where does the parcel of the second order from Tuesday stand?")
+    rows = [
+        labelled("kept", "When does my order come?"),
+        labelled("silent", "What is it?", feedback=None),
+        labelled("calls", "Look it up.", reason="unshowable_call"),
+        labelled("refused", "Is that so?", consent=False),
+        labelled("withdrawn", "Is it?"),
+        labelled("masked", "Who is it?", completion="Ask [EMAIL]."),
+        frozen,
+        labelled("asked", f"Tell me. {ITEM}"),
+        labelled("told", "Tell me.", completion=ITEM),
+    ]
+    path = tmp_path / "labels.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, LABELS), path)
+    labels = DatasetRef(uri=str(path), rows=len(rows), digest="d")
+    agreed = {(each["trace_id"], "o") for each in rows} - {("withdrawn", "o")}
+    kept, left_out = rated_rows(labels, HeldApart({"suite": [ITEM]}, [frozen["prompt"]]), lambda: agreed)
+    assert [each.trace_id for each in kept] == ["kept"]
+    assert left_out == {
+        "unshowable call": 1,
+        "without consent": 2,
+        "masked answer": 1,
+        "kept for suites": 1,
+        "holds an evaluation's item": 2,
+    }

@@ -13,10 +13,11 @@ from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.choose import choose
 from pipeline.selection.pairing import LabelledRow, by_prompt
+from pipeline.selection.preferences import PreferenceDataset
 from pipeline.selection.winners import winners
 
 from .labelled import row
-from .test_preferences import FROZEN, SETTINGS, WORDS, Place, read
+from .test_preferences import FROZEN, SETTINGS, WORDS, Place, answers, asked, read
 
 ROWS = [row(name, None, prompt=name, reference=None) for name in WORDS]
 
@@ -71,11 +72,7 @@ def test_gates_hold_for_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     scores = {"good": 1.0, "bad": 0.0}
     fresh = [sample(name, text, score) for name in WORDS for text, score in scores.items()]
     fresh += [sample(FROZEN, text, score, trace="asked") for text, score in scores.items()]
-    fresh += [
-        sample("snow", item, 1.0),
-        sample("nobody asked this", "good", 1.0),
-        sample("nobody asked this", "bad", 0.0),
-    ]
+    fresh += [sample("snow", item, 1.0), *(sample("nobody asked this", text, at) for text, at in scores.items())]
     dataset = Place(tmp_path).build(rows, {"suite": [item]}, gone=("rain",), frozen=(chat(FROZEN),), fresh=tuple(fresh))
     assert dataset.winners is not None
     found = read(dataset.winners)
@@ -120,3 +117,37 @@ def test_scorers_that_disagree_lead_to_no_training(tmp_path: Path) -> None:
     decision = choose(dataset.evidence, SETTINGS, 0.5)
     assert decision.method == "none"
     assert "gain of the best of k, as another scorer sees it" in "; ".join(decision.lacks["sft"])
+
+
+SPREAD = {"sun": (0.0, 1.0), "moon": (0.4, 0.6), "rain": (0.5, 0.5), "wind": (0.5, None), "snow": (0.1, 0.9)}
+FRESH = tuple(
+    sample(name, f"answer {number}", score) for name, scores in SPREAD.items() for number, score in enumerate(scores)
+)
+
+
+def scored(root: Path, method: str, rows: list[LabelledRow] = ROWS) -> PreferenceDataset:
+    return Place(root).build(rows, fresh=FRESH, method=method)
+
+
+def test_prompts_whose_samples_differ_are_grpos_material(tmp_path: Path) -> None:
+    dataset = scored(tmp_path, "grpo")
+    assert asked(dataset.prompts) == ["sun", "snow", "moon"], "the largest spread first"
+    assert {(each["reference"], each["verifier"], each["frontier"]) for each in read(dataset.prompts)} == {
+        (None, None, False)
+    }
+    assert (dataset.evidence.frontier_prompts, dataset.evidence.scored_prompts) == (0, 3)
+    decision = choose(dataset.evidence, SETTINGS.model_copy(update={"method": "grpo"}), 0.0)
+    assert (decision.method, decision.forced) == ("grpo", True)
+
+
+@pytest.mark.parametrize("method", ["auto", "sft"])
+def test_nothing_else_takes_them(tmp_path: Path, method: str) -> None:
+    dataset = scored(tmp_path, method)
+    assert dataset.prompts.rows == 0 and dataset.evidence.scored_prompts == 3
+    assert choose(dataset.evidence, SETTINGS, 0.0).method == "none"
+
+
+def test_what_can_be_checked_is_never_mixed_with_scores(tmp_path: Path) -> None:
+    dataset = scored(tmp_path, "grpo", [*ROWS, *answers("even", 1.0, 0.0)])
+    assert asked(dataset.prompts) == ["even"]
+    assert (dataset.evidence.policy_prompts, dataset.evidence.scored_prompts) == (1, 3)

@@ -130,18 +130,6 @@ def test_prompts_without_samples_train_nothing(world: World) -> None:
 
 
 @pytest.mark.slow
-def test_problem_of_a_suite_is_neither_answered_nor_trained(world: World) -> None:
-    item = problem(17)["question"]
-    apart = HeldApart({"suite": [item]})
-    fresh = world.sample(Calculator(), apart)
-    assert fresh.dataset is not None
-    dataset = world.build(fresh, apart)
-    assert dataset.contamination.hits == 1
-    prompts = pq.read_table(fresh.dataset.uri)["prompt"].to_pylist()
-    assert not any(item in prompt for prompt in prompts)
-
-
-@pytest.mark.slow
 def test_prompt_beyond_the_context_is_counted(world: World) -> None:
     fresh = world.sample(Calculator(refused="What is 2"))
     assert fresh.refused > 0 and fresh.prompts + fresh.refused == 80

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
+from pipeline.selection.samples.governed import governed_rows, metadata_of
 from pipeline.selection.samples.records import UNENDED, FreshSamples
 from pipeline.selection.samples.stage import Scorers, sample
 from pipeline.selection.trainable import HeldApart
@@ -42,6 +45,7 @@ from tests.evals.conftest import DECODING
 from tests.evals.people import DAYS, People, asked, section_of
 from tests.pipeline.governance.erasure.conftest import NAME, NOW, secret
 from tests.pipeline.governance.erasure.looking import holding
+from tests.pipeline.rewards.functions import write_function
 
 pytestmark = pytest.mark.slow
 
@@ -172,11 +176,6 @@ def test_no_prompt_of_an_evaluation_is_answered(world: World) -> None:
     assert world.sample(Babbler(), HeldApart({}, prompts)).prompts == 0
 
 
-def test_nobody_is_asked_without_consent(tmp_path: Path) -> None:
-    world = World(tmp_path, consent=False)
-    assert world.sample(Babbler()).prompts == 0
-
-
 def test_prompt_that_cannot_be_asked_is_counted(world: World) -> None:
     fresh = world.sample(Babbler(refused="apples"))
     assert (fresh.prompts, fresh.refused) == (8, 4)
@@ -229,3 +228,21 @@ def test_real_model_answers(world: World) -> None:
     )
     assert (fresh.prompts, fresh.drawn, fresh.unended > 0) == (12, 48, True)
     assert all(row["completion"] for row in rows_of(fresh))
+
+
+ONE = """
+    def reward(prompt, completion, reference, metadata):
+        return 1
+"""
+
+
+def test_metadata_is_found_by_trace_and_prompt(tmp_path: Path) -> None:
+    world = World(tmp_path, metadata='{"tier": "gold"}')
+    rewards = REWARDS.model_copy(update={"custom": write_function(tmp_path, ONE)})
+    work = replace(world.work, recipe=world.work.recipe.model_copy(update={"rewards": rewards}))
+    rows = read_labels(world.labels.dataset)
+    metadata = metadata_of(work, {row.trace_id for row in rows})
+    assert metadata.keys() == {(row.trace_id, row.prompt) for row in rows}
+    assert {str(json.loads(text)) for text in metadata.values()} == {"{'tier': 'gold'}"}
+    some = {row.trace_id for row in rows[:2]}
+    assert {row.trace_id for row in governed_rows(work, some)} == some
