@@ -1,8 +1,4 @@
-"""Addresses of servers and databases, as environment variables give them: none of them carries a secret.
-
-An address is shown, logged and handed to other programs as an argument, where every user of the machine reads it. Owns
-what in it is a secret, and the variables that take that instead. Refuses to show one.
-"""
+"""Addresses of servers and databases carry no secret: they are shown, logged and passed as arguments."""
 
 from __future__ import annotations
 
@@ -29,11 +25,11 @@ INSTEAD = {
     "AWS_ENDPOINT_URL_S3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "RAY_ADDRESS": "the cluster's own configuration",
 }
-"""Variable of an address to the variables that take its secret."""
+"""Variable of an address to the variables for its secret."""
 
 
 def without_secret(variable: str, address: str) -> str:
-    """The address, or ValueError that names the variables for the secret in it. Its text shows no part of either."""
+    """The address, or ValueError that names the variables for the secret in it and shows no part of it."""
     if what := _secret_in(address):
         database = address.startswith(("postgres", "host=", "mysql", "mssql")) or "://" not in address
         instead = POSTGRES if database else INSTEAD[variable]
@@ -56,8 +52,7 @@ def secret_faults(variables: Mapping[str, str]) -> list[str]:
 
 
 def kept_secrets(tree: Any, field: str = "") -> Iterator[str]:
-    """One line for each secret in a tree of what is kept as a record: an address with one in it, or a variable of a
-    section `env` that holds one by its name."""
+    """One line for each secret in a record: in an address, or by the name of a variable of a section `env`."""
     if isinstance(tree, Mapping):
         for name, below in cast(Mapping[str, Any], tree).items():
             inside = f"{field}.{name}" if field else name

@@ -1,4 +1,4 @@
-"""Whether an `s3://` prefix can be listed, asked once and without patience: for checks before any work."""
+"""Whether an `s3://` prefix can be listed: one short attempt, for checks before any work."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ def is_bucket(uri: str) -> bool:
 
 def bucket_fault(uri: str, folders: Sequence[str] = ("",), *, may_be_empty: bool = False) -> str:
     """Why no object can be listed in any of `folders` below `s3://bucket/prefix`, with what to do; "" when one can.
-
-    `may_be_empty`: it is to be written, so that the bucket is there will do.
-    """
+    `may_be_empty`: an empty prefix will do."""
     from botocore import exceptions
     from botocore.config import Config
     from botocore.session import get_session
@@ -45,17 +43,15 @@ def bucket_fault(uri: str, folders: Sequence[str] = ("",), *, may_be_empty: bool
 
 
 def refusal(uri: str, bucket: str, code: str, error: Exception) -> str:
-    """What S3's answer of that code means, with what to do."""
+    """The meaning of S3's error code, with what to do."""
     if code in ("NoSuchBucket", "404"):
-        return (
-            f"{uri}: there is no bucket {bucket}. Check its name, the account of the credentials and AWS_ENDPOINT_URL."
-        )
-    if code in DENIED:
-        return (
-            f"{uri}: these credentials may not list the bucket {bucket} ({code}). Grant s3:ListBucket and s3:GetObject."
-        )
-    if code in WRONG_KEYS:
-        return f"{uri}: the credentials for S3 are not valid ({code}). {KEYS}"
-    if code in ELSEWHERE:
-        return f"{uri}: the bucket {bucket} is in another region ({code}). Set AWS_DEFAULT_REGION to it."
-    return f"{uri} cannot be listed ({error}). Check the address, the credentials and AWS_ENDPOINT_URL."
+        why = f"there is no bucket {bucket}. Check its name, the account of the credentials and AWS_ENDPOINT_URL."
+    elif code in DENIED:
+        why = f"these credentials may not list the bucket {bucket} ({code}). Grant s3:ListBucket and s3:GetObject."
+    elif code in WRONG_KEYS:
+        why = f"the credentials for S3 are not valid ({code}). {KEYS}"
+    elif code in ELSEWHERE:
+        why = f"the bucket {bucket} is in another region ({code}). Set AWS_DEFAULT_REGION to it."
+    else:
+        why = f"it cannot be listed ({error}). Check the address, the credentials and AWS_ENDPOINT_URL."
+    return f"{uri}: {why}"

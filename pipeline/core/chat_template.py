@@ -1,10 +1,5 @@
-"""What a tokenizer's chat template makes of a conversation with tools, and whether it can.
-
-Arguments stay text in every table, for Arrow would merge the structs of different tools into one of all their keys;
-here, last, they become the objects that templates take. `with_tools` lets TRL, which calls the tokenizer itself, render
-the same. Refuses a template by name where it leaves out definitions, calls, results or earlier turns: a model would be
-trained on a conversation that it never had.
-"""
+"""Renders conversations with tools by a tokenizer's chat template. Raises ValueError where the template leaves out
+definitions, calls, results or earlier turns. `with_tools` makes TRL, which calls the tokenizer, render the same."""
 
 from __future__ import annotations
 
@@ -17,35 +12,26 @@ from jinja2 import TemplateError
 
 from pipeline.core.conversation import TOOLS, call_id, calls_of, functions, split
 
-_PROBE_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "probe_tool",
-        "description": "probe",
-        "parameters": {"type": "object", "properties": {"probe_key": {"type": "string"}}, "required": ["probe_key"]},
-    },
+_SCHEMA = {"type": "object", "properties": {"probe_key": {"type": "string"}}, "required": ["probe_key"]}
+_PROBE_TOOL = {"name": "probe_tool", "description": "probe", "parameters": _SCHEMA}
+_OFFERED = {"role": TOOLS, "content": json.dumps([{"type": "function", "function": _PROBE_TOOL}])}
+_ASKED = {"role": "user", "content": "probe"}
+_CALL = {"name": "probe_call", "arguments": '{"probe_key": "probe_value"}'}
+_CALLING = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": json.dumps([{"id": "probe0000", "type": "function", "function": _CALL}]),
 }
-_PROBE_CALL = json.dumps(
-    [
-        {
-            "id": "probe0000",
-            "type": "function",
-            "function": {"name": "probe_call", "arguments": '{"probe_key": "probe_value"}'},
-        }
-    ]
-)
+_RESULT = {"role": "tool", "content": "probe_result", "tool_call_id": "probe0000"}
+_TURNS = [{"role": "user", "content": "probe_first"}, {"role": "assistant", "content": "probe_reply"}, _ASKED]
 
-
-DEFINITIONS, CALLS, RESULTS, TURNS = (
-    "the definitions of tools",
-    "calls of tools",
-    "results of tools",
-    "earlier turns",
-)
+DEFINITIONS, CALLS, RESULTS, TURNS = _KINDS = (
+    "the definitions of tools", "calls of tools", "results of tools", "earlier turns",
+)  # fmt: skip
 
 
 class TemplateSupport(NamedTuple):
-    """What of a conversation a chat template renders, beside a single question."""
+    """The parts of a conversation that a chat template renders, besides a single question."""
 
     definitions: bool
     calls: bool
@@ -57,34 +43,26 @@ class TemplateSupport(NamedTuple):
         return frozenset(name for name, renders in zip(_KINDS, self, strict=True) if not renders)
 
     def lacking(self, conversations: Iterable[Sequence[Mapping[str, Any]]]) -> dict[str, int]:
-        """How many of the conversations hold what the template leaves out, by what it is."""
+        """The number of conversations with each part that the template leaves out."""
         counts = Counter(kind for messages in conversations for kind in kinds_of(messages))
         return {kind: counts[kind] for kind in _KINDS if counts[kind] and kind in self.left_out}
 
 
-_KINDS = (DEFINITIONS, CALLS, RESULTS, TURNS)
-
-
 def kinds_of(messages: Sequence[Mapping[str, Any]]) -> set[str]:
-    """What a conversation takes of a template, beside a single question."""
-    kinds: set[str] = set()
-    answered = False
-    for message in messages:
-        role = message["role"]
-        kinds |= {DEFINITIONS} if role == TOOLS else {RESULTS} if role == "tool" else set()
-        if message.get("tool_calls") or (role == "assistant" and split(message.get("content") or "")[1]):
-            kinds.add(CALLS)
-        if role == "user" and answered:
-            kinds.add(TURNS)
-        answered = answered or role == "assistant"
+    """The parts of a conversation that a template has to render, besides a single question."""
+    roles = [message["role"] for message in messages]
+    kinds = {kind for kind, role in ((DEFINITIONS, TOOLS), (RESULTS, "tool")) if role in roles}
+    answers = [message for message in messages if message["role"] == "assistant"]
+    if any(message.get("tool_calls") or split(message.get("content") or "")[1] for message in answers):
+        kinds.add(CALLS)
+    if answers and "user" in roles[roles.index("assistant") :]:
+        kinds.add(TURNS)
     return kinds
 
 
 def for_template(messages: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]] | None]:
-    """Messages as chat templates take them, and the tools beside them.
-
-    Calls are decoded, their arguments are objects; each call and its result have an id, and the result its tool's name.
-    """
+    """Messages in the form of chat templates, and the tools. Arguments of calls are objects; each call and its result
+    have an id, and the result its tool's name."""
     plain: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     names: dict[str, str] = {}
@@ -111,7 +89,7 @@ def for_template(messages: Iterable[Mapping[str, Any]]) -> tuple[list[dict[str, 
 
 
 def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """The calls of a message, in `tool_calls` or in an assistant's text; the text loses its own."""
+    """The calls of a message, in `tool_calls` or in an assistant's text, which loses them."""
     held = message.get("tool_calls")
     if held:
         calls = calls_of(held if isinstance(held, str) else json.dumps(held, ensure_ascii=False))
@@ -125,10 +103,8 @@ def _calls(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def rendered(tokenizer: Any, messages: Iterable[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
-    """The text of a conversation.
-
-    Raises ValueError for one of which the template leaves something out, and as jinja2.TemplateError what it refuses.
-    """
+    """The text of a conversation. Raises ValueError where the template leaves something out, jinja2.TemplateError for
+    what it refuses."""
     held = list(messages)
     check(tokenizer, held)
     return _rendered(tokenizer, held, add_generation_prompt)
@@ -150,10 +126,8 @@ def _rendered(tokenizer: Any, messages: Iterable[Mapping[str, Any]], add_generat
 
 
 def rendered_answer(tokenizer: Any, prompt: Sequence[Mapping[str, Any]], answer: str) -> str:
-    """What generation would have drawn for an answer with calls, with what the template puts after it.
-
-    Raises ValueError for a template that renders a conversation otherwise once it has an answer.
-    """
+    """The text that generation would draw for an answer with calls. Raises ValueError for a template that renders a
+    prompt differently once an answer follows."""
     before = rendered(tokenizer, prompt)
     whole = rendered(tokenizer, [*prompt, {"role": "assistant", "content": answer}], add_generation_prompt=False)
     if not whole.startswith(before):
@@ -168,25 +142,16 @@ _known: dict[str, TemplateSupport] = {}
 
 
 def support_of(tokenizer: Any) -> TemplateSupport:
-    """What the tokenizer's chat template renders of a small conversation with a tool."""
+    """The parts that the tokenizer's chat template renders of a small conversation with a tool."""
     template = json.dumps(getattr(tokenizer, "chat_template", None), sort_keys=True)
     if template not in _known:
-        _known[template] = _probed(tokenizer)
+        _known[template] = TemplateSupport(
+            definitions=_shows(tokenizer, [_OFFERED, _ASKED], ("probe_tool", "probe_key")),
+            calls=_shows(tokenizer, [_ASKED, _CALLING], ("probe_call", "probe_key", "probe_value"), prompt=False),
+            results=_shows(tokenizer, [_ASKED, _CALLING, _RESULT], ("probe_result",)),
+            turns=_shows(tokenizer, _TURNS, ("probe_first", "probe_reply")),
+        )
     return _known[template]
-
-
-def _probed(tokenizer: Any) -> TemplateSupport:
-    user = {"role": "user", "content": "probe"}
-    calling = {"role": "assistant", "content": "", "tool_calls": _PROBE_CALL}
-    result = {"role": "tool", "content": "probe_result", "tool_call_id": "probe0000"}
-    offered = {"role": TOOLS, "content": json.dumps([_PROBE_TOOL])}
-    turns = [{**user, "content": "probe_first"}, {"role": "assistant", "content": "probe_reply"}, user]
-    return TemplateSupport(
-        definitions=_shows(tokenizer, [offered, user], ("probe_tool", "probe_key")),
-        calls=_shows(tokenizer, [user, calling], ("probe_call", "probe_key", "probe_value"), prompt=False),
-        results=_shows(tokenizer, [user, calling, result], ("probe_result",)),
-        turns=_shows(tokenizer, turns, ("probe_first", "probe_reply")),
-    )
 
 
 def _shows(tokenizer: Any, messages: list[dict[str, str]], texts: tuple[str, ...], prompt: bool = True) -> bool:
@@ -199,21 +164,17 @@ def _shows(tokenizer: Any, messages: list[dict[str, str]], texts: tuple[str, ...
 
 def written_call(tokenizer: Any) -> str:
     """A small conversation that ends in a call of `probe_call`, as the template writes it; "" where it has no calls."""
-    calling = {"role": "assistant", "content": "", "tool_calls": _PROBE_CALL}
-    messages = [{"role": "user", "content": "probe"}, calling]
-    return _rendered(tokenizer, messages, False) if support_of(tokenizer).calls else ""
+    return _rendered(tokenizer, [_ASKED, _CALLING], False) if support_of(tokenizer).calls else ""
 
 
 def refuse_unrendered(tokenizer: Any, model: str, conversations: Sequence[Sequence[Mapping[str, Any]]]) -> None:
-    """Raise ValueError where conversations hold what the template of `model` leaves out."""
+    """Raise ValueError where the template of `model` leaves out a part of the conversations."""
     held = [messages for messages in conversations if kinds_of(messages)]
-    lacking = support_of(tokenizer).lacking(held) if held else {}
-    if lacking:
+    if held and (lacking := support_of(tokenizer).lacking(held)):
         raise ValueError(refusal(model, lacking, len(conversations)))
 
 
 def refusal(model: str, lacking: Mapping[str, int], rows: int) -> str:
-    """What is said of a model whose template leaves out so much of so many rows."""
     counted = ", ".join(f"{what} ({count:,} of {rows:,} rows)" for what, count in lacking.items())
     else_leave = ", or leave rows with tools out with selection.tools: leave_out" if lacking.keys() - {TURNS} else ""
     return (
@@ -223,30 +184,29 @@ def refusal(model: str, lacking: Mapping[str, int], rows: int) -> str:
 
 
 def with_tools(tokenizer: Any) -> Any:
-    """The tokenizer, whose `apply_chat_template` takes conversations as this package holds them."""
+    """The tokenizer, whose `apply_chat_template` takes conversations in the form of this package."""
     if not isinstance(tokenizer.apply_chat_template, ToolTemplate):
         tokenizer.apply_chat_template = ToolTemplate(tokenizer)
     return tokenizer
 
 
 class ToolTemplate:
-    """In the place of a tokenizer's `apply_chat_template`: each conversation has its own tools."""
+    """Replaces a tokenizer's `apply_chat_template`; each conversation has its own tools."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self.plain = tokenizer.apply_chat_template
 
     def __call__(self, conversation: Any, tools: Any = None, **settings: Any) -> Any:
-        several = bool(conversation) and isinstance(conversation[0], (list, tuple))
-        conversations = list(conversation) if several else [conversation]
-        for messages in conversations:
+        if not (conversation and isinstance(conversation[0], (list, tuple))):
+            check(self._tokenizer, conversation)
+            plain, own = for_template(conversation)
+            return self.plain(plain, tools=own or tools, **settings)
+        for messages in conversation:
             check(self._tokenizer, messages)
-        rows = [for_template(messages) for messages in conversations]
+        rows = [for_template(messages) for messages in conversation]
         if not any(own for _, own in rows):
-            plain = [messages for messages, _ in rows]
-            return self.plain(plain if several else plain[0], tools=tools, **settings)
-        if not several:
-            return self.plain(rows[0][0], tools=rows[0][1] or tools, **settings)
+            return self.plain([messages for messages, _ in rows], tools=tools, **settings)
         tokenised, as_dict = settings.pop("tokenize", True), settings.pop("return_dict", True)
         own_settings = settings.pop("tokenizer_kwargs", None) or {}
         names = ("padding", "truncation", "max_length", "return_tensors")

@@ -22,7 +22,7 @@ def with_options(question: str, options: Sequence[str]) -> str:
 
 
 def letter_of(answer: Any, options: Sequence[str]) -> str:
-    """The letter of an answer given as an index from 0, a letter, or the option's text; "" for what is none of them."""
+    """The letter of an answer given as an index from 0, a letter, or the option's text; else ""."""
     letters = LETTERS[: len(options)]
     if isinstance(answer, int) and not isinstance(answer, bool):
         return letters[answer] if 0 <= answer < len(letters) else ""

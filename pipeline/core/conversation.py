@@ -1,11 +1,5 @@
-"""Conversations with tools, as every stage after the governed table holds them.
-
-A conversation is a list of messages of text: the tools that a request offered are a message of role `tools` before all
-others, with their definitions as JSON; an assistant's calls are JSON in `tool_calls` (`traces.rows.Message`). So a
-prompt is one value with one digest, and no table merges the arguments of two tools into one struct. An answer is one
-text: what was said and, after it, each call as `<tool_call>` JSON `</tool_call>`, which is how models of Qwen's and
-Hermes' kind write it. Owns both forms, and how people and judges are shown them. Refuses to render: `chat_template`.
-"""
+"""Conversations with tools as lists of messages of text: definitions in a message of role `tools`, calls as JSON text.
+An answer is one text: the words and, after them, each call as `<tool_call>` JSON `</tool_call>` (Qwen, Hermes)."""
 
 from __future__ import annotations
 
@@ -22,16 +16,14 @@ OPENS, CLOSES = "<tool_call>", "</tool_call>"
 _BLOCK = re.compile(rf"{OPENS}\s*(\{{.*?\}})\s*{CLOSES}", re.DOTALL)
 
 UNSHOWABLE = "unshowable_call"
-"""Reason of a labelled row that holds a call which no model can be shown: see `is_whole`."""
+"""Reason of a labelled row with a call that cannot be shown to a model: see `is_whole`."""
 
 Messages = list[dict[str, str]]
 
 
 def conversation(row: Mapping[str, Any]) -> Messages:
-    """What a row of the governed table was asked, with the tools that it offered, and no field without a value.
-
-    Calls are numbered anew: providers draw their ids, and equal questions would differ by them.
-    """
+    """The messages of a row of the governed table, with the tools that it offered. Calls get new ids,
+    so that equal questions are equal."""
     offered = functions(row.get("tools"))
     head = [{"role": TOOLS, "content": json.dumps(offered, ensure_ascii=False)}] if offered else []
     return head + _numbered([message_of(message) for message in row["messages"]])
@@ -47,38 +39,38 @@ def _numbered(messages: Messages) -> Messages:
             ids[call.get("id", new)] = new
             call["id"], count = new, count + 1
         if calls:
-            message["tool_calls"] = _dumped([_as_text(call) for call in calls])
+            message["tool_calls"] = _dumped([_with_text(call) for call in calls])
         if message.get("tool_call_id") in ids:
             message["tool_call_id"] = ids[message["tool_call_id"]]
     return messages
 
 
-def _as_text(call: Mapping[str, Any]) -> dict[str, Any]:
+def _with_text(call: Mapping[str, Any]) -> dict[str, Any]:
     """A call with its arguments as JSON text."""
     return {**call, "function": {**call["function"], "arguments": _dumped(call["function"]["arguments"])}}
 
 
 def message_of(message: Mapping[str, Any]) -> dict[str, str]:
-    """A message as a prompt has it: role and content, and what else has a value."""
+    """A message of a prompt, without fields that have no value."""
     rest = {name: message[name] for name in FIELDS[2:] if message.get(name)}
     return {"role": message["role"], "content": message["content"] or "", **rest}
 
 
 def to_prompt(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A conversation as the labels hold it, canonical JSON; `rows` may have a null for what a message has not."""
+    """A conversation as canonical JSON; fields that are null are left out."""
     messages = [{name: value for name, value in message.items() if value is not None} for message in rows]
     return json.dumps(messages, ensure_ascii=False)
 
 
 def functions(definitions: str | None) -> list[dict[str, Any]]:
-    """The tools that a client answers, out of the definitions of a request; none where they are no JSON."""
+    """The functions among the definitions of a request; empty where they are no JSON."""
     held = _parsed(definitions) if definitions else None
     tools = cast(list[Any], held) if isinstance(held, list) else []
     return [tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("function"), dict)]
 
 
 def spoken(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages without the definitions of tools, which nobody said."""
+    """The messages without the definitions of tools."""
     return [message for message in messages if message["role"] != TOOLS]
 
 
@@ -88,14 +80,13 @@ def holds_tools(messages: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def is_whole(messages: Iterable[Mapping[str, Any]], tool_calls: str | None = None) -> bool:
-    """Whether each call of a conversation, and of its answer, is one that a model can be shown: a function's, whose
-    arguments are a JSON object. A provider's own call, and arguments that broke off, are not."""
+    """Whether each call of a conversation and its answer is a function's whose arguments are a JSON object."""
     held = [text for message in messages if (text := message.get("tool_calls"))] + ([tool_calls] if tool_calls else [])
     return all(calls_of(text) is not None for text in held)
 
 
 def calls_of(text: str) -> list[dict[str, Any]] | None:
-    """The calls in JSON text of `tool_calls`, their arguments decoded; None where one is none that can be shown."""
+    """The calls in JSON text of `tool_calls`, their arguments decoded; None where one cannot be shown (`is_whole`)."""
     held = _parsed(text)
     if not isinstance(held, list):
         return None
@@ -115,19 +106,20 @@ def calls_of(text: str) -> list[dict[str, Any]] | None:
 
 
 def answer_of(text: str, tool_calls: str | None) -> str:
-    """An answer as one text. Calls that cannot be shown are left out: see `is_whole`."""
+    """An answer as one text, without calls that cannot be shown."""
     calls = calls_of(tool_calls) if tool_calls else None
     return joined(text, calls) if calls else text
 
 
 def joined(text: str, calls: Sequence[Mapping[str, Any]]) -> str:
-    """What was said, and the calls after it (each with `function`, whose arguments are an object)."""
-    blocks = [f"{OPENS}\n{_call_json(call['function'])}\n{CLOSES}" for call in calls]
+    """The text, and the calls after it (each with `function`, whose arguments are an object)."""
+    functions = [{name: call["function"][name] for name in ("name", "arguments")} for call in calls]
+    blocks = [f"{OPENS}\n{_dumped(function)}\n{CLOSES}" for function in functions]
     return "\n".join([text.rstrip("\n"), *blocks] if text.strip() else blocks)
 
 
 def split(answer: str) -> tuple[str, list[dict[str, Any]]]:
-    """An answer's text and its calls. One whose calls are no JSON, or have words after them, is a text."""
+    """An answer's text and its calls; all is text where the calls are no JSON or words follow them."""
     if OPENS not in answer:
         return answer, []
     calls: list[dict[str, Any]] = []
@@ -145,34 +137,27 @@ def split(answer: str) -> tuple[str, list[dict[str, Any]]]:
 
 
 def as_message(answer: str) -> dict[str, Any]:
-    """An answer as OpenAI's message: calls apart from the text, with an id each, arguments as JSON text."""
+    """An answer as OpenAI's message: calls apart from the text, with ids, their arguments as JSON text."""
     text, calls = split(answer)
     if not calls:
         return {"role": "assistant", "content": answer}
-    listed = [
-        {
-            **call,
-            "id": call_id(n),
-            "function": {**call["function"], "arguments": _dumped(call["function"]["arguments"])},
-        }
-        for n, call in enumerate(calls)
-    ]
+    listed = [{**_with_text(call), "id": call_id(n)} for n, call in enumerate(calls)]
     return {"role": "assistant", "content": text or None, "tool_calls": listed}
 
 
 def call_id(number: int) -> str:
-    """The id of a call that has none: nine letters and digits, which every template takes."""
+    """The id of a call without one: nine letters and digits, which every template takes."""
     return f"call{number:05d}"
 
 
 def from_request(messages: Iterable[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None) -> Messages:
-    """A conversation out of a request as OpenAI's chat has it."""
+    """The conversation of a request in OpenAI's form."""
     held = [{**m, "tool_calls": _dumped(m["tool_calls"])} if m.get("tool_calls") else m for m in messages]
     return conversation({"messages": held, "tools": _dumped(list(tools)) if tools else None})
 
 
 def to_request(messages: Iterable[Mapping[str, str]]) -> dict[str, Any]:
-    """The fields `messages` and, where tools were offered, `tools` of a request as OpenAI's chat has it."""
+    """The fields `messages` and `tools` of a request in OpenAI's form."""
     sent: list[dict[str, Any]] = []
     tools: list[dict[str, Any]] = []
     for message in messages:
@@ -186,26 +171,20 @@ def to_request(messages: Iterable[Mapping[str, str]]) -> dict[str, Any]:
 
 
 def received(content: str | None, tool_calls: Sequence[Any]) -> str:
-    """An answer out of a response's message. Calls that are not whole stay in it as a text that is no call; of a call
-    without arguments some servers send an empty text for them."""
-    held = _dumped([_with_arguments(call) for call in tool_calls])
+    """The answer of a response's message. Calls that are not whole stay in it as text. Some servers send an empty text
+    for a call without arguments."""
+    for call in tool_calls:
+        if isinstance(call, dict) and isinstance(function := call.get("function"), dict):
+            function["arguments"] = function.get("arguments") or "{}"
+    held = _dumped(tool_calls)
     if calls_of(held) is not None:
         return answer_of(content or "", held)
     return "\n".join([*([content] if content else []), OPENS, held, CLOSES])
 
 
-def _with_arguments(call: Any) -> Any:
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or function.get("arguments") not in ("", None):
-        return call
-    return {**call, "function": {**function, "arguments": "{}"}}
-
-
 def shown(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """A conversation for people and judges: role and content, calls as lines of text, definitions one a line.
-
-    Results of calls that were made at once say which they are of.
-    """
+    """A conversation for people and judges: calls and definitions as lines; results name their call where several were
+    made at once."""
     lines: list[dict[str, str]] = []
     calls: list[dict[str, Any]] = []
     results = 0
@@ -220,7 +199,7 @@ def shown(messages: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def _of_call(message: Mapping[str, Any], content: str, calls: Sequence[Mapping[str, Any]], place: int) -> str:
-    """A result, with its call's number and name where there are several: by its id, else in their order."""
+    """A result, with its call's number and name where there are several: by id, else by order."""
     by_id = {call.get("id"): number for number, call in enumerate(calls)}
     number = by_id.get(message.get("tool_call_id"), place)
     if len(calls) < 2 or number >= len(calls):
@@ -237,25 +216,20 @@ def shown_answer(answer: str) -> str:
 def _shown(message: Mapping[str, Any]) -> str:
     content = message.get("content") or ""
     if message["role"] == TOOLS:
-        return "\n".join(_offer(tool["function"]) for tool in functions(content))
+        return "\n".join(
+            f"tool: {f.get('name')}({_dumped(f.get('parameters') or {})})"
+            + (f": {f['description']}" if f.get("description") else "")
+            for f in (tool["function"] for tool in functions(content))
+        )
     if held := message.get("tool_calls"):
         calls = calls_of(held)
         return _with_lines(content, calls) if calls is not None else f"{content}\ncall: {held}".lstrip("\n")
     return shown_answer(content) if message["role"] == "assistant" else content
 
 
-def _offer(function: Mapping[str, Any]) -> str:
-    about = f": {function['description']}" if function.get("description") else ""
-    return f"tool: {function.get('name')}({_dumped(function.get('parameters') or {})}){about}"
-
-
 def _with_lines(text: str, calls: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"call: {call['function']['name']}({_dumped(call['function']['arguments'])})" for call in calls]
     return "\n".join([text, *lines] if text.strip() else lines)
-
-
-def _call_json(function: Mapping[str, Any]) -> str:
-    return _dumped({"name": function["name"], "arguments": function["arguments"]})
 
 
 def _dumped(value: Any) -> str:

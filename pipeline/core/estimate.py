@@ -1,4 +1,4 @@
-"""A figure with its uncertainty: what stages report wherever a number comes from a sample."""
+"""A figure from a sample, with its interval."""
 
 from __future__ import annotations
 
@@ -61,13 +61,11 @@ def mean(values: Sequence[float]) -> Estimate:
 
 
 def rank_correlation(first: Sequence[float] | Array, second: Sequence[float] | Array) -> Estimate:
-    """Spearman's rho of paired values (ties share their mean rank), with an interval on the scale of Fisher's z.
+    """Spearman's rho of independent pairs, with an interval on the scale of Fisher's z; unknown below four pairs.
 
-    Its variance is the larger of two: that of Bonett and Wright (2000), (1 + rho^2 / 2) / (n - 3), and the plug-in one
-    from rho's influence function. The first alone is made for continuous values: on two values each, as a verdict and
-    a thumb have, its 95% interval covers about two thirds where rho is 0.9. A perfect sample has no variance of its
-    own: by the rule of three (Hanley and Lippman-Hand, 1983) up to three of its n observations could have been
-    reversed. Assumes independent rows. Unknown below four of them, and where one side is constant.
+    The variance is the larger of Bonett and Wright's (2000), (1 + rho^2 / 2) / (n - 3), which is for continuous values,
+    and the plug-in one of rho's influence function. Of a perfect sample up to three observations could have been
+    reversed (rule of three, Hanley and Lippman-Hand 1983).
     """
     from scipy.stats import rankdata
 
@@ -88,11 +86,8 @@ def rank_correlation(first: Sequence[float] | Array, second: Sequence[float] | A
 
 
 def _influence(u: Array, v: Array) -> float:
-    """Mean square of the influence of an observation on rho: the asymptotic variance of sqrt(n) rho, ties and all.
-
-    `u` and `v` are centred ranks divided by n. An observation moves the mean product, both spreads, and the ranks of
-    all the others.
-    """
+    """Asymptotic variance of sqrt(n) rho, with ties: mean square of an observation's influence. `u` and `v`: centred
+    ranks divided by n."""
     uv, uu, vv = (float(np.mean(product)) for product in (u * v, u * u, v * v))
     product = u * v + _outranked(u, v) + _outranked(v, u) - 3 * uv
     first, second = (c * c + 2 * _outranked(c, c) - 3 * square for c, square in ((u, uu), (v, vv)))

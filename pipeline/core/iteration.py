@@ -1,8 +1,5 @@
-"""An iteration: one pass of the loop, named by what it consumes.
-
-The id is a digest of the champion, the governed data and the recipe, so a retry, a re-execution from failure and a
-double launch land on the same id. It is a path under the store and a tag on the run, nothing more.
-"""
+"""An iteration: one pass of the loop. Its id is a digest of the champion, the governed data and the recipe, so a retry
+and a double launch have the same id."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from pipeline.core.storage import DatasetRef, ModelRef, Record, digest_json
 
 
 class Iteration(Record):
-    """What one pass consumes. `number` counts the champions before it and is for people; `id` is the identity."""
+    """The inputs of one pass. `number` counts the champions before it and is for people."""
 
     id: str
     number: int
@@ -21,7 +18,6 @@ class Iteration(Record):
     recipe_digest: str
 
     def path(self, *parts: str) -> str:
-        """Name of something that this iteration publishes, relative to the store's root."""
         return layout.iteration(self.id, *parts)
 
 

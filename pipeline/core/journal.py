@@ -1,29 +1,23 @@
-"""Append-only journals: what was computed or paid for, one JSON line an entry, and found again after a kill.
-
-An entry is in the file once `add` returns. A last line that a kill cut is nothing to a reader, and is cut off by the
-next writer.
-"""
+"""Append-only journals of what was computed or paid for, one JSON line an entry. An entry is in the file once `add`
+returns. Readers skip a last line that a kill cut, and the next writer removes it."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 from pydantic import BaseModel
 
-from pipeline.core.removal import Removal
+from pipeline.core.removal import Removal, of_lines
 from pipeline.core.storage import Store
-from pipeline.core.unfinished import held, replacing, sync
+from pipeline.core.unfinished import held, sync
 
 
 class JournalEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One line. Subclasses add fields, of plain values, structs or pydantic records."""
-
     key: str
     """Digest of all that decided the entry: entries of one key are interchangeable."""
     owner: str | None = None
@@ -31,7 +25,7 @@ class JournalEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
     digest: str = ""
     """Digest of what the entries of one file have in common."""
     again: bool = False
-    """Another attempt may do better: it counts only where the key has no other entry."""
+    """Another attempt may do better: the entry counts only where the key has no other."""
 
 
 class _OwnerOnly(msgspec.Struct):
@@ -48,7 +42,7 @@ class Journal(Generic[E]):
         self._path, self._kind, self._digest, self._descriptor = path, kind, digest, descriptor
 
     def read(self) -> list[E]:
-        """The entries, in their order. Raises ValueError for a line that is no such entry, or has another digest."""
+        """Raises ValueError for a line that is no such entry, or has another digest."""
         return list(read(self._path, self._kind, self._digest))
 
     def add(self, *entries: E) -> None:
@@ -72,33 +66,33 @@ class Journal(Generic[E]):
 
 @contextmanager
 def open_journal(path: Path, kind: type[E], digest: str = "") -> Generator[Journal[E]]:
-    """The journal, held until the block ends; waits for who holds it now, and then finds what that one has added."""
+    """The journal, under its lock until the block ends."""
     with _opened(path) as descriptor:
         yield Journal(path, kind, digest, descriptor)
         sync(descriptor, path)
 
 
 def read(path: Path, kind: type[E], digest: str | None = None) -> Iterator[E]:
-    """The whole lines of a journal, without its lock; none where there is no file. `digest`: None for any. Raises
-    ValueError as `Journal.read`."""
+    """The whole lines of a journal, without its lock. `digest`: None for any. Raises ValueError as `Journal.read`."""
     if not path.is_file():
         return
-    decoder = msgspec.json.Decoder(kind, dec_hook=_record)
+    decoder = msgspec.json.Decoder(kind, dec_hook=lambda of, value: of.model_validate(value))
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.endswith(b"\n"):
                 return
-            try:
+            entry, problem = None, f"is no {kind.__name__}"
+            with suppress(ValueError):
                 entry = decoder.decode(line)
-            except ValueError as error:
-                raise ValueError(_refusal(path, number, f"is no {kind.__name__}")) from error
-            if digest not in (None, entry.digest):
-                raise ValueError(_refusal(path, number, f"has the digest {entry.digest[:12]!r}, not {digest[:12]!r}"))
+                problem = "" if digest in (None, entry.digest) else f"has the digest {entry.digest[:12]!r}"
+            if entry is None or problem:
+                left = "Move the file away: what it holds is then asked for again."
+                raise ValueError(f"Line {number} of {path} {problem}. {left}")
             yield entry
 
 
 def latest(entries: Iterable[E]) -> dict[str, E]:
-    """By key; of several entries the first that no other attempt could better, else the last."""
+    """By key; of several entries the first without `again`, else the last."""
     found: dict[str, E] = {}
     for entry in entries:
         if entry.key not in found or found[entry.key].again:
@@ -107,7 +101,7 @@ def latest(entries: Iterable[E]) -> dict[str, E]:
 
 
 def forget(
-    store: Store, paths: Iterable[Path], owners: Collection[str], left: Callable[[bytes], bytes] | None = None
+    store: Store, paths: Iterable[Path], owners: Collection[str], left: Callable[[bytes], bytes] = lambda line: b""
 ) -> Iterator[Removal]:
     """The lines of these owners in these journals. `left`: what stays of a line (by default nothing)."""
     marks = [b'"owner":' + msgspec.json.encode(owner) for owner in owners]
@@ -119,34 +113,18 @@ def forget(
             return any(mark in line for mark in marks)
 
     for path in sorted(paths):
-        with path.open("rb") as lines:
-            rows = sum(map(goes, lines))
-        if rows:
-            yield Removal(str(path.relative_to(store.root)), rows, partial(_write_without, path, goes, left))
-
-
-def _write_without(path: Path, goes: Callable[[bytes], bool], left: Callable[[bytes], bytes] | None) -> None:
-    with held(path), path.open("rb") as lines, replacing(path) as stream:
-        for line in lines:
-            if not goes(line):
-                stream.write(line)
-            elif left is not None and line.endswith(b"\n"):
-                stream.write(left(line))
+        yield from of_lines(store, path, goes, left)
 
 
 @contextmanager
 def _opened(path: Path) -> Generator[int]:
-    """The file with its lock, to append by, without a torn last line."""
+    """The file under its lock, to append to, without a torn last line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with held(path) as descriptor:
         size = os.fstat(descriptor).st_size
         if size and os.pread(descriptor, 1, size - 1) != b"\n":
             os.ftruncate(descriptor, path.read_bytes().rfind(b"\n") + 1)
         yield descriptor
-
-
-def _record(kind: type[Any], value: Any) -> Any:
-    return kind.model_validate(value)
 
 
 def _plain(value: Any) -> Any:
@@ -156,7 +134,3 @@ def _plain(value: Any) -> Any:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_plain).encode
-
-
-def _refusal(path: Path, number: int, problem: str) -> str:
-    return f"Line {number} of {path} {problem}. Move the file away: what it holds is then asked for again."

@@ -1,33 +1,12 @@
-"""Where everything lies below the data root: each name, said once. Names are relative to the root, with slashes.
-
-    audit/              the log of what was done to data and models, a chain of hashes, with its head
-    base_models/        base models that a registry or the Hub has, as they were when an iteration could begin
-    erasures/           a proof for each user who was forgotten; `pending/` while it is under way
-    evaluation/         answers that were paid for, and logs of evaluation libraries, by model and protocol;
-                        `judgements/` of pairs of answers, by judge; `ledger/` has the candidates that were gated,
-                        `suites/` what was frozen from traces to be asked, `serving/` the logs of servers that an
-                        evaluation started
-    iterations/<id>/    what one pass of the loop published, a record for each stage (README.md lists them)
-    lake/               the governed table: SQLite catalogue, data, metadata
-    mlflow/             the local tracking server's database and artifacts
-    production/         the traffic of the embedded model, as a Langfuse export; `served/<model>/`: what the gateway
-                        served, as OpenTelemetry spans
-    registry/blocks/    models that an erasure keeps out of the traffic
-    rewards/            what outlives an iteration: findings by day, judges' admissions, reviews, distributions;
-                        `judge_server/` has the logs of the embedded desk's judges
-    samples/            fresh answers to logged prompts, by model and protocol
-    rollout/<model>/    the events of a rollout, in order; the split in force, the slots behind the gateway and
-                        `gateway/`: its lock, counters and log
-    tmp/                a folder for each step that needs one while it runs; swept where a kill left it
-    suites/             what an evaluation asks, a file for each suite and draw
-    traces/             watermark, reports and rejected rows by day, datasets, who is forgotten; `staging/` is
-                        scratch
-
-Owns names, not what is in them. Names that a package keeps to itself below one of these folders stay with it.
-"""
+"""The names of everything below the data root, relative to it, with slashes. Names that one package alone uses below
+one of these folders stay with it."""
 
 from __future__ import annotations
 
+# audit: the log of what was done to data and models. erasures: a proof for each forgotten user. evaluation: answers,
+# judgements and the ledger of gates. iterations: the records of each pass. lake: the governed table. production: the
+# embedded traffic and the gateway's spans. rewards: findings by day. rollout: events and the split. suites: items of
+# evaluations. traces: watermark, reports, rejected rows and datasets.
 AUDIT, ERASURES, ITERATIONS, LAKE, MLFLOW = "audit", "erasures", "iterations", "lake", "mlflow"
 EVALUATION = "evaluation"
 PRODUCTION, REGISTRY, REWARDS, ROLLOUT, TRACES = "production", "registry", "rewards", "rollout", "traces"
@@ -36,23 +15,10 @@ EVALUATION_RESULTS = "evaluation_results"
 SAMPLES, BASE_MODELS = "samples", "base_models"
 TMP = "tmp"
 SUITES = "suites"
-OWN = frozenset(
-    (
-        AUDIT,
-        BASE_MODELS,
-        ERASURES,
-        EVALUATION,
-        ITERATIONS,
-        LAKE,
-        MLFLOW,
-        REGISTRY,
-        REWARDS,
-        ROLLOUT,
-        SAMPLES,
-        TMP,
-        TRACES,
-    )
-)
+OWN = frozenset([
+    AUDIT, BASE_MODELS, ERASURES, EVALUATION, ITERATIONS, LAKE, MLFLOW, REGISTRY, REWARDS, ROLLOUT, SAMPLES, TMP,
+    TRACES,
+])  # fmt: skip
 """What the loop keeps below the data root; `production` and `suites` are raw data, as a user's own would be."""
 
 # Below `audit/`.
@@ -114,47 +80,40 @@ PAGE = "report.html"
 
 
 def iteration(id: str, *parts: str) -> str:
-    """Name of something that an iteration published; of its folder without parts."""
     return "/".join((ITERATIONS, id, *parts))
 
 
 def suite(name: str, seed: int, items: int) -> str:
-    """The items of one draw of a suite: a JSON line for each."""
     return f"{SUITES}/{name}-seed-{seed}-items-{items}.jsonl"
 
 
 def task_items(name: str, task: str) -> str:
-    """The items of a library's task (by digest), as the library listed them: a JSON line for each."""
     return f"{SUITES}/{name}-task-{task[:16]}.jsonl"
 
 
 def library_log(model: str, protocol: str) -> str:
-    """A library's log of one model's answers under one protocol (both by digest)."""
     return f"{LIBRARY_LOGS}/{model}/{protocol}.json"
 
 
 def answers(model: str, protocol: str, folder: str = ANSWERS) -> str:
-    """The journal of one model's answers under one protocol (both by digest): a JSON line for each."""
+    """The journal of one model's answers under one protocol (both by digest)."""
     return f"{folder}/{model}/{protocol}.jsonl"
 
 
 def judgements(judge: str) -> str:
-    """The journal of one judge (by id): a JSON line for each pair of answers."""
     return f"{JUDGEMENTS}/{judge}/pairs.jsonl"
 
 
 def gate_ledger(model_name: str) -> str:
-    """The folder of the gates of a model's candidates."""
     return f"{GATE_LEDGER}/{model_name}"
 
 
 def gate_line(model_name: str, suite: str, candidate: str) -> str:
-    """That a candidate's gate asked a suite (both by digest)."""
+    """A suite that a candidate's gate asked (both by digest)."""
     return f"{gate_ledger(model_name)}/{suite}/{candidate}.json"
 
 
 def frozen_suite(name: str, *parts: str) -> str:
-    """The generations of a suite that is drawn from traces."""
     return "/".join((FROZEN_SUITES, name, *parts))
 
 
@@ -167,12 +126,10 @@ def day_report(day: str) -> str:
 
 
 def rejected_rows(day: str) -> str:
-    """The ledger of a day's rejected rows: a JSON line for each."""
     return f"{REJECTED}/{day}.jsonl"
 
 
 def window(digest: str) -> str:
-    """The days and the snapshot of a dataset."""
     return f"{DATASETS}/{digest}.json"
 
 
@@ -193,17 +150,14 @@ def rollout(model_name: str, *parts: str) -> str:
 
 
 def split_file(model_name: str) -> str:
-    """The split that the gateway routes by."""
     return rollout(model_name, "router.json")
 
 
 def slot_file(model_name: str) -> str:
-    """Where each model behind the gateway is served."""
     return rollout(model_name, "slots.json")
 
 
 def gateway(model_name: str, *parts: str) -> str:
-    """What a running gateway keeps: its lock, its counters, its log."""
     return rollout(model_name, "gateway", *parts)
 
 
@@ -213,5 +167,5 @@ def served(model_name: str) -> str:
 
 
 def feedback(model_name: str) -> str:
-    """What users said of answers of the gateway, below its spans, so that one source reads both."""
+    """Users' feedback on answers of the gateway, below its spans, so that one source reads both."""
     return f"{served(model_name)}/{EVALUATION_RESULTS}"

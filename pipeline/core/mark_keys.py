@@ -1,8 +1,5 @@
-"""The key that marks of users are made with: from the environment, or from a file outside the data root.
-
-A mark stands for a user in records that outlive the user's rows: `<id of the key>-<32 hex digits>`, an HMAC-SHA-256 of
-a digest of the id. With the key it recognises a user whose id is known; without it, it says nothing.
-"""
+"""The key of the marks of users, from the environment or a file outside the data root. A mark stands for a forgotten
+user: `<id of the key>-<32 hex digits>`, an HMAC-SHA-256 of a digest of the user's id."""
 
 from __future__ import annotations
 
@@ -19,13 +16,10 @@ LEAST_BYTES = 16
 
 @dataclass(frozen=True)
 class MarkKey:
-    """The key. Its repr shows nothing of it."""
-
     key: bytes = field(repr=False)
 
     @cached_property
     def id(self) -> str:
-        """8 hex digits that tell nothing of the key."""
         return self._hmac("id of a key")[:8]
 
     def mark(self, user_hash: str) -> str:
@@ -36,28 +30,24 @@ class MarkKey:
 
 
 def key_of(mark: str) -> str:
-    """The id of a mark's key."""
     return mark.partition("-")[0]
 
 
 class MarkKeys:
-    """Where a deployment's key is. Nothing is read before it is needed."""
+    """Where a deployment's key is; it is read when it is needed."""
 
     def __init__(self, given: str = "", file: str | Path = "", *, is_made: bool = False) -> None:
-        """`given`: the key, hexadecimal. `file`: else the file with it, made at the first use where `is_made`."""
+        """`given`: the key in hexadecimal. `file`: else the file that holds it, made at the first use if `is_made`."""
         self._given, self._is_made = given, is_made
         self.file = None if given or not str(file) else Path(file).absolute()
 
     @property
     def place(self) -> str:
-        """For a person."""
         return str(self.file or "PREFERENCE_TUNING_MARK_KEYS")
 
     def key(self, outside: Path, *, new: bool = False) -> MarkKey:
-        """The key. `outside`: the data root, in which it may not lie. `new`: there may be none yet.
-
-        Raises ValueError when there is none, or something else stands where it should.
-        """
+        """Raises ValueError when there is no key, or no valid one. `outside`: the data root, in which the file may not
+        lie. `new`: there may be none yet."""
         if self.file is None:
             if not self._given:
                 raise ValueError(
@@ -92,7 +82,7 @@ class MarkKeys:
         return MarkKey(key)
 
     def _make(self, file: Path) -> None:
-        """A file with a key; of two processes that make it, one is first, and its key is both's."""
+        """Create the file with a new key; if two processes do so, both use the key of the first."""
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         staged = file.with_name(f".{file.name}.{secrets.token_hex(16)}")
         descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,8 +1,5 @@
-"""What a Hugging Face model directory must hold before anybody relies on it: config, tokenizer, whole weights.
-
-Reads headers and sizes alone, so a directory of hundreds of gigabytes takes a moment. Weights are safetensors: a pickle
-can run code when it is opened, and none is opened here.
-"""
+"""Checks of a Hugging Face model directory: config, tokenizer and whole weights, by headers and sizes. Weights are
+safetensors: a pickle can run code when it is opened."""
 
 from __future__ import annotations
 
@@ -23,17 +20,24 @@ SHOWN = 3
 
 
 def faults(folder: Path) -> list[str]:
-    """Why the directory is no complete model: one sentence each, with what to do. Empty when it is one."""
+    """Why the directory is no complete model: one sentence each, with what to do."""
     if not folder.is_dir():
         return [f"No model directory at {folder}. Set base_model.uri to one with config.json, weights and tokenizer."]
-    return [*_config(folder), *_tokenizer(folder), *_weights(folder)]
+    found: list[str] = []
+    if not (folder / "config.json").is_file():
+        found.append(f"{folder} has no config.json. Save the model and its tokenizer into the same directory.")
+    else:
+        try:
+            _object(folder / "config.json")
+        except ValueError as error:
+            found.append(f"{folder / 'config.json'} cannot be read: {error}. Save the model again.")
+    if not any((folder / name).is_file() for name in TOKENIZERS):
+        found.append(f"{folder} has no tokenizer ({' or '.join(TOKENIZERS)}). Save it into the model's directory.")
+    return [*found, *_weights(folder)]
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that hold the weights, in name order: the one, or the shards that the index lists.
-
-    Raises ValueError when the index cannot be read.
-    """
+    """The files of the weights, in name order. Raises ValueError when the index of the shards cannot be read."""
     if (folder / ONE_FILE).is_file() or not (folder / INDEX).is_file():
         return [folder / ONE_FILE]
     shards = _object(folder / INDEX).get("weight_map")
@@ -44,10 +48,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def header(path: Path) -> dict[str, dict[str, Any]]:
-    """Name to dtype, shape and place of every tensor of a safetensors file, whose length has to be what they need.
-
-    Raises ValueError when it is none, or not whole.
-    """
+    """Name to dtype, shape and place of every tensor. Raises ValueError for a file that is no whole safetensors."""
     size = path.stat().st_size
     with path.open("rb") as stream:
         start = stream.read(8)
@@ -69,8 +70,7 @@ def header(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def adapter_config(folder: Path) -> dict[str, Any]:
-    """What an adapter says of itself. Raises ValueError for one that is not LoRA, whose ranks are no numbers, or that
-    would have PEFT import a module that it names."""
+    """Raises ValueError for an adapter that is not LoRA, has invalid ranks, or would make PEFT import a module."""
     path = folder / ADAPTER
     try:
         config = _object(path)
@@ -82,30 +82,11 @@ def adapter_config(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{path} is of the type {str(config.get('peft_type'))[:40]!r}, and LORA is read. Train it so.")
     if config.get("megatron_config"):
         raise ValueError(f"{path} has a megatron_config, and PEFT imports the module that it names for it. Remove it.")
-    ranks = [config.get("r"), *_values(config.get("rank_pattern"))]
+    pattern = config.get("rank_pattern") or {}
+    ranks = [config.get("r"), *(pattern.values() if isinstance(pattern, dict) else [pattern])]
     if not all(type(rank) is int and 0 < rank <= MAX_RANK for rank in ranks):
         raise ValueError(f"{path} has ranks that are no numbers from 1 to {MAX_RANK}. Save the adapter again.")
     return config
-
-
-def _values(pattern: Any) -> list[Any]:
-    return list(pattern.values()) if isinstance(pattern, dict) else [] if pattern is None else [pattern]
-
-
-def _config(folder: Path) -> list[str]:
-    if not (folder / "config.json").is_file():
-        return [f"{folder} has no config.json. Save the model and its tokenizer into the same directory."]
-    try:
-        _object(folder / "config.json")
-    except ValueError as error:
-        return [f"{folder / 'config.json'} cannot be read: {error}. Save the model again, or copy the file anew."]
-    return []
-
-
-def _tokenizer(folder: Path) -> list[str]:
-    if any((folder / name).is_file() for name in TOKENIZERS):
-        return []
-    return [f"{folder} has no tokenizer ({' or '.join(TOKENIZERS)}). Save it into the model's directory."]
 
 
 def _weights(folder: Path) -> list[str]:

@@ -1,9 +1,5 @@
-"""Secrets out of texts that people are shown or that are kept: errors, logs, events, notices.
-
-Owns what looks like a secret in a text of unknown origin, and the values of the environment that are secrets: those are
-hidden wherever they turn up, whatever they look like. Refuses to be a reason to put secrets into a text: they belong
-into the environment. The personal-data gate of the traces stage has kinds of its own, and masks what is kept.
-"""
+"""Hides secrets in texts that are shown or kept: errors, logs, events. Secret are values of the environment, by the
+names of their variables, and what looks like a key, a password or a token."""
 
 from __future__ import annotations
 
@@ -11,13 +7,13 @@ import os
 import re
 import sys
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO, cast
 from urllib.parse import quote, unquote, urlsplit
 
 HIDDEN = "***"
 SHORTEST = 8
-"""Characters from which a variable's value counts as a secret: a shorter one is part of ordinary words."""
+"""Characters of a variable's value from which it counts as a secret."""
 _SECRET_NAME = re.compile(
     r"(?i)(?:^|_|^PG)(?:(?<!ACCESS_)KEY|SECRET(?:_ACCESS_KEY)?|TOKEN|PASS(?:WORD|WD|PHRASE)?|CREDENTIALS?)$"
 )
@@ -45,11 +41,8 @@ _BEARER = re.compile(r"(?i)(\b(?:bearer|basic) )[\w.~+/=-]{6,}")
 
 
 def redacted(text: str) -> str:
-    """The text with `***` for each secret of the environment and for what looks like one.
-
-    That is: the user information of a URL, the value behind a name such as `api_key`, `password` or `token`, a token of
-    a known form (OpenAI, GitHub, GitLab, Hugging Face, AWS, Slack, Google, JWT), and what follows `Bearer`.
-    """
+    """The text with `***` for each secret: those of the environment, user information of URLs, values behind names such
+    as `api_key`, tokens of a known form, and what follows `Bearer`."""
     text = without_values(text)
     text = _USER_INFO.sub(HIDDEN, text)
     text = _BEARER.sub(rf"\g<1>{HIDDEN}", text)
@@ -59,7 +52,7 @@ def redacted(text: str) -> str:
 
 @contextmanager
 def errors_redacted() -> Generator[None]:
-    """Errors that leave the block quote no secret: what an orchestrator stores of them, it shows to everybody."""
+    """Errors that leave the block quote no secret: an orchestrator shows what it stores of them."""
     try:
         yield
     except Exception as error:  # the boundary to the orchestrator's event log; it is raised again
@@ -75,48 +68,38 @@ def errors_redacted() -> Generator[None]:
 
 
 def without_values(text: str) -> str:
-    """The text with `***` for each secret of the environment alone: what a program reads, such as JSON, stays whole."""
+    """The text with `***` for each secret of the environment alone, so that JSON stays valid."""
     for secret in sorted(set(secrets(os.environ)), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
 
 
 def secrets(variables: Mapping[str, str]) -> Iterator[str]:
-    """The secret values in these variables, as they are and as a URL has them: keys, tokens and passwords by name, and
-    what is secret of an address. Values under SHORTEST characters are left out."""
+    """The secret values in these variables, also as quoted in URLs: by the variable's name, or in an address."""
     for name, value in variables.items():
+        parts: list[str] = []
         if is_secret_name(name):
             parts = [value]
         elif _ADDRESS_NAME.search(name):
-            parts = _of_address(value)
-        else:
-            continue
+            with suppress(ValueError):  # an unclosed bracket
+                address = urlsplit(value)
+                parts = [address.password or "", *(text for _, text in named_secrets(address.query))]
         for part in parts:
             yield from {each for each in (part, quote(part, safe=""), unquote(part)) if len(each) >= SHORTEST}
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of that name holds a key, a token or a password."""
     return name == _WHOLE_ADDRESS or bool(_SECRET_NAME.search(name))
 
 
-def _of_address(address: str) -> list[str]:
-    try:
-        parts = urlsplit(address)
-    except ValueError:  # an unclosed bracket
-        return []
-    return [each for each in (parts.password or "", *(v for _, v in named_secrets(parts.query))) if each]
-
-
 def named_secrets(query: str) -> list[tuple[str, str]]:
-    """The parts `name=value` of a query, or of libpq's words, whose name is that of a secret; values as written."""
+    """The parts `name=value` of a query, or of libpq's words, with the name of a secret."""
     pairs = (word.partition("=") for word in re.split(r"[&;\s]+", query))
     return [(name, value.strip("'\"")) for name, sign, value in pairs if sign and _SECRET_NAME.search(name)]
 
 
 def guard_output() -> None:
-    """From now on what this process prints has no secrets of the environment in it, and its errors nothing that looks
-    like one. Once is enough."""
+    """Hide the environment's secrets in this process's output, and in its errors also what looks like a secret."""
     if not isinstance(sys.stdout, _Guarded):
         sys.stdout = cast(TextIO, _Guarded(sys.stdout, shapes=False))
     if not isinstance(sys.stderr, _Guarded):
@@ -124,7 +107,7 @@ def guard_output() -> None:
 
 
 class _Guarded:
-    """A text stream that hides secrets in what is written to it, and is otherwise the stream below."""
+    """A text stream that hides secrets in what is written to it."""
 
     def __init__(self, stream: TextIO, shapes: bool) -> None:
         self._stream, self._hide = stream, redacted if shapes else without_values

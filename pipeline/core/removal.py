@@ -1,8 +1,5 @@
-"""Removals: whole lines of one owner that are to go from a file that the loop wrote.
-
-A place is one kind of file or table. `count` and `remove` are over the same rows, so what a person is shown before an
-erasure, what goes, and what the proof says are the same numbers. Every other line stays as it is, byte for byte.
-"""
+"""Removals: whole lines of one owner that an erasure takes out of a file that the loop wrote. `count` and `remove` are
+over the same rows, so the preview, the removal and the proof have the same numbers."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from pipeline.core.unfinished import held, replacing
 
 
 class Removal(NamedTuple):
-    """The rows that go from one file. `name`: of the file, below the data root."""
+    """Rows to remove from one file. `name`: relative to the data root."""
 
     name: str
     rows: int
@@ -27,7 +24,7 @@ class Removal(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """What the loop keeps in one kind of file or table. Counts are by file or day, without zeros."""
+    """One kind of file or table. Counts are by file or day, without zeros."""
 
     name: str
     count: Callable[[], dict[str, int]]
@@ -35,16 +32,12 @@ class Place:
 
 
 def of_files(name: str, removals: Callable[[], Iterable[Removal]]) -> Place:
-    """`removals`: lists what is to go now, each time that it is called."""
-
-    def count() -> dict[str, int]:
-        return {each.name: each.rows for each in removals()}
-
-    return Place(name, count, lambda: make(removals()))
+    """`removals`: lists the removals that are due at the time of the call."""
+    return Place(name, lambda: {each.name: each.rows for each in removals()}, lambda: make(removals()))
 
 
 def make(removals: Iterable[Removal]) -> list[str]:
-    """Make these removals; `name: n lines` of each."""
+    """`name: n lines` of each removal, once it is made."""
     made: list[str] = []
     for each in removals:
         each.make()
@@ -52,23 +45,25 @@ def make(removals: Iterable[Removal]) -> list[str]:
     return made
 
 
-def of_lines(store: Store, path: Path, goes: Callable[[bytes], bool]) -> Iterator[Removal]:
-    """The lines of a file, plain or gzip, that go; nothing where none does. Whoever appends to it is waited for."""
+def of_lines(
+    store: Store, path: Path, goes: Callable[[bytes], bool], left: Callable[[bytes], bytes] = lambda line: b""
+) -> Iterator[Removal]:
+    """The lines of a file, plain or gzip, that go; nothing where none does. `left`: what stays of a whole line."""
     with opened(path) as lines:
         rows = sum(map(goes, lines))
     if rows:
-        yield Removal(str(path.relative_to(store.root)), rows, partial(_write_without, path, goes))
+        yield Removal(str(path.relative_to(store.root)), rows, partial(_write_without, path, goes, left))
 
 
 def opened(path: Path) -> IO[bytes] | gzip.GzipFile:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def _write_without(path: Path, goes: Callable[[bytes], bool]) -> None:
+def _write_without(path: Path, goes: Callable[[bytes], bool], left: Callable[[bytes], bytes]) -> None:
     with held(path), opened(path) as lines, replacing(path) as stream:
-        kept = (line for line in lines if not goes(line))
-        if path.suffix == ".gz":
-            with gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0) as packed:
-                packed.writelines(kept)
-        else:
-            stream.writelines(kept)
+        packed = gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0) if path.suffix == ".gz" else None
+        for line in lines:
+            kept = line if not goes(line) else left(line) if line.endswith(b"\n") else b""
+            (packed or stream).write(kept)
+        if packed is not None:
+            packed.close()

@@ -1,13 +1,8 @@
-"""The store: one directory tree in which every stage publishes, each record in one atomic step.
-
-Owns atomic publication, create-if-absent, digests and the references that stages hand to each other. Nothing that it
-writes says where the tree lies, so the tree can be moved. Refuses to know what is published: a stage's layout is the
-stage's own.
-"""
+"""The store: one directory tree in which every stage publishes, each record in one atomic step. Nothing that it writes
+names the tree's own path, so the tree can be moved."""
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,11 +18,11 @@ from pipeline.core import layout
 from pipeline.core.locations import Document, Uri, stored
 from pipeline.core.mark_keys import MarkKeys
 from pipeline.core.model_files import faults
-from pipeline.core.unfinished import claimed_file, claimed_folder, replacing, sync, sync_dir, unfinished_name
+from pipeline.core.unfinished import claimed_file, claimed_folder, locked, replacing, sync, sync_path, unfinished_name
 
 
 class Record(BaseModel):
-    """A small immutable fact that one stage leaves for the next; JSON on disk, unknown fields refused."""
+    """An immutable record of a stage; JSON on disk, unknown fields refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
@@ -61,10 +56,7 @@ _NO_KEYS = MarkKeys()
 
 
 class Store:
-    """A root directory under which everything durable lives. Paths given to its methods are relative to the root.
-
-    `keys`: of the marks of users in it, which lie elsewhere; whoever recognises a user needs them.
-    """
+    """A root directory for everything durable; names are relative to it. `keys`: of the marks of users in it."""
 
     def __init__(self, root: str | Path, keys: MarkKeys = _NO_KEYS) -> None:
         if "://" in str(root):
@@ -76,13 +68,13 @@ class Store:
         return self.root.joinpath(*parts)
 
     def write(self, name: str, record: BaseModel) -> Path:
-        """Publish a record under `name`, replacing an older one; a reader sees the old one or the new one, whole."""
+        """Publish a record under `name`, replacing an older one in one step."""
         path = self.path(name)
         write_atomically(path, to_json(record, Document(path, self.root)))
         return path
 
     def create(self, name: str, record: BaseModel) -> bool:
-        """Publish a record unless `name` exists. False when somebody else was first; theirs stands."""
+        """Publish a record unless `name` exists; False when it does."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         staged, descriptor = claimed_file(path)
@@ -96,11 +88,11 @@ class Store:
             return False
         finally:
             staged.unlink(missing_ok=True)
-        sync_dir(path.parent)
+        sync_path(path.parent)
         return True
 
     def read(self, name: str, kind: type[R]) -> R | None:
-        """The record under `name`, or None. Raises ValueError when it is there and cannot be read as `kind`."""
+        """The record under `name`, or None. Raises ValueError when it cannot be read as `kind`."""
         path = self.path(name)
         try:
             text = path.read_text()
@@ -114,36 +106,26 @@ class Store:
             ) from error
 
     def once(self, name: str, kind: type[R], make: Callable[[], R]) -> R:
-        """The record under `name`, made and published if it is not there yet: this is what makes a stage idempotent."""
-        existing = self.read(name, kind)
-        return existing if existing is not None else self._made(name, kind, make())
-
-    def _made(self, name: str, kind: type[R], record: R) -> R:
-        if self.create(name, record):
-            return record
-        first = self.read(name, kind)
-        assert first is not None, f"{name} existed a moment ago"
-        return first
+        """The record under `name`, made and published if it is not there yet: this makes a stage idempotent."""
+        if (existing := self.read(name, kind)) is not None:
+            return existing
+        record = make()
+        return record if self.create(name, record) else self.once(name, kind, make)
 
     def within(self, value: Any) -> Any:
-        """A path or URI at or below the root by the way from there, for who keeps it elsewhere; all else as it is."""
+        """A path or URI at or below the root, relative to it; any other value as it is."""
         return stored(value, Document(self.path("-"), self.root)) if isinstance(value, str) else value
 
     @contextmanager
     def alone(self, name: str) -> Generator[None]:
-        """Hold `name` until the block ends, after whoever holds it now; the kernel drops it with the process."""
-        path = self.path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        """Hold the lock `name` until the block ends."""
+        with locked(self.path(name)):
             yield
 
     @contextmanager
     def staged(self, name: str) -> Generator[Path]:
-        """A private directory that becomes `name` when the block ends well, and vanishes when it doesn't.
-
-        If `name` appeared meanwhile (another attempt was faster), the existing directory stands.
-        """
+        """A private directory that becomes `name` when the block succeeds, unless `name` exists by then; else it is
+        deleted."""
         final = self.path(name)
         final.parent.mkdir(parents=True, exist_ok=True)
         staging = unfinished_name(final)
@@ -156,8 +138,7 @@ class Store:
 
     @contextmanager
     def scratch(self, name: str) -> Generator[Path]:
-        """A private directory under `tmp/` for what a step needs while it runs: gone when the block ends, and swept
-        when the process was killed. Nothing of users is written anywhere else."""
+        """A private directory under `tmp/`, deleted when the block ends, or by a sweep after a kill."""
         folder = unfinished_name(self.path(layout.TMP, name))
         try:
             with claimed_folder(folder):
@@ -167,10 +148,9 @@ class Store:
 
 
 def publish_dir(staging: Path, final: Path) -> bool:
-    """Sync every file of `staging`, then rename it to `final`. False (and no change) if `final` exists already."""
-    for file in staging.rglob("*"):
-        sync_dir(file) if file.is_dir() else _sync_file(file)
-    sync_dir(staging)
+    """Sync every file of `staging`, then rename it to `final`; False if `final` exists."""
+    for path in [*staging.rglob("*"), staging]:
+        sync_path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
     try:
         staging.rename(final)
@@ -178,18 +158,16 @@ def publish_dir(staging: Path, final: Path) -> bool:
         if final.is_dir():
             return False
         raise
-    sync_dir(final.parent)
+    sync_path(final.parent)
     return True
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` by `content` in one step, durable once this returns."""
     with replacing(path) as stream:
         stream.write(content.encode() if isinstance(content, str) else content)
 
 
 def to_json(record: BaseModel, document: Document) -> str:
-    """A record as its file holds it; `model_validate_json` with the same document reads it."""
     return record.model_dump_json(indent=2, context=document) + "\n"
 
 
@@ -214,7 +192,7 @@ def digest_dir(path: Path) -> str:
 
 
 def model_ref(path: str | Path) -> ModelRef:
-    """Reference to a Hugging Face model directory with whole weights. Raises ValueError naming all that it lacks."""
+    """Reference to a Hugging Face model directory. Raises ValueError naming all that it lacks."""
     folder = Path(path)
     if lacks := faults(folder):
         raise ValueError(" ".join(lacks))
@@ -226,8 +204,3 @@ def shown_path(path: str | Path) -> str:
     if "://" in str(path) or Path(path).is_absolute():
         return str(path)
     return f"{Path(path).absolute()} ({path} is relative to {Path.cwd()})"
-
-
-def _sync_file(path: Path) -> None:
-    with path.open("rb") as stream:
-        sync(stream.fileno(), path)

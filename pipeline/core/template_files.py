@@ -1,29 +1,21 @@
-"""A model directory's chat template, rendered without its tokenizer: jinja2 alone, so a look before a launch can.
-
-Owns where a template lies in a directory and the environment that templates are written for, as transformers 5.17 has
-both. Refuses to count tokens, which takes the tokenizer, and to judge what is rendered (`chat_template`).
-"""
+"""A model directory's chat template, rendered without its tokenizer and without torch: for checks before a launch."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import TemplateError
 
 CONFIG = "tokenizer_config.json"
 DEFAULT, TOOL_USE = "default", "tool_use"
-"""Names of templates, where a directory has several: the second is taken for a conversation with tools."""
+"""Names of templates in a directory with several: the second is for conversations with tools."""
 
 
 class FolderTemplate:
-    """In the place of a tokenizer, where nothing but its chat template is asked of it."""
+    """Stands for a tokenizer where only its chat template is used."""
 
     def __init__(self, chat_template: str | dict[str, str], special_tokens: Mapping[str, str]) -> None:
         self.chat_template = chat_template
@@ -36,27 +28,20 @@ class FolderTemplate:
         tokenize: bool = False,
         add_generation_prompt: bool = False,
     ) -> str:
-        """The text of a conversation in the form that templates take. Raises what a template raises."""
-        assert not tokenize, "there is no tokenizer"
-        template = _ENVIRONMENT.from_string(self._chosen(tools))
-        return template.render(
-            **self._special_tokens,
-            messages=conversation,
-            tools=tools,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-        )
+        """The text of a conversation in the form of templates. Raises what a template raises."""
+        from transformers.utils.chat_template_utils import render_jinja_template
 
-    def _chosen(self, tools: object) -> str:
-        if isinstance(self.chat_template, str):
-            return self.chat_template
-        wanted = [self.chat_template.get(TOOL_USE) if tools is not None else None, self.chat_template.get(DEFAULT)]
-        chosen = next((each for each in wanted if each is not None), None)
-        if chosen is None:
-            raise TemplateError(
-                f"there are several templates ({', '.join(self.chat_template)}), and none is the default"
-            )
-        return chosen
+        assert not tokenize, "there is no tokenizer"
+        template = self.chat_template
+        if not isinstance(template, str):
+            names = (TOOL_USE, DEFAULT) if tools is not None else (DEFAULT,)
+            name = next((each for each in names if each in template), None)
+            if name is None:
+                raise TemplateError(f"there are several templates ({', '.join(template)}), and none is the default")
+            template = template[name]
+        given: dict[str, Any] = {"tools": tools, "add_generation_prompt": add_generation_prompt, **self._special_tokens}
+        messages = [dict(message) for message in conversation]
+        return render_jinja_template([messages], chat_template=template, **given)[0][0]
 
 
 def folder_template(folder: Path) -> FolderTemplate | None:
@@ -72,21 +57,11 @@ def folder_template(folder: Path) -> FolderTemplate | None:
         templates = {each["name"]: each["template"] for each in held}
     if not templates:
         return None
-    named = {**_json(folder / "special_tokens_map.json"), **config, **_further_tokens(config)}
-    special = {name: text for name, value in named.items() if name.endswith("_token") and (text := _token(value))}
+    further = config.get("extra_special_tokens")  # of one family of models
+    named = {**_json(folder / "special_tokens_map.json"), **config, **(further if isinstance(further, dict) else {})}
+    texts = {name: value.get("content") if isinstance(value, dict) else value for name, value in named.items()}
+    special = {name: text for name, text in texts.items() if name.endswith("_token") and text and isinstance(text, str)}
     return FolderTemplate(templates[DEFAULT] if templates.keys() == {DEFAULT} else templates, special)
-
-
-def _further_tokens(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that one family of models has."""
-    further = config.get("extra_special_tokens")
-    return further if isinstance(further, dict) else {}
-
-
-def _token(value: Any) -> str:
-    """A special token, written as its text or with its settings."""
-    text = value.get("content") if isinstance(value, dict) else value
-    return text if isinstance(text, str) else ""
 
 
 def _text(path: Path) -> str:
@@ -101,39 +76,3 @@ def _json(path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} cannot be read ({error}). Save the tokenizer again.") from error
     return tree if isinstance(tree, dict) else {}
-
-
-class _GenerationBlock(Extension):
-    """`{% generation %}` marks what is the assistant's own; what is rendered is its content."""
-
-    tags = {"generation"}  # noqa: RUF012 (jinja2 names the type)
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _raise(message: str) -> None:
-    raise TemplateError(message)
-
-
-def _tojson(value: Any, ensure_ascii: bool = False, **layout: Any) -> str:
-    """Jinja's own escapes what HTML does not take."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, **layout)
-
-
-def _now(form: str) -> str:
-    return datetime.now().strftime(form)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    made = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationBlock, loopcontrols]
-    )
-    made.filters["tojson"] = _tojson
-    functions: Any = {"raise_exception": _raise, "strftime_now": _now}
-    made.globals.update(functions)
-    return made
-
-
-_ENVIRONMENT = _environment()

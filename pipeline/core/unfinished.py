@@ -1,8 +1,5 @@
-"""Files and directories under construction: named apart, locked while they are written, swept where a kill left them.
-
-Owns that name and the locks: of what is written, and of a file that some append to and others write anew. Refuses to
-take what a living process holds, on any machine that shares the directory.
-"""
+"""Files and directories under construction: named apart, locked while they are written, swept where a kill left them;
+and the locks of files. Locks hold on every machine that shares the directory."""
 
 from __future__ import annotations
 
@@ -23,11 +20,7 @@ _UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 
 @contextmanager
 def replacing(path: Path) -> Generator[IO[bytes]]:
-    """A stream whose content replaces `path` in one step when the block ends well, and is nothing when it doesn't.
-
-    It is locked while it is written: `sweep_unfinished` takes what a kill left, and nothing else. A file that was there
-    keeps its mode.
-    """
+    """A stream whose content replaces `path`, durably, when the block succeeds. An existing mode is kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     staged, descriptor = claimed_file(path)
     try:
@@ -40,13 +33,22 @@ def replacing(path: Path) -> Generator[IO[bytes]]:
             staged.replace(path)
     finally:
         staged.unlink(missing_ok=True)
-    sync_dir(path.parent)
+    sync_path(path.parent)
+
+
+@contextmanager
+def locked(path: Path, how: int = fcntl.LOCK_EX) -> Generator[None]:
+    """Hold the lock of a file, made if there is none, until the block ends; the kernel drops it with the process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("r" if how == fcntl.LOCK_SH and path.exists() else "a") as handle:
+        fcntl.flock(handle, how)
+        yield
 
 
 @contextmanager
 def held(path: Path) -> Generator[int]:
-    """A descriptor of the file to append by, alone with it; of the file that is there once the wait is over, not of one
-    that it replaced. Made where there is none. Of a file that this user may not write, a descriptor to read by."""
+    """A descriptor to append to the file, under its lock; the file is made if there is none. A file that was replaced
+    during the wait is opened again; of a file that this user may not write the descriptor is read-only."""
     while True:
         writable = not path.exists() or os.access(path, os.W_OK)
         mode = os.O_RDWR | os.O_APPEND | os.O_CREAT if writable else os.O_RDONLY
@@ -61,7 +63,7 @@ def held(path: Path) -> Generator[int]:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to the end of a file, after whoever holds it and is writing it anew."""
+    """Add to the end of a file under its lock."""
     with held(path) as descriptor:
         left = memoryview(content)
         while left:
@@ -69,8 +71,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def sweep_unfinished(folder: Path) -> list[Path]:
-    """Delete what killed writers left below a folder: files and directories under construction, and sockets that
-    nobody listens at. What a living process writes is left alone."""
+    """Delete files and directories under construction, and sockets without a listener, that killed processes left."""
     removed: list[Path] = []
     for path in sorted(folder.rglob("*")):
         try:
@@ -84,12 +85,11 @@ def sweep_unfinished(folder: Path) -> list[Path]:
 
 
 def unfinished_name(path: Path) -> Path:
-    """Beside `path`, for what is to become it."""
     return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
 
 
 def claimed_file(path: Path) -> tuple[Path, int]:
-    """A new file beside `path`, locked. One that a sweep took between making and locking is made again."""
+    """A new locked file beside `path`. One that a sweep took before it was locked is made again."""
     while True:
         staged = unfinished_name(path)
         descriptor = os.open(staged, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)  # NFS locks what it may read
@@ -100,7 +100,7 @@ def claimed_file(path: Path) -> tuple[Path, int]:
 
 @contextmanager
 def claimed_folder(folder: Path) -> Generator[None]:
-    """Make a directory and hold it against sweeps until the block ends."""
+    """Make a directory and hold its lock until the block ends."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -114,7 +114,7 @@ def claimed_folder(folder: Path) -> Generator[None]:
 
 
 def _locked(path: Path, descriptor: int) -> bool:
-    """Take the lock of a file that was just made; False if it is not there any more."""
+    """Lock a new file; False if a sweep took it."""
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
 
@@ -142,13 +142,13 @@ def _is_deaf(path: Path) -> bool:
         except ConnectionRefusedError:
             path.unlink(missing_ok=True)
             return True
-        except OSError:  # a path that is too long, or somebody who is busy: not ours to judge
+        except OSError:  # the path is too long, or the listener is busy
             return False
     return False
 
 
-def sync_dir(path: Path) -> None:
-    """Make a directory's names durable."""
+def sync_path(path: Path) -> None:
+    """Make a file, or a directory's names, durable."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         sync(descriptor, path)
@@ -157,7 +157,7 @@ def sync_dir(path: Path) -> None:
 
 
 def sync(descriptor: int, path: Path) -> None:
-    """Make an open file durable. A failing disk's OSError names the file, as the kernel's does not."""
+    """Make an open file durable. The OSError of a failing disk names the file."""
     try:
         os.fsync(descriptor)
     except OSError as error:

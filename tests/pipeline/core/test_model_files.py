@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pipeline.core.model_files import INDEX, ONE_FILE, faults
-from pipeline.core.storage import digest_dir, model_ref, shown_path
+from pipeline.core.storage import model_ref, shown_path
 from pipeline.demo import MODEL_DIR
 
 
@@ -74,13 +74,11 @@ def an_adapter(folder: Path) -> None:
     [
         (shutil.rmtree, r"No model directory at /.*model\. Set base_model\.uri to one with config\.json, weights"),
         (lose("config.json"), r"has no config\.json\. Save the model and its tokenizer"),
-        (put("config.json", b'{"a": '), r"config\.json cannot be read: .*copy the file anew"),
+        (put("config.json", b'{"a": '), r"config\.json cannot be read: .*Save the model again"),
         (put("config.json", b"[]"), r"config\.json cannot be read: it holds list, not an object"),
         (lose("tokenizer.json"), r"has no tokenizer \(tokenizer\.json or tokenizer\.model or vocab\.json\)"),
         (lose(ONE_FILE), r"has no weights \(model\.safetensors, or model\.safetensors\.index\.json with its files\)"),
-        (put(ONE_FILE, b""), r"weights that are not whole: model\.safetensors \(0 bytes that are no safetensors\)"),
         (put(ONE_FILE, b"version https://git-lfs.github.com/spec/v1\n"), r"43 bytes that are no safetensors"),
-        (put(ONE_FILE, struct.pack("<Q", 2**60)), r"8 bytes that are no safetensors"),
         (put(ONE_FILE, struct.pack("<Q", 2) + b"[]"), r"10 bytes that are no safetensors"),
         (cut, r"model\.safetensors \(1,000,000 bytes, 2,013,896 expected\)\. Copy them anew"),
         (without_a_shard, r"lacks 1 of the 2 weight files of its index: a-00002-of-00002\.safetensors\. Copy them"),
@@ -100,12 +98,6 @@ def test_a_model_directory_must_be_whole(folder: Path, change: Callable[[Path], 
 def test_all_that_is_missing_is_named_at_once(folder: Path) -> None:
     lose("config.json", "tokenizer.json", ONE_FILE)(folder)
     assert len(faults(folder)) == 3
-
-
-def test_whole_models_keep_the_digest_of_their_files(folder: Path) -> None:
-    assert model_ref(folder).digest == digest_dir(folder) == digest_dir(MODEL_DIR)
-    shard(folder)
-    assert model_ref(folder).digest == digest_dir(folder)
 
 
 def test_a_path_says_what_it_is_relative_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
