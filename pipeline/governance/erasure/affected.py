@@ -36,7 +36,8 @@ def find(store: Store, lake: Lake, config: LakeConfig, person: Person, registry_
     ours = [each for each in all_iterations if each.dataset.digest in seen]
     results = {each.id: store.read(each.path(layout.RESULT), TrainingResult) for each in all_iterations}
     trained = {id: result for id, result in results.items() if result is not None}
-    scorers = {each.id: digest for each in ours if (digest := _reward_model(store, each))}
+    reports = {each.id: store.read(each.path(layout.REWARD_MODEL), RewardModelReport) for each in ours}
+    scorers = {id: report.model.digest for id, report in reports.items() if report and report.model}
     models = {trained[each.id].checkpoint.model.digest for each in ours if each.id in trained}
     heirs = _heirs(all_iterations, trained, models, {each.id for each in ours})
     named = _versions(store, [*ours, *heirs], registry_uri)
@@ -92,12 +93,6 @@ def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration]
         return None
     wanted = [("user_id", "in", sorted(person.principals))]
     return any(pq.read_table(table, columns=["user_id"], filters=wanted).num_rows for table in tables)
-
-
-def _reward_model(store: Store, iteration: Iteration) -> str:
-    """The digest of the reward model that learned from the iteration's thumbs; "" where there is none."""
-    report = store.read(iteration.path(layout.REWARD_MODEL), RewardModelReport)
-    return report.model.digest if report is not None and report.model is not None else ""
 
 
 def _digests(result: TrainingResult) -> tuple[str, str]:

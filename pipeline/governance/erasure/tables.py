@@ -87,18 +87,15 @@ def clear(store: Store, datasets: Collection[str]) -> list[str]:
 def _rows(store: Store, principals: Collection[str], learned: Collection[str]) -> Iterator[Removal]:
     for id in sorted(learned):
         folder = store.path(layout.iteration(id))
-        named = [path for name in NAMED for path in sorted((folder / name).rglob("*.parquet"))]
-        traces = {trace for path in named for trace in _traces(path, principals)}
+        traces: set[str] = set()
+        for path in (path for name in NAMED for path in (folder / name).rglob("*.parquet")):
+            theirs = [("user_id", "in", sorted(principals))]
+            traces |= set(pq.read_table(path, columns=["user_id", "trace_id"], filters=theirs)["trace_id"].to_pylist())
         for path in (path for name in TABLES for path in sorted((folder / name).rglob("*.parquet"))):
             gone = sum(sum(_gone(batch, principals, traces)) for batch in _batches(path))
             if gone:
                 name = str(path.relative_to(store.root))
                 yield Removal(name, gone, partial(_write_without, path, principals, traces))
-
-
-def _traces(path: Path, principals: Collection[str]) -> set[str]:
-    table = pq.read_table(path, columns=["user_id", "trace_id"], filters=[("user_id", "in", sorted(principals))])
-    return set(table["trace_id"].to_pylist())
 
 
 def _batches(path: Path) -> Iterator[Any]:
@@ -111,13 +108,10 @@ def _gone(batch: Any, principals: Collection[str], traces: Collection[str]) -> l
     """Of each row, whether it goes: by its owner where a column names one, else by its traces."""
     owners = [name for name in OWNERS if name in batch.schema.names]
     named = owners or [name for name in TRACES if name in batch.schema.names]
-    wanted = principals if owners else traces
+    wanted = set(principals if owners else traces)
     columns = [batch[name].to_pylist() for name in named]
-    return [any(_is_in(value, wanted) for value in row) for row in zip(*columns, strict=True)]
-
-
-def _is_in(value: Any, wanted: Collection[str]) -> bool:
-    return any(each in wanted for each in value) if isinstance(value, list) else value in wanted
+    rows = zip(*columns, strict=True)
+    return [any(not wanted.isdisjoint(v if isinstance(v, list) else [v]) for v in row) for row in rows]
 
 
 def _write_without(path: Path, principals: Collection[str], traces: Collection[str]) -> None:
