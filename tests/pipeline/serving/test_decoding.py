@@ -27,7 +27,7 @@ OPINIONS: dict[str, Any] = {
     "repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "top_k": 2, "top_p": 0.5, "temperature": 0.3,
     "min_new_tokens": 20, "suppress_tokens": [5, 6],
 }  # fmt: skip
-PROMPTS: list[Messages] = [[{"role": "user", "content": p.prompt}] for p in problems(5, "heldout", 40)]
+PROMPTS: list[Messages] = [[{"role": "user", "content": p.prompt}] for p in problems(5, "heldout", 20)]
 PLAN = Sampling(samples=2, temperature=1.0, max_completion_tokens=32, seed=3)
 
 
@@ -71,7 +71,7 @@ def test_what_the_folder_says_about_sampling_changes_no_answer(tmp_path: Path, t
         for model in (model_ref(MODEL_DIR), changed(tmp_path / "model", **OPINIONS))
     )
     assert plain == opinionated
-    assert len(set(plain.values())) > 20, "they are answers"
+    assert len(set(plain.values())) > 10, "they are answers"
 
 
 @pytest.mark.variant
@@ -81,7 +81,7 @@ def test_an_answer_hangs_on_its_seed_and_not_on_its_batch() -> None:
     assert texts == {key: answer.text for key, answer in small.items()}
     few = served(model_ref(MODEL_DIR), PROMPTS[:3])
     assert {key: answer.text for key, answer in few.items()} == {key: texts[key] for key in few}
-    assert sum(texts[f"{place}/0"] != texts[f"{place}/1"] for place in range(40)) >= 10, "samples differ"
+    assert sum(texts[f"{place}/0"] != texts[f"{place}/1"] for place in range(20)) >= 5, "samples differ"
 
 
 def test_draws_follow_the_models_distribution() -> None:

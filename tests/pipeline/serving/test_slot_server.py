@@ -22,7 +22,7 @@ from tests.pipeline.core.tool_models import memorise, tool_model
 from tests.pipeline.core.tool_templates import answer, calls
 
 pytestmark = pytest.mark.slow
-PROMPTS = [p.prompt for p in problems(5, "heldout", 24)]
+PROMPTS = [p.prompt for p in problems(5, "heldout", 12)]
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +41,13 @@ def posted(url: str, body: dict[str, Any] | bytes) -> httpx2.Response:
 
 
 def test_slot_answers_as_the_sampler_does_whatever_is_beside(url: str) -> None:
-    with ThreadPoolExecutor(24) as pool:
-        replies = [each.json() for each in pool.map(lambda n: posted(url, asked(PROMPTS[n], seed=n)), range(24))]
+    with ThreadPoolExecutor(12) as pool:
+        replies = [each.json() for each in pool.map(lambda n: posted(url, asked(PROMPTS[n], seed=n)), range(12))]
     requests = [
         AnswerRequest(key=str(n), messages=[{"role": "user", "content": prompt}], seed=n)
         for n, prompt in enumerate(PROMPTS)
     ]
-    own = {a.key: a for a in LoadedModel(str(MODEL_DIR), 1).answers(requests, Sampling(max_completion_tokens=32))}
+    own = {a.key: a for a in LoadedModel(str(MODEL_DIR), 5).answers(requests, Sampling(max_completion_tokens=32))}
     for n, reply in enumerate(replies):
         choice, answer = reply["choices"][0], own[str(n)]
         assert (choice["message"]["content"], choice["finish_reason"]) == (answer.text, answer.stop)

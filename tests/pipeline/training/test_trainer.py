@@ -86,6 +86,7 @@ def test_a_closed_mirror_ends_a_training_that_no_file_tells(tmp_path: Path, fork
     assert mirror.steps() == [] and not (folder(store, plan) / "adapter").exists()
 
 
+@pytest.mark.usefixtures("forking")
 @pytest.mark.parametrize("method", one_and_variants(METHODS, "grpo"))
 def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Path, fork_server: ForkServer) -> None:
     whole, plan = make_plan(tmp_path / "whole", method)
@@ -98,7 +99,7 @@ def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Pat
     assert attempt(fork_server, broken, same, "step 3/6", signal.SIGTERM) == 143
     assert attempt(fork_server, broken, same, "step 5/6", signal.SIGKILL) == -signal.SIGKILL
     said: list[str] = []
-    second = train(broken, same, 600, said.append)  # a process of its own, to the bits of the forked ones
+    second = train(broken, same, 600, said.append)
     assert second is not None
     assert second.attempts == 3
     assert any("resuming at step-" in line for line in said)
