@@ -28,9 +28,9 @@ def open_engine(
     adapter: ServedAdapter | None = None,
     where: str = "evaluation.serving",
 ) -> Generator[InferenceEngine]:
-    """The engine that a recipe names; what it started ends with the block. `folder`: for logs, and for the files by
-    which the next start finds what a killed one left: the same for both. `adapter`: the candidate's, where the section
-    says `adapters`. `where`: the section, for messages. Raises ValueError naming the variable to set."""
+    """The engine that a recipe names; what it started ends with the block. `folder`: for logs. `adapter`: the
+    candidate's, where the section says `adapters`. `where`: the section, for messages. Raises ValueError naming the
+    variable to set."""
     check_addresses(section, addresses, where)
     match section:
         case EndpointServing():
@@ -73,7 +73,7 @@ class LocalWeights:
 
 def check_addresses(section: AnyServing, addresses: ServingAddresses, where: str = "evaluation.serving") -> None:
     """Raise ValueError naming the variable to set where this deployment has no address for the recipe's engine. Asks
-    nobody and starts nothing: for who is about to pay for a training."""
+    and starts nothing: it is called before a training is paid for."""
     match section:
         case EndpointServing():
             if not addresses.url:

@@ -27,7 +27,7 @@ class Sampling(Record):
 
 
 class AnswerRequest(Record):
-    """One answer to be drawn. `seed` decides its random choices, whatever else is asked beside it."""
+    """One answer to be drawn. `seed` decides its random choices, whatever else is asked at once."""
 
     key: str
     messages: Messages
@@ -59,7 +59,7 @@ def unanswerable(key: str, why: str) -> Answer:
 
 
 class Decoding(Record):
-    """What decides an answer beside weights, messages, seed and sampling, as the engine states it."""
+    """What decides an answer apart from weights, messages, seed and sampling, as the engine states it."""
 
     engine: str
     version: str
@@ -74,7 +74,7 @@ class Decoding(Record):
     """sha256 of the token ids of the probe conversations and, where the engine can tell, of the text of every token:
     what template and tokenizer make of messages."""
     batch_invariant: bool = False
-    """Whether the engine promises the same answer to the same seed whatever it is computed beside."""
+    """Whether the engine promises the same answer to the same seed in any batch."""
 
 
 def beyond_context(messages: Messages, tokens: int, limit: int, context: int | None) -> str:
@@ -96,7 +96,7 @@ class ServedAt(NamedTuple):
     model: str
     """Its name there."""
     extra: dict[str, Any]
-    """What each question carries beside OpenAI's fields, so that it is answered as ours are."""
+    """What each question carries besides OpenAI's fields, to be answered as ours are."""
 
 
 class InferenceSession(Protocol):

@@ -16,7 +16,7 @@ from pipeline.serving.inference import Answer, Decoding, Messages
 
 
 class AnswerProtocol(Record):
-    """What decides an answer beside weights, messages and the sample's number; its digest names the journal."""
+    """What decides an answer apart from weights, messages and the sample's number; its digest names the journal."""
 
     decoding: Decoding
     temperature: float

@@ -47,7 +47,7 @@ class LoadedModel:
 
     @cached_property
     def model(self) -> Any:
-        # cuDNN's attention sums a long key in another order each time, and is planned anew for each of its lengths.
+        # cuDNN's attention sums a long key in another order each time, and plans again for each length.
         torch.backends.cuda.enable_cudnn_sdp(False)
         model: Any = transformers.AutoModelForCausalLM.from_pretrained(self.folder, dtype=precision())
         model.to("cuda" if torch.cuda.is_available() else "cpu").eval()

@@ -29,7 +29,7 @@ class ExportedFile(Record):
 
 
 class ExportManifest(Record):
-    """That a model is exported whole. Lies beside its folder, for the folder's digest counts all that is in it."""
+    """Says that a model is exported whole. It is not in the folder, whose digest counts all files."""
 
     digest: str
     files: dict[str, ExportedFile]

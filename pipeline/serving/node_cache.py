@@ -63,7 +63,7 @@ class NodeCache(NamedTuple):
     def _make_room(self, size: int, digest: str, log: Callable[[str], None]) -> None:
         mine = partial_folder(self.folder / digest, digest)
         for path in self.folder.glob(".*.partial-*"):
-            if path != mine:  # nobody else copies now: a kill left it
+            if path != mine:  # no other process copies now: a kill left it
                 shutil.rmtree(path)
         kept = {
             path: sum(file.stat().st_size for file in path.rglob("*") if file.is_file())

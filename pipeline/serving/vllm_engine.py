@@ -133,9 +133,8 @@ class VllmSession(ChatSession):
 
 
 class VllmEngine:
-    """`python`: of an environment with vLLM. `folder`: for logs and the files that name servers; one for each data
-    root, so that what a killed step left is found. `arguments`: more for the server. A context, which ends the server
-    that both arms share."""
+    """`python`: of an environment with vLLM. `folder`: for logs. `arguments`: more for the server. A context that ends the
+    server that both arms share."""
 
     def __init__(
         self,

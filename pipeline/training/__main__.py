@@ -117,7 +117,7 @@ def verify_inputs(plan: TrainingPlan) -> None:
         raise ValueError(f"The plan's decision is {plan.decision.method!r}: there is nothing to train.")
     for data in (plan.data, plan.held_out):
         if data is not None and digest_file(Path(data.uri)) != data.digest:
-            raise ValueError(f"{data.uri} changed since the plan was made. Make it anew: pt retry training_plan")
+            raise ValueError(f"{data.uri} changed since the plan was made. Make it again: pt retry training_plan")
     scorer = plan.scorers.reward_model if plan.scorers is not None else None
     if scorer is not None and digest_dir(Path(scorer.uri)) != scorer.digest:
         raise ValueError(f"{scorer.uri}, which scores completions, changed since the plan was made. Restore it.")

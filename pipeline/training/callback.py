@@ -171,7 +171,7 @@ class ProgressCallback(TrainerCallback):
         self._journal.add("saved", state.global_step, {"save": seconds})
 
     def _stop(self, control: TrainerControl, finding: HealthFinding) -> None:
-        """End the training; nobody resumes what was stopped."""
+        """End the training for good: it is not resumed."""
         self._add_finding(finding)
         self.stopped = control.should_training_stop = True
         self.leaving = control.should_save = False

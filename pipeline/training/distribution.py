@@ -1,5 +1,5 @@
 """accelerate's settings for DDP, FSDP2 and ZeRO, and a check of what it runs. They are environment variables: only then
-accelerate opens the gloo group that FSDP2 needs beside NCCL to offload and to gather."""
+accelerate opens the gloo group that FSDP2 needs besides NCCL to offload and to gather."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def environment(distribution: Distribution, *, on_gpu: bool, second_model: bool = False) -> dict[str, str]:
     """What accelerate reads for this strategy: to be set before TRL's config is constructed. `second_model`: TRL loads
     the base again, as the reference of a policy without an adapter. Under FSDP2 every rank then loads all weights:
-    where only rank 0 does, accelerate hands out the policy's, but nobody the reference's (TRL 1.16 shards what each
+    where only rank 0 does, accelerate hands out the policy's, but not the reference's (TRL 1.16 shards what each
     rank has), and the others train against what lay in memory."""
     variables: dict[str, Any] = {}
     offload = distribution.cpu_offload

@@ -42,7 +42,7 @@ class TrainingPlan(Record):
     peak_tflops: float
     """Dense bf16, of one device."""
     scorers: FreshScorers | None = None
-    """Who scores what has no reference; None where nobody does."""
+    """Who scores what has no reference; None where none does."""
 
     def trained_by(self) -> AnyMethod:
         """`method`. Raises ValueError when the decision is not to train."""

@@ -9,11 +9,11 @@ from pipeline.core.storage import CheckpointRef, Record
 Verdict = Literal["PASS", "HOLD", "STOP"]
 CAUSES = ("start", "save", "validation", "lost", "waiting", "end")
 """Where time goes that trains nothing: processes and models that start, checkpoints, held-out answers, steps that were
-computed again after a kill, nobody running, and the export."""
+computed again after a kill, no process running, and the export."""
 
 
 class HealthFinding(Record):
-    """A rule that spoke; PASS is a note. `step`: the last one of the window that it looked at."""
+    """A rule that fired; PASS is a note. `step`: the last one of the window that it looked at."""
 
     verdict: Verdict
     rule: str

@@ -26,12 +26,12 @@ Row = dict[str, Any]
 Metadata = Callable[[Collection[str]], Mapping[tuple[str, str], str]]
 """Of traces, by trace and prompt (chat messages as JSON); read only where the recipe's own function is to see it."""
 METADATA = "metadata"
-"""A column beside those of PROMPTS, where a row has any: JSON objects."""
+"""A column added to those of PROMPTS, where a row has any: JSON objects."""
 Recorded = Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[Call, str]]]
 """Results that tools returned, by prompt (`conversation_key`) and call: of these prompts, from these traces; read only
 where the recipe replays them."""
 RECORDED = "recorded"
-"""A column beside those of PROMPTS, where a row has any: JSON lists of name, arguments and result."""
+"""A column added to those of PROMPTS, where a row has any: JSON lists of name, arguments and result."""
 SCHEMAS = {"prompts": PROMPTS, "pairs": PAIRS, "thumbs": THUMBS, "winners": WINNERS}
 
 

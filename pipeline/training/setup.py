@@ -173,7 +173,7 @@ def load_tokenizer(plan: TrainingPlan) -> Any:
     tokenizer = AutoTokenizer.from_pretrained(plan.base.uri, padding_side="left")
     for what, there in {"chat template": tokenizer.chat_template, "pad token": tokenizer.pad_token}.items():
         if not there:
-            raise ValueError(f"The tokenizer in {plan.base.uri} has no {what}. Set one and save it beside the weights.")
+            raise ValueError(f"The tokenizer in {plan.base.uri} has no {what}. Set one and save it with the weights.")
     return with_tools(tokenizer)
 
 

@@ -39,7 +39,7 @@ class HeldOut(NamedTuple):
 
     prompt: list[dict[str, str]]
     reference: str | None
-    """None where nobody has one: its answers are not graded."""
+    """None: its answers are not graded."""
     verifier: VerifierKind | None
 
 
@@ -53,7 +53,7 @@ class GradedCompletion(NamedTuple):
     finished: bool
     kl: float | None
     second: Finding | None = None
-    """The second scorer's word; None where nobody is asked."""
+    """Of the second scorer; None where there is none."""
 
 
 def read_held_out(path: str | Path) -> list[HeldOut]:

@@ -12,7 +12,7 @@ from pipeline.core.storage import ModelRef, Store, digest_dir, publish_dir
 from pipeline.serving.node_cache import origin
 
 NEEDLESS = ("README.md", "training_args.bin")
-"""An empty model card with the base's path, ours being in the registry; the trainer's arguments, which nobody reads."""
+"""An empty model card with the base's path, ours being in the registry; the trainer's arguments, which are not read."""
 CONFIG = "adapter_config.json"
 BASE = "base_model_name_or_path"
 

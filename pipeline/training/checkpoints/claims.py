@@ -49,7 +49,7 @@ class Claim(NamedTuple):
 
 
 def claim(root: Path, attempt: int = 0) -> Claim:
-    """Claim the directory for this start of a trainer. `attempt`: by its launcher's count; 0 where nobody counts.
+    """Claim the directory for this start of a trainer. `attempt`: by its launcher's count; 0 where none counts.
     Raises InvalidPlan where a later attempt has claimed it."""
     store, own = Store(root), RecordedClaim(id=uuid.uuid4().hex, attempt=attempt)
     while True:

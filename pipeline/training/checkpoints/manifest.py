@@ -41,7 +41,7 @@ class File(Record):
 
 
 class CheckpointManifest(Record):
-    """Everything that a checkpoint holds, beside the manifest itself."""
+    """Everything that a checkpoint holds, apart from the manifest."""
 
     plan_digest: str
     step: int
@@ -177,7 +177,7 @@ def clear_hidden(root: Path) -> None:
 
 
 def keep(manifests: Collection[CheckpointManifest], committed: int, settings: Checkpoints) -> set[int]:
-    """Steps to keep: the last ones up to the one just `committed`, and the best ones by score beside them. What is
+    """Steps to keep: the last ones up to the one just `committed`, and the best ones by score. What is
     newer than `committed` was passed over at the start or is not known here, so it neither takes a place nor is
     dropped: callers drop steps up to `committed` alone."""
     past = [each for each in manifests if each.step <= committed]

@@ -63,7 +63,7 @@ def tokenised(tokenizer: Any, stops: Sequence[int], rows: Sequence[Mapping[str, 
     for key, row in zip(keys, rows, strict=True):
         text = row["completion"]
         if not text.strip():
-            raise ValueError("A row's answer is empty. Make the preference dataset anew: it leaves such rows out.")
+            raise ValueError("A row's answer is empty. Make the preference dataset again: it leaves such rows out.")
         if key not in known:
             if split(text)[1]:  # calls are in the tokens that the template has for them
                 text = rendered_answer(tokenizer, row["prompt"], text)

@@ -58,7 +58,7 @@ def refuse(plan: TrainingPlan) -> None:
 
 def _read(ref: DatasetRef) -> list[Row]:
     if digest_file(Path(ref.uri)) != ref.digest:
-        raise ValueError(f"{ref.uri} changed since the plan was made. Make the plan anew: pt retry training_plan")
+        raise ValueError(f"{ref.uri} changed since the plan was made. Make the plan again: pt retry training_plan")
     return pq.read_table(ref.uri).to_pylist()
 
 
@@ -71,7 +71,7 @@ def _longest(plan: TrainingPlan, method: Rendering, rows: Sequence[Row]) -> int:
 
     tokenizer: Any = AutoTokenizer.from_pretrained(plan.base.uri)
     if not tokenizer.chat_template:
-        raise ValueError(f"The tokenizer in {plan.base.uri} has no chat template. Save one beside the weights.")
+        raise ValueError(f"The tokenizer in {plan.base.uri} has no chat template. Save one with the weights.")
 
     def tokens(messages: Sequence[Row], asked: bool) -> int:
         text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=asked)

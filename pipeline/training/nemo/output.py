@@ -55,7 +55,7 @@ UNSEEN = ("kl", "entropy", "grad_norm", "frac_reward_zero_std", "completions/cli
 
 
 class Output:
-    """Reads lines from `step` on, which is where the training resumes. Its own count starts anew with each epoch."""
+    """Reads lines from `step` on, which is where the training resumes. Its own count starts again with each epoch."""
 
     def __init__(self, step: int) -> None:
         self.step = step
@@ -82,9 +82,9 @@ class Output:
         self._row, self._results, self._section = {}, False, ""
         if not done:
             return None
-        beside = row.get("seconds/save", 0.0) + row.get("seconds/validation", 0.0)
+        extra = row.get("seconds/save", 0.0) + row.get("seconds/validation", 0.0)
         if "seconds/step" in row:  # NeMo RL counts them in
-            row["seconds/step"] = max(0.0, row["seconds/step"] - beside)
+            row["seconds/step"] = max(0.0, row["seconds/step"] - extra)
         return {"step": float(self.step), **row}
 
     def _enter(self, section: str) -> Row | None:

@@ -200,6 +200,7 @@ def test_a_crash_is_not_taken_for_the_preemption_that_it_causes(launch: Callable
     assert attempts(tmp_path) == attempts(tmp_path, rank=1) == 2
 
 
+@pytest.mark.variant
 @pytest.mark.slow
 def test_processes_start_again_together_when_one_is_killed(launch: Callable[..., int], tmp_path: Path) -> None:
     once, never = {"do": "add_up", "value": 4}, {"do": "add_up", "value": 0}
