@@ -133,8 +133,8 @@ class VllmSession(ChatSession):
 
 
 class VllmEngine:
-    """`python`: of an environment with vLLM. `folder`: for logs. `arguments`: more for the server. A context that ends the
-    server that both arms share."""
+    """`python`: of an environment with vLLM. `folder`: for logs. `arguments`: more for the server. As a context it ends
+    the server that both arms share."""
 
     def __init__(
         self,
