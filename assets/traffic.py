@@ -92,7 +92,7 @@ def _listed(traffic: GatewayTraffic, model_name: str) -> SlotTable:
     for url in traffic.slots:
         with suppress(OSError):
             names[url] = served_names(Endpoint(url))
-    return slots_of_names(model_name, names).table
+    return slots_of_names(model_name, names)[0]
 
 
 def is_routed(deployment: Deployment) -> bool:

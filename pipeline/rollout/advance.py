@@ -1,6 +1,5 @@
-"""The advance test: non-inferiority at one-sided 5%, once a stage when dwell and sample are complete. The sample is
-fixed before, on the champion's share of right answers and the clustering, which do not know the effect. And the
-timeout."""
+"""The advance test, non-inferiority at one-sided 5%, once a stage when dwell and sample are complete; and the timeout.
+The sample is fixed before, on the champion's share of right answers and the clustering."""
 
 from __future__ import annotations
 
@@ -21,20 +20,16 @@ LEAST_GRADED = 0.5
 
 def sample_size(quality: float, margin: float, weight: float, design_effect: float = 1.0) -> float:
     """Graded canary answers for power .8 when both models are equal; infinite without a margin or a champion.
-
-    `quality`: share of right answers. `weight`: percent on the canary, the rest being the champion's.
-    """
+    `quality`: share of right answers. `weight`: percent on the canary, the rest being the champion's."""
     if margin <= 0 or weight >= 100:
         return math.inf
     return math.ceil(design_effect * quality * (1 - quality) * (POWER_Z / margin) ** 2 / (1 - weight / 100))
 
 
 def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
-    """Graded canary answers at which the advance test is taken; 0 where none can be graded (`wanted_requests`).
-
-    With `auto`, what is known so far until `evidence.basis` is complete, and fixed from then on. Never fewer than the
-    comparison takes.
-    """
+    """Graded canary answers at which the advance test is taken; 0 where none can be graded (`wanted_requests`). With
+    `auto`, what is known so far until `evidence.basis` is complete, and fixed from then on. Never fewer than the
+    comparison takes."""
     if not policy.gradable:
         return 0
     if policy.min_canary_requests != "auto":
@@ -53,10 +48,8 @@ def wanted_graded(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) ->
 
 
 def wanted_requests(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -> int:
-    """Canary requests at which the advance test is taken where nothing can be graded; else 0.
-
-    With `auto`, as many as see an error rate at the limit with power .8.
-    """
+    """Canary requests at which the advance test is taken where nothing can be graded; else 0. With `auto`, as many as
+    see an error rate at the limit with power .8."""
     if policy.gradable:
         return 0
     if policy.min_canary_requests != "auto":
@@ -128,10 +121,8 @@ def _latency(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
 
 
 def stage_timeout(lacks: str, evidence: LiveEvidence, policy: RolloutPolicy, covered_s: float, dwell_s: float) -> str:
-    """Why a stage that still lacks something is not to wait on, with what would help; "" while it may.
-
-    `covered_s`: seconds of the stage that usable metrics covered. `dwell_s`: those that it is observed in any case.
-    """
+    """Why a stage that still lacks something is not to wait on, with what would help; "" while it may. `covered_s`:
+    seconds of the stage that usable metrics covered. `dwell_s`: those that it is observed in any case."""
     if policy.max_wait_s is None or covered_s <= dwell_s + policy.max_wait_s:
         return ""
     ways = "give the stage a larger share of the requests (rollout.weights)"

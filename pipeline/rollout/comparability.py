@@ -18,10 +18,8 @@ the same windows, but a request is counted when it ends, and its trace from when
 
 
 def unusable(look: LiveMetrics | None, watched_until: float, now: float, policy: RolloutPolicy) -> str:
-    """Why a look carries no evidence, or "". Windows must follow each other, or requests would count twice.
-
-    Judges the structure alone: a look at which nothing was graded or answered counts, and may be harm.
-    """
+    """Why a look carries no evidence, or "". Windows must follow each other, or requests would count twice. Judges the
+    structure alone: a look at which nothing was graded or answered counts, and may be harm."""
     if look is None:
         return "no metrics"
     for name, arm in (("champion", look.champion), ("canary", look.canary)):

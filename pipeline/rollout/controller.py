@@ -1,9 +1,5 @@
-"""A candidate's way into production, one step a tick.
-
-GATED: both models' files are hashed; APPROVED where a person has to; then each weight in turn is SHIFTING until the
-router reads it back, and OBSERVING. In a tick harm comes first, then the slot, then the router. Three looks in a row
-without usable evidence hold; a weight that a person lowered is obeyed and held, one that somebody raised is put back.
-"""
+"""A candidate's way into production, one step a tick: harm comes first, then the slot, then the router. Three looks
+without usable evidence hold; a weight that a person lowered is obeyed and held, one that was raised is put back."""
 
 from __future__ import annotations
 
@@ -38,9 +34,7 @@ MAX_RAISED = 3
 
 def tick(ports: RolloutPorts, now: float) -> Tick:
     """Read the record, observe the world, take at most one transition, make traffic and then the registry follow.
-
-    Level-triggered: it may crash anywhere, be repeated, and run twice at a time.
-    """
+    Level-triggered: it may crash anywhere, be repeated, and run twice at a time."""
     state = read_state(ports.store, ports.model_name)
     if state.proposal is not None and state.active:
         step = _step(state, state.proposal, ports, now)
@@ -50,10 +44,8 @@ def tick(ports: RolloutPorts, now: float) -> Tick:
 
 
 def roll_back(ports: RolloutPorts, now: float) -> Tick:
-    """Take a rollback that was decided to its end now: move the traffic, then read it back. Nothing is measured.
-
-    The state is still ROLLING_BACK when the router does not obey; later ticks go on trying.
-    """
+    """Take a rollback that was decided to its end now: move the traffic, then read it back. Nothing is measured. The
+    state is still ROLLING_BACK when the router does not obey; later ticks go on trying."""
     moved = reconcile(ports, now)
     if moved.state.phase is not Phase.ROLLING_BACK:
         return moved

@@ -1,6 +1,5 @@
 """A person's decision about the rollout that runs, or about the promotion that it ended in. Event and audit log name
-who decided and why, and traffic has moved before `decide` returns. Nothing checks that a name is that of who
-decides."""
+who decided and why, and traffic has moved before `decide` returns. Nothing checks who typed a name."""
 
 from __future__ import annotations
 
@@ -39,11 +38,9 @@ class DecisionResult(Record):
 
 
 def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> DecisionResult:
-    """Put a decision on record and make the traffic follow it at once.
-
-    An abort or a rollback takes the canary to 0% and reads it back; the state is still ROLLING_BACK when the router
-    does not obey. A rollback that was decided before is taken on. Raises ValueError without a reason or a name.
-    """
+    """Put a decision on record and make the traffic follow it at once. An abort or a rollback takes the canary to 0%
+    and reads it back; the state is still ROLLING_BACK when the router does not obey. A rollback that was decided before
+    is taken on. Raises ValueError without a reason or a name."""
     for field, value in (("reason", decision.reason), ("by", decision.by)):
         if not value.strip():
             raise ValueError(f"The decision has no {field}. Give one: it goes into the audit log.")
@@ -64,10 +61,8 @@ def decide(ports: RolloutPorts, decision: RolloutDecision, now: float) -> Decisi
 
 
 def abort(store: Store, model_name: str, reason: str, now: float, by: str = "", rollout: str = "") -> bool:
-    """Decide to take an active rollout back to 0% without blaming the candidate; a tick moves the traffic.
-
-    False when none is active, or its way back is decided already. `rollout`: only this one.
-    """
+    """Decide to take an active rollout back to 0% without blaming the candidate; a tick moves the traffic. False when
+    none is active, or its way back is decided already. `rollout`: only this one."""
     decision = RolloutDecision(action="abort", reason=reason, by=by)
     while may_be_aborted(state := read_state(store, model_name)) and rollout in ("", state.rollout):
         if append(store, model_name, state, step_event(state, now, _step(state, decision))):

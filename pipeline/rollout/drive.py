@@ -26,10 +26,8 @@ class Pace(NamedTuple):
 
 
 def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -> RolloutState:
-    """Tick until the rollout is over, or only waits while `pace.drive_for_s` have passed.
-
-    Logs a line for each transition, and one for each error that the tick before had not.
-    """
+    """Tick until the rollout is over, or only waits while `pace.drive_for_s` have passed. Logs a line for each
+    transition, and one for each error that the tick before had not."""
     started, name = pace.now(), ports.model_name
     before, errors = read_state(ports.store, name), tuple[str, ...]()
     while True:

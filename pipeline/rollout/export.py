@@ -24,11 +24,9 @@ def exported_uri(root: str, model_name: str, digest: str) -> str:
 
 
 def export_model(model: ModelRef, root: str, model_name: str, log: Callable[[str], None] = print) -> ModelRef:
-    """The model at its place below `root` (`s3://bucket/prefix`, or a folder that the slots mount).
-
-    What is there already is read back and kept. Raises ValueError when the files here are not what the reference names
-    or the folder there holds others, OSError when the place cannot be read or written.
-    """
+    """The model at its place below `root` (`s3://bucket/prefix`, or a folder that the slots mount). What is there
+    already is read back and kept. Raises ValueError when the files here are not what the reference names or the folder
+    there holds others, OSError when the place cannot be read or written."""
     uri = exported_uri(root, model_name, model.digest)
     with reached(uri):
         files, target = opened(uri)

@@ -1,6 +1,5 @@
 """Grades of what production served: by the reference where there is one, else by the gate's judge, who is asked once
-an answer, else by what users say; and rewards of traces while a rollout watches, composed as labels are, without a
-judge."""
+an answer, else by what users say; and rewards of traces, composed as labels are without a judge."""
 
 from __future__ import annotations
 
@@ -210,7 +209,7 @@ def by_thumbs(feedback: Feedback, rated_within_s: float) -> Grading:
 
 
 def thumbs(held: Sequence[RewardSample]) -> list[Finding]:
-    """Of production's traces: a label in place of the composed reward. Needs feedback without a prior."""
+    """Of production's traces: a label in place of the composed reward. The prior moves no mean over 0.5."""
     return [UNRATED if each.feedback.value is None else Finding(float(each.feedback.value > LIKED)) for each in held]
 
 

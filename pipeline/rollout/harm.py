@@ -33,9 +33,7 @@ class Harm(Record):
 
 def harm(evidence: LiveEvidence, policy: RolloutPolicy, unready_looks: int = 0) -> Harm | None:
     """What the evidence proves against the canary. Valid at every look, also one that saw nothing usable.
-
-    `unready_looks`: looks in a row, up to now, at which no replica of the canary was ready.
-    """
+    `unready_looks`: looks in a row, up to now, at which no replica of the canary was ready."""
     if reason := _unavailable(evidence, unready_looks):
         return Harm(kind="unavailable", reason=reason, quarantine=False)
     alpha = policy.alpha / 3
@@ -85,10 +83,8 @@ def _quality(evidence: LiveEvidence, policy: RolloutPolicy, alpha: float) -> str
 
 
 def _slower(champion: Ratio, canary: Ratio, policy: RolloutPolicy) -> str:
-    """That requests over the frozen threshold are proven to be too many of the canary's, or "".
-
-    Both: more than 1% are, and more than of the champion's, whom a busy hour slows too.
-    """
+    """That requests over the frozen threshold are proven to be too many of the canary's, or "". Both: more than 1% are,
+    and more than of the champion's, whom a busy hour slows too."""
     if canary.hits < MIN_ERRORS or champion.trials <= 0:
         return ""
     own, other, alpha = variance(canary, policy.unit), variance(champion, policy.unit), policy.alpha / 3

@@ -64,8 +64,6 @@ class ProductionLooks:
         self._label, self._digest = composed(rewards), label_digest_of(rewards)
         if rated_within_s is not None:
             self._label, self._digest = thumbs, digest_json(["thumbs", self._digest])
-            plain = rewards.feedback.model_copy(update={"prior_strength": 0.0})
-            rewards = rewards.model_copy(update={"feedback": plain})
         self._rewards = rewards
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:

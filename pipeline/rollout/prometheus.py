@@ -43,10 +43,7 @@ class PrometheusLooks:
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """Both arms from `since` to two scrapes before `now`; None where that is less than two scrapes, or there is no
-        canary.
-
-        Raises ValueError saying why the look is missed, OSError when the server does not answer.
-        """
+        canary. Raises ValueError saying why the look is missed, OSError when the server does not answer."""
         every_s, since = self._section.scrape_interval_s, request.since
         until = request.now - LAG_SCRAPES * every_s
         if split.canary is None or until - since < LAG_SCRAPES * every_s:

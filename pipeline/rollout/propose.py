@@ -64,11 +64,9 @@ def champion(store: Store, model_name: str) -> ChampionState | None:
 def propose(
     store: Store, iteration: Iteration, candidate: RolloutCandidate, policy: RolloutPolicy, now: float
 ) -> ProposalResult:
-    """Open the candidate's rollout, once per iteration and model digest: proposing it again changes nothing.
-
-    A rollout that has no traffic yet, or is held at its first weight at the most, makes way for a newer version; any
-    other is waited for. Raises ValueError when the gate judged another model.
-    """
+    """Open the candidate's rollout, once per iteration and model digest: proposing it again changes nothing. A rollout
+    that has no traffic yet, or is held at its first weight at the most, makes way for a newer version; any other is
+    waited for. Raises ValueError when the gate judged another model."""
     version, judged = candidate.version, candidate.judged
     if judged.digest != version.model.digest:
         raise ValueError(

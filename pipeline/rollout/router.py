@@ -19,10 +19,8 @@ NO_ROLLOUT = "none"
 
 
 class Split(Record):
-    """Weights in percent of two models, named by digest; without a canary, everything goes to the champion.
-
-    A canary with weight 0 is loaded and gets no requests.
-    """
+    """Weights in percent of two models, named by digest; without a canary, everything goes to the champion. A canary
+    with weight 0 is loaded and gets no requests."""
 
     rollout: str
     """Salts the hash of the requests, so that one rollout's canary users are not the next one's."""

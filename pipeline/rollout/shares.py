@@ -57,9 +57,7 @@ def jackknife_influence(hits: NDArray[np.float64], trials: NDArray[np.float64]) 
 
 def variance(ratio: Ratio, unit: Unit) -> float:
     """Of the share: that of independent requests, or that between users where it is more; infinite when unknown.
-
-    Smoothed by one success and one failure: a share of 0 or 1 in a few requests is not certain.
-    """
+    Smoothed by one success and one failure: a share of 0 or 1 in a few requests is not certain."""
     if ratio.trials <= 0:
         return math.inf
     share = (ratio.hits + 1) / (ratio.trials + 2)
@@ -83,11 +81,9 @@ def enough(ratio: Ratio, unit: Unit, trials: float) -> bool:
 
 def proven(excess: float, variance: float, alpha: float, scale: float) -> bool:
     """Whether a running estimate with this variance proves its mean to be above zero: a one-sided normal-mixture
-    confidence sequence (arXiv 2103.06476), asymptotic, so it wants counts in the tens.
-
-    Over all looks together it is wrong with probability at most `alpha`; sharpest for means of about `scale`. Without a
-    variance, or with an infinite one, nothing is proven.
-    """
+    confidence sequence (arXiv 2103.06476), asymptotic, so it wants counts in the tens. Over all looks together it is
+    wrong with probability at most `alpha`; sharpest for means of about `scale`. Without a variance, or with an infinite
+    one, nothing is proven."""
     if not 0 < variance < math.inf:
         return False
     ratio = scale**2 / variance

@@ -36,10 +36,8 @@ def newest(rows: Sequence[Mapping[str, Any]], agreed: Collection[tuple[str, str]
 
 
 def warm_up(servers: Sequence[str], name: str, prompts: Sequence[str]) -> str:
-    """Ask each server all prompts; why the slot is not ready for users, or "".
-
-    `servers`: root URLs. `name`: what they serve the model as. `prompts`: chat messages as JSON, as labels have them.
-    """
+    """Ask each server all prompts; why the slot is not ready for users, or "". `servers`: root URLs. `name`: what they
+    serve the model as. `prompts`: chat messages as JSON, as labels have them."""
     for url in servers:
         outcomes = _outcomes(url, name, prompts)
         failed = [why for why in outcomes if why not in ("", REFUSED)]

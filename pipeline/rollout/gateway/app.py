@@ -27,7 +27,10 @@ from pipeline.rollout.gateway.feedback import FeedbackRecorder
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.proxy import Proxy
 from pipeline.rollout.gateway.spans import Recorder
-from pipeline.rollout.gateway.tables import ListedSlots, SlotTable, SplitWatch, read_slots, slots_of_names
+from pipeline.rollout.gateway.tables import SlotTable, SplitWatch, read_slots, slots_of_names
+from pipeline.rollout.gateway.upstream import CONNECT_S
+from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.served_names import served_names
 
 REFRESH_S = 1.0
 """Between two looks at the slots."""
@@ -74,7 +77,7 @@ class Gateway:
     async def _refresh(self) -> None:
         """Read the slots again. A table that can't be read, and a server that doesn't answer, leave what was."""
         try:
-            table, self._fault = await self._listed() if self._settings.slot_urls else ListedSlots(self._written())
+            table, self._fault = await self._listed() if self._settings.slot_urls else (self._written(), "")
         except ValueError as error:
             self._fault = str(error)
             return
@@ -85,12 +88,15 @@ class Gateway:
     def _written(self) -> SlotTable:
         return read_slots(self._store, self._settings.model_name) or SlotTable(slots=())
 
-    async def _listed(self) -> ListedSlots:
-        names = {url: await self.proxy.upstream.served_names(url) for url in self._settings.slot_urls}
+    async def _listed(self) -> tuple[SlotTable, str]:
+        names: dict[str, list[str]] = {}
+        for url in self._settings.slot_urls:
+            with suppress(OSError):
+                names[url] = await asyncio.to_thread(served_names, Endpoint(url), CONNECT_S)
         table, fault = slots_of_names(self._settings.model_name, names)
         silent = [slot for slot in self.proxy.table.slots if not names.get(slot.url)]
         kept = (slot for slot in silent if table.slot_of(slot.digest) is None)
-        return ListedSlots(SlotTable(slots=(*table.slots, *kept)), fault)
+        return SlotTable(slots=(*table.slots, *kept)), fault
 
     async def state(self, request: Request) -> Response:
         """GET /-/split"""
@@ -104,7 +110,7 @@ class Gateway:
     def _state(self) -> GatewayState:
         split, counts = self._watch.in_force(), read_counts(self._store, self._settings.model_name)
         slots = tuple(
-            SlotReport(digest=slot.digest, url=slot.url, name=slot.name, in_flight=counts.in_flight[place])
+            SlotReport(**dict(slot), in_flight=counts.in_flight[place])
             for place, slot in enumerate(self.proxy.table.slots)
         )
         return GatewayState(

@@ -43,7 +43,8 @@ class CallerRequest:
             self.first_turn = self._is_first_turn()
             self.stream = "stream" in self.fields and bytes(self.fields["stream"]) == b"true"
             self.metadata = self._metadata()
-            self.user = (_header(headers, b"x-user-id") if trusted else "") or self._named_user()
+            named = self.text("safety_identifier") or self.text("user") or _as_text(self.metadata.get("user_id"))
+            self.user = (_header(headers, b"x-user-id") if trusted else "") or named
             self.session = _header(headers, b"x-session-id") or self.text("prompt_cache_key")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRequest(400, f"The body is no JSON object ({error}). Send one with `messages`.") from error
@@ -82,9 +83,6 @@ class CallerRequest:
         raw = self.fields.get("metadata")
         value = None if raw is None else msgspec.json.decode(raw)
         return value if isinstance(value, dict) else {}
-
-    def _named_user(self) -> str:
-        return self.text("safety_identifier") or self.text("user") or _as_text(self.metadata.get("user_id"))
 
 
 def _as_text(value: Any) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from pipeline.core import layout
 from pipeline.core.processes import process_start
 from pipeline.core.storage import Record, Store
+from pipeline.rollout.gateway.tables import ServedSlot
 from pipeline.rollout.router import Split
 
 SERVED, RECORDED, BREAKER_OPEN, IN_FLIGHT = range(4)
@@ -72,10 +73,7 @@ def _folder(store: Store, model_name: str) -> Path:
     return store.path(layout.gateway(model_name, "counts"))
 
 
-class SlotReport(Record):
-    digest: str
-    url: str
-    name: str
+class SlotReport(ServedSlot):
     in_flight: int
 
 

@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import Meta
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
@@ -36,19 +37,17 @@ CLOCK_S = 1.0
 MOST_CHARS = 4_000
 """Of a comment."""
 _TRACE = re.compile(rb'"trace_id":"([0-9a-f]{32})"')
-_WORDS = {"up": 1.0, "down": 0.0}
 
 
 class FeedbackRequest(msgspec.Struct, forbid_unknown_fields=True):
-    """The body. `id`: of the response, or of its trace."""
+    """The body. `id`: of the response, or of its trace; each `name` counts for itself."""
 
-    id: str
-    score: bool | float | str
-    """A thumb (`up`, `down`, true, false), or a number from 0, worst, to 1."""
-    name: str = "thumb"
-    """What is scored; each name counts for itself."""
+    id: Annotated[str, Meta(min_length=1, max_length=256)]
+    score: bool | Annotated[float, Meta(ge=0, le=1)] | Literal["up", "down"]
+    """A thumb, or a number from 0, worst, to 1."""
+    name: Annotated[str, Meta(min_length=1, max_length=64)] = "thumb"
     user: str = ""
-    comment: str = ""
+    comment: Annotated[str, Meta(max_length=MOST_CHARS)] = ""
 
 
 class FeedbackRecorder:
@@ -64,13 +63,13 @@ class FeedbackRecorder:
     def take(self, body: bytes | bytearray) -> str:
         """Record it; returns the trace id. Blocks for files. Raises BadRequest for what is no feedback."""
         given = _read(body)
-        value, trace_id, now = _value(given.score), self._awaited_trace(given.id), time.time()
+        trace_id, now = self._awaited_trace(given.id), time.time()
         if not trace_id:
             raise BadRequest(404, f"No answer here has the id {given.id[:64]!r}. Send the `id` of a response.")
         with self._lock:
             day = datetime.fromtimestamp(now, UTC).date().isoformat()
             self._folder.mkdir(parents=True, exist_ok=True)
-            line = _line(given, value, trace_id, self._with_text, now)
+            line = _line(given, trace_id, self._with_text, now)
             append(self._folder / f"{day}-{os.getpid()}.jsonl", line)
         return trace_id
 
@@ -128,26 +127,16 @@ def _scores(line: bytes, place: int) -> list[Score]:
 
 def _read(body: bytes | bytearray) -> FeedbackRequest:
     try:
-        given = msgspec.json.decode(body, type=FeedbackRequest)
+        return msgspec.json.decode(body, type=FeedbackRequest)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(400, f"This is no feedback ({error}). Send id and score, such as up or down.") from error
-    if not given.id.strip() or not given.name.strip() or len(given.id) > 256 or len(given.name) > 64:
-        raise BadRequest(400, "Feedback names an answer by its `id`, and what is scored in up to 64 characters.")
-    if len(given.comment) > MOST_CHARS:
-        raise BadRequest(413, f"The comment has more than {MOST_CHARS:,} characters. Send a shorter one.")
-    return given
+        raise BadRequest(
+            400, f"This is no feedback ({error}). Send id and score: up, down, or a number from 0 to 1."
+        ) from error
 
 
-def _value(score: bool | float | str) -> float:
-    if isinstance(score, str) and score in _WORDS:
-        return _WORDS[score]
-    if isinstance(score, str) or not 0 <= score <= 1:
-        raise BadRequest(400, f"The score is {score!r}. Send up or down, or a number from 0 to 1.")
-    return float(score)
-
-
-def _line(given: FeedbackRequest, value: float, trace_id: str, with_text: bool, now: float) -> bytes:
+def _line(given: FeedbackRequest, trace_id: str, with_text: bool, now: float) -> bytes:
     """One OTLP export request with one record of a log. An erasure knows it by its trace."""
+    value = float(given.score) if not isinstance(given.score, str) else float(given.score == "up")
     about = f"{trace_id}/{given.name}/{given.user}"
     marks: list[tuple[str, Any]] = [
         (NAME, given.name),

@@ -55,10 +55,8 @@ class SlotKeeper:
         return bool(self._waiting) or any(kept.slot.process.ended for kept in self._kept.values())
 
     def serve(self, models: Sequence[ModelRef]) -> None:
-        """Serve these and no others. What serves already goes on; a server that has ended is started again.
-
-        Raises RuntimeError with its last lines when one does not start; the others serve.
-        """
+        """Serve these and no others. What serves already goes on; a server that has ended is started again. Raises
+        RuntimeError with its last lines when one does not start; the others serve."""
         wanted = {model.digest: model for model in models}
         for digest in [digest for digest, kept in self._kept.items() if kept.slot.process.ended]:
             self._log(f"slot {digest[:12]}: its server has ended, and is started again")

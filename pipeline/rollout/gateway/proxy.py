@@ -137,10 +137,8 @@ class Proxy:
         canary = None if split.canary is None else self.table.slot_of(split.canary.digest)
         if champion is None:
             raise BadRequest(503, f"No slot serves the champion, model {split.champion.digest[:12]}. Load it.")
-        if arm == "canary" and canary is None:
-            if pinned:
-                raise BadRequest(503, "No slot serves a canary. Ask the champion, or load the canary.")
-            return Placed(arm, champion, None)
+        if pinned == "canary" and canary is None:
+            raise BadRequest(503, "No slot serves a canary. Ask the champion, or load the canary.")
         return Placed(arm, champion, canary)
 
     def _served(
@@ -156,6 +154,7 @@ class Proxy:
         return served
 
     async def _answer(self, served: Served, placed: Placed, caller: Caller) -> None:
+        failed: SlotFailed | None = None
         if placed.arm == "canary" and placed.canary is not None:
             breaker = self._breakers.setdefault(placed.canary.digest, Breaker())
             if served.pinned or breaker.lets():
@@ -163,10 +162,8 @@ class Proxy:
                 self._counters.places[BREAKER_OPEN] = breaker.is_open
                 if failed is None:
                     return
-                if served.pinned:
-                    await caller.refuse(failed, served.trace_id)
-                    return
-        failed = await self._asked(served, placed.champion, "champion", caller, None)
+        if failed is None or not served.pinned:
+            failed = await self._asked(served, placed.champion, "champion", caller, None)
         if failed is not None:
             await caller.refuse(failed, served.trace_id)
 

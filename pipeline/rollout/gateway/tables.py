@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Self
+from typing import Self
 
 from pydantic import model_validator
 
@@ -62,16 +62,9 @@ def read_slots(store: Store, model_name: str) -> SlotTable | None:
     return store.read(layout.slot_file(model_name), SlotTable)
 
 
-class ListedSlots(NamedTuple):
-    """What servers say that they serve. `fault`: which are no slot, since an earlier one holds the same model."""
-
-    table: SlotTable
-    fault: str = ""
-
-
-def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> ListedSlots:
+def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> tuple[SlotTable, str]:
     """The slots of servers by their root URL, from the names that each says it serves. A server without one of this
-    model's names is no slot. Of two that hold one model the first is its slot: users have an answer all the same."""
+    model's names is no slot. Of two that hold one model the first is its slot, and the text says which is none."""
     slots: dict[str, ServedSlot] = {}
     faults: list[str] = []
     for url, each in names.items():
@@ -80,7 +73,7 @@ def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> Liste
             faults.append(f"{slots[head].url} and {url} both hold model {head}. Load another one into one of them.")
         elif head:
             slots[head] = ServedSlot(digest=head, url=url, name=each[0])
-    return ListedSlots(SlotTable(slots=tuple(slots.values())), " ".join(faults))
+    return SlotTable(slots=tuple(slots.values())), " ".join(faults)
 
 
 def read_split(store: Store, model_name: str) -> Split | None:

@@ -94,16 +94,6 @@ class Upstream:
             raise _failed(error) from error
         return _whole(response.status, response.headers, content)
 
-    async def served_names(self, url: str) -> list[str]:
-        """The names that a server says it serves, its first one first; [] when it doesn't answer."""
-        try:
-            timeout = aiohttp.ClientTimeout(CONNECT_S)
-            async with self._session.get(f"{url.rstrip('/')}/models", timeout=timeout) as reply:
-                listed = await reply.json() if reply.status == 200 else {}
-                return [str(model["id"]) for model in listed.get("data", [])]
-        except (*_FAULTS, ValueError, TypeError, KeyError, AttributeError):
-            return []
-
     async def _post(self, url: URL, body: bytes, headers: dict[str, str]) -> aiohttp.ClientResponse:
         """Asked again where the connection was closed before a byte came: it may have been idle for too long."""
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import BaseModel
@@ -14,13 +14,14 @@ from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.recipe import Rollout
 from pipeline.rollout.controller import tick
+from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import RolloutPolicy, policy_of
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.propose import ProposalResult, RolloutCandidate, propose
-from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
-from pipeline.rollout.router import Split
+from pipeline.rollout.record import JudgedCandidate, ModelVersion, Phase, RolloutState
+from pipeline.rollout.router import Readiness, Split
 from pipeline.rollout.shares import Latencies
 from tests.pipeline.rollout.local_router import LocalRouter
 
@@ -33,6 +34,8 @@ POLICY = policy_of(Rollout(dwell_s=(100.0, 200.0, 100.0), max_p99_latency_ratio=
     update={"unit": "request", "keep_warm_s": 0.0, "max_look_s": 100.0}
 )
 """A router that draws an arm for each request, and a slot that the next candidate may have at once."""
+ASKS = POLICY.model_copy(update={"approvers": ("operator", "ada@example.org")})
+WARM = POLICY.model_copy(update={"keep_warm_s": 5000.0})
 
 
 def model(digest: str) -> ModelRef:
@@ -209,9 +212,40 @@ class World:
             self.tick(every_s)
         raise AssertionError(f"{self.state.phase} after {limit} ticks, not {phases}")
 
+    def observe(self, **policy: Any) -> None:
+        """Propose `new` by a policy with these changes, and tick until its first weight is observed."""
+        self.propose("new", policy=POLICY.model_copy(update=policy))
+        self.tick_until("observing")
+
+    def set_weight(self, weight: int) -> None:
+        """As a person does, at the router."""
+        split = self.router.read()
+        assert split is not None
+        self.router.apply(split.model_copy(update={"canary_weight": weight, "champion_weight": 100 - weight}))
+
     def weight(self) -> int:
         split = self.router.read()
         return split.canary_weight if split else 0
+
+
+def decided(world: World, action: str, by: str = "operator") -> DecisionResult:
+    decision = RolloutDecision(action=action, reason="a reason", by=by, rollout=world.state.rollout)
+    return decide(world.ports(), decision, world.now)
+
+
+def waiting(world: World, proposed_by: str = "launcher") -> None:
+    iteration = iteration_over(BASE)
+    judged = JudgedCandidate("PASS", "new", "bundle")
+    propose(
+        world.store, iteration, RolloutCandidate(version_of("new", 1, iteration), judged, proposed_by), ASKS, world.now
+    )
+    for _ in range(5):
+        world.tick(50.0)
+    assert (world.state.phase, world.weight()) == (Phase.GATED, 0)
+
+
+def slot(world: World, **change: object) -> None:
+    world.router.ready = lambda m: Readiness(served_digest=m.digest, replicas=1).model_copy(update=change)
 
 
 @pytest.fixture

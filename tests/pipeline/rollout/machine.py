@@ -1,7 +1,7 @@
 """The rollout as a Hypothesis state machine: everybody who acts on it, and what must hold whatever they do.
 
-Invariants are checked by the witness at the router (machine_world.py) and on the record after each step. What fails by
-itself is in machine_faults.py.
+Invariants are checked by the witness at the router and on the record after each step; machine_world.py has that witness
+and what fails by itself.
 """
 
 from itertools import pairwise
@@ -18,8 +18,7 @@ from pipeline.rollout.reconcile import reconcile
 from pipeline.rollout.record import TERMINAL, Phase, read_events
 from tests.pipeline.rollout.conftest import NAME
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, Crash
-from tests.pipeline.rollout.machine_faults import FailingWorld
-from tests.pipeline.rollout.machine_world import DAY, DEAD, KINDS, SHORT, UNITS, WEIGHTS
+from tests.pipeline.rollout.machine_world import DAY, DEAD, KINDS, SHORT, UNITS, WEIGHTS, FailingWorld
 
 
 class RolloutMachine(FailingWorld):

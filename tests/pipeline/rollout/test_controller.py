@@ -12,8 +12,7 @@ from pipeline.rollout.ports import is_intact
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
-from tests.pipeline.rollout.acts import decided
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, model
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, decided, model
 
 
 def test_good_canary_takes_every_weight_and_becomes_champion(world):
@@ -32,8 +31,7 @@ def test_good_canary_takes_every_weight_and_becomes_champion(world):
 
 
 def test_dwell_is_the_time_that_good_metrics_cover(world):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (160.0, 200.0, 100.0)}))
-    world.tick_until("observing")
+    world.observe(dwell_s=(160.0, 200.0, 100.0))
     world.metrics.spoil = lambda look: None
     world.tick(90.0)
     world.tick(90.0)
@@ -61,8 +59,7 @@ def test_dwell_is_the_time_that_good_metrics_cover(world):
     ],
 )
 def test_three_unusable_looks_in_a_row_hold_at_the_same_weight(world, spoil):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.metrics.spoil = spoil
     for _ in range(3):
         world.tick(200.0)
@@ -75,8 +72,7 @@ def test_three_unusable_looks_in_a_row_hold_at_the_same_weight(world, spoil):
 
 
 def test_too_little_traffic_waits_and_never_advances(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.metrics.requests = 20
     for _ in range(30):
         world.tick(100.0)
@@ -133,16 +129,14 @@ def test_controller_that_lost_a_race_applies_the_winning_step(world):
 
 
 def test_a_share_that_contradicts_the_weight_holds(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.metrics.spoil = lambda look: look.model_copy(update={"champion": look.canary})
     world.tick(100.0)
     assert world.state.phase is Phase.HELD
 
 
 def test_rollback_moves_traffic_while_the_registry_is_down(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.registry.down, world.metrics.canary = True, {"quality": 0.3}
     world.tick_until("rolling_back")
     assert world.weight() == 0

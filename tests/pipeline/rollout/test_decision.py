@@ -40,8 +40,7 @@ def test_what_will_never_be_let_in_does_not_wait(world):
 
 
 def test_a_resume_keeps_the_evidence_and_starts_the_dwell_over(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.tick(90.0)
     world.metrics.spoil = lambda look: None
     world.tick_until("held")
@@ -56,8 +55,7 @@ def test_a_resume_keeps_the_evidence_and_starts_the_dwell_over(world):
 
 def test_only_a_held_rollout_can_be_resumed(world):
     assert decided(world, "resume").refused == "no rollout is active"
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     epoch = world.state.epoch
     assert "is observing, and only a held one" in decided(world, "resume").refused
     assert world.state.epoch == epoch
@@ -111,8 +109,7 @@ def test_a_decision_whose_process_died_is_audited_later(world):
 
 
 def test_an_abort_that_is_not_obeyed_is_taken_on_by_the_next_one(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     applied = world.router.apply
     world.router.apply = lambda split: None
     assert decided(world, "abort").state.phase is Phase.ROLLING_BACK

@@ -18,8 +18,7 @@ from pipeline.rollout.record import (
     read_events,
 )
 from pipeline.rollout.router import Split, Unsettled
-from tests.pipeline.rollout.acts import decided
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY
+from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, decided
 from tests.pipeline.rollout.reports import proposal
 
 GIVEN = proposal(proposed_by="ada")
@@ -85,8 +84,7 @@ def test_the_record_takes(world, case):
 
 
 def test_a_log_with_a_gap_is_refused_by_name(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.store.path("rollout", NAME, "events", "000002.json").unlink()
     world.store.path("rollout", NAME, "events", "000009.json").write_text("{}")
     with pytest.raises(ValueError, match=r"000002\.json is missing, though later events are there"):
@@ -162,8 +160,7 @@ def test_a_weight_below_what_was_asked_for_is_a_wish(phase, read, by_hand):
 )
 def test_no_weight_rises_onto_a_slot_that_went_since(world, change):
     """It was ready when the weight was decided, and is not when the router is asked."""
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     asked = world.router.ready
 
     def ready(of):
@@ -218,8 +215,7 @@ def test_what_a_look_adds_to_the_dwell(window, seconds):
 
 
 def held(world, weight: int) -> None:
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
-    world.tick_until("observing")
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
     world.metrics.spoil = lambda look: None
     world.tick_until("held", every_s=10.0)
     world.metrics.spoil = lambda look: look
@@ -228,11 +224,11 @@ def held(world, weight: int) -> None:
 
 def test_a_weight_given_to_a_canary_held_at_0_is_watched(world):
     held(world, 5)
-    world.router.apply(world.router.read().model_copy(update={"canary_weight": 0, "champion_weight": 100}))
+    world.set_weight(0)
     world.tick(10.0)
     assert world.state.canary_weight == 0
     looks = world.state.watch.looks
-    world.router.apply(world.router.read().model_copy(update={"canary_weight": 50, "champion_weight": 50}))
+    world.set_weight(50)
     world.metrics.canary = {"error_rate": 1.0, "graded": 0.0}
     world.tick(10.0)
     assert world.state.watch.looks == looks + 1 and world.weight() == 0

@@ -9,9 +9,9 @@ import pytest
 from pipeline.rollout import notices
 from pipeline.rollout.decision import abort
 from pipeline.rollout.notices import due, tell
+from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.record import Phase
-from tests.pipeline.rollout.acts import decided
-from tests.pipeline.rollout.conftest import NAME, POLICY, World
+from tests.pipeline.rollout.conftest import NAME, POLICY, World, decided
 from tests.pipeline.rollout.local_router import LocalRouter
 from tests.pipeline.rollout.webhook import Webhook, webhook
 
@@ -27,8 +27,7 @@ def hook() -> Generator[Webhook]:
 @pytest.fixture
 def held(world: World) -> World:
     """Held by three looks whose source failed with a prompt in its message."""
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.metrics.spoil = failing
     world.tick_until("held")
     return world
@@ -53,30 +52,28 @@ def test_a_held_rollout_is_told_once_and_without_a_prompt(held: World, hook: Web
     assert SECRET_PROMPT not in message
 
 
+APPROVED = POLICY.model_copy(update={"approvers": ("ada",)})
+
+
 @pytest.mark.parametrize(
-    ("quality", "phase", "words"),
+    ("quality", "policy", "phase", "words"),
     [
-        (0.7, "promoted", ("PROMOTED",)),
-        (0.2, "rolled_back", ("ROLLED BACK: the router reads 0%", "proven")),
+        (0.7, POLICY, "promoted", "PROMOTED: it serves all requests"),
+        (0.2, POLICY, "rolled_back", "ROLLED BACK: the router reads 0%. Quality fell"),
+        (0.7, APPROVED, "gated", "APPROVAL WANTED before its first weight: pt rollout approve"),
     ],
 )
-def test_an_end_is_told(world: World, hook: Webhook, quality: float, phase: str, words: tuple[str, ...]) -> None:
+def test_an_end_and_an_approval_that_is_wanted_are_told_once(
+    world: World, hook: Webhook, quality: float, policy: RolloutPolicy, phase: str, words: str
+) -> None:
     world.metrics.canary = {"quality": quality}
-    world.propose("new")
+    world.propose("new", policy=policy)
     world.tick_until(phase)
-    told(world, hook)
-    (message,) = hook.messages
-    assert all(each in message for each in words)
-
-
-def test_an_approval_that_is_wanted_is_told(world: World, hook: Webhook) -> None:
-    world.propose("new", policy=POLICY.model_copy(update={"approvers": ("ada",)}))
-    for _ in range(5):
-        world.tick(50.0)
+    for _ in range(3):
         told(world, hook)
-    assert world.state.phase is Phase.GATED
-    assert len(hook.messages) == 1
-    assert "APPROVAL WANTED before its first weight: pt rollout approve" in hook.messages[0]
+        world.tick(50.0)
+    (message,) = hook.messages
+    assert words in message
 
 
 def test_a_router_that_does_not_obey_is_told_once(held: World, hook: Webhook, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,18 @@ from pipeline.rollout.record import (
     approval_of,
     step_event,
 )
-from tests.pipeline.rollout.acts import WARM, decided, slot, waiting
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, iteration_over, model, version_of
+from tests.pipeline.rollout.conftest import (
+    BASE,
+    NAME,
+    POLICY,
+    WARM,
+    decided,
+    iteration_over,
+    model,
+    slot,
+    version_of,
+    waiting,
+)
 
 
 def test_without_an_approval_no_candidate_gets_traffic(world):
@@ -147,8 +157,7 @@ def test_servers_that_came_since_are_warmed_before_a_weight(world):
                 return state
         raise AssertionError(world.state.reason)
 
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     state = ticked_until(lambda state: state.reason == cold[0])
     assert (state.phase, state.stage, world.weight()) == (Phase.OBSERVING, 0, 5)
     cold.append("")
@@ -160,8 +169,7 @@ def test_servers_that_came_since_are_warmed_before_a_weight(world):
 
 @pytest.mark.parametrize("phase", ["observing", "held"])
 def test_a_slot_that_turns_wrong_loses_its_traffic(world, phase):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     if phase == "held":
         decided(world, "pause")
     slot(world, served_digest="another")
@@ -174,8 +182,7 @@ def test_a_slot_that_turns_wrong_loses_its_traffic(world, phase):
 
 
 def test_a_slot_that_nobody_answers_from_is_left_without_blame(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     slot(world, served_digest="", replicas=0)
     world.tick(10.0)
     assert world.state.phase is Phase.OBSERVING
@@ -185,8 +192,7 @@ def test_a_slot_that_nobody_answers_from_is_left_without_blame(world):
 
 @pytest.mark.parametrize(("replicas", "blamed"), [(0, False), (1, True)])
 def test_errors_of_a_server_that_died_are_no_blame(world, replicas, blamed):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     slot(world, served_digest="new" if replicas else "", replicas=replicas)
     world.metrics.canary = {"error_rate": 0.4}
     world.tick(10.0)
@@ -215,8 +221,7 @@ def test_the_champion_is_no_candidate(world):
 
 
 def test_what_a_lease_that_ran_out_hid_is_no_evidence(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.tick(POLICY.lease_s + 1)
     assert (world.state.watch.misses, world.state.watch.evidence.canary.requests) == (1, 0)
     assert world.tick_until("promoted", "held").phase is Phase.PROMOTED

@@ -6,8 +6,7 @@ from pipeline.rollout.advance import stage_timeout
 from pipeline.rollout.reconcile import too_few
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
-from tests.pipeline.rollout.acts import decided, slot
-from tests.pipeline.rollout.conftest import BASE, POLICY
+from tests.pipeline.rollout.conftest import BASE, POLICY, decided, slot
 from tests.pipeline.rollout.looks import POLICY as BY_USER
 from tests.pipeline.rollout.looks import arm, evidence
 
@@ -64,8 +63,7 @@ def test_a_weight_without_servers_is_not_asked_for(world):
 def test_servers_that_go_before_the_router_is_asked_hold_it(world):
     """They went after the weight was decided."""
     scaled(world, canary=8, champion=8)
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     asked = world.router.ready
 
     def ready(model):

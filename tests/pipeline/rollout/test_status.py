@@ -19,8 +19,7 @@ def shown_after(world: World, phase: str) -> RolloutStatus:
 
 
 def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     world.tick(90.0)
     world.metrics.spoil = lambda look: None
     world.tick_until("held")
@@ -84,8 +83,7 @@ def test_each_phase_waits_for_something_and_can_be_aborted(world, phase, waits_f
 
 
 def test_status_of_a_rollback_leaves_nothing_to_decide(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     abort(world.store, NAME, "why not", world.now, "operator")
     report = shown(world)
     assert (report.weight, report.router, report.decisions) == (0, 5, ())

@@ -1,12 +1,13 @@
 """What a tick sees, obeys and tells: weights moved by hand, clocks, tallies, late grades."""
 
+from pathlib import Path
+
 import pytest
 
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.fold import in_rollout, read_tally
 from pipeline.rollout.record import Phase
-from tests.pipeline.rollout.acts import decided
-from tests.pipeline.rollout.conftest import NAME, POLICY, World
+from tests.pipeline.rollout.conftest import NAME, World, decided
 
 
 def test_nothing_is_learned_from_a_running_or_quarantined_canary(world):
@@ -23,11 +24,9 @@ def test_nothing_is_learned_from_a_running_or_quarantined_canary(world):
 
 
 def test_a_weight_that_is_raised_again_and_again_is_held(world):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
-    world.tick_until("observing")
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
     for _ in range(4):
-        split = world.router.read()
-        world.router.apply(split.model_copy(update={"canary_weight": 60, "champion_weight": 40}))
+        world.set_weight(60)
         world.tick(50.0)
         assert world.weight() == 5, "it is put back each time"
         world.tick(50.0)
@@ -36,11 +35,9 @@ def test_a_weight_that_is_raised_again_and_again_is_held(world):
 
 def test_a_stage_that_was_lowered_by_hand_starts_over(world):
     """Users of its weight were with the champion meanwhile: they would be in both arms."""
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
-    world.tick_until("observing")
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
     world.tick(50.0)
-    split = world.router.read()
-    world.router.apply(split.model_copy(update={"canary_weight": 2, "champion_weight": 98}))
+    world.set_weight(2)
     world.tick(50.0)
     assert (world.state.phase, world.state.canary_weight) == (Phase.HELD, 2)
     world.tick(50.0)
@@ -52,8 +49,7 @@ def test_a_stage_that_was_lowered_by_hand_starts_over(world):
 
 
 def test_a_clock_that_went_back_holds_and_says_so(world):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6), "lease_s": 1e6}))
-    world.tick_until("observing")
+    world.observe(dwell_s=(1e6, 1e6, 1e6), lease_s=1e6)
     world.tick(50.0)
     world.tick(-86_400.0)
     assert (world.state.phase, world.state.canary_weight) == (Phase.HELD, 5)
@@ -64,8 +60,7 @@ def test_a_clock_that_went_back_holds_and_says_so(world):
 
 
 def test_a_tally_is_kept_by_look_and_removed_at_the_end(world):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (300.0, 0.0, 0.0)}))
-    world.tick_until("observing")
+    world.observe(dwell_s=(300.0, 0.0, 0.0))
     for _ in range(3):
         world.tick(50.0)
     folder = world.store.path("rollout", NAME, "tallies")
@@ -76,34 +71,37 @@ def test_a_tally_is_kept_by_look_and_removed_at_the_end(world):
     assert list(folder.glob("*.json")) == []
 
 
-@pytest.mark.parametrize("how", ["gone", "changed"])
-def test_a_tally_that_is_lost_starts_the_evidence_over(world, how):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (300.0, 0.0, 0.0)}))
-    world.tick_until("observing")
-    world.tick(50.0)
-    path = world.store.path("rollout", NAME, "tallies", f"{world.state.watch.tally}.json")
-    if how == "gone":
-        path.unlink()
-    else:
-        path.write_text(path.read_text().replace("2000", "9999"))
-    world.tick(50.0)
-    assert world.state.watch.evidence.canary.requests == 2000
-    assert "tally is gone" in world.state.reason
+def lose_tally(world: World, path: Path) -> None:
+    path.unlink()
 
 
-def test_grades_by_another_rule_start_the_evidence_over(world):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (300.0, 0.0, 0.0)}))
-    world.tick_until("observing")
-    world.metrics.spoil = lambda look: look.model_copy(update={"label_digest": "a", "readable": (0.9, 0.8)})
+def change_tally(world: World, path: Path) -> None:
+    path.write_text(path.read_text().replace("2000", "9999"))
+
+
+def change_labels(world: World, path: Path) -> None:
+    world.metrics.label_digest = "b"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lose_tally, "tally is gone"),
+        (change_tally, "tally is gone"),
+        (change_labels, "what decides a grade changed"),
+    ],
+)
+def test_evidence_that_cannot_be_added_to_starts_over(world, change, words):
+    world.metrics.label_digest = "a"
+    world.metrics.spoil = lambda look: look.model_copy(update={"readable": (0.9, 0.8)})
+    world.observe(dwell_s=(300.0, 0.0, 0.0))
     world.tick(50.0)
+    before = world.state.watch
+    assert (before.evidence.label_digest, before.evidence.readable) == ("a", (0.9, 0.8))
+    change(world, world.store.path("rollout", NAME, "tallies", f"{before.tally}.json"))
     world.tick(50.0)
-    before = world.state.watch.evidence
-    assert (before.label_digest, before.readable) == ("a", (0.9, 0.8))
-    world.metrics.spoil = lambda look: look.model_copy(update={"label_digest": "b"})
-    world.tick(50.0)
-    after = world.state.watch.evidence
-    assert (before.canary.requests, after.canary.requests, after.label_digest) == (4000, 2000, "b")
-    assert "what decides a grade changed" in world.state.reason
+    assert world.state.watch.evidence.canary.requests == 2000 and words in world.state.reason
+    assert world.state.watch.evidence.label_digest == world.metrics.label_digest
     world.tick(50.0)
     assert world.state.watch.evidence.canary.requests == 4000, "only the change does"
 
@@ -113,29 +111,23 @@ def shifting_to(world: World, stage: int) -> None:
         world.tick(50.0)
 
 
-def lowered(world: World, weight: int) -> None:
-    split = world.router.read()
-    world.router.apply(split.model_copy(update={"canary_weight": weight, "champion_weight": 100 - weight}))
-
-
 @pytest.mark.parametrize("weight", [0, 3, 5])
 def test_a_weight_lowered_while_it_rises_is_obeyed(world, weight):
     world.propose("new")
     shifting_to(world, 1)
-    lowered(world, weight)
+    world.set_weight(weight)
     world.tick(50.0)
     assert (world.state.phase, world.weight()) == (Phase.HELD, weight)
 
 
 def test_a_weight_lowered_within_a_tick_is_obeyed(world):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
-    world.tick_until("observing")
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
     read = world.router.read
 
     def then_lowered():
         split = read()
         del world.router.read
-        lowered(world, 0)
+        world.set_weight(0)
         return split
 
     world.router.read = then_lowered
@@ -146,8 +138,7 @@ def test_a_weight_lowered_within_a_tick_is_obeyed(world):
 
 
 def test_grades_that_are_late_stop_the_dwell(world):
-    world.propose("new")
-    world.tick_until("observing")
+    world.observe()
     began = world.now
     world.metrics.spoil = lambda look: look.model_copy(update={"graded_until": min(look.graded_until, began + 20)})
     for _ in range(8):
@@ -159,8 +150,7 @@ def test_grades_that_are_late_stop_the_dwell(world):
 
 
 def observing_slowly(world):
-    world.propose("new", policy=POLICY.model_copy(update={"dwell_s": (1e6, 1e6, 1e6)}))
-    world.tick_until("observing")
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
     world.tick(50.0)
     asked: list[LookRequest] = []
     look = world.metrics.look

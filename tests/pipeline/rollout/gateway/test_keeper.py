@@ -28,7 +28,7 @@ def listed(store: Store) -> list[str]:
 @contextmanager
 def never_asked(name: str, model: ModelRef, *_: object) -> Generator[SimpleNamespace]:
     """In place of a server's start: who is named to the gateway is the keeper's, whatever runs."""
-    yield SimpleNamespace(url=f"http://{model.digest[:12]}", ended=False)
+    yield SimpleNamespace(url=f"http://{model.digest[:12]}", process=SimpleNamespace(ended=False))
 
 
 def test_a_server_that_may_not_have_users_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

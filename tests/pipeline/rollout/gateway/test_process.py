@@ -52,10 +52,13 @@ def ask_until(gateway, ends):
 
 @pytest.fixture(scope="module")
 def processes(tmp_path_factory):
-    """Two workers; each test waits until both are there again."""
+    """Two workers, which end with the block; each test waits until both are there again."""
     with world(tmp_path_factory.mktemp("processes"), is_process=True, workers=2) as gateway:
         gateway.split(50)
         yield gateway
+        pids = {gateway.gateway.pid, *workers_of(gateway)}
+    assert len(pids) == 3 and not [pid for pid in pids if process_start(pid) is not None]
+    assert running_address(gateway.store.path(layout.gateway(NAME))) is None
 
 
 def test_reload_keeps_answering(processes):
@@ -89,15 +92,6 @@ def ask_again(gateway):
         return gateway.post(user="u")
     except httpx2.TransportError:
         return None
-
-
-def test_processes_end_with_the_block(tmp_path):
-    with world(tmp_path, is_process=True) as gateway:
-        pids = {gateway.gateway.pid, *workers_of(gateway)}
-        assert len(pids) == 2
-    assert [pid for pid in pids if process_start(pid) is not None] == []
-    assert running_address(gateway.store.path(layout.gateway(NAME))) is None
-    assert gateway.port.read() is None
 
 
 def test_a_second_gateway_is_refused(processes, monkeypatch):
