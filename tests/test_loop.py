@@ -196,7 +196,7 @@ def test_mlflow_has_points_in_time_and_a_whole_model(loop: Loop) -> None:
     version = client.get_model_version(settings.recipe().base_model.name, "1")
     run = client.get_run(version.run_id)
     iteration = settings.iteration(run.data.tags["iteration"])
-    logged = {row.step: int(row.at * 1000) for row in read_rows(metrics_file(store, iteration)).rows if row.step}
+    logged = {row.step: int(row.at * 1000) for row in read_rows(metrics_file(store, iteration))[0] if row.step}
     history = client.get_metric_history(version.run_id, "seconds/step")
     assert {point.step: point.timestamp for point in history} == logged
     assert len({point.timestamp for point in history}) == len(history) == len(logged) > 1
@@ -228,7 +228,7 @@ def test_mlflow_that_is_away_fails_no_training(
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     run = on_record(settings, settings.latest()).run
     history = mlflow_client(settings.tracking_uri()).get_metric_history(run.run_id, "seconds/step")
-    logged = read_rows(metrics_file(settings.store(), settings.latest())).rows
+    logged = read_rows(metrics_file(settings.store(), settings.latest()))[0]
     assert {(each.step, each.timestamp) for each in history} == {(row.step, int(row.at * 1000)) for row in logged[1:]}
     assert len(history) == len(logged) - 1 > 1, "the first is of the base model, before any step"
 
