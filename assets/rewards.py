@@ -86,7 +86,7 @@ def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckRe
         )
 
     rho, floor, drift, custom = (
-        labels.humans.rank_correlation, settings.review.min_rank_correlation, labels.drift, labels.custom
+        labels.humans.rank_correlation, settings.min_rank_correlation, labels.drift, labels.custom
     )  # fmt: skip
     yield warned(
         "coverage",

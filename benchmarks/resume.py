@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.kills import Zygote, adapter_of, result_of, survive
 from benchmarks.training import write_plan
 from pipeline.recipe import Checkpoints, Training, Validation, load
-from pipeline.recipe.methods import DPO, GRPO, DynamicSampling
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.training.journal import TrainingEvent, read_journal
 from pipeline.training.result import Preemption
 
@@ -36,7 +36,7 @@ OFF_POLICY = GRPO(
     max_completion_tokens=32,
     learning_rate=1e-3,
     beta=0.05,
-    dynamic_sampling=DynamicSampling(),
+    dynamic_sampling=3,
     trainer_args={"per_device_train_batch_size": 4},
 )
 PAIRS = DPO(steps=12, batch_size=16, learning_rate=3e-4, beta=0.3, trainer_args={"per_device_train_batch_size": 8})

@@ -15,7 +15,7 @@ from evals.results import EvalArm, ItemCounts
 from evals.statistics import Array, Paired
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation
-from pipeline.recipe.evaluation import AnswerPrice
+from pipeline.recipe.rewards import TokenPrice
 from pipeline.recipe.suites import SuiteSection
 
 PII_MARGIN = 0.005
@@ -162,7 +162,7 @@ def _pass_at(counts: list[ItemCounts], k: int) -> float:
     return math.fsum(chances) / len(chances)
 
 
-def _costs(before: list[ItemCounts], after: list[ItemCounts], price: AnswerPrice | None) -> AnswerCosts | None:
+def _costs(before: list[ItemCounts], after: list[ItemCounts], price: TokenPrice | None) -> AnswerCosts | None:
     """Mean USD of a sample; the prompt is paid for with each of them. None without a price."""
     if price is None:
         return None

@@ -79,6 +79,8 @@ def field_texts(
     """The fields of a section and of those in it. `values`: the section where nothing is written."""
     properties = (described if kind is Recipe else described["$defs"][kind.__name__])["properties"]
     for name, field in kind.model_fields.items():
+        if (field.alias or name) not in properties:
+            continue  # the tag of a method in a plan, which no recipe writes
         path, marked = f"{prefix}{field.alias or name}", operational or Operational in field.metadata
         value, written = field.default if values is None else getattr(values, name), properties[field.alias or name]
         meaning = " ".join(written.get("description", "").split())

@@ -52,7 +52,7 @@ def write_sample(settings: Deployment, now: datetime) -> str:
             store,
             labels,
             week,
-            recipe.rewards.review,
+            recipe.rewards.review_rows,
             recipe.rewards.judge.rubric if recipe.rewards.judge else DEFAULT_RUBRIC,
         )
     if sheet is None:
@@ -79,7 +79,7 @@ def report_lines(settings: Deployment, survey_result: reviews.Survey) -> Iterato
     if not survey_result.asked:
         yield "No sample has been drawn. Draw one: pt reviews write"
         return
-    labels, floor = _labels(settings), settings.recipe().rewards.review.min_rank_correlation
+    labels, floor = _labels(settings), settings.recipe().rewards.min_rank_correlation
     table = reviews.labels_of(labels.dataset, survey_result.reviewed)
     agreement = trust.human_agreement(table, survey_result.reviewed)
     yield f"Labels of iteration {labels.iteration} against {agreement.reviews} reviews:"

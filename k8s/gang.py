@@ -100,7 +100,7 @@ def evaluation_gang(
         raise ValueError("The recipe evaluates on the machine of its Dagster step: add compute.evaluation.")
     settings = training.model_copy(
         update={
-            "backend": pod.backend or ("jobset" if training.backend == "rayjob" else training.backend),
+            "backend": "jobset" if training.backend == "rayjob" else training.backend,
             "image": pod.image or training.image,
             "instance_type": pod.instance_type or training.instance_type,
             "env": {**(addresses or {}), **training.env, **pod.env},

@@ -52,7 +52,7 @@ class HttpRoute:
         """`model_name`: what callers ask for. `identify`: tells what a slot serves. `location`: where the slots load a
         model from (its export); raises ValueError where it is not there yet."""
         self._client, self._section, self._identify, self._location = client, section, identify, location
-        self.slots = SlotPair(client, section.namespace, (section.slot_a, section.slot_b), model_name)
+        self.slots = SlotPair(client, section.namespace, section.slots, model_name)
 
     def read(self) -> Split | Unsettled | None:
         """What the gateways route by; None when no rollout ever asked for anything.

@@ -18,7 +18,7 @@ from pipeline.rewards.findings import JudgeSpending
 from pipeline.training.goodput import device_hours
 
 DEVICE_PRICE = "compute.accelerator.usd_per_hour is not in the recipe"
-JUDGE_PRICE = "usd_per_million_prompt_tokens and usd_per_million_completion_tokens are not in the recipe"
+JUDGE_PRICE = "the judge's price is not in the recipe"
 ANSWER_PRICE = "evaluation.price is not in the recipe"
 SLOT_PRICE = "rollout.slot_usd_per_hour is not in the recipe"
 OTHERS_DEVICES = "no record says how many devices the servers of others have"
@@ -177,5 +177,4 @@ def _judge(name: str, tokens: int, usd: float, is_priced: bool) -> CostLine:
 
 def _is_priced(judge: Judge | None) -> bool:
     """True without a judge, who then takes nothing."""
-    fields = {"usd_per_million_prompt_tokens", "usd_per_million_completion_tokens"}
-    return judge is None or fields <= judge.model_fields_set
+    return judge is None or judge.price is not None

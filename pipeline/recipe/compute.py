@@ -96,7 +96,7 @@ class Kubernetes(Section):
     end with an error of their own before anybody else knows."""
     start_timeout_s: PositiveFloat = Field(default=3600.0, le=1e9)
     """For quota, nodes and images to come, until the launch gives up."""
-    poll_s: PositiveFloat = Field(default=10.0, le=3600)
+    poll_s: ClassVar[float] = 10.0
     """Between two looks at a running gang."""
     ttl_s: ClassVar[int] = 86_400
     """How long a finished gang stays in the cluster to be looked at."""
@@ -117,10 +117,9 @@ class Kubernetes(Section):
 
 class EvaluationPod(Section):
     """A pod for each evaluation, for models that the Dagster step's machine has no room for. What it does not name
-    (namespace, queue, capacity, service account, volume) is that of `compute.kubernetes`."""
+    (namespace, queue, capacity, service account, volume) is that of `compute.kubernetes`, and the backend, where that
+    is no rayjob (else jobset)."""
 
-    backend: Literal["jobset", "volcano"] | None = None
-    """What runs the pod. null: that of the training, and jobset where that is rayjob."""
     image: ImageName | None = None
     """Pinned: name@sha256:digest. null: the trainer's; the one of a rayjob has no evaluation in it."""
     instance_type: InstanceType | None = None

@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
-from pipeline.recipe.rewards import Judge
+from pipeline.recipe.rewards import Judge, TokenPrice
 from pipeline.recipe.section import Section, Share
 from pipeline.recipe.serving import AnyServing, TransformersServing
 from pipeline.recipe.suites import AnySuite, JudgedSuite, LmEvalSuite, SuiteSection, preset_suite
-
-
-class AnswerPrice(Section):
-    """What tokens cost where the model serves, or what they would cost to buy."""
-
-    usd_per_million_prompt_tokens: NonNegativeFloat = 0.0
-    """Price of what is sent."""
-    usd_per_million_completion_tokens: NonNegativeFloat = 0.0
-    """Price of what is answered."""
 
 
 class Evaluation(Section):
@@ -31,8 +22,8 @@ class Evaluation(Section):
     """What answers."""
     samples_per_item: PositiveInt = 4
     """Answers that each model draws for an item; their mean is the score on that item."""
-    temperature: PositiveFloat = 1.0
-    """Sampling temperature of both models. At 1 they answer as users get their answers."""
+    temperature: ClassVar[float] = 1.0
+    """Sampling temperature of both models, where a suite does not say: they answer as users get their answers."""
     max_completion_tokens: PositiveInt = 512
     """Length limit of an answer, also of the embedded slots'. An answer that reaches it is truncated."""
     seed: int = 11
@@ -55,7 +46,7 @@ class Evaluation(Section):
     max_standard_error: PositiveFloat = 0.03
     """A wider standard error of the paired difference of a target cannot carry a verdict: INCONCLUSIVE."""
 
-    price: AnswerPrice | None = None
+    price: TokenPrice | None = None
     """Reports say what an answer of each model costs at this price; null: they do not."""
     judge: Judge | None = Field(default=None, exclude_if=lambda judge: judge is None)
     """Who judges the judged suites, at the endpoint of JUDGE_URL; null: the model of `rewards.judge`. Another one than

@@ -44,5 +44,6 @@ class DescribedJsonSchema(GenerateJsonSchema):
         described = super().model_schema(schema)
         properties: dict[str, Any] = described.get("properties", {})
         for name, text in field_texts(schema["cls"]).items():
-            properties[schema["cls"].model_fields[name].alias or name]["description"] = text
+            if written := properties.get(schema["cls"].model_fields[name].alias or name):
+                written["description"] = text
         return described

@@ -76,11 +76,11 @@ class RewardModelSettings(Section):
         Probe(kind="refuse", name="refusal"),
     )
     """The product's policy, as twins of good answers that break it."""
-    seed: int = Field(default=0, ge=0, lt=2**31)
+    seed: ClassVar[int] = 0
     """Of the split by users and the order of the thumbs."""
     timeout_s: Annotated[PositiveFloat, Operational] = Field(default=3600.0, le=1e9)
     """Of the training process; then it is killed and the step fails."""
-    threads: PositiveInt = 1
+    threads: ClassVar[int] = 1
     """Compute threads on CPU."""
     scoring_batch_size: ClassVar[int] = 32
     """Completions that are scored at once."""

@@ -106,6 +106,15 @@ DEFAULT_RUBRIC = """\
 1: wrong, empty, harmful, or not an answer."""
 
 
+class TokenPrice(Section):
+    """What a model's tokens cost, or what they would cost to buy."""
+
+    usd_per_million_prompt_tokens: Price = 0.0
+    """Price of what is sent."""
+    usd_per_million_completion_tokens: Price = 0.0
+    """Price of what is answered."""
+
+
 class Judge(Section):
     """A model that scores completions. Any OpenAI-compatible endpoint: JUDGE_URL and JUDGE_API_KEY."""
 
@@ -133,25 +142,14 @@ class Judge(Section):
     """Budget of an iteration, prompts and answers together; a request that could pass it is not made."""
     max_usd: NonNegativeFloat | None = None
     """The same in US dollars."""
-    usd_per_million_prompt_tokens: Price = 0.0
-    """The endpoint's price of what is sent, for `max_usd` and the bill."""
-    usd_per_million_completion_tokens: Price = 0.0
-    """The endpoint's price of what it answers, for `max_usd` and the bill."""
+    price: TokenPrice | None = None
+    """The endpoint's price, for `max_usd` and the bill; null: not known."""
     skip_rated: bool = True
     """Where users have spoken the judge is not asked (the seed's cost rule)."""
     audits: ClassVar[int] = 50
     """Verified completions judged as well, for nothing but to see how often judge and verifier disagree."""
     order_checks: ClassVar[int] = 50
     """Pairs of completions judged in both orders: how often the judge contradicts itself."""
-
-
-class Review(Section):
-    """The weekly sample for people, and what their word is held against."""
-
-    rows: PositiveInt = 200
-    """Labels drawn at random for a week, at most."""
-    min_rank_correlation: ClassVar[float] = 0.7
-    """Lower 95% bound of Spearman's rho between reward and people; below it the labels carry a warning."""
 
 
 class Rewards(Section):
@@ -165,7 +163,7 @@ class Rewards(Section):
     """With neither."""
     fresh: Weights = Weights(judge=1.0)
     """Of a completion that was drawn just now and that no reference can check: nobody has rated it."""
-    min_weight: Share = 0.5
+    min_weight: ClassVar[float] = 0.5
     """Share of the applying weight that must have answered; a label on less is none."""
     min_coverage: Share = 0.5
     """Share of admitted traces that need a label before anything is trained on them."""
@@ -183,8 +181,10 @@ class Rewards(Section):
     """A function of your own that scores completions; null: none is called."""
     reward_model: RewardModelSettings | None = None
     """A scorer trained on users' thumbs, for completions without a reference; null: none is trained."""
-    review: Annotated[Review, Operational] = Review()
-    """The weekly sample that people score."""
+    review_rows: Annotated[PositiveInt, Operational] = 200
+    """Labels drawn at random for a week's sheet, which people score, at most."""
+    min_rank_correlation: ClassVar[float] = 0.7
+    """Lower 95% bound of Spearman's rho between reward and people; below it the labels carry a warning."""
 
     @model_validator(mode="after")
     def _custom_is_weighed(self) -> Self:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
@@ -44,10 +44,8 @@ class HttpRouteTraffic(Section):
     """Where the route is."""
     route: DnsName = "model"
     """Its name."""
-    slot_a: DnsName = "slot-a"
-    """Backend of the first slot, as the route names it."""
-    slot_b: DnsName = "slot-b"
-    """Backend of the second slot."""
+    slots: ClassVar[tuple[str, str]] = ("slot-a", "slot-b")
+    """Its two backends, as the manifests of `k8s/manifests/bases/serving` name them, and the launcher's rights."""
 
 
 class NoTraffic(Section):
@@ -108,8 +106,6 @@ class Rollout(Section):
     """Level of the anytime-valid harm test over a whole stage."""
     look_every_s: PositiveFloat = 60.0
     """Time between two looks of a run that keeps ticking."""
-    max_look_s: NonNegativeFloat = 0.0
-    """Longest time that one look adds to a dwell; 0: twice `look_every_s`, or the dwell where that is longer."""
     max_wait_s: PositiveFloat | None = 2_592_000.0
     """How long a stage may wait, once its dwell is over, for what it lacks (answers, grades, its slot), in time that
     usable metrics covered: then it is held with what would help (default: 30 days). null: for ever."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, PositiveInt
 
 from pipeline.recipe.section import Section
 from pipeline.recipe.serving import AnyServing, TransformersServing
@@ -21,7 +21,7 @@ class Samples(Section):
     """A completion that has not ended by then is worth 0 where no reference can check it."""
     max_tokens: PositiveInt | None = 20_000_000
     """Budget of drawn tokens; prompts are left out until all completions at their longest fit. null: no limit."""
-    seed: NonNegativeInt = 0
+    seed: ClassVar[int] = 0
     """Decides prompts and completions."""
     serving: AnyServing = TransformersServing()
     """What answers: see evaluation.serving. An endpoint is asked under its name for the champion."""

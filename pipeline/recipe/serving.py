@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -16,7 +16,7 @@ class TransformersServing(Section):
     """Which kind of engine this is."""
     batch_size: Annotated[PositiveInt, Operational] = 256
     """Answers that are drawn at once; fewer need less memory. Each answer has a seed of its own, whatever the batch."""
-    threads: Annotated[PositiveInt, Operational] = 1
+    threads: ClassVar[int] = 1
     """Compute threads on CPU."""
 
 
@@ -27,7 +27,7 @@ class HttpServing(Section):
     """Questions at once, at most."""
     timeout_s: Annotated[PositiveFloat, Operational] = Field(default=600.0, le=1e9)
     """Longest duration of one answer; then it is asked again."""
-    attempts: Annotated[PositiveInt, Operational] = 4
+    attempts: ClassVar[int] = 4
     """Times that a question is asked where there is no connection, or the status is 408, 429 or 5xx."""
 
 

@@ -55,12 +55,6 @@ class PresetSuite(Section):
     or cost."""
     floor: Share | None = None
     """Score that the candidate must be shown to reach, whatever the champion's; null: none."""
-    samples_per_item: PositiveInt | None = None
-    """Answers that each model draws for an item; null: `evaluation.samples_per_item`."""
-    max_completion_tokens: PositiveInt | None = None
-    """Length limit of an answer; null: `evaluation.max_completion_tokens`."""
-    temperature: NonNegativeFloat | None = None
-    """Sampling temperature; null: `evaluation.temperature`. 0 takes the likeliest token and draws once: for reports."""
 
     @model_validator(mode="before")
     @classmethod
@@ -71,8 +65,6 @@ class PresetSuite(Section):
     def _possible(self) -> PresetSuite:
         if not self.name:
             raise ValueError("give the suite a name.")
-        if self.temperature == 0 and (self.role != "report" or (self.samples_per_item or 1) != 1):
-            raise ValueError("temperature 0 gives one answer, as no user gets it: use role report, samples_per_item 1.")
         return self
 
 
@@ -102,6 +94,12 @@ class ItemsSuite(PresetSuite):
     preset: Literal["arithmetic", "desk", "gsm8k", "math500"] | None = None
     """gsm8k: the 1,319 test problems of arXiv 2110.14168, math500: the 500 that arXiv 2305.20050 tests on; both with
     `path` of the publishers' file. arithmetic, desk: 500 and 400 questions made for the embedded models."""
+    samples_per_item: PositiveInt | None = None
+    """Answers that each model draws for an item; null: `evaluation.samples_per_item`."""
+    max_completion_tokens: PositiveInt | None = None
+    """Length limit of an answer; null: `evaluation.max_completion_tokens`."""
+    temperature: NonNegativeFloat | None = None
+    """Sampling temperature; null: `evaluation.temperature`. 0 takes the likeliest token and draws once: for reports."""
     system: str = ""
     """System prompt before each item that has none of its own."""
     instruction: str = ""
@@ -128,6 +126,8 @@ class ItemsSuite(PresetSuite):
 
     @model_validator(mode="after")
     def _one_source(self) -> ItemsSuite:
+        if self.temperature == 0 and (self.role != "report" or (self.samples_per_item or 1) != 1):
+            raise ValueError("temperature 0 gives one answer, as no user gets it: use role report, samples_per_item 1.")
         if bool(self.path) + bool(self.custom) + self.embedded != 1:
             raise ValueError(f"give the suite path or custom, or one of the presets {' and '.join(EMBEDDED)}: one.")
         if self.check == "none" and (self.role != "report" or self.floor is not None):
@@ -164,10 +164,13 @@ class TracesSuite(PresetSuite):
     """How an answer is compared with people's reference; traces say it of theirs."""
     max_principal_share: Share = 0.02
     """One user's share of the items (one item is always allowed)."""
-    refresh_days: PositiveInt = 30
+    refresh_days: ClassVar[int] = 30
     """Days after which the next iteration freezes a new generation."""
     refresh_share: ClassVar[float] = 0.25
     """Share of the clusters that a new generation replaces."""
+    samples_per_item: ClassVar[int | None] = None
+    max_completion_tokens: ClassVar[int | None] = None
+    temperature: ClassVar[float | None] = None
     system: ClassVar[str] = ""
     instruction: ClassVar[str] = ""
     pass_at: ClassVar[tuple[int, ...]] = ()

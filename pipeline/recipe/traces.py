@@ -54,23 +54,16 @@ class DemoSource(Section):
         return self.desk or DeskUsers()
 
 
-class LangfuseExportSource(Section):
-    """A Langfuse blob-storage export: `observations_v2/` and `scores/`, or the older `traces/`, `observations/` and
-    `scores/`; JSON lines (gzipped or not) or Parquet."""
+class FileSource(Section):
+    """Files that something else writes, read as they come."""
 
-    kind: Literal["langfuse_export"] = "langfuse_export"
-    """Selects a blob-storage export of Langfuse."""
+    kind: Literal["langfuse_export", "langfuse_ui", "otel", "openai_logs"]
+    """langfuse_export: Langfuse's blob-storage export, `observations_v2/` and `scores/`, or the older `traces/`,
+    `observations/` and `scores/`, as JSON lines (gzipped or not) or Parquet. langfuse_ui: downloads from its UI, one
+    JSON file a trace, `{trace, observations}`. otel: OpenTelemetry GenAI spans as OTLP JSON, one export request a line
+    or a file. openai_logs: chat-completion calls, one JSON line each: the request and its response."""
     uri: str
-    """Directory or bucket prefix above those folders: a local path, or `s3://bucket/prefix`."""
-
-
-class LangfuseUiSource(Section):
-    """Traces downloaded from the Langfuse UI: one JSON file a trace, `{trace, observations}`."""
-
-    kind: Literal["langfuse_ui"] = "langfuse_ui"
-    """Selects downloads from the Langfuse UI."""
-    uri: str
-    """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
+    """Directory or bucket prefix above these files or folders: a local path, or `s3://bucket/prefix`."""
 
 
 class PostgresTableSource(Section):
@@ -115,24 +108,6 @@ class MlflowSource(Section):
     """The last day that is read; null: today."""
     settled_after_days: ClassVar[int] = 3
     """Days for which a day is read again on each run. What comes later, or is changed later, is not seen."""
-
-
-class OtelSource(Section):
-    """OpenTelemetry GenAI spans as OTLP JSON: one export request a line, or one a file."""
-
-    kind: Literal["otel"] = "otel"
-    """Selects OpenTelemetry spans."""
-    uri: str
-    """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
-
-
-class OpenAiLogsSource(Section):
-    """Chat-completion calls, one JSON line each: the request and its response."""
-
-    kind: Literal["openai_logs"] = "openai_logs"
-    """Selects logs of chat-completion calls."""
-    uri: str
-    """Directory or bucket prefix with these files: a local path, or `s3://bucket/prefix`."""
 
 
 class PromptFields(Section):
@@ -187,16 +162,7 @@ class CustomSource(CustomCode):
 Attribution = Literal["promoted", "model", "none"]
 Answers = Literal["each", "last"] | tuple[str, ...]
 SourceSection = (
-    DemoSource
-    | LangfuseExportSource
-    | LangfuseUiSource
-    | PostgresTableSource
-    | LangfuseApiSource
-    | MlflowSource
-    | OtelSource
-    | OpenAiLogsSource
-    | PromptsSource
-    | CustomSource
+    DemoSource | FileSource | PostgresTableSource | LangfuseApiSource | MlflowSource | PromptsSource | CustomSource
 )
 
 

@@ -49,7 +49,9 @@ def weights_of(profile: Profile, settings: Rewards) -> Weights:
     return weights
 
 
-def compose(findings: Mapping[str, Finding], profile: Profile, settings: Rewards) -> Reward:
+def compose(
+    findings: Mapping[str, Finding], profile: Profile, settings: Rewards, min_weight: float = Rewards.min_weight
+) -> Reward:
     """The reward of one completion. A component that is not in `findings` does not apply."""
     all_findings = {name: findings.get(name, DOES_NOT_APPLY) for name in COMPONENTS}
     weights = weights_of(profile, settings)
@@ -57,7 +59,7 @@ def compose(findings: Mapping[str, Finding], profile: Profile, settings: Rewards
     applying = {name: weight for name, weight in wanted.items() if all_findings[name].reason != ABSENT}
     values = {name: value for name in applying if (value := all_findings[name].value) is not None}
     spoke = sum(applying[name] for name in values)
-    if spoke == 0 or spoke < settings.min_weight * sum(applying.values()):
+    if spoke == 0 or spoke < min_weight * sum(applying.values()):
         silent = sorted((name for name in applying if name not in values), key=lambda name: -applying[name])
         return Reward(None, all_findings[silent[0]].reason if silent else "no_signal", profile, {}, all_findings)
     heaviest = max(applying[name] for name in values)  # divided by it, no product of a small weight is lost

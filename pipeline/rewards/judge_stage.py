@@ -15,7 +15,7 @@ from pipeline.core import layout
 from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.core.journal import Journal
 from pipeline.core.storage import Record, Store
-from pipeline.recipe.rewards import Judge, Rewards
+from pipeline.recipe.rewards import Judge, Rewards, TokenPrice
 from pipeline.rewards.composite import weights_of
 from pipeline.rewards.findings import FindingLine, JudgeSpending, Source, journal, key_of, settled, spent
 from pipeline.rewards.judge import (
@@ -67,11 +67,12 @@ class PaidAccount(NamedTuple):
     ) -> Budget:
         """What is left of it: less what earlier attempts have spent, and `elsewhere`."""
         paid = [*(spent(store, self.days, self.name, source) for source in sources), *elsewhere]
+        price = section.price or TokenPrice()
         return Budget(
             section.max_tokens,
             section.max_usd,
-            section.usd_per_million_prompt_tokens,
-            section.usd_per_million_completion_tokens,
+            price.usd_per_million_prompt_tokens,
+            price.usd_per_million_completion_tokens,
             spent_tokens=sum(each.tokens for each in paid),
             spent_usd=sum(each.usd for each in paid),
         )

@@ -24,7 +24,7 @@ from pipeline.core import layout
 from pipeline.core.conversation import shown_answer
 from pipeline.core.removal import Removal, make, of_lines
 from pipeline.core.storage import DatasetRef, Store, write_atomically
-from pipeline.recipe.rewards import DEFAULT_RUBRIC, Review
+from pipeline.recipe.rewards import DEFAULT_RUBRIC
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.trust import ReviewedLabel, chat
@@ -69,14 +69,14 @@ def week_of(moment: datetime) -> str:
     return f"{year}-W{week:02d}"
 
 
-def write(store: Store, labels: RewardLabels, week: str, settings: Review, rubric: str = DEFAULT_RUBRIC) -> Path | None:
+def write(store: Store, labels: RewardLabels, week: str, most: int, rubric: str = DEFAULT_RUBRIC) -> Path | None:
     """Draw the week's sample and publish its sheet; the sheet's path, or None where there is nothing to ask about.
 
     A week that has a sheet keeps it. Raises FileNotFoundError when the label table is gone.
     """
     folder = f"{layout.REVIEWS}/{week}"
     if not store.path(folder).is_dir():
-        rows = _drawn(labels, week, settings.rows)
+        rows = _drawn(labels, week, most)
         if not rows:
             return None
         with store.staged(folder) as staging:

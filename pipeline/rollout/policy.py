@@ -18,8 +18,10 @@ Unit = Literal["user", "request"]
 
 
 class RolloutPolicy(Rollout):
-    """The section, and what else the rollout hangs on. `max_look_s` is never 0 here."""
+    """The section, and what else the rollout hangs on."""
 
+    max_look_s: float = 120.0
+    """Longest time that one look adds to a dwell: twice `look_every_s`."""
     max_metrics_age_s: float = 300.0
     unit: Unit = "user"
     """What the router randomises."""
@@ -60,7 +62,7 @@ def policy_of(
     silent = section.traffic.kind == "gateway" and section.traffic.record == "operations"
     readable = gradable and not (silent and section.metrics is None)
     derived = {
-        "max_look_s": section.max_look_s or 2 * section.look_every_s,
+        "max_look_s": 2 * section.look_every_s,
         "max_metrics_age_s": max_metrics_age_s,
         "unit": "user" if section.traffic.kind == "gateway" else "request",
         "gradable": readable or rated,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from pipeline.core.journal import Journal, JournalEntry
-from pipeline.recipe.rewards import Judge
+from pipeline.recipe.rewards import Judge, TokenPrice
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.custom import CustomScorer, CustomTask
 from pipeline.rewards.findings import key_of
@@ -128,11 +128,12 @@ def spending_in(folder: Path) -> tuple[int, float]:
 def budget_of(settings: Judge, folder: Path, rank: int, processes: int) -> Budget:
     """This process's share of the budget, less what its earlier attempts have spent."""
     lines = Journal(folder / JUDGED.format(rank=rank), ScoreLine).read()
+    price = settings.price or TokenPrice()
     return Budget(
         None if settings.max_tokens is None else settings.max_tokens // processes,
         None if settings.max_usd is None else settings.max_usd / processes,
-        settings.usd_per_million_prompt_tokens,
-        settings.usd_per_million_completion_tokens,
+        price.usd_per_million_prompt_tokens,
+        price.usd_per_million_completion_tokens,
         spent_tokens=lines[-1].tokens if lines else 0,
         spent_usd=lines[-1].usd if lines else 0.0,
     )

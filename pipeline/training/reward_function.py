@@ -46,7 +46,6 @@ class RewardFunction:
     ) -> None:
         self._settings, self._check, self._custom = settings, check, custom
         self._metadata = metadata or {}
-        self._strict = settings.model_copy(update={"min_weight": 1.0})
         self._scores, self._stops = scores, frozenset(stops)
         self._known: dict[FreshAnswer, Reward] = {}
         self.last: list[float | None] = []
@@ -96,7 +95,7 @@ class RewardFunction:
             said = self._scores.rewarding(ended)
             for each, findings in zip(ended, said, strict=True):
                 measured = measure(each.text, None, None, self._settings.rules)
-                self._known[each] = compose({**measured, **findings}, "fresh", self._strict)
+                self._known[each] = compose({**measured, **findings}, "fresh", self._settings, 1.0)
 
     def _completions(
         self,

@@ -21,8 +21,7 @@ from tests.assets.laid import DEVICES, EMBEDDED, HOURS, NOWHERE, Laid, recipe_of
 from tests.pipeline.rollout.conftest import NAME
 
 JUDGE = "rewards.judge={model: m, digest: d, rubric: r}"
-PRICED = "rewards.judge={model: m, digest: d, rubric: r, usd_per_million_prompt_tokens: 0, " \
-    "usd_per_million_completion_tokens: 0}"  # fmt: skip
+PRICED = "rewards.judge={model: m, digest: d, rubric: r, price: {}}"
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from evals.gate import Verdict
 from evals.suites import frozen, suites
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
-from pipeline.recipe.rewards import Review
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards import reviews
 from tests.evals.people import DAYS, SUITE, THINGS, USERS, People, asked, later, prompts_in, question, section_of
@@ -193,7 +192,7 @@ def test_a_changed_generation_is_refused(people: People) -> None:
 def reviewed(people: People) -> None:
     """A week's sheet of 180 rows, half of them answered."""
     labels = LABELS.read(people.store, people.store.read("iterations/latest.json", Iteration).id)
-    sheet = reviews.write(people.store, labels, "2026-W02", Review())
+    sheet = reviews.write(people.store, labels, "2026-W02", 200)
     assert sheet is not None
     rows = list(csv.DictReader(io.StringIO(sheet.read_text("utf-8-sig"), newline="")))
     for row in rows[:90]:

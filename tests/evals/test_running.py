@@ -35,7 +35,7 @@ pytestmark = pytest.mark.slow
 CRASHED, NEVER_RETRY = 1, 64
 SUITE = preset_suite("arithmetic", items=40)
 IN_FLIGHT = 8
-ENGINE = {"kind": "endpoint", "champion": "old", "candidate": "new", "attempts": 1, "in_flight": IN_FLIGHT}
+ENGINE = {"kind": "endpoint", "champion": "old", "candidate": "new", "in_flight": IN_FLIGHT}
 JUDGED = {"kind": "judged", "name": "preferred", "over": "arithmetic", "role": "guard"}
 
 

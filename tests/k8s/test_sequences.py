@@ -56,7 +56,7 @@ def launched(replay: Replay, root: Path) -> Launched:
     attempts, lines = GangAttempts(Store(root), "sequence"), list[str]()
     compute = Compute(
         kubernetes=Kubernetes(
-            image=IMAGE, backend=replay.backend, start_timeout_s=replay.setting("start_timeout_s", 600), poll_s=0.5
+            image=IMAGE, backend=replay.backend, start_timeout_s=replay.setting("start_timeout_s", 600)
         ),
         nodes=4 if "4-nodes" in replay.name else 2,
         processes=8,

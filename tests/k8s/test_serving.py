@@ -46,7 +46,7 @@ def test_the_rollout_may_do_what_it_does_and_nothing_else() -> None:
     assert rights(build("serving"), "preference-tuning", "launcher") == wanted
     section = HttpRouteTraffic()
     for rule in named(build("serving"), "Role", "rollout")["rules"]:
-        slots = [section.slot_a, section.slot_b]
+        slots = list(section.slots)
         if rule["verbs"] == ["list"]:  # which no name can restrict
             continue
         assert rule["resourceNames"] == ([section.route] if rule["resources"] == ["httproutes"] else slots)

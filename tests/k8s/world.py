@@ -73,7 +73,7 @@ class Planned(NamedTuple):
 
 
 def cluster_settings(**changes: Any) -> Kubernetes:
-    given = {"image": IMAGE, "instance_type": "cpu", "service_account": "default", "shm_gb": 1, "poll_s": 5}
+    given = {"image": IMAGE, "instance_type": "cpu", "service_account": "default", "shm_gb": 1}
     return Kubernetes.model_validate(given | {"start_timeout_s": 600.0} | changes)
 
 

@@ -9,13 +9,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from pipeline.recipe.methods.grpo import GRPO, DynamicSampling
+from pipeline.recipe.methods.grpo import GRPO
 from pipeline.recipe.methods.method import Method
 from pipeline.recipe.methods.tables import DPO, KTO, SFT
 from pipeline.recipe.section import Section
 
 __all__ = [
-    "DPO", "GRPO", "KTO", "METHODS", "SFT", "AnyMethod", "DynamicSampling", "Method", "MethodName", "MethodSettings",
+    "DPO", "GRPO", "KTO", "METHODS", "SFT", "AnyMethod", "Method", "MethodName", "MethodSettings",
     "titles",
 ]  # fmt: skip
 

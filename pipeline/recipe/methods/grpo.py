@@ -6,16 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from pipeline.recipe.methods.method import GENERATION_UTILISATION, Method, TrainingWork
-from pipeline.recipe.section import Length, Observer, Section
-
-
-class DynamicSampling(Section):
-    """Groups all right or all wrong carry no gradient: other prompts are drawn in their place (arXiv 2503.14476)."""
-
-    max_batches: int = Field(default=3, ge=2)
-    """Rounds of generation for one step, the first included. Groups still missing then stay as they are."""
+from pipeline.recipe.section import Length, Observer
 
 
 class GRPO(Method):
@@ -30,11 +24,11 @@ class GRPO(Method):
     columns = ("prompt", "reference", "verifier")
     decided = frozenset([
         "num_generations", "num_iterations", "steps_per_generation", "generation_batch_size", "max_completion_length",
-        "temperature", "epsilon", "epsilon_high", "scale_rewards", "mask_truncated_completions", "use_vllm",
+        "temperature", "epsilon", "scale_rewards", "use_vllm",
         "vllm_mode", "shuffle_dataset",
     ])  # fmt: skip
 
-    kind: Literal["grpo"] = "grpo"
+    kind: SkipJsonSchema[Literal["grpo"]] = "grpo"
     """Names the method in a plan."""
     steps: Annotated[PositiveInt, Length] = 200
     """Optimizer steps."""
@@ -56,9 +50,8 @@ class GRPO(Method):
     beta: float = Field(default=0.0, ge=0)
     """Weight of the KL penalty (k3) to the reference model; 0 loads no reference."""
     epsilon: PositiveFloat = 0.2
-    """The policy ratio is clipped below 1 - epsilon."""
-    epsilon_high: PositiveFloat | None = None
-    """The ratio is clipped above 1 + epsilon_high; null: epsilon. DAPO's clip-higher is 0.28 (arXiv 2503.14476)."""
+    """The policy ratio is clipped below 1 - epsilon and above 1 + epsilon. For DAPO's clip-higher (arXiv 2503.14476):
+    `trainer_args: {epsilon_high: 0.28}`, under NeMo RL `loss_fn.ratio_clip_max`."""
     loss_type: Literal["dapo", "grpo", "bnpo", "dr_grpo"] = "dapo"
     """How token losses are averaged: over all tokens of the step (dapo), within each completion first (grpo), over the
     tokens of a micro-batch (bnpo), or over a constant (dr_grpo, arXiv 2503.20783)."""
@@ -66,10 +59,9 @@ class GRPO(Method):
     """Advantages are divided by the standard deviation of the rewards of their group, of the batch, or by nothing."""
     baseline: Literal["mean", "leave_one_out"] = "mean"
     """What a reward is compared with: its group's mean, or the mean of the others (RLOO, arXiv 2402.14740)."""
-    mask_truncated_completions: bool = False
-    """Leave completions that were cut at the limit out of the loss."""
-    dynamic_sampling: DynamicSampling | None = None
-    """Replaces groups without a gradient; null: they stay in the batch."""
+    dynamic_sampling: Annotated[int, Field(ge=2)] | None = None
+    """Groups all right or all wrong carry no gradient: other prompts are drawn in their place (arXiv 2503.14476), in so
+    many rounds for one step at most, the first included. null: they stay in the batch."""
     generation: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
     """Who draws completions. vLLM needs a GPU; its own settings go through trainer_args."""
     kl_stop: Annotated[PositiveFloat | None, Observer] = 4.0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from pipeline.recipe.methods.method import Method, TrainingWork
 from pipeline.recipe.section import Length, Observer
@@ -62,7 +63,7 @@ class DPO(TableMethod):
     decided = frozenset(["loss_weights", "max_length", "train_sampling_strategy"])
     sides = 2
 
-    kind: Literal["dpo"] = "dpo"
+    kind: SkipJsonSchema[Literal["dpo"]] = "dpo"
     """Names the method in a plan."""
     steps: Annotated[PositiveInt, Length] = 200
     """Optimizer steps."""
@@ -111,7 +112,7 @@ class SFT(TableMethod):
         "dataset_kwargs", "dataset_text_field",
     ])  # fmt: skip
 
-    kind: Literal["sft"] = "sft"
+    kind: SkipJsonSchema[Literal["sft"]] = "sft"
     """Names the method in a plan."""
     steps: Annotated[PositiveInt, Length] = 100
     """Optimizer steps."""
@@ -145,7 +146,7 @@ class KTO(TableMethod):
         "sync_ref_model",  # the reference's weights are in no checkpoint
     ])  # fmt: skip
 
-    kind: Literal["kto"] = "kto"
+    kind: SkipJsonSchema[Literal["kto"]] = "kto"
     """Names the method in a plan."""
     steps: Annotated[PositiveInt, Length] = 100
     """Optimizer steps."""

@@ -78,8 +78,8 @@ class GRPOBuilder(MethodTrainer):
     method: GRPO
 
     def own(self, batch: Mapping[str, int]) -> dict[str, Any]:
-        same = ("num_generations", "num_iterations", "temperature", "beta", "epsilon", "epsilon_high", "loss_type",
-                "scale_rewards", "mask_truncated_completions")  # fmt: skip
+        same = ("num_generations", "num_iterations", "temperature", "beta", "epsilon", "loss_type",
+                "scale_rewards")  # fmt: skip
         engine = self.method.generation
         arguments = {name: getattr(self.method, name) for name in same} | {
             "max_completion_length": self.method.max_completion_tokens,

@@ -75,7 +75,7 @@ class GroupTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[Row]) -> dict[str, Any]:
         policy: Any = self.model
         if self._settings.dynamic_sampling is not None and policy.training:
-            inputs = self._mixed(inputs, self._settings.dynamic_sampling.max_batches)
+            inputs = self._mixed(inputs, self._settings.dynamic_sampling)
         output: dict[str, Any] = super()._generate_and_score_completions(inputs)
         self._count(output)
         if self._settings.baseline == "leave_one_out":

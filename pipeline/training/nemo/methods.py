@@ -138,7 +138,7 @@ class GRPORendering(Rendering):
 
     def sections(self) -> Tree:
         grpo, plan = self.grpo, self.plan
-        rounds = grpo.dynamic_sampling.max_batches if grpo.dynamic_sampling else None
+        rounds = grpo.dynamic_sampling
         looks = plan.held_out is not None
         settings: Tree = {
             "num_prompts_per_step": grpo.prompts_per_step,
@@ -147,7 +147,6 @@ class GRPORendering(Rendering):
             "max_num_epochs": rounds or 1,  # the rows are in the order of the steps; more rounds want more of them
             "normalize_rewards": grpo.scale_rewards == "group",
             "use_leave_one_out_baseline": grpo.baseline == "leave_one_out",
-            "overlong_filtering": grpo.mask_truncated_completions,
             "use_dynamic_sampling": rounds is not None,
             "val_period": grpo.batches_in(plan.training.validation.every_steps) if looks else 0,
             "val_at_start": looks,  # what the base model can do
@@ -164,7 +163,7 @@ class GRPORendering(Rendering):
             "reference_policy_kl_penalty": grpo.beta,
             "reference_policy_kl_type": "k3",
             "ratio_clip_min": grpo.epsilon,
-            "ratio_clip_max": grpo.epsilon if grpo.epsilon_high is None else grpo.epsilon_high,
+            "ratio_clip_max": grpo.epsilon,
             "token_level_loss": LOSSES[grpo.loss_type],
         }
         math = {"math_verify_impl": "hf_math_verify", "num_workers": plan.rewards.verifier.workers}

@@ -75,9 +75,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
         "automation",
         "key_prefix",
     )
-    serving = dict.fromkeys(
-        ("attempts", "batch_size", "in_flight", "memory_share", "start_timeout_s", "threads", "timeout_s"), True
-    )
+    serving = dict.fromkeys(("batch_size", "in_flight", "memory_share", "start_timeout_s", "timeout_s"), True)
     assert fields(Recipe, Operational) == {
         **dict.fromkeys(whole, True),
         "traces": {
@@ -89,7 +87,7 @@ def test_recipe_fields_without_effect_are_meant_to_be() -> None:
             "judge": {"concurrency": True},
             "custom": {"workers": True, "code": True},
             "reward_model": {"timeout_s": True},
-            "review": True,
+            "review_rows": True,
         },
         "samples": {"serving": serving},
         "evaluation": {

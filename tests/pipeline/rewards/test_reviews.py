@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from pipeline.core.estimate import UNKNOWN
 from pipeline.core.removal import make
 from pipeline.core.storage import DatasetRef, Store
-from pipeline.recipe.rewards import Review
 from pipeline.rewards import reviews
 from pipeline.rewards.records import LABELS, HumanAgreement, RewardLabels
 
@@ -51,7 +50,7 @@ def published(folder: Path, rows: list[dict[str, Any]]) -> RewardLabels:
 
 def drawn(store: Store, folder: Path, *rows: dict[str, Any], most: int = 200) -> Path:
     """The sheet of a week with these labels."""
-    written = reviews.write(store, published(folder, list(rows)), WEEK, Review(rows=most))
+    written = reviews.write(store, published(folder, list(rows)), WEEK, most)
     assert written is not None
     return written
 
@@ -104,7 +103,7 @@ def test_labelled_rows_are_drawn_at_random_and_the_same_again(tmp_path: Path) ->
 
 
 def test_nothing_to_ask_about_is_no_sheet(store: Store, tmp_path: Path) -> None:
-    assert reviews.write(store, published(tmp_path, [label(0, final_reward=None)]), WEEK, Review()) is None
+    assert reviews.write(store, published(tmp_path, [label(0, final_reward=None)]), WEEK, 200) is None
     assert reviews.survey(store) == ([], [], [], {})
 
 

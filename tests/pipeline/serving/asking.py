@@ -24,7 +24,9 @@ from .chat_server import (
 )
 
 MODEL = ModelRef(uri="elsewhere", digest="sha256:0f")
-SERVING = EndpointServing(champion=NAME, candidate="other-7b", in_flight=8, timeout_s=20, attempts=3)
+SERVING = EndpointServing(champion=NAME, candidate="other-7b", in_flight=8, timeout_s=20).model_copy(
+    update={"attempts": 3}
+)
 SAMPLING = Sampling(temperature=1.0, max_completion_tokens=8)
 PROBE_QUESTIONS = 3 * len(PROBES)
 REQUESTS = [

@@ -12,7 +12,7 @@ from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
-from pipeline.recipe.methods import DPO, GRPO, KTO, SFT, DynamicSampling
+from pipeline.recipe.methods import DPO, GRPO, KTO, SFT
 from pipeline.selection.chats import table_of
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure
@@ -151,7 +151,7 @@ def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
             "steps": 8,
             "num_iterations": 2,
             "baseline": "leave_one_out",
-            "dynamic_sampling": DynamicSampling(max_batches=2),
+            "dynamic_sampling": 2,
             "trainer_args": {"per_device_train_batch_size": 4},
         }
     )

@@ -17,7 +17,6 @@ from pipeline.demo.desk.conversation import Turn, begin
 from pipeline.demo.desk.tool import result_message
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training
 from pipeline.recipe.methods import GRPO
-from pipeline.recipe.methods.grpo import DynamicSampling
 from pipeline.recipe.tools import RecordedTools
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
@@ -109,7 +108,7 @@ def test_what_cannot_be_replayed_is_refused(changes: dict[str, Any], complaint: 
 def test_recorded_tools_are_trained_and_resumed_to_the_bit(
     dynamic: bool, tmp_path: Path, fork_server: ForkServer
 ) -> None:
-    settings = SETTINGS.model_copy(update={"dynamic_sampling": DynamicSampling(max_batches=2) if dynamic else None})
+    settings = SETTINGS.model_copy(update={"dynamic_sampling": 2 if dynamic else None})
 
     def plan(name: str) -> Path:
         store, made = make_tool_plan(tmp_path / name, grpo=settings)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import Checkpoints, Validation
-from pipeline.recipe.methods import DPO, GRPO, DynamicSampling
+from pipeline.recipe.methods import DPO, GRPO
 from pipeline.training.journal import read_journal
 from tests.fork_server import ForkServer, adapter_of, result_of, survive
 from tests.pipeline.training.plans import folder, make_plan
@@ -24,11 +24,10 @@ OFF_POLICY = GRPO(
     num_minibatches=2,
     num_iterations=2,  # a batch of generation serves four steps
     beta=0.05,
-    epsilon_high=0.28,
     scale_rewards="none",
     baseline="leave_one_out",
-    dynamic_sampling=DynamicSampling(max_batches=2),
-    trainer_args={"per_device_train_batch_size": 4},  # two micro-batches a step
+    dynamic_sampling=2,
+    trainer_args={"per_device_train_batch_size": 4, "epsilon_high": 0.28},  # two micro-batches a step
 )
 
 SEVERAL_EPOCHS = GRPO(**{**SMALL, "prompts_per_step": 16, "num_generations": 2}, steps=6)  # 96 prompts of 48

@@ -16,7 +16,7 @@ from pipeline.recipe import Rewards, Sentinel, Validation
 from pipeline.recipe.custom import located
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.recipe.rewards import Weights
+from pipeline.recipe.rewards import TokenPrice, Weights
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.training.fresh_scores import spending_in
 from pipeline.training.journal import read_rows
@@ -117,7 +117,7 @@ def test_grpo_trains_on_a_reward_model_and_a_judge(
     tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = loves("7", tmp_path / "thumbs")
-    judge = rubric(usd_per_million_prompt_tokens=1.0)
+    judge = rubric(price=TokenPrice(usd_per_million_prompt_tokens=1.0))
     rewards = Rewards(min_coverage=0, fresh=BOTH, judge=judge, reward_model=RewardModelSettings())
     path = plan_path(tmp_path, rewards, report)
     with serving(by_text) as server:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource
+from pipeline.recipe.traces import FileSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.open import open_source
@@ -30,28 +30,27 @@ def zstd(content: bytes) -> bytes:
     return pa.Codec("zstd").compress(content, asbytes=True)
 
 
-def read(section: type, folder: Path, limits: PartLimits) -> Rows:
-    return read_all(open_source(Address(section(uri=str(folder)), str(folder), limits)))
+def read(kind: str, folder: Path, limits: PartLimits) -> Rows:
+    source = FileSource.model_validate({"kind": kind, "uri": str(folder)})
+    return read_all(open_source(Address(source, str(folder), limits)))
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, zstd])
 def test_a_part_over_its_bytes_is_read_so_far(tmp_path: Path, packed: Callable[[bytes], bytes]) -> None:
     (tmp_path / "logs.jsonl").write_bytes(packed(LINE * 15_000))
-    rows = read(OpenAiLogsSource, tmp_path, PartLimits(max_bytes=3 * MEBIBYTE // 2))
+    rows = read("openai_logs", tmp_path, PartLimits(max_bytes=3 * MEBIBYTE // 2))
     (rejected,) = rows.rejected
     assert (rejected.reason, "1572864 bytes" in rejected.detail) == (Reason.TOO_LARGE, True)
     assert 0 < len(rows.traces) == rejected.line - 1 < 15_000
 
 
 @pytest.mark.parametrize("packed", [gzip.compress, zstd])
-@pytest.mark.parametrize(
-    ("section", "name"), [(OpenAiLogsSource, "a.jsonl"), (OtelSource, "a.pb"), (OtelSource, "a.json")]
-)
+@pytest.mark.parametrize(("kind", "name"), [("openai_logs", "a.jsonl"), ("otel", "a.pb"), ("otel", "a.json")])
 def test_a_part_over_its_ratio_is_read_no_further(
-    tmp_path: Path, packed: Callable[[bytes], bytes], section: type, name: str
+    tmp_path: Path, packed: Callable[[bytes], bytes], kind: str, name: str
 ) -> None:
     (tmp_path / name).write_bytes(packed(b"\n" * 80 * MEBIBYTE))
-    rows = read(section, tmp_path, PartLimits())
+    rows = read(kind, tmp_path, PartLimits())
     assert [rejection.reason for rejection in rows.rejected][-1] in (Reason.TOO_LARGE, Reason.TOO_LONG)
     assert rows.traces == []
 
@@ -59,7 +58,7 @@ def test_a_part_over_its_ratio_is_read_no_further(
 def test_numbers_of_lines_count_blank_ones(tmp_path: Path) -> None:
     blank = b"\n" * (3 * MEBIBYTE)
     (tmp_path / "logs.jsonl").write_bytes(LINE + blank + b"{}\n" + LINE)
-    rows = read(OpenAiLogsSource, tmp_path, PartLimits())
+    rows = read("openai_logs", tmp_path, PartLimits())
     assert [trace.line for trace in rows.traces] == [1, 3 * MEBIBYTE + 3]
     assert [rejection.line for rejection in rows.rejected] == [3 * MEBIBYTE + 2]
 
@@ -67,7 +66,7 @@ def test_numbers_of_lines_count_blank_ones(tmp_path: Path) -> None:
 def test_a_request_that_was_packed_alone_is_bounded(tmp_path: Path) -> None:
     bomb = zstd(b" " * 100 * MEBIBYTE)
     (tmp_path / "a.bin").write_bytes(struct.pack(">I", len(bomb)) + bomb)
-    (rejected,) = read(OtelSource, tmp_path, PartLimits()).rejected
+    (rejected,) = read("otel", tmp_path, PartLimits()).rejected
     assert (rejected.reason, "inflates" in rejected.detail) == (Reason.MALFORMED, True)
 
 
@@ -80,7 +79,7 @@ def test_a_text_that_many_rows_share_is_bounded(tmp_path: Path) -> None:
     count, text = 200_000, pa.array(["x" * 100_000])
     shared = pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), text)
     observations(tmp_path, pa.table({"id": [str(n) for n in range(count)], "input": shared}))
-    rows = read(LangfuseExportSource, tmp_path, PartLimits(max_bytes=20 * MEBIBYTE))
+    rows = read("langfuse_export", tmp_path, PartLimits(max_bytes=20 * MEBIBYTE))
     assert rows.rejected[-1].reason is Reason.TOO_LARGE
     assert rows.rejected[-1].line < 1_000
 
@@ -92,7 +91,7 @@ def test_parquet_that_claims_other_rows_is_damaged(tmp_path: Path) -> None:
     for at in range(len(content) - 400, len(content) - 8, 7):  # the footer: counts, sizes and offsets
         file.write_bytes(content[:at] + bytes([content[at] ^ 0x55]) + content[at + 1 :])
         try:
-            rows = read(LangfuseExportSource, tmp_path, PartLimits())
+            rows = read("langfuse_export", tmp_path, PartLimits())
         except ValueError:  # no Parquet at all
             continue
         assert len(rows.traces) + len(rows.rejected) >= 1
@@ -101,6 +100,6 @@ def test_parquet_that_claims_other_rows_is_damaged(tmp_path: Path) -> None:
 def test_nesting_without_end_is_a_rejected_row(tmp_path: Path) -> None:
     deep = b'{"messages": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"
     (tmp_path / "a.jsonl").write_bytes(deep + LINE)
-    rows = read(OpenAiLogsSource, tmp_path, PartLimits())
+    rows = read("openai_logs", tmp_path, PartLimits())
     assert [(rejection.line, rejection.reason) for rejection in rows.rejected] == [(1, Reason.MALFORMED)]
     assert len(rows.traces) == 1

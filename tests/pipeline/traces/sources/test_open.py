@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe.traces import LangfuseExportSource, OpenAiLogsSource, OtelSource
+from pipeline.recipe.traces import FileSource
 from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
 from pipeline.traces.sources.open import EmbeddedProduction, open_source
 from pipeline.traces.sources.openai_logs import OpenAiLogs
@@ -42,16 +42,16 @@ CALL = {
     "choices": [{"message": {"role": "assistant", "content": "Yes"}}],
 }
 GOOD = {
-    "langfuse_export": (LangfuseExportSource, "observations_v2/a.jsonl.gz", observation(1)),
-    "openai_logs": (OpenAiLogsSource, "a.jsonl.gz", CALL),
-    "otel": (OtelSource, "a.jsonl.gz", request(span(TEXTS))),
+    "langfuse_export": ("observations_v2/a.jsonl.gz", observation(1)),
+    "openai_logs": ("a.jsonl.gz", CALL),
+    "otel": ("a.jsonl.gz", request(span(TEXTS))),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", list(GOOD))
 def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> None:
-    section, name, row = GOOD[kind]
+    name, row = GOOD[kind]
     good = json.dumps(row).encode() + b"\n"
     bad = [
         b'{"a": "' + b"x" * (200 << 20) + b'"}\n',
@@ -66,7 +66,9 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> N
             file.write(good + line)
         file.write(good)
     any_ratio = PartLimits(max_ratio=1 << 20)
-    source = open_source(Address(section(uri=str(tmp_path)), str(tmp_path), any_ratio))
+    source = open_source(
+        Address(FileSource.model_validate({"kind": kind, "uri": str(tmp_path)}), str(tmp_path), any_ratio)
+    )
     tracemalloc.start()
     rows = read(source)
     _, peak = tracemalloc.get_traced_memory()

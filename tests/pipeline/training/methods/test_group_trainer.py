@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.recipe.methods import GRPO, DynamicSampling
+from pipeline.recipe.methods import GRPO
 from pipeline.training.methods.group_trainer import leave_one_out
 from tests.fork_server import ForkServer, result_of
 from tests.pipeline.training.plans import folder, make_plan
@@ -37,8 +37,8 @@ def run(root: Path, fork_server: ForkServer, **changes: Any) -> list[dict[str, f
 
 @pytest.mark.slow
 def test_dynamic_sampling_replaces_groups_without_a_gradient(tmp_path: Path, fork_server: ForkServer) -> None:
-    dynamic = run(tmp_path / "dynamic", fork_server, dynamic_sampling=DynamicSampling(max_batches=6))
-    budget = run(tmp_path / "budget", fork_server, dynamic_sampling=DynamicSampling(max_batches=2), temperature=0.05)
+    dynamic = run(tmp_path / "dynamic", fork_server, dynamic_sampling=6)
+    budget = run(tmp_path / "budget", fork_server, dynamic_sampling=2, temperature=0.05)
     assert all(row["frac_reward_zero_std"] == 0 for row in dynamic)
     assert any(row["dynamic/rounds"] > 1 for row in dynamic)
     for row in dynamic:

@@ -42,8 +42,8 @@ OTHER: dict[str, dict[str, Any]] = {
     "grpo": {
         "steps": 12, "prompts_per_step": 8, "num_generations": 8, "num_minibatches": 2, "num_iterations": 2,
         "max_completion_tokens": 16, "learning_rate": 0.5, "temperature": 0.7, "beta": 0.2, "epsilon": 0.1,
-        "epsilon_high": 0.28, "loss_type": "grpo", "scale_rewards": "none", "baseline": "leave_one_out",
-        "mask_truncated_completions": True, "dynamic_sampling": {"max_batches": 4}, "generation": "vllm_server",
+        "loss_type": "grpo", "scale_rewards": "none", "baseline": "leave_one_out",
+        "dynamic_sampling": 4, "generation": "vllm_server",
         "kl_stop": 2.0, "trainer_args": {"policy.generation.top_p": 0.9},
     },
     "dpo": {
@@ -102,7 +102,7 @@ def test_every_setting_is_rendered_refused_or_without_effect(name: str, tmp_path
 
 
 def test_grpo_says_what_the_plan_says(tmp_path: Path) -> None:
-    settings = grpo(steps=12, num_minibatches=2, beta=0.04, epsilon_high=0.28)
+    settings = grpo(steps=12, num_minibatches=2, beta=0.04)
     tree = rendered(make_plan(tmp_path, nodes=2, processes=2, distribution={"strategy": "fsdp2"}, **settings))
     assert tree["grpo"] | {"max_num_steps": 6, "num_prompts_per_step": 4} == tree["grpo"]
     assert tree["policy"]["train_global_batch_size"] == 4 * 4 // 2
@@ -112,7 +112,7 @@ def test_grpo_says_what_the_plan_says(tmp_path: Path) -> None:
         "reference_policy_kl_penalty": 0.04,
         "reference_policy_kl_type": "k3",
         "ratio_clip_min": 0.2,
-        "ratio_clip_max": 0.28,
+        "ratio_clip_max": 0.2,
         "token_level_loss": True,
     }
     assert tree["grpo"]["max_val_samples"] // tree["grpo"]["val_batch_size"] == 1, "it would ask nobody"
@@ -179,7 +179,7 @@ def test_trainer_args_reach_keys_of_nemo_rl(tmp_path: Path) -> None:
 def test_every_key_exists_in_nemo_rls_own_examples(method: str, shared_data: Path, tmp_path: Path) -> None:
     texts = [(shared_data / "nemo-rl" / name).read_text() for name in ("grpo_math_1B.yaml", "dpo.yaml")]
     examples = [yaml.safe_load(text) for text in texts]
-    tree = rendered(make_plan(tmp_path, method, **grpo(dynamic_sampling={"max_batches": 4})))
+    tree = rendered(make_plan(tmp_path, method, **grpo(dynamic_sampling=4)))
     assert not unknown_keys(tree, examples)
     commented = set(re.findall(r"^\s*#?\s*(\w+):", "\n".join(texts), re.MULTILINE))
     for part in ("train", "validation", "default"):  # an example shows those of other data sets in comments
