@@ -211,7 +211,7 @@ def test_a_reward_model_enters_the_digest_where_it_is_asked() -> None:
     asked = load(EMBEDDED, ["rewards.reward_model={}"])
     assert asked.digest() != digest
     assert load(EMBEDDED, ["rewards.reward_model={timeout_s: 9}"]).digest() == asked.digest()
-    assert load(EMBEDDED, ["rewards.reward_model={seed: 9}"]).digest() != asked.digest()
+    assert load(EMBEDDED, ["rewards.reward_model={epochs: 9}"]).digest() != asked.digest()
     weights = ["rewards.judged.judge=1"]
     assert load(EMBEDDED, [*weights, "rewards.judged.reward_model=0"]).digest() == load(EMBEDDED, weights).digest()
     assert load(EMBEDDED, [*weights, "rewards.judged.reward_model=1"]).digest() != load(EMBEDDED, weights).digest()
