@@ -21,7 +21,8 @@ def main(folder: str, seed: int, prompts: int) -> None:
     """Draw eight samples of each prompt into the journal below the folder; what it holds already is not asked."""
     rng = random.Random(f"draw/{seed}")
     asked = [_sample(number, draw_request(rng, "train")) for number in range(prompts)]
-    section = Samples(per_prompt=8, max_completion_tokens=MAX_TOKENS, seed=seed)
+    Samples.seed = seed
+    section = Samples(per_prompt=8, max_completion_tokens=MAX_TOKENS)
     engine, model = TransformersEngine(TransformersServing(), quiet), base()
     with engine.open("champion", model) as session:
         draw(AskedModel(model, session, Store(folder), quiet), asked, section)

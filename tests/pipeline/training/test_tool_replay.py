@@ -76,14 +76,14 @@ def test_a_recorded_call_gets_its_result_and_an_answer() -> None:
 @pytest.mark.parametrize(("on_miss", "answers"), [("error", 2), ("end", 1)])
 def test_a_call_without_a_result_is_a_miss(on_miss: str, answers: int) -> None:
     policy = Policy([call_text("K00")], [ANSWER])
-    drawn = replay(on_miss=on_miss, error="Nothing known.")([TURN.conversation], policy)
+    drawn = replay(on_miss=on_miss)([TURN.conversation], policy)
     assert len(policy.asked) == answers
     if on_miss == "end":
         assert drawn["text"] == [call_text("K00")] and drawn["turns"] == [[]]
         assert set(drawn["env_mask"][0]) == {1} and drawn["completion_ids"][0][-1] == END
     else:
-        assert drawn["turns"][0][1]["content"] == "Nothing known."
-        assert "Nothing" not in by_policy(drawn) and drawn["text"] == [ANSWER]
+        assert drawn["turns"][0][1]["content"] == "No result is recorded for this call."
+        assert "No result" not in by_policy(drawn) and drawn["text"] == [ANSWER]
 
 
 def test_only_those_that_call_are_asked_again() -> None:
