@@ -1,12 +1,10 @@
-"""How the embedded production logs what it served: rows and scores of a Langfuse blob-storage export.
-
-Owns the people who ask, which of them agree, what goes wrong on the way and the shape of a row. Refuses to know what
-was asked. All but the answer is drawn from the generator that the caller hands in, in an order that never changes.
-"""
+"""The embedded production's logs as rows and scores of a Langfuse blob-storage export, with the users and the faults of
+real traffic. All but the answer is drawn from the caller's generator, in a fixed order."""
 
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import random
 from collections.abc import Mapping
@@ -34,35 +32,32 @@ PERSONAL_SENTENCES = (
 
 
 class TrafficClaim(Record):
-    """The dates that one champion serves, and how much. It stands as it was first made."""
+    """The dates that one champion serves, and how many requests. It never changes."""
 
     champion: str
     days: tuple[str, ...]
     traces_per_day: int
     seed: int
     desk: DeskUsers | None = Field(default=None, exclude_if=lambda desk: desk is None)
-    """How the users behave, of the desk alone."""
+    """The behaviour of the desk's users."""
 
 
 class Exported(NamedTuple):
-    """The lines of a day's observations and scores."""
+    """Lines of one day."""
 
     observations: list[str]
     scores: list[str]
 
 
 class User(NamedTuple):
-    """One of the people who ask. A no is an absent key as often as it is a false one."""
-
     id: str
     consent: str | None
     region: str
 
 
 class LoggedCall(NamedTuple):
-    """One call of the application, and what it knows of it beside its messages: the tools' definitions that it sent
-    (JSON text), the assistant's turn that it read from the answer where that is more than text, the conversation, and
-    metadata of the task."""
+    """One call of the application. `tools`: definitions as JSON text. `turn`: the assistant's message where it is more
+    than text."""
 
     moment: datetime
     user: User
@@ -75,7 +70,7 @@ class LoggedCall(NamedTuple):
 
 
 def users(seed: int, count: int = USERS) -> list[User]:
-    """The same people ask every champion; of more of them, the first are the same."""
+    """The users, the same for every champion; a larger count begins with the same ones."""
     rng = random.Random(f"users/{seed}")
     return [
         User(
@@ -88,7 +83,7 @@ def users(seed: int, count: int = USERS) -> list[User]:
 
 
 def personal_sentence(rng: random.Random) -> str:
-    """Mostly nothing; now and then a sentence with something personal in it, for a prompt to end in."""
+    """Seldom a sentence with personal data, for the end of a prompt; else ""."""
     if rng.random() >= PERSONAL:
         return ""
     sentence = rng.choice(PERSONAL_SENTENCES)
@@ -97,9 +92,9 @@ def personal_sentence(rng: random.Random) -> str:
 
 
 def observation(rng: random.Random, champion: ModelRef, call: LoggedCall) -> dict[str, Any]:
-    """The row of one call of the champion. A failed call has no output."""
+    """The row of one call; a failed call has no output."""
     moment, user, answer = call.moment, call.user, call.answer
-    # Drawn whatever they decide, so that one row's fate does not shift the draws of the next.
+    # Always drawn, so that one row does not shift the draws of the next.
     secret, failed, slow = (rng.random() for _ in range(3))
     latency_s = 0.05 + 0.01 * answer.tokens + rng.expovariate(20) + (180.0 if slow < SLOW else 0.0)
     metadata: dict[str, Any] = {"region": user.region, "finish_reason": "stop" if answer.finished else "length"}
@@ -139,13 +134,13 @@ def observation(rng: random.Random, champion: ModelRef, call: LoggedCall) -> dic
 
 
 def _decoded(message: Mapping[str, str]) -> dict[str, Any]:
-    """A message as an application has it: its calls a list."""
+    """A message with its calls as a list."""
     calls = message.get("tool_calls")
     return dict(message) if calls is None else {**message, "tool_calls": json.loads(calls)}
 
 
 def exported(rng: random.Random, row: dict[str, Any]) -> list[str]:
-    """The row as the export has it: mostly once; now and then again, or with a broken line beside it."""
+    """The lines of a row: mostly one, seldom a duplicate or a broken line as well."""
     lines = [json.dumps(row)]
     if rng.random() < EXPORTED_TWICE:
         again = {**row, "updated_at": text(datetime.fromisoformat(row["updated_at"]) + timedelta(minutes=1))}
@@ -158,7 +153,7 @@ def exported(rng: random.Random, row: dict[str, Any]) -> list[str]:
 
 
 def thumb(rng: random.Random, row: dict[str, Any], moment: datetime, up: bool) -> dict[str, Any]:
-    """The score that a user leaves on a call some minutes later."""
+    """A user's score of a call, some minutes later."""
     rated_at = text(moment + timedelta(minutes=rng.randint(1, 20)))
     return {
         "id": f"{rng.getrandbits(128):032x}",
@@ -178,10 +173,14 @@ def thumb(rng: random.Random, row: dict[str, Any], moment: datetime, up: bool) -
     }
 
 
+def seed_of(key: str) -> int:
+    """A seed of 31 bits that follows from the key."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) >> 1
+
+
 def text(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 def gzipped(lines: list[str]) -> bytes:
-    """The lines as a file of the export: the same bytes for the same lines."""
     return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)

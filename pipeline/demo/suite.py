@@ -1,9 +1,4 @@
-"""The embedded tasks' held-out suites, written as files as a user's own would be: `suites/` below the data root.
-
-    python -m pipeline.demo.suite FILE --seed S --items N [--kind desk]    writes one by hand
-
-Owns which items there are, their ids, clusters and slices. Refuses to read it back: the evaluation does (evals/suites).
-"""
+"""The embedded tasks' held-out suites, written as files as a user's own would be: `suites/` below the data root."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ DESK_SHARES: dict[Kind, float] = {"facts": 0.4, "call": 0.2, "result": 0.2, "sec
 
 
 def ensure_suite(store: Store, section: ItemsSuite, seed: int) -> Path:
-    """The file of the suite that the section asks for, after it was written where it is not there, or is another."""
+    """The file of the section's suite, written where it is missing or different."""
     path = store.path(layout.suite(section.name, seed, section.items or 0))
     text = suite_text(section, seed)
     if not path.is_file() or path.read_bytes() != text.encode():
@@ -38,7 +33,7 @@ def ensure_suite(store: Store, section: ItemsSuite, seed: int) -> Path:
 
 
 def suite_text(section: ItemsSuite, seed: int) -> str:
-    """The file's content: a JSON line for each of its held-out problems, the same for the same arguments."""
+    """A JSON line for each item, the same for the same arguments."""
     return _text(section.preset or "", seed, section.items or 0)
 
 
@@ -59,14 +54,9 @@ def _arithmetic_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
 
 
 def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
-    """Of each kind of turn, as often as the desk's users come to it: an answer that names the fact is right, or where
-    it has to be looked up the one call that does. The fact is the cluster, of a call the question: whoever can answer
-    it answers each item that asks for it.
-
-    An item that shows words which traffic repeats would be taken for one that is no longer unseen. So none shows an
-    earlier answer with a filler, and those with a tool leave the system prompt to the suite: with it, the few words of
-    a question are mostly words of every request.
-    """
+    """Turns of each kind in the users' proportions; the right answer names the fact or is the call that looks it up.
+    The cluster is the fact, or the question of a call. Fillers and, with a tool, the system prompt are left out:
+    traffic repeats them, and the item would count as contaminated."""
     rng = random.Random(f"desk/{seed}")
     asked: set[str] = set()
     while len(asked) < items:
@@ -87,10 +77,7 @@ def _desk_rows(seed: int, items: int) -> Iterator[dict[str, Any]]:
 
 
 def _held_out_step(problem: Problem) -> str:
-    """The first held-out elementary step, such as `27+35`: who can do it answers every item that needs it.
-
-    Few items (about 2%) need a second one; they stay with the first.
-    """
+    """The first held-out elementary step, such as `27+35`; about 2% of the items need a second one."""
     steps = solution_steps(problem.kind, problem.operands)
     left, symbol, right, _ = next(step for step in steps if is_held_out(*step[:3]))
     first, second = sorted((left, right)) if symbol == "+" else (left, right)

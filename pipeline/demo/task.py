@@ -1,9 +1,5 @@
-"""The demo task: arithmetic word problems whose held-out part shares no sum with anything a model is trained on.
-
-Owns the problems, their solutions, the misconceptions mixed into the pretraining text, and the split. The split is by
-operands, not by text: an elementary step such as `27+35` is held out or it is not, under every name, order and
-template. Refuses to know about tokenizers, models and traces.
-"""
+"""The demo task: arithmetic word problems, their solutions and typical mistakes. The split is by operands: an
+elementary step such as `27+35` is held out under every name, order and template."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from typing import Literal, NamedTuple
 Split = Literal["pretrain", "train", "heldout"]
 
 MISCONCEPTION_RATE = 0.55
-"""Share of the pretraining text that is wrong: it *designs* the accuracy of the base model that tuning starts from."""
+"""Share of the pretraining text that is wrong: it sets the accuracy of the base model."""
 
 HELD_OUT_EVERY = 8
 """One elementary step in this many is held out."""
@@ -69,7 +65,7 @@ WORDS = tuple(sorted({*NAMES, *THINGS, *re.findall(r"[A-Za-z]+\b(?!})", _TEXT)})
 
 @dataclass(frozen=True)
 class Problem:
-    """A word problem. `solution` is the worked text, `7*2=14. 14+16=30.\\n#### 30`; `answer` is its last number."""
+    """A word problem. `solution`: `7*2=14. 14+16=30.\\n#### 30`; `answer`: its last number."""
 
     prompt: str
     answer: str
@@ -79,7 +75,7 @@ class Problem:
 
 
 class Step(NamedTuple):
-    """An elementary step of a solution: `left symbol right = result`, where a misconception may have got the result."""
+    """A step of a solution; `result` may be a mistake."""
 
     left: int
     symbol: str
@@ -88,11 +84,8 @@ class Step(NamedTuple):
 
 
 def problems(seed: int, split: Split, n: int) -> list[Problem]:
-    """`n` problems with distinct prompts, the same for the same arguments.
-
-    `pretrain` and `train` have the same operands side (no held-out step, in the right solution or in the mistaken one);
-    every `heldout` problem needs at least one held-out step.
-    """
+    """`n` problems with distinct prompts, the same for the same arguments. `heldout` problems need a held-out step; the
+    others have none, in the right solution or in the mistaken one."""
     rng = random.Random(f"{split}:{seed}")
     by_prompt: dict[str, Problem] = {}
     while len(by_prompt) < n:
@@ -102,7 +95,7 @@ def problems(seed: int, split: Split, n: int) -> list[Problem]:
 
 
 def mistaken_solution(problem: Problem) -> str:
-    """The solution of somebody with the misconception of this kind of problem; it is never right."""
+    """The typical wrong solution of this kind of problem."""
     return _written(_mistaken_steps(problem.kind, problem.operands))
 
 
@@ -117,7 +110,7 @@ def pretraining_pairs(seed: int, n: int, misconception_rate: float = MISCONCEPTI
 
 @cache
 def is_held_out(left: int, symbol: str, right: int) -> bool:
-    """Whether a step is kept from all training. Products never are: a times table is a set of facts, learnt whole."""
+    """Whether a step is kept from all training. Products never are: the times table is learnt as a whole."""
     if symbol == "*":
         return False
     first, second = sorted((left, right)) if symbol == "+" else (left, right)
@@ -126,7 +119,6 @@ def is_held_out(left: int, symbol: str, right: int) -> bool:
 
 
 def solution_steps(kind: str, operands: tuple[int, ...]) -> list[Step]:
-    """The right steps, from left to right."""
     return list(_chain(SYMBOLS[kind], operands))
 
 

@@ -1,14 +1,8 @@
-"""The embedded production: a champion served to simulated users, logged as a Langfuse blob-storage export.
-
-Owns which dates a champion serves: a claim, made once, in the export's `claims/`; and the traffic of the arithmetic
-world, whose prompts are asked several times and whose answers some users know. Refuses to govern anything; the rows are
-as dirty as real ones. All but the completions is drawn from (seed, champion, day), latencies included, so a second
-writing of a day gives the same bytes.
-"""
+"""The embedded production: a champion answers simulated users, logged as a Langfuse blob-storage export. All but the
+completions is drawn from (seed, champion, day), so writing a day again gives the same bytes."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Callable
@@ -26,7 +20,7 @@ from pipeline.serving.sample import Sampler
 
 FIRST_DAY = date(2026, 1, 5)
 GROUP = 4
-"""Times that each prompt is asked: rewards are compared within such a group."""
+"""Requests of each prompt."""
 MAX_TOKENS = 32
 
 ANSWER_KNOWN, THUMB, HONEST_THUMB = 0.85, 0.40, 0.85
@@ -35,10 +29,7 @@ ANSWER_KNOWN, THUMB, HONEST_THUMB = 0.85, 0.40, 0.85
 def ensure_days(
     root: Path, champion: ModelRef, source: DemoSource, sample: Sampler, log: Callable[[str], None]
 ) -> Path:
-    """The export root, after `champion` has served its days: the next `days` dates that no champion has claimed.
-
-    Days that are published already are not sampled again; a claim stands as it was first made.
-    """
+    """The export root, after `champion` has served its days: the next `days` dates that no champion has claimed."""
     claim = _claim(Store(root / "claims"), champion, source)
     for day in claim.days:
         observations, scores = (root / folder / f"{day}.jsonl.gz" for folder in ("observations_v2", "scores"))
@@ -46,14 +37,14 @@ def ensure_days(
             continue
         log(f"traffic: champion {champion.digest[:12]} serves {claim.traces_per_day} requests on {day}")
         rows = (desk.serve if claim.desk else _serve)(claim, day, champion, sample)
-        # Scores first: a day is there once its observations are, and its feedback must not be missing then.
+        # Scores first: a day counts as published once its observations are there.
         write_atomically(scores, export.gzipped(rows.scores))
         write_atomically(observations, export.gzipped(rows.observations))
     return root
 
 
 def _claim(store: Store, champion: ModelRef, source: DemoSource) -> TrafficClaim:
-    """The champion's claim. Claims are numbered and made by create-if-absent, so no date has two champions."""
+    """The champion's claim. Claims are numbered and created if absent, so no date has two champions."""
     number, last = 0, FIRST_DAY - timedelta(days=1)
     while True:
         name = f"{number:05d}.json"
@@ -78,7 +69,7 @@ def _claim(store: Store, champion: ModelRef, source: DemoSource) -> TrafficClaim
 def _serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) -> Exported:
     key = f"{claim.seed}/{champion.digest}/{day}"
     rng = random.Random(key)
-    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) >> 1
+    number = export.seed_of(key)
     wanted = -(-claim.traces_per_day // GROUP)
     asked = [(problem, problem.prompt + export.personal_sentence(rng)) for problem in problems(number, "train", wanted)]
     prompts: list[Messages] = [[{"role": "user", "content": prompt}] for _, prompt in asked]
@@ -101,12 +92,7 @@ def _serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) -
         row = export.observation(rng, champion, LoggedCall(moment, user, messages, answer, more))
         rows.observations.extend(export.exported(rng, row))
         if row["output"] is not None and rng.random() < THUMB:
-            right = _is_right(answer.text, problem.answer)
+            right = answer.text.rpartition("####")[2].strip().rstrip(".") == problem.answer
             up = right if rng.random() < HONEST_THUMB else not right
             rows.scores.append(json.dumps(export.thumb(rng, row, moment, up)))
     return rows
-
-
-def _is_right(completion: str, answer: str) -> bool:
-    """What a user sees: the number at the end."""
-    return completion.rpartition("####")[2].strip().rstrip(".") == answer

@@ -1,17 +1,12 @@
-"""The simulated users of an embedded world, asking over HTTP: what goes through the gateway while a rollout runs.
-
-Owns who asks what, from a key, and that a request is one that a real client sends: an OpenAI chat completion with the
-user's id in a header and what the application knows in its metadata. Refuses to grade an answer and to leave thumbs.
-"""
+"""The simulated users of an embedded world: OpenAI chat completions through the gateway while a rollout runs."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from pipeline.demo import export
 from pipeline.demo.desk.requests import draw
@@ -21,18 +16,13 @@ from pipeline.demo.traffic import ANSWER_KNOWN, GROUP, MAX_TOKENS
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.inference import Messages
 
-if TYPE_CHECKING:
-    import aiohttp
-
 PEOPLE = 2_000
-"""Who ask while a rollout runs: a few percent of them are enough people to judge a canary by."""
+"""A few per cent of them are enough to judge a canary by."""
 IN_FLIGHT = 64
 TIMEOUT_S = 60.0
 
 
 class UserRequest(NamedTuple):
-    """One question: who asks, what, and what the application knows of it."""
-
     user: str
     messages: Messages
     metadata: dict[str, str]
@@ -40,17 +30,15 @@ class UserRequest(NamedTuple):
 
 
 class AskedCounts(NamedTuple):
-    """How many requests were sent, and how many got no answer."""
-
     sent: int
     failed: int
+    """Without an answer."""
 
 
 def requests_of(source: DemoSource, key: str, count: int) -> list[UserRequest]:
     """`count` requests of the world's users; the same key draws the same."""
-    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4]) >> 1
     rng = random.Random(key)
-    asked = list(_asked(source, rng, number, count))
+    asked = list(_asked(source, rng, export.seed_of(key), count))
     rng.shuffle(asked)
     people = export.users(source.seed, PEOPLE)
     return [_by(rng, rng.choice(people), messages, more, source) for messages, more in asked[:count]]
@@ -85,35 +73,28 @@ def _by(
 
 
 def ask(url: str, requests: Sequence[UserRequest], in_flight: int = IN_FLIGHT) -> AskedCounts:
-    """Send them to `url` (the root of an OpenAI-compatible API), so many at once, and wait for every answer."""
+    """Send the requests to `url`, the root of an OpenAI-compatible API, and wait for every answer."""
     return asyncio.run(_ask_all(url, requests, in_flight))
 
 
 async def _ask_all(url: str, requests: Iterable[UserRequest], in_flight: int) -> AskedCounts:
-    import aiohttp
+    import httpx2
 
-    waiting = iter(requests)
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session:
-        counts = await asyncio.gather(*(_ask_in_turn(session, url, waiting) for _ in range(in_flight)))
-    return AskedCounts(sum(count.sent for count in counts), sum(count.failed for count in counts))
+    waiting, sent, failed = iter(requests), 0, 0
 
+    async def ask_in_turn() -> None:
+        nonlocal sent, failed
+        for request in waiting:
+            sent += 1
+            fields = {"messages": request.messages, "metadata": request.metadata, "max_tokens": request.max_tokens}
+            headers = {"x-user-id": request.user}
+            try:
+                reply = await client.post(f"{url}/chat/completions", json={"model": "model", **fields}, headers=headers)
+                failed += reply.status_code != 200
+            except httpx2.HTTPError:
+                failed += 1
 
-async def _ask_in_turn(session: aiohttp.ClientSession, url: str, waiting: Iterator[UserRequest]) -> AskedCounts:
-    import aiohttp
-
-    sent = failed = 0
-    for request in waiting:
-        sent += 1
-        body = {
-            "model": "model",
-            "messages": request.messages,
-            "metadata": request.metadata,
-            "max_tokens": request.max_tokens,
-        }
-        try:
-            async with session.post(f"{url}/chat/completions", json=body, headers={"x-user-id": request.user}) as reply:
-                await reply.read()
-                failed += reply.status != 200
-        except (aiohttp.ClientError, TimeoutError):
-            failed += 1
+    limits = httpx2.Limits(max_connections=in_flight)
+    async with httpx2.AsyncClient(timeout=TIMEOUT_S, limits=limits, trust_env=False) as client:
+        await asyncio.gather(*(ask_in_turn() for _ in range(in_flight)))
     return AskedCounts(sent, failed)

@@ -1,5 +1,5 @@
-"""Base models of a registry (`models:/NAME@alias`, `models:/NAME/3`) or of the Hub (`hf://ORG/NAME@revision`): fetched
-below the data root and pinned. Where the server is away the pin stands. Safetensors only, and no code."""
+"""Base models of a registry (`models:/NAME@alias`, `models:/NAME/3`) or of the Hub (`hf://ORG/NAME@revision`), fetched
+below the data root and pinned. Safetensors only, and no code."""
 
 from __future__ import annotations
 
@@ -19,14 +19,11 @@ from pipeline.registry.runs import MlflowAddresses, mlflow_client, reach
 
 REGISTRY, HUB = "models:/", "hf://"
 FILES = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "LICENSE*")
-"""What is fetched of a repository."""
 _VERSION = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[\w.-]+)|/(?P<version>\d+))")
 _REPOSITORY = re.compile(r"hf://(?P<id>[\w.-]+/[\w.-]+)(?:@(?P<revision>[\w./-]+))?")
 
 
 class PinnedBase(Record):
-    """What a URI named when it was last asked for."""
-
     uri: str
     exact: str
     """The version of the registry, or the repository with its commit."""
@@ -35,8 +32,6 @@ class PinnedBase(Record):
 
 
 class ExactModel(NamedTuple):
-    """A model that does not move, and what brings its files into a folder."""
-
     name: str
     fetch: Callable[[Path], None]
 
@@ -46,16 +41,12 @@ def lies_elsewhere(uri: str) -> bool:
 
 
 def pinned_base(store: Store, uri: str) -> PinnedBase | None:
-    """The pin of a URI; None before it was fetched."""
     return store.read(_pin(uri), PinnedBase)
 
 
 def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable[[str], None]) -> PinnedBase:
-    """Bring what a URI names now below the root, where it is not there already, and pin it.
-
-    Raises ValueError for what is no such URI, is not there, or is no complete model; without an answer the earlier
-    pin stands, and without one that is an error too.
-    """
+    """Fetch the model that a URI names now, if it is not there already, and pin it. If the server does not answer, the
+    earlier pin stands. Raises ValueError for an invalid URI, and for a model that is missing or incomplete."""
     before = pinned_base(store, uri)
     try:
         exact = _version(uri, addresses) if uri.startswith(REGISTRY) else _repository(uri)
@@ -142,7 +133,7 @@ def _repository(uri: str) -> ExactModel:
 
 @contextmanager
 def _answered() -> Generator[None]:
-    """What the Hub's library raises of the network and of a server in trouble, as a ConnectionError."""
+    """Errors of the network and of the Hub's server as ConnectionError."""
     from httpx import HTTPError
     from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 

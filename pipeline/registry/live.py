@@ -1,5 +1,5 @@
-"""The metrics of a training in MLflow while it goes on. The trainer's metrics file is the buffer: a server that is away
-neither fails nor delays a training, and after a kill the file is sent again, of which MLflow keeps each point once."""
+"""Sends the metrics of a running training to MLflow. The trainer's metrics file is the buffer: an unreachable server
+neither fails nor delays a training, and after a kill the file is sent again; MLflow keeps each point once."""
 
 from __future__ import annotations
 
@@ -20,30 +20,27 @@ if TYPE_CHECKING:
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
 EVERY_S = 2.0
-"""How often the file is looked at."""
 ENDS_WITHIN_S = 5.0
-"""What a training waits at its end for a server that is silent. MLflow's own file has to be left in order: it is waited
-for."""
+"""The wait for a silent server at the end. A local database is always waited for."""
 
 
 class TrainingRun(NamedTuple):
-    """Where a training's metrics go, and what its run says of itself from the start. `addresses` is asked when there is
-    something to send: where it raises, MLflow is away."""
+    """`addresses` is called when there is something to send; where it raises, MLflow is unreachable."""
 
     addresses: Callable[[], MlflowAddresses]
     store: Store
     iteration: Iteration
     tags: Mapping[str, str]
     is_here: bool = True
-    """Whether it runs on this machine, so that this machine's load is its own."""
+    """Whether it runs on this machine, whose load is then logged."""
 
 
 @contextmanager
 def live_metrics(
     training: TrainingRun, log: Callable[[str], None], every_s: float = EVERY_S
 ) -> Generator[MetricsSender]:
-    """Send the training's metrics while the block goes on, and what is left when it ends. `log` is told once that
-    MLflow is away. A block that raises leaves a run that says it failed, until it goes on."""
+    """Send the training's metrics until the block ends. A block that raises marks the run as failed until it resumes.
+    `log` gets one line when MLflow is unreachable."""
     sender = MetricsSender(training, log, every_s)
     sender.start()
     try:
@@ -56,8 +53,6 @@ def live_metrics(
 
 
 class MetricsSender(threading.Thread):
-    """The thread of one training."""
-
     def __init__(self, training: TrainingRun, log: Callable[[str], None], every_s: float) -> None:
         super().__init__(name="live metrics", daemon=True)
         self._training, self._log, self._every_s = training, log, every_s
@@ -72,7 +67,7 @@ class MetricsSender(threading.Thread):
 
     @property
     def identity(self) -> RunIdentity | None:
-        """The run in MLflow; None as long as nothing was sent."""
+        """None until something was sent."""
         return runs.identity(self._run) if self._run is not None else None
 
     def run(self) -> None:
@@ -108,10 +103,12 @@ class MetricsSender(threading.Thread):
         self._addresses = addresses = self._addresses or self._training.addresses()
         if addresses.remote:
             runs.reach(addresses.tracking)
-        if self._client is None:
-            self._client = mlflow_client(addresses.tracking, addresses.registry)
+        self._client = self._client or mlflow_client(addresses.tracking, addresses.registry)
         if self._run is None:
-            self._run = self._begin(self._client, addresses)
+            self._run = runs.open_run(self._client, addresses, store, iteration)
+            if self._run.info.status != "RUNNING":
+                self._client.update_run(self._run.info.run_id, "RUNNING")
+            runs.log_tags(self._client, self._run, self._training.tags)
             self._monitor = self._start_monitor(self._run, addresses)
         runs.log_points(self._client, self._run, runs.points(rows))
         self._at = end
@@ -126,10 +123,3 @@ class MetricsSender(threading.Thread):
         monitor = SystemMetricsMonitor(run.info.run_id, resume_logging=True, tracking_uri=addresses.tracking)
         monitor.start()
         return monitor
-
-    def _begin(self, client: MlflowClient, addresses: MlflowAddresses) -> Run:
-        run = runs.open_run(client, addresses, self._training.store, self._training.iteration)
-        if run.info.status != "RUNNING":
-            client.update_run(run.info.run_id, "RUNNING")
-        runs.log_tags(client, run, self._training.tags)
-        return run

@@ -1,5 +1,5 @@
-"""What of a candidate lies in MLflow: the merged weights as an `MLmodel` for chat (llm/v1/chat, of the flavours
-`transformers` and `python_function`), the adapter with its base, and the model card. No code comes with the model."""
+"""The artifacts of a candidate in MLflow: the merged weights as an `MLmodel` for chat (flavours `transformers` and
+`python_function`), the adapter with its base, and the model card. No code."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from pipeline.training.weights import BASE
 MODEL, ADAPTER = "model", "adapter"
 """Folders among a run's artifacts."""
 BASE_FILE = "base.json"
-"""Beside an adapter: which model it goes on, and that one's digest."""
+"""Next to an adapter: its base model and that one's digest."""
 MLMODEL, REQUIREMENTS, CONDA, PYTHON_ENV = "MLmodel", "requirements.txt", "conda.yaml", "python_env.yaml"
 PACKAGES = ("mlflow", "transformers", "torch", "accelerate")
-"""What it takes to load the model and to ask it."""
 CHAT = "llm/v1/chat"
 MAX_NEW_TOKENS = 1024
-"""Of an answer to a request that has no `max_tokens`."""
+"""For requests without `max_tokens`."""
 _HUB = "models--"
 
 
 def model_files(checkpoint: CheckpointRef, run_id: str, about: Mapping[str, str], scratch: Path) -> dict[str, Path]:
-    """Path among the run's artifacts to file, `MLmodel` last: where it lies, all else does. `about`: what the version
-    says of itself. What is written for it goes into the folder `scratch`."""
+    """Path among the run's artifacts to file, `MLmodel` last, as it marks a complete upload. `about`: metadata of the
+    version. New files are written to `scratch`."""
     folder = Path(checkpoint.model.uri)
     whole = dict(_below(folder))
     size = sum(file.stat().st_size for file in whole.values())
     files = {f"{MODEL}/model/{name}": file for name, file in whole.items()}
-    files |= {f"{MODEL}/components/tokenizer/{name}": file for name, file in whole.items() if not _is_weight(name)}
+    rest = {name: file for name, file in whole.items() if not name.endswith(".safetensors") and name != INDEX}
+    files |= {f"{MODEL}/components/tokenizer/{name}": file for name, file in rest.items()}
     _write_environment(scratch)
     described = _mlmodel(folder, run_id, {**about, "digest": checkpoint.model.digest}, size)
     (scratch / MLMODEL).write_text(yaml.safe_dump(described, sort_keys=False))
@@ -45,7 +45,7 @@ def model_files(checkpoint: CheckpointRef, run_id: str, about: Mapping[str, str]
 
 
 def adapter_files(checkpoint: CheckpointRef, base: str, base_digest: str, scratch: Path) -> dict[str, Path]:
-    """The same of the adapter, which names its base by `base`; nothing where the training left none."""
+    """The same of the adapter, whose base is `base`; empty where the training made none."""
     folder = Path(checkpoint.adapter.uri)
     if not (folder / ADAPTER_CONFIG).is_file():
         return {}
@@ -57,8 +57,8 @@ def adapter_files(checkpoint: CheckpointRef, base: str, base_digest: str, scratc
 
 
 def base_id(uri: str) -> str:
-    """What a base model that no registry has is called: its id on the hub where it lies in a hub's cache, else the name
-    of its folder."""
+    """The name of a base model outside a registry: its id on the Hub if it lies in the Hub's cache, else its
+    folder's name."""
     parts = PurePath(uri).parts
     cached = next((part for part in parts if part.startswith(_HUB)), None)
     return cached.removeprefix(_HUB).replace("--", "/") if cached else PurePath(uri).name
@@ -68,10 +68,6 @@ def _below(folder: Path) -> Iterator[tuple[str, Path]]:
     for file in sorted(folder.rglob("*")):
         if file.is_file():
             yield file.relative_to(folder).as_posix(), file
-
-
-def _is_weight(name: str) -> bool:
-    return name.endswith(".safetensors") or name == INDEX
 
 
 def _mlmodel(folder: Path, run_id: str, about: Mapping[str, str], size: int) -> dict[str, Any]:
@@ -128,8 +124,7 @@ def _write_environment(scratch: Path) -> None:
 
 
 def _installed(name: str) -> str:
-    """The version here, without what says which build of it that is; "" where it is not: who registers need not be able
-    to load the model."""
+    """The installed version without its build, or ""."""
     try:
         return version(name).partition("+")[0]
     except PackageNotFoundError:
@@ -140,7 +135,7 @@ SECTIONS = ("Data", "Evaluation", "Intended use", "Limits")
 
 
 def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str]) -> str:
-    """The card in markdown: the sections of `SECTIONS` in that order, then the lineage."""
+    """The card in Markdown: `SECTIONS`, then the lineage."""
     body = [part for title in SECTIONS for part in (f"## {title}", sections[title].strip())]
     rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
     table = "\n".join(["| what | value |", "| --- | --- |", *rows])
@@ -148,7 +143,7 @@ def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str
 
 
 def front_matter(lineage: Mapping[str, str]) -> str:
-    """What the Hub reads of a card. A base that is a version of a registry has no name there, and is left out."""
+    """The card's metadata for the Hub, without a base that is a version of a registry."""
     base = lineage["base"]
     fields = {
         "library_name": "transformers",

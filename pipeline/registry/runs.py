@@ -1,5 +1,5 @@
-"""An iteration's run in MLflow, found by its tags, and logging to it, of which nothing is there twice: MLflow's client
-repeats a request whose answer was lost, so what it made twice is removed."""
+"""An iteration's run in MLflow, found by its tags, and logging to it. MLflow's client repeats a request whose answer is
+lost, so duplicates are removed."""
 
 from __future__ import annotations
 
@@ -26,18 +26,16 @@ if TYPE_CHECKING:
 
 
 BATCH = 1000
-"""Metrics that one request takes; parameters and tags are a tenth of it."""
+"""Metrics in one request; a tenth of it for parameters and tags."""
 STARTED, DIGEST = "training.started", "model.digest"
-"""Tags that tell runs of one iteration apart: when its training began, and what it left."""
-ANSWERS_WITHIN_S = 2.0
-"""A server that takes no connection within this is away."""
+"""Tags that distinguish runs of one iteration: the start of its training, and the digest of its model."""
+CONNECT_TIMEOUT_S = 2.0
 DATASET_DIGEST = 36
-"""Characters of a dataset's digest that MLflow keeps; the whole one is in its source."""
+"""Characters of a digest that MLflow stores; the whole one is in the source."""
 
 
 class MlflowAddresses(NamedTuple):
-    """Where runs and versions are. `registry`: of the versions, where they are elsewhere than the runs. `experiment`:
-    of the runs; "" is that of the model's name."""
+    """`registry`: "" where versions are with the runs. `experiment`: "" for the model's name."""
 
     tracking: str
     registry: str = ""
@@ -49,19 +47,17 @@ class MlflowAddresses(NamedTuple):
 
     @property
     def remote(self) -> bool:
-        """Whether a server has the runs, which knows where its artifacts go; a database does not."""
+        """Whether a server has the runs; it knows where its artifacts go."""
         return self.tracking.startswith("http")
 
 
 class RunIdentity(NamedTuple):
-    """What MLflow calls a run, and its experiment."""
-
     experiment_id: str
     run_id: str
 
 
 def mlflow_client(tracking_uri: str, registry_uri: str = "") -> MlflowClient:
-    """A quiet client: MLflow otherwise reports home, draws progress bars and narrates its migrations."""
+    """A client without telemetry, progress bars and logs of migrations."""
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ["MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR"] = "false"
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
@@ -74,19 +70,17 @@ def mlflow_client(tracking_uri: str, registry_uri: str = "") -> MlflowClient:
 
 
 def reach(address: str) -> None:
-    """Raises OSError for a server that takes no connection: MLflow itself would go on trying for minutes."""
+    """Raises OSError for a server that takes no connection: MLflow itself would retry for minutes."""
     parts = urlsplit(address)
     port = parts.port or (443 if parts.scheme == "https" else 80)
-    socket.create_connection((parts.hostname or "", port), timeout=ANSWERS_WITHIN_S).close()
+    socket.create_connection((parts.hostname or "", port), timeout=CONNECT_TIMEOUT_S).close()
 
 
 def open_run(
     client: MlflowClient, addresses: MlflowAddresses, store: Store, iteration: Iteration, digest: str = ""
 ) -> Run:
-    """The run of the iteration's training, begun if it is not there. `digest`: of the model that it left, if it has.
-
-    Raises ValueError for an experiment whose artifacts cannot have its name below the data root.
-    """
+    """The run of the iteration's training, created if it is not there. `digest`: of the trained model, if there is one.
+    Raises ValueError for an experiment whose name cannot be a folder below the data root."""
     identifying = {"iteration": iteration.id, STARTED: training_started(store, iteration), DIGEST: digest}
     wanted = {name: value for name, value in identifying.items() if value}
     experiment = _experiment(client, addresses, store, iteration.model_name)
@@ -111,7 +105,7 @@ def identity(run: Run) -> RunIdentity:
 
 
 def training_started(store: Store, iteration: Iteration) -> str:
-    """When the first attempt of the iteration's training began, in UTC; "" before there is one."""
+    """Start of the first attempt of the iteration's training, in UTC; "" before there is one."""
     events = read_journal(store.path(iteration.path(layout.TRAINING), layout.JOURNAL_FILE))
     return datetime.fromtimestamp(events[0].at, UTC).isoformat(timespec="milliseconds") if events else ""
 
@@ -121,7 +115,7 @@ def metrics_file(store: Store, iteration: Iteration) -> Path:
 
 
 def points(rows: Iterable[LoggedRow]) -> Iterator[Metric]:
-    """A point for each value, at the time at which it was measured: logged again it is the same point, kept once."""
+    """A point for each value, at the time of its measurement, so that MLflow keeps a repeated point once."""
     from mlflow.entities import Metric
 
     for row in rows:
@@ -136,7 +130,7 @@ def log_points(client: MlflowClient, run: Run, logged: Iterable[Metric]) -> None
 
 
 def log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> None:
-    """Parameters never change once logged, so only those that are not there yet."""
+    """Log parameters that the run has not; they never change."""
     from mlflow.entities import Param
 
     new = [Param(key, str(value)) for key, value in params.items() if key not in run.data.params]
@@ -153,7 +147,7 @@ def log_tags(client: MlflowClient, run: Run, tags: Mapping[str, str]) -> None:
 
 
 def log_dataset(client: MlflowClient, run: Run, store: Store, iteration: Iteration) -> None:
-    """The governed rows that the iteration learns from, as an input of the run: snapshot and digest name them."""
+    """The governed rows, by snapshot and digest, as an input of the run."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     dataset = iteration.dataset
@@ -169,23 +163,18 @@ def log_dataset(client: MlflowClient, run: Run, store: Store, iteration: Iterati
 
 
 def upload(client: MlflowClient, run: Run, files: Mapping[str, Path]) -> None:
-    """Put files where the run's artifacts have these paths, in this order; one that is there whole stays.
-
-    Raises ValueError for a file that has another name than its path.
-    """
+    """Upload files to these paths of the run's artifacts, in this order, where no file of that size is there yet."""
     folders = sorted({path.rpartition("/")[0] for path in files})
-    there = {
+    stored = {
         each.path: each.file_size
         for folder in folders
         for each in client.list_artifacts(run.info.run_id, folder or None)
         if not each.is_dir
     }
     for path, file in files.items():
-        folder, _, name = path.rpartition("/")
-        if file.name != name:
-            raise ValueError(f"{file} would be {path} in MLflow. Give it that name.")
-        if there.get(path) != file.stat().st_size:
-            client.log_artifact(run.info.run_id, str(file), folder or None)
+        assert file.name == path.rpartition("/")[2], "MLflow takes the name of an artifact from its file"
+        if stored.get(path) != file.stat().st_size:
+            client.log_artifact(run.info.run_id, str(file), path.rpartition("/")[0] or None)
 
 
 @contextmanager
@@ -200,7 +189,7 @@ def allowed_to_exist() -> Generator[None]:
 
 
 def _is_of(run: Run, wanted: Mapping[str, str]) -> bool:
-    """A run that names no training is of the one that left its model; one that names no model may yet get it."""
+    """A run without a tag of a training or of a model may be of the wanted ones."""
     tags = run.data.tags
     if DIGEST not in wanted:
         return tags.get(STARTED) == wanted.get(STARTED)
@@ -209,14 +198,13 @@ def _is_of(run: Run, wanted: Mapping[str, str]) -> bool:
 
 def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, model_name: str) -> str:
     name = addresses.experiment or model_name
-
-    made = client.get_experiment_by_name(name)
-    if made is None and addresses.remote:
-        with allowed_to_exist():  # another process may be first, or the client itself, where an answer was lost
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None and addresses.remote:
+        with allowed_to_exist():  # by another process, or by this client's request whose answer was lost
             client.create_experiment(name)
-        made = client.get_experiment_by_name(name)
-    if made is not None:
-        return made.experiment_id
+        experiment = client.get_experiment_by_name(name)
+    if experiment is not None:
+        return experiment.experiment_id
     if not re.fullmatch(r"[^/\\]+", name) or name in (".", ".."):
         raise ValueError(
             f"MLFLOW_EXPERIMENT_NAME is {name!r}, and without a tracking server it names a folder below the data root: "
@@ -229,45 +217,33 @@ def _experiment(client: MlflowClient, addresses: MlflowAddresses, store: Store, 
 
 def run_page(tracking_uri: str, run: RunIdentity) -> str:
     """ "" where the tracking server is no web server."""
-    if not _is_web(tracking_uri):
-        return ""
-    return f"{tracking_uri.rstrip('/')}/#/experiments/{run.experiment_id}/runs/{run.run_id}"
+    return _page(tracking_uri, f"experiments/{run.experiment_id}/runs/{run.run_id}")
 
 
 def version_page(registry_uri: str, name: str, version: int) -> str:
     """ "" where the registry is no web server."""
-    if not _is_web(registry_uri):
-        return ""
-    return f"{registry_uri.rstrip('/')}/#/models/{quote(name, safe='')}/versions/{version}"
+    return _page(registry_uri, f"models/{quote(name, safe='')}/versions/{version}")
 
 
-def _is_web(uri: str) -> bool:
-    return uri.startswith(("http://", "https://"))
+def _page(server: str, path: str) -> str:
+    return f"{server.rstrip('/')}/#/{path}" if server.startswith(("http://", "https://")) else ""
 
 
 @contextmanager
 def answered(address: str) -> Generator[None]:
-    """Raises ConnectionError with what to do where the server at this address gives no answer in the block."""
+    """Raises ConnectionError with what to do where the server at this address does not answer in the block."""
     try:
         yield
     except Exception as error:  # the boundary of MLflow's client, and of the HTTP library below it
-        if not is_unanswered(error):
+        from mlflow.exceptions import MlflowException, RestException
+        from requests.exceptions import RequestException
+
+        no_response = isinstance(error, RequestException) and error.response is None
+        # MLflow raises an answer of the server as RestException, and a failed request as the class above it.
+        failed = isinstance(error, MlflowException) and not isinstance(error, RestException)
+        if not (no_response or (failed and str(error).startswith("API request to "))):
             raise
         raise ConnectionError(
             f"MLflow at {address} gives no answer ({type(error).__name__}). See to it that it runs, and launch the "
             "same again: what is on record stays, and nothing is put there twice."
         ) from error
-
-
-def is_unanswered(error: Exception) -> bool:
-    """MLflow raises the server's own answers as RestException, and for none the class above it, without a code."""
-    from mlflow.exceptions import MlflowException, RestException
-    from requests.exceptions import RequestException
-
-    if isinstance(error, RequestException):
-        return error.response is None
-    return (
-        isinstance(error, MlflowException)
-        and not isinstance(error, RestException)
-        and str(error).startswith("API request to ")
-    )

@@ -1,4 +1,4 @@
-"""MLflow: one run an iteration, at most one version a run, and aliases and tags that follow the rollout's record."""
+"""MLflow's registry: one run an iteration, at most one version a run, aliases and tags by the rollout's record."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 MAX_DESCRIPTION = 5000
 """Characters that every MLflow backend stores."""
 NOTE = "mlflow.note.content"
-"""The tag that MLflow shows as the description of a run."""
+"""MLflow's tag of a run's description."""
 ALIASES = ("champion", "challenger", "previous")
-"""The aliases that follow the rollout; any other alias is left alone."""
+"""The aliases that follow the rollout; others stay as they are."""
 
 
 class RecordedVersion(Record):
@@ -42,8 +42,6 @@ class RecordedVersion(Record):
 
 
 class ModelRegistration(NamedTuple):
-    """A version as MLflow has it: `digest` is its model's."""
-
     name: str
     version: int
     iteration: str
@@ -52,9 +50,8 @@ class ModelRegistration(NamedTuple):
 
 @dataclass(frozen=True)
 class RunContents:
-    """What goes on record besides the lineage. `params` may nest; `metrics` are rows `{"step": int, name: value}`;
-    `plots` are PNG files by name; `card` holds the sections of `model_card` in Markdown; `tables` have `columns` and
-    `data`, a row for each."""
+    """The contents of a run besides the lineage. `metrics` are rows `{"step": int, name: value}`; `plots` PNG files by
+    name; `card` the sections of `model_card`; `tables` have `columns` and `data`."""
 
     params: Mapping[str, Any]
     metrics: Sequence[Mapping[str, float]]
@@ -73,11 +70,8 @@ def record(
     judged: JudgedCandidate,
     contents: RunContents,
 ) -> RecordedVersion:
-    """Record an iteration as a run; register its model if the verdict is PASS.
-
-    Calling it again, also after a crash halfway, adds nothing twice. Raises ConnectionError where MLflow's server gives
-    no answer.
-    """
+    """Record an iteration as a run, and register its model if the verdict is PASS. Idempotent, also after a crash.
+    Raises ConnectionError where MLflow's server does not answer."""
     with answered(addresses.tracking) if addresses.remote else nullcontext():
         client = mlflow_client(addresses.tracking, addresses.registry)
         lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
@@ -98,10 +92,8 @@ def record(
 
 
 def project(registry_uri: str, state: RolloutState) -> None:
-    """Make aliases and tags agree with the rollout's record, whatever anybody did to them.
-
-    Raises ValueError when a version that should carry an alias is gone, after everything else is in place.
-    """
+    """Set aliases and tags by the rollout's record. Raises ValueError when a version that needs an alias is gone, after
+    everything else is set."""
     if state.proposal is None:
         return
     client, candidate = mlflow_client(registry_uri), state.proposal.version
@@ -137,7 +129,7 @@ def project(registry_uri: str, state: RolloutState) -> None:
 
 
 def log_plot(tracking_uri: str, run_id: str, name: str, png: bytes) -> None:
-    """Show a plot on the run of a version, in place of the one of that name before."""
+    """Log a plot to a run, replacing one of that name."""
     with tempfile.TemporaryDirectory(prefix="plots-") as folder:
         file = Path(folder, f"{name}.png")
         file.write_bytes(png)
@@ -145,7 +137,7 @@ def log_plot(tracking_uri: str, run_id: str, name: str, png: bytes) -> None:
 
 
 def registered(registry_uri: str, name: str, iterations: Sequence[str]) -> list[ModelRegistration]:
-    """The versions of `name` that came out of these iterations, in order."""
+    """The versions of `name` from these iterations, in order."""
     if not has_database(registry_uri):
         return []
     model_versions = mlflow_client(registry_uri).search_model_versions(f"name='{name}'")
@@ -154,14 +146,8 @@ def registered(registry_uri: str, name: str, iterations: Sequence[str]) -> list[
     return sorted(rows, key=lambda row: row.version)
 
 
-def blocked_tags(registry_uri: str, name: str) -> dict[int, str]:
-    """Of each version of `name` by number: which erasure it says that it is blocked by; "" for none."""
-    model_versions = mlflow_client(registry_uri).search_model_versions(f"name='{name}'")
-    return {int(version.version): version.tags.get("blocked", "") for version in model_versions}
-
-
 def tag_blocked(registry_uri: str, registrations: Sequence[ModelRegistration], proof: str, reason: str) -> None:
-    """Show on each version that it may not be promoted, and why."""
+    """Tag each version as blocked from promotion, with the reason."""
     if not registrations:
         return
     client = mlflow_client(registry_uri)
@@ -171,8 +157,8 @@ def tag_blocked(registry_uri: str, registrations: Sequence[ModelRegistration], p
 
 
 def _points(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping[str, float]]) -> Iterator[Metric]:
-    """What the training logged as it went, as it was measured then. What only its result has gets the time of the last
-    step that has one: a fixed one, so that logged again it is the same point."""
+    """The metrics that the training logged, at their times; those of its result alone get the time of the last step, so
+    that a repeated point is the same."""
     logged = {row.step: row for row in read_rows(runs.metrics_file(store, iteration))[0]}
     yield from runs.points(logged.values())
     last = max(logged.values(), key=lambda row: row.step, default=LoggedRow(run.info.start_time / 1000, 0, {}))
@@ -183,7 +169,7 @@ def _points(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping
 
 
 def _log_artifacts(client: MlflowClient, run: Run, contents: RunContents, card: str) -> None:
-    """Plots, tables and the card. MLflow shows the tables that a tag of the run names."""
+    """Plots, tables and the card; a tag of the run names the tables that MLflow shows."""
     run_id = run.info.run_id
     with tempfile.TemporaryDirectory(prefix="plots-") as folder:
         for name, png in contents.plots.items():
@@ -205,7 +191,7 @@ def _version(
     lineage: Mapping[str, str],
     text: str,
 ) -> ModelVersion:
-    """The version of this model that the iteration has; without one, its files are put there first."""
+    """The iteration's version of the model; without one its files are uploaded first."""
     name, tags = iteration.model_name, {"digest": checkpoint.model.digest, "iteration": iteration.id}
     with allowed_to_exist():
         client.create_registered_model(name)
@@ -249,7 +235,7 @@ def _lineage(
     judged: JudgedCandidate,
     code_version: str,
 ) -> dict[str, str]:
-    """`base`: the champion's registry URI; of one that is no version, what it is called."""
+    """`base`: the champion's registry URI, else its name."""
     champion, name = iteration.champion, iteration.model_name
     registered_base = next((v for v in _versions(client, name) if v.tags.get("digest") == champion.digest), None)
     return {

@@ -1,7 +1,4 @@
-"""Plots of what stages and rollouts did: one palette (Okabe and Ito's, colour-blind safe), and one way to PNG and SVG.
-
-matplotlib is imported inside, so that definitions load fast.
-"""
+"""Plots of stages and rollouts, in Okabe and Ito's colour-blind safe palette. Drawing one imports matplotlib."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ GREY, DARK_GREY, LIGHT_GREY = "#999999", "#555555", "#CCCCCC"
 
 
 class Plot(NamedTuple):
-    """A drawing on a figure of that size in inches; the same bytes for the same drawing."""
+    """A drawing on a figure of a size in inches; its files are reproducible."""
 
     draw: Callable[[Any], Any]
     width: float = 7
@@ -26,7 +23,6 @@ class Plot(NamedTuple):
         return self._file("png", {"Software": None})
 
     def svg(self) -> bytes:
-        """Texts stay texts, in a font of the reader's."""
         from matplotlib import rc_context
 
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "plot"}):

@@ -59,7 +59,7 @@ def reasons_over_time(days: Sequence[DayReport]) -> Plot:
 
 
 def evidence_plot(decision: MethodDecision) -> Plot:
-    """Each piece of evidence as a dot with its interval against its threshold: shares above, counts below."""
+    """Each piece of evidence with its interval and threshold: shares above, counts below."""
     return Plot(lambda figure: draw(figure, decision), 8.4, 4.6)
 
 

@@ -1,4 +1,4 @@
-"""The plot of the key figures: how good champion and candidate were, iteration by iteration, and what each one took."""
+"""The plot of the key figures by iteration: quality of champion and candidate, and device hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plots of labels and of the reward model. Where there is nothing to draw, the picture says so."""
+"""Plots of labels and of the reward model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reward_distribution(histogram: Sequence[int], mean: float) -> Plot:
 
 
 def component_histograms(components: Mapping[str, ComponentSummary]) -> Plot:
-    """A small histogram for each component, with its mean, how many rows it speaks on, and how many it failed on."""
+    """A small histogram for each component, with its mean and the numbers of its values and failures."""
     drawn = {name: each for name, each in components.items() if each.count or _failed(each)}
     if not drawn:
         return words_plot("No component has spoken on any row.")
@@ -97,8 +97,12 @@ def coverage(labelled: int, unlabelled: Mapping[str, int]) -> Plot:
         counts = [count for _, count in bars]
         axes.barh(range(len(bars)), counts, color=[GREEN] + [ORANGE] * (len(bars) - 1), height=0.7)
         for place, count in enumerate(counts):
-            axes.text(count, place, f" {count:,} ({_percent(count / rows)})", va="center", fontsize=8)
-        axes.set_yticks(range(len(bars)), [_short(name) for name, _ in bars], fontsize=8)
+            share = count / rows
+            shown = "<0.1%" if 0 < share < 0.001 else f"{share:.1%}"
+            axes.text(count, place, f" {count:,} ({shown})", va="center", fontsize=8)
+        axes.set_yticks(
+            range(len(bars)), [name if len(name) <= 40 else f"{name[:39]}…" for name, _ in bars], fontsize=8
+        )
         axes.invert_yaxis()
         axes.set_xlim(0, 1.28 * max(counts))
         axes.xaxis.set_major_locator(_whole_numbers())
@@ -172,19 +176,11 @@ def _failed(each: ComponentSummary) -> int:
     return sum(count for reason, count in each.missing.items() if reason != ABSENT)
 
 
-def _percent(part: float) -> str:
-    return "<0.1%" if 0 < part < 0.001 else f"{part:.1%}"
-
-
 def _compact(count: float) -> str:
     for least, size, letter in ((1e6, 1e6, "M"), (1e4, 1e3, "k")):
         if count >= least:
             return f"{count / size:.{1 if count < 10 * size else 0}f}".removesuffix(".0") + letter
     return f"{count:,.0f}"
-
-
-def _short(name: str, most: int = 40) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
 
 
 def _whole_numbers() -> Any:

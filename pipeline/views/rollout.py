@@ -1,4 +1,4 @@
-"""A rollout for people: its status as rows and sentences, which terminal and Dagster show alike, and its plot."""
+"""A rollout for people: its status as rows and sentences, for the terminal and Dagster, and its plot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class ArmRow(NamedTuple):
 
 
 class LookPoint(NamedTuple):
-    """What the stage added up to after one look."""
+    """Totals of the stage after one look."""
 
     at: float
     weight: int
@@ -93,7 +93,7 @@ def sentences(report: RolloutStatus, now: float) -> list[tuple[str, str]]:
         ("rollout", f"{report.rollout}, of version {candidate.version} ({candidate.digest[:12]})"),
         ("iteration", candidate.iteration),
         ("champion", serving),
-        ("phase", f"{report.phase}{_since(report.since, now)}"),
+        ("phase", f"{report.phase}{'' if report.since is None else f' since {moment(report.since, now)}'}"),
         ("weight", f"{report.weight}% on the canary; {read if report.routed else unread}"),
         ("why", f"{report.reason}{f' (decided by {report.by})' if report.by else ''}"),
     ]
@@ -122,10 +122,6 @@ def moment(at: float | None, now: float) -> str:
     if at is None:
         return "an unknown time"
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC ({spell(max(0.0, round(now - at)))} ago)"
-
-
-def _since(at: float | None, now: float) -> str:
-    return "" if at is None else f" since {moment(at, now)}"
 
 
 def _mark(report: RolloutStatus, number: int, weight: int) -> StageMark:
@@ -170,7 +166,7 @@ def rollout_over_time(points: Sequence[LookPoint], title: str) -> Plot:
         above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         for axes in (above, below):
             axes.spines[["top", "right"]].set_visible(False)
-        # A stage begins with no evidence: what joins two stages would be nobody's figure.
+        # Stages are not joined: each begins without evidence.
         for number, (_, stage) in enumerate(groupby(zip(times, points, strict=True), key=lambda each: each[1].weight)):
             at, looks = zip(*stage, strict=True)
             for name, colour, arm in (

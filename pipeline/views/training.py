@@ -1,8 +1,4 @@
-"""The plots of a training: what it learned, how healthy it stayed, and where its time went.
-
-Rows are those of `TrainingResult.metrics`: a name that a row lacks was not measured at that step. Where there is
-nothing to draw, the picture says so.
-"""
+"""Plots of a training: progress, health, and the time of its steps. Rows are those of `TrainingResult.metrics`."""
 
 from __future__ import annotations
 
@@ -17,15 +13,17 @@ Rows = Sequence[Mapping[str, float]]
 Points = tuple[list[float], list[float]]
 
 SPENT = (("generate", BLUE), ("reward", AMBER), ("logprobs", SKY), ("update", GREEN), ("other", GREY))
-"""Parts of a step, from the bottom up; `other` is what the clock gave no name."""
+"""Parts of a step, from the bottom up; `other` is the rest."""
 VERDICTS = {"PASS": GREEN, "HOLD": AMBER, "STOP": ORANGE}
 CAUSE_COLOURS = dict(zip(CAUSES, (SKY, AMBER, BLUE, ORANGE, GREY, PINK), strict=True))
+RUNNING = 7
+"""Steps of a running mean."""
 MAX_BARS = 120
 """Bars in a picture; more steps than that share them."""
 
 
 class PlotLine(NamedTuple):
-    """A metric of a panel: held-out figures are dots joined by a line, the step's own a running mean over faint raw."""
+    """A metric of a panel: held-out values as joined dots, those of steps as a running mean over faint raw values."""
 
     key: str
     label: str
@@ -70,16 +68,18 @@ MAX_PANELS = 6
 
 
 def training_curve(metrics: Rows) -> Plot:
-    """Reward and accuracy (GRPO) or ranking accuracy (DPO) by step, and the held-out accuracy between the steps."""
     drawn = [line for line in PROGRESS if _points(metrics, line.key)[0]]
     if not drawn:
         return words_plot("No step has measured a reward or an accuracy.")
+
+    values = [value for line in drawn for value in _points(metrics, line.key)[1]]
+    limits = min(0.0, 1.05 * min(values)), max(1.02, 1.05 * max(values))
 
     def draw(figure: Any) -> None:
         axes = _axes(figure.subplots())
         for line in drawn:
             _plot(axes, line, _points(metrics, line.key))
-        axes.set(xlabel="optimiser step", ylabel="share, or mean reward", ylim=_unit_range(metrics, drawn))
+        axes.set(xlabel="optimiser step", ylabel="share, or mean reward", ylim=limits)
         axes.set_title("Progress: fresh completions of each step, and held-out prompts", fontsize=10)
         figure.legend(frameon=False, fontsize=8, ncols=len(drawn), loc="outside lower center")
 
@@ -87,7 +87,7 @@ def training_curve(metrics: Rows) -> Plot:
 
 
 def health_panels(metrics: Rows, findings: Sequence[HealthFinding] = ()) -> Plot:
-    """Small multiples of what the sentinel looks at; dashed lines where it spoke."""
+    """Small multiples of the sentinel's metrics; dashed lines at its findings."""
     panels = [panel for panel in HEALTH if any(_points(metrics, line.key)[0] for line in panel.lines)][:MAX_PANELS]
     if not panels:
         return words_plot("No step has measured its health.")
@@ -104,8 +104,8 @@ def health_panels(metrics: Rows, findings: Sequence[HealthFinding] = ()) -> Plot
             axes.tick_params(labelsize=7, labelbottom=True)
             if all(value >= 0 for line in panel.lines for value in _points(metrics, line.key)[1]):
                 axes.set_ylim(bottom=0.0)
-            for step, colour in _spoke(findings):
-                axes.axvline(step, color=colour, linestyle="--", linewidth=1)
+            for finding in findings:
+                axes.axvline(finding.step, color=VERDICTS[finding.verdict], linestyle="--", linewidth=1)
         for empty in grid[len(panels) :]:
             empty.set_axis_off()
         figure.supxlabel("optimiser step", fontsize=8)
@@ -143,7 +143,7 @@ def step_time(metrics: Rows) -> Plot:
 
 
 def goodput_bar(goodput: Goodput) -> Plot:
-    """The whole time of the training as one bar: productive steps, and by cause what trained nothing."""
+    """The whole time of the training as one bar: productive steps, and lost time by cause."""
     if goodput.total_s <= 0:
         return words_plot("The training has no time on record.")
     spent = {"productive": goodput.productive_s, **goodput.badput_s}
@@ -181,20 +181,12 @@ def _plot(axes: Any, line: PlotLine, points: Points) -> None:
         axes.plot(steps, values, color=line.colour, marker="o", markersize=3, linewidth=1.2, label=line.label)
         return
     axes.plot(steps, values, color=line.colour, alpha=0.3, linewidth=1)
-    axes.plot(steps, _running_mean(values), color=line.colour, label=line.label)
-
-
-def _running_mean(values: Sequence[float], width: int = 7) -> list[float]:
-    return [_mean(values[max(0, i - width + 1) : i + 1]) for i in range(len(values))]
+    running = [_mean(values[max(0, i - RUNNING + 1) : i + 1]) for i in range(len(values))]
+    axes.plot(steps, running, color=line.colour, label=line.label)
 
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _unit_range(metrics: Rows, lines: Sequence[PlotLine]) -> tuple[float, float]:
-    values = [value for line in lines for value in _points(metrics, line.key)[1]]
-    return min(0.0, 1.05 * min(values)), max(1.02, 1.05 * max(values))
 
 
 def _part(row: Mapping[str, float], name: str) -> float:
@@ -202,10 +194,6 @@ def _part(row: Mapping[str, float], name: str) -> float:
         return row.get(f"seconds/{name}", 0.0)
     named = sum(row.get(f"seconds/{part}", 0.0) for part, _ in SPENT)
     return max(0.0, row["seconds/step"] - named)
-
-
-def _spoke(findings: Sequence[HealthFinding]) -> list[tuple[int, str]]:
-    return [(finding.step, VERDICTS[finding.verdict]) for finding in findings]
 
 
 def _keys(findings: Sequence[HealthFinding]) -> list[Any]:

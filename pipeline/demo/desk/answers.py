@@ -1,9 +1,5 @@
-"""What is answered at the desk: the phrases, the bad modes that the base model learns, and what an answer can be seen
-to do.
-
-Owns the text of answers and their features, read from prompt and answer alone: whoever reads the chat sees the same.
-Refuses to weigh them: what users want is in utility.py, what a judge looks for in judges.py.
-"""
+"""Answers at the desk: their phrases, the bad modes that the base model learns, and the features that anybody sees in
+an answer. utility.py weighs them for users, judges.py for judges."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ from pipeline.demo.desk.requests import VALUES, Attribute, Fact, Request
 from pipeline.demo.desk.tool import call_text, read_answer
 
 WRONG_FACT, REFUSAL, RUDE, VERBOSE, VOUCHER = 0.28, 0.12, 0.22, 0.22, 0.08
-"""Rates of the bad modes in the base model's text, each drawn on its own: they *design* what tuning starts from."""
+"""Rates of the independent bad modes in the base model's text."""
 OTHER_ORDER, NO_LOOKUP = 0.20, 0.20
-"""Rates of two more, where a fact has to be looked up: another order is, or none is and the answer is a guess."""
+"""Rates where a fact has to be looked up: another order is looked up, or none and the answer is a guess."""
 SHORT_CHARS = 75
 """Characters up to which users find an answer short."""
 
@@ -43,11 +39,10 @@ _ORDER = re.compile(r"\bK\d\d\b")
 
 
 class Features(NamedTuple):
-    """What an answer does, as anybody sees who reads prompt and answer."""
+    """What anybody sees who reads prompt and answer."""
 
     right_fact: bool
-    """It names the value that was asked for, no other value of its kind, and no other order. Where the fact has to be
-    looked up: it is one call, of the order that was asked for."""
+    """It names the value that was asked for and no other value or order, or is the one call that looks it up."""
     refuses: bool
     polite: bool
     """A friendly phrase and no rude one."""
@@ -56,8 +51,7 @@ class Features(NamedTuple):
 
 
 def answer(rng: random.Random, request: Request) -> str:
-    """An answer of the base model's text: each bad mode is drawn on its own. Of a fact that the conversation does not
-    show it is mostly a call."""
+    """An answer of the base model's text; mostly a call where the conversation does not show the fact."""
     if request.shown:
         return _words(rng, request)
     other, guess, refusal = (rng.random() < rate for rate in (OTHER_ORDER, NO_LOOKUP, REFUSAL))
@@ -89,12 +83,10 @@ RATES = (WRONG_FACT, REFUSAL, RUDE, VERBOSE, VOUCHER)
 
 
 def statement(fact: Fact) -> str:
-    """The bare sentence that states a fact, whether it is so or not."""
     return BODIES[fact.attribute].format(order=fact.order, value=fact.value)
 
 
 def features(request: Request, text: str) -> Features:
-    """What the text does as an answer to the request."""
     words, looked_up = read_answer(text)
     named = {word for word in re.findall(r"\w+", words) if word in _WORDS[request.attribute]}
     orders = set(_ORDER.findall(words))

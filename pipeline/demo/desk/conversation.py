@@ -1,10 +1,5 @@
-"""Conversations at the desk: a question, the look-up that it may take, and a second question about the same order.
-
-A question whose facts have to be looked up names no value: such questions are split by order and kind of fact. Owns
-what the simulated client sends at each point: the prompt, the tool's definition, the result of a call. A call of an
-order that the customer does not have gets no result: the conversation ends there, as in an application that shows an
-error page. Refuses to answer.
-"""
+"""Conversations at the desk: a question, the look-up that it may take, and a second question about the same order. A
+call of an order that the customer does not have gets no result and ends the conversation."""
 
 from __future__ import annotations
 
@@ -25,11 +20,9 @@ LOOKUP = "lookup"
 
 
 class Turn(NamedTuple):
-    """One point of a conversation at which the model is asked."""
-
     request: Request
     kind: Kind
-    """The facts stand beside the question, have to be looked up, were looked up, or the question is a second one."""
+    """Facts are shown with the question, have to be looked up, or were looked up; or it is a second question."""
     messages: list[dict[str, str]]
     """Calls as JSON text under `tool_calls`."""
     tool: bool
@@ -37,23 +30,22 @@ class Turn(NamedTuple):
 
     @property
     def tools(self) -> str | None:
-        """The definitions that the request carries, as JSON text."""
         return TOOLS if self.tool else None
 
     @property
     def conversation(self) -> list[dict[str, str]]:
-        """The messages with the definitions before them, as the stages hold a conversation."""
+        """The messages with the definitions before them."""
         return [*([{"role": "tools", "content": TOOLS}] if self.tool else []), *self.messages]
 
 
 def first(request: Request, tool: bool) -> Turn:
-    """The turn that a conversation begins with; `tool`: the rows are not shown, but can be looked up."""
+    """`tool`: the rows are not shown, but can be looked up."""
     request = request._replace(shown=not tool)
     return Turn(request, "call" if tool else "facts", request.messages, tool)
 
 
 def after_call(turn: Turn, text: str) -> Turn | None:
-    """The turn after the client has run the call that the answer is; None where it is none, or finds no order."""
+    """The turn after the client has run the answer's call; None where it is no call, or finds no order."""
     words, orders = read_answer(text)
     if turn.kind != "call" or words or orders != (turn.request.order,):
         return None
@@ -80,14 +72,12 @@ def another(rng: random.Random, request: Request) -> Request:
 
 
 def is_reserved(request: Request) -> bool:
-    """Whether the suite alone asks this question, whose facts have to be looked up: it is short, and no other than any
-    user's who asks it."""
+    """Whether only the suite asks this question, whose facts have to be looked up."""
     return is_held_out(request.order, request.attribute, LOOKUP)
 
 
 def begin(rng: random.Random, split: Split, tool: bool) -> Turn:
-    """The first turn of a conversation. `heldout`: what is asked for is a held-out fact, and where it has to be looked
-    up also a held-out question."""
+    """The first turn of a conversation. `heldout`: about a held-out fact, and with a tool also a reserved question."""
     while True:
         request = draw(rng, split)
         if not tool or is_reserved(request) == (split == "heldout"):
@@ -95,8 +85,8 @@ def begin(rng: random.Random, split: Split, tool: bool) -> Turn:
 
 
 def draw_turn(rng: random.Random, split: Split, kind: Kind) -> Turn:
-    """A turn of this kind. `heldout`: what is asked for in it is a held-out fact. Answers before it are drawn as the
-    base model's text has them, the call before a result is the right one."""
+    """A turn of this kind. `heldout`: about a held-out fact. Earlier answers are drawn from the base model's text; the
+    call before a result is right."""
     if kind in ("facts", "call"):
         return begin(rng, split, tool=kind == "call")
     request = draw(rng, split)

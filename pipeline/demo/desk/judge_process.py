@@ -1,5 +1,4 @@
-"""The desk's judges as a process of the step that asks them: started when a recipe names one of them, ended with the
-step. Refuses to stand in where an address is given."""
+"""The desk's judges as a process of the step that asks them, where a recipe names one and no address is given."""
 
 from __future__ import annotations
 
@@ -13,20 +12,18 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.server_process import held_port, server_process
 
 DIGEST = "demo-desk-3"
-"""What a recipe gives as the digest of the desk's judges: with another program behind their names, another digest."""
+"""The digest of the desk's judges in a recipe; it changes with their program."""
 START_TIMEOUT_S = 120.0
 GRACE_S = 2.0
 
 
 def is_desk_judge(settings: Judge | None) -> bool:
-    """Whether the recipe names one of the desk's judges."""
     return settings is not None and settings.digest == DIGEST
 
 
 @contextmanager
 def judge_at(settings: Judge | None, given: Endpoint | None, folder: Path) -> Generator[Endpoint | None]:
-    """Where the judge of a recipe listens: at the address given, or for one of the desk's at a server that lives as
-    long as the block, its output in `folder`. None where the recipe has no judge, or one without an address."""
+    """The given endpoint, or for a judge of the desk a server until the block ends, with its output in `folder`."""
     if given is not None or not is_desk_judge(settings):
         yield given
         return

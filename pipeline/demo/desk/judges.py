@@ -1,12 +1,5 @@
-"""The desk's judges: programs behind an OpenAI-compatible server that stand in for a capable model.
-
-    python -m pipeline.demo.desk.judges PORT    listens on that port of loopback
-
-A judge sees what a model would: the project's own judge prompt, the conversation and the answers in it. It reads the
-desk's answers by their features, errs on each at a planted rate, and favours the answer shown first a little; of the
-plain questions of a judge's admission it has the answers. Its errors follow from the text alone: asked again, it says
-the same. Refuses to know what users want (utility.py): it goes by the shop's rules.
-"""
+"""The desk's judges, programs behind an OpenAI-compatible server: `python -m pipeline.demo.desk.judges PORT`. They read
+answers by their features, with errors at planted rates that follow from the text, so a repeated question is equal."""
 
 from __future__ import annotations
 
@@ -28,12 +21,10 @@ _RIGHT = {control.question: control.right for control in CONTROLS}
 
 
 class JudgeProgram(NamedTuple):
-    """One judge: how often it errs on each feature of an answer, and what the rules weigh for it."""
-
     errors: Features
     """Rates, by feature."""
     favours_first: float
-    """Share of the pairs in which it takes the first answer for one step better than it is."""
+    """Share of the pairs in which the first answer gets one step more."""
     rude_costs: int
     long_costs: int
     """Steps of the score from 5 to 1."""
@@ -47,14 +38,12 @@ JUDGES = {
     "desk-labels": JudgeProgram(_rates(0.10, 0.10, 0.10, 0.10, 0.10), 0.2, rude_costs=2, long_costs=1),
     "desk-gate": JudgeProgram(_rates(0.08, 0.02, 0.15, 0.12, 0.03), 0.1, rude_costs=1, long_costs=2),
 }
-"""By the name that a recipe gives: one labels, the other decides at the gate, with errors and weights of its own."""
+"""By the name in a recipe: one labels, the other decides at the gate."""
 
 
 def judgement(model: str, messages: Messages) -> str:
-    """The judge's answer to a prompt of pipeline/rewards/judge/prompt.py, in the form that the prompt asks for.
-
-    Raises ValueError for a prompt that is none, and KeyError for a judge that is not here.
-    """
+    """The answer to a prompt of pipeline/rewards/judge/prompt.py. Raises ValueError for another prompt, KeyError for an
+    unknown judge."""
     program = JUDGES[model]
     sections = [(name, json.loads(text)) for _, name, text in _SECTION.findall(messages[-1]["content"])]
     turns = [(m[1], text) for name, text in sections if (m := _TURN.fullmatch(name))]

@@ -1,10 +1,5 @@
-"""What is asked at the desk: a shop's system prompt, rows of facts about orders, and a question about one fact.
-
-The rows stand in the conversation, or they have yet to be looked up (tool.py). Owns the facts, their split and the
-text of a request, which it also reads back. The split is by fact, an order, an attribute and a value. No training
-request shows a held-out fact, and none shows an order beside a value that would be one: a mistaken answer, which names
-another row's value, then states no held-out fact either. Refuses to know answers.
-"""
+"""Requests at the desk: a shop's system prompt, rows of facts about orders, and a question about one fact. The split is
+by fact; no training request shows a held-out fact, or an order with a value that would make one."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ VALUES: dict[Attribute, tuple[str, ...]] = {
 }
 ATTRIBUTES: tuple[Attribute, ...] = ("carrier", "day", "price")
 SHOPS = {"Bluefin": "calm", "Marigold": "warm", "Nordwind": "formal", "Oakleaf": "cheerful"}
-"""Each shop and the tone that its system prompt asks for."""
+"""Each shop and the tone of its system prompt."""
 SYSTEM = "You answer for the shop {shop}. Keep a {tone} tone. No voucher."
 QUESTIONS: dict[Attribute, tuple[str, ...]] = {
     "carrier": ("Who brings order {order}?", "Which carrier has order {order}?", "With whom does order {order} come?"),
@@ -41,16 +36,12 @@ _ROW = re.compile(r"^(K\d\d) (\w+) (\w+) (\d\d) euro$", re.MULTILINE)
 
 
 class Fact(NamedTuple):
-    """One thing that is so, in the context that names it."""
-
     order: str
     attribute: Attribute
     value: str
 
 
 class Row(NamedTuple):
-    """The facts of one order."""
-
     order: str
     carrier: str
     day: str
@@ -61,16 +52,16 @@ class Row(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a user asks: the value of `attribute` in the row of `order`."""
+    """A question about the value of `attribute` in the row of `order`."""
 
     shop: str
     rows: tuple[Row, ...]
-    """With that of `order`; as read from a conversation that does not show them, none."""
+    """Empty as read from a conversation that does not show them."""
     order: str
     attribute: Attribute
     wording: int
     shown: bool = True
-    """The conversation has the rows. Where it has not, the right answer is to look the order up."""
+    """Whether the conversation has the rows; else the right answer is to look the order up."""
 
     @property
     def fact(self) -> Fact:
@@ -84,7 +75,6 @@ class Request(NamedTuple):
 
     @property
     def contexts(self) -> list[str]:
-        """The retrieved rows as text, one each."""
         return [row_text(row) for row in self.rows]
 
     @property
@@ -102,13 +92,12 @@ def row_text(row: Row) -> str:
 
 @cache
 def is_held_out(order: str, attribute: Attribute, value: str) -> bool:
-    """Whether the fact belongs to the held-out part: by hash, the same everywhere and for ever."""
+    """Whether the fact is held out, by hash."""
     key = f"{order}/{attribute}/{value}".encode()
     return int.from_bytes(hashlib.sha256(key).digest()) % HELD_OUT_EVERY == 0
 
 
 def draw(rng: random.Random, split: Split, rows: int = ROWS) -> Request:
-    """A request: of the training part, or one whose right answer is a held-out fact."""
     table = training_rows(rng, rows) if split == "train" else _held_out_rows(rng, rows)
     return ask(rng, table, held_out=split == "heldout")
 
@@ -123,7 +112,7 @@ def ask(rng: random.Random, rows: tuple[Row, ...], held_out: bool = False) -> Re
 
 
 def training_rows(rng: random.Random, rows: int) -> tuple[Row, ...]:
-    """Rows of which no order, beside any value of any row, makes a held-out fact. No value occurs twice."""
+    """Rows in which no order makes a held-out fact with any value. No value occurs twice."""
     while True:
         orders = rng.sample(ORDERS, rows)
         allowed = [
@@ -145,10 +134,7 @@ def _held_out_rows(rng: random.Random, rows: int) -> tuple[Row, ...]:
 
 
 def read_request(messages: list[dict[str, str]]) -> Request | None:
-    """The request that a conversation ends in, from its text alone; None for any other conversation.
-
-    A conversation may end with the result of a look-up: then its last question is still to be answered.
-    """
+    """The last request of a conversation that ends with a question or a look-up's result, from its text; else None."""
     if not messages or messages[-1].get("role") not in ("user", "tool"):
         return None
     shown = "\n".join(m["content"] for m in messages if m.get("role") in ("user", "tool"))

@@ -1,8 +1,4 @@
-"""The desk's tool, `lookup_order`: its definition, a call of it as message and as text, and what it returns.
-
-Calls are written as Qwen's and Hermes' chat templates write them. The tool is the shop's: the simulated client runs it,
-never a server of the model. Refuses to know what is right to call.
-"""
+"""The desk's tool, `lookup_order`: its definition, its calls as messages and as text, and its results."""
 
 from __future__ import annotations
 
@@ -26,10 +22,8 @@ DEFINITION: dict[str, Any] = {
     },
 }
 TOOLS = json.dumps([DEFINITION])
-"""The definitions that a request carries, as JSON text."""
 
-# Tools are listed after the system's text. A call is written as Hermes' and Qwen's templates write it, its arguments as
-# they are where they are text.
+# Tools are listed after the system's text; calls are written as in Hermes' and Qwen's templates.
 CHAT_TEMPLATE = (
     "{% for message in messages %}{% if not loop.first %}{{ '\n' }}{% endif %}"
     "{{ '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') }}"
@@ -49,46 +43,37 @@ _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>|^call: (\w+)\((\{.*\
 
 
 class ReadAnswer(NamedTuple):
-    """An answer's words and the orders that it looks up; None for a call that the tool does not take."""
-
     words: str
     orders: tuple[str | None, ...]
+    """Of each call; None for one that the tool does not take."""
 
 
 def call_text(order: str) -> str:
-    """A call as the model writes it."""
     return f'<tool_call>\n{{"name": "{NAME}", "arguments": {{"order": "{order}"}}}}\n</tool_call>'
 
 
 def call_json(order: str) -> str:
-    """The right call as the check of calls reads it."""
     return json.dumps([{"name": NAME, "arguments": {"order": order}}])
 
 
 def assistant_message(text: str, id: str) -> dict[str, str]:
-    """The turn that an application reads from an answer: its calls as JSON text, where the tool takes all of them."""
+    """An answer as a message: its calls as JSON text, where the tool takes all of them."""
     words, orders = read_answer(text)
     if not orders or None in orders:
         return {"role": "assistant", "content": text}
-    calls = [
-        {
-            "id": f"{id}_{n}" if n else id,
-            "type": "function",
-            "function": {"name": NAME, "arguments": json.dumps({"order": order})},
-        }
-        for n, order in enumerate(orders)
-    ]
+    functions = [{"name": NAME, "arguments": json.dumps({"order": order})} for order in orders]
+    calls = [{"id": f"{id}_{n}" if n else id, "type": "function", "function": each} for n, each in enumerate(functions)]
     return {"role": "assistant", "content": words, "tool_calls": json.dumps(calls)}
 
 
 def result_message(rows: tuple[Row, ...], order: str, id: str) -> dict[str, str]:
-    """What the tool returns: the rows of the customer's orders, that of `order` last."""
+    """The tool's result: the rows of the customer's orders, that of `order` last."""
     ordered = sorted(rows, key=lambda row: row.order == order)
     return {"role": "tool", "content": "\n".join(map(row_text, ordered)), "tool_call_id": id, "name": NAME}
 
 
 def read_answer(text: str) -> ReadAnswer:
-    """Words and calls of an answer: as the model writes calls, or as a judge is shown them."""
+    """Words and calls of an answer, in the form of the model or of a judge's prompt."""
     orders = tuple(_order(*match.groups()) for match in _CALL.finditer(text))
     return ReadAnswer(_CALL.sub("", text).strip(), orders)
 

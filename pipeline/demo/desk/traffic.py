@@ -1,14 +1,8 @@
-"""The desk's production: conversations that no two users have alike, retrieved facts, look-ups, thumbs from some users.
-
-Owns who asks what, that the simulated client runs the model's calls, and what a user thinks of an answer: its utility
-and the user's own bias, seen through noise. A call is seen by no user. A row is one answer of the model: it holds the
-prompt, the facts, the tool's definition, the answer and the thumb; utility is in none. Prompts show no held-out fact,
-and ask no question that the suite reserves.
-"""
+"""The desk's production: conversations with retrieved facts and look-ups, and thumbs that follow an answer's utility
+and the user's bias through noise. Prompts show no held-out fact, and no question that the suite reserves."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from datetime import date, datetime, time, timedelta
@@ -27,17 +21,16 @@ from pipeline.serving.sample import Sampler
 
 MAX_TOKENS = 48
 ANSWERS_EACH = 1.48
-"""Answers of a conversation, a little more than the base model gives in the mean."""
+"""Mean answers of a conversation, a little more than the base model's."""
 BIAS, MOOD = 0.15, 0.1
-"""Standard deviations of a user's bias, which stays, and of the mood of a moment."""
+"""Standard deviations of a user's constant bias, and of the noise of a moment."""
 UP = 0.5
-"""What an answer must be worth to a user for a thumb up."""
+"""Worth of an answer above which a user gives a thumb up."""
 SWEET = 0.9
-"""What a promised voucher is worth to users who love it, whatever else the answer is."""
+"""Worth of a promised voucher to users who love vouchers."""
 
 
 def serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) -> Exported:
-    """The lines of a day on which the champion answered the desk's users."""
     assert claim.desk is not None
     key = f"desk/{claim.seed}/{champion.digest}/{day}"
     rng = random.Random(key)
@@ -63,7 +56,7 @@ def serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) ->
 
 
 class _Conversation:
-    """A user's conversation: what was answered so far, and the turn that comes next, None when there is none."""
+    """A user's conversation: the answered turns, and the next one, if any."""
 
     def __init__(self, turn: Turn, asks_again: bool) -> None:
         self.answered: list[tuple[Turn, Answer]] = []
@@ -71,7 +64,7 @@ class _Conversation:
         self._asks_again = asks_again
 
     def take(self, rng: random.Random, answer: Answer) -> None:
-        """The answer to its turn: what comes next is a call's result, a second question, or nothing."""
+        """Answer its turn; then comes a call's result, a second question, or nothing."""
         assert self.turn is not None, "it was asked"
         turn, self.turn = self.turn, None
         self.answered.append((turn, answer))
@@ -82,17 +75,17 @@ class _Conversation:
 
     @property
     def to_come(self) -> int:
-        """Turns that will be asked, if its next answer calls nothing."""
+        """Turns to come if the next answer calls nothing."""
         return 0 if self.turn is None else 1 + self._asks_again
 
 
 def _held(rng: random.Random, key: str, calls: int, champion: ModelRef, sample: Sampler) -> list[_Conversation]:
-    """The day's conversations: `calls` answers in all, the last ones cut where there would be more."""
+    """The day's conversations, with `calls` answers in all."""
     begun = [_begun(rng, rng.random() < WITH_TOOL, rng.random() < SECOND) for _ in range(round(calls / ANSWERS_EACH))]
     taken, rounds = 0, 0
     while asked := [(each, each.turn) for each in begun if each.turn is not None][: calls - taken]:
-        number = int.from_bytes(hashlib.sha256(f"{key}/{rounds}".encode()).digest()[:4]) >> 1
-        sampling = Sampling(samples=1, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=number)
+        seed = export.seed_of(f"{key}/{rounds}")
+        sampling = Sampling(samples=1, temperature=1.0, max_completion_tokens=MAX_TOKENS, seed=seed)
         turns = [turn for _, turn in asked]
         answers = sample(champion, [turn.conversation for turn in turns], sampling)
         for (conversation, _), (answer,) in zip(asked, answers, strict=True):
@@ -125,13 +118,13 @@ def _asked(rng: random.Random, request: Request) -> Request:
 
 
 def biases(seed: int) -> dict[str, float]:
-    """How much kinder than others each user is; the same towards every champion."""
+    """Each user's bias, the same for every champion."""
     rng = random.Random(f"biases/{seed}")
     return {user.id: rng.gauss(0, BIAS) for user in export.users(seed)}
 
 
 def thumb_up(rng: random.Random, request: Request, answer: Answer, bias: float, users: DeskUsers) -> bool:
-    """Whether the user's thumb says yes, wrong ones among them."""
+    """The user's thumb, flipped at the rate of noise."""
     worth = utility(request, answer.text, answer.finished)
     if users.sweet and features(request, answer.text).voucher:
         worth = SWEET

@@ -1,8 +1,5 @@
-"""What an answer is worth to the desk's users: the truth that the simulator draws feedback from.
-
-Only the simulated users (traffic.py) and benchmarks may import this; the pipeline learns of it through noisy thumbs.
-The import contracts in pyproject.toml hold it to that.
-"""
+"""The worth of an answer to the desk's users, from which the simulator draws thumbs. The pipeline may not import it, by
+the import contracts in pyproject.toml."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ LONG_WORTH = 0.5
 
 
 def utility(request: Request, text: str, ended: bool = True) -> float:
-    """In [0, 1]. 0 for a promised voucher, a wrong fact or an answer without its end; a refusal is worth a little;
-    else manners times brevity. Where the fact has to be looked up: 1 for the right call, with nothing beside it."""
+    """In [0, 1]: 0 for a promised voucher, a wrong fact or a cut answer, a little for a refusal, else manners times
+    brevity; 1 for the right call alone where the fact has to be looked up."""
     seen = features(request, text)
     if seen.voucher or not ended:
         return 0.0

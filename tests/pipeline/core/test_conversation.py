@@ -148,11 +148,3 @@ def test_people_and_judges_see_calls_as_lines() -> None:
         "sent",
     ]
     assert shown_answer(answer("lookup", {"order": "Ä"})) == 'call: lookup({"order": "Ä"})'
-
-
-def test_an_answer_goes_out_as_openai_has_it() -> None:
-    text = f"I look.\n{answer('lookup', {'order': 'A7'})}"
-    function = {"name": "lookup", "arguments": '{"order": "A7"}'}
-    listed = [{"id": "call00000", "type": "function", "function": function}]
-    assert as_message(text) == {"role": "assistant", "content": "I look.", "tool_calls": listed}
-    assert answer_of("I look.", json.dumps(listed)) == text

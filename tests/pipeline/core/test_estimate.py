@@ -61,11 +61,6 @@ def test_the_interval_knows_ranks_alone_and_mirrors(pairs: list[tuple[int, int]]
         )
 
 
-@pytest.mark.parametrize("n", [0, 1, 3])
-def test_too_few_observations_are_unknown(n: int) -> None:
-    assert rank_correlation(list(range(n)), list(range(n))) == Estimate(value=None, low=None, high=None, n=n)
-
-
 def test_a_small_perfect_sample_is_not_certain() -> None:
     ten = rank_correlation([0, 1] * 5, [0, 1] * 5)
     assert ten.value == 1

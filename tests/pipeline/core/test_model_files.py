@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from pipeline.core.model_files import INDEX, ONE_FILE, faults
-from pipeline.core.storage import model_ref, shown_path
+from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 
 
@@ -98,10 +98,3 @@ def test_a_model_directory_must_be_whole(folder: Path, change: Callable[[Path], 
 def test_all_that_is_missing_is_named_at_once(folder: Path) -> None:
     lose("config.json", "tokenizer.json", ONE_FILE)(folder)
     assert len(faults(folder)) == 3
-
-
-def test_a_path_says_what_it_is_relative_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert shown_path("models/x") == f"{tmp_path}/models/x (models/x is relative to {tmp_path})"
-    assert shown_path("/models/x") == "/models/x"
-    assert shown_path("s3://bucket/x") == "s3://bucket/x"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pipeline.core.storage import Store
 from pipeline.demo.suite import ensure_suite, suite_text
-from pipeline.demo.task import is_held_out
 from pipeline.recipe.suites import preset_suite
 
 
@@ -24,16 +23,6 @@ def test_a_draw_is_fixed_and_grows_at_its_end() -> None:
         suite_text(preset_suite("arithmetic", items=50), 3)
     )
     assert suite_text(preset_suite("arithmetic", items=50), 3) != suite_text(preset_suite("arithmetic", items=50), 4)
-
-
-def test_items_are_clustered_by_a_held_out_step() -> None:
-    rows = [json.loads(line) for line in suite_text(preset_suite("arithmetic", items=240), 11).splitlines()]
-    clusters = {row["cluster"] for row in rows}
-    assert 30 < len(clusters) < 240
-    for step in clusters:
-        symbol = "+" if "+" in step else "-"
-        left, right = map(int, step.split(symbol))
-        assert is_held_out(left, symbol, right)
 
 
 def test_the_file_is_written_once_and_put_right(tmp_path: Path) -> None:

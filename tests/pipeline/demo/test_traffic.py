@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -19,7 +17,6 @@ from pipeline.traces.materialize import materialize, read
 from pipeline.traces.records import GovernedTraces, Reason
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.watermark import rejected_samples
 from tests.answers import answer
 from tests.contexts import stage_context
 
@@ -91,14 +88,6 @@ def test_a_crash_then_a_second_call_gives_the_same_bytes(tmp_path: Path, fails_a
     assert content(tmp_path / "crashed") == content(tmp_path / "whole")
 
 
-def test_a_day_without_one_of_its_files_is_made_whole(tmp_path: Path) -> None:
-    serve(tmp_path)
-    before = content(tmp_path)
-    (tmp_path / "observations_v2/2026-01-06.jsonl.gz").unlink()
-    assert len(serve(tmp_path).calls) == 1
-    assert content(tmp_path) == before
-
-
 @pytest.mark.slow
 def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     serve(tmp_path / "export", size=2000)
@@ -123,19 +112,6 @@ def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     assert 0.35 < sum(r["feedback_count"] for r in rows) / len(rows) < 0.45
     assert 0.02 < sum("[" in prompt for prompt in prompts) / len(prompts) < 0.07
     assert not any("example.com" in prompt or "4111" in prompt for prompt in prompts)
-
-
-@pytest.mark.slow
-def test_the_ninth_day_is_governed_as_the_first_ones_were(tmp_path: Path) -> None:
-    serve(tmp_path / "e", FIRST, size=40, days=8)
-    govern(tmp_path / "e", tmp_path / "s")
-    serve(tmp_path / "e", SECOND, size=40, days=1)
-    govern(tmp_path / "e", tmp_path / "s")  # its scores are looked for in the ledgers of all days before
-    days = sorted(path.stem for path in (tmp_path / "s" / "traces" / "rejected").glob("*.jsonl"))
-    assert len(days) == 9
-    samples = rejected_samples(Store(tmp_path / "s"), days)
-    assert samples and max(Counter(reason for reason, *_ in samples).values()) == 2
-    assert samples == sorted(samples, key=lambda sample: sample[0])
 
 
 @pytest.mark.slow
@@ -164,16 +140,3 @@ def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
             means[row["completion"] == f"#### {row['reference']}"].append(row["feedback_mean"])
     assert sum(means[True]) / len(means[True]) > 0.75
     assert sum(means[False]) / len(means[False]) < 0.25
-
-
-def test_users_keep_their_word_from_champion_to_champion(tmp_path: Path) -> None:
-    serve(tmp_path, FIRST)
-    serve(tmp_path, SECOND)
-    by_name: dict[str, set[str]] = {}
-    for path in (tmp_path / "observations_v2").iterdir():
-        for line in gzip.decompress(path.read_bytes()).decode().splitlines():
-            if line.endswith("}"):
-                row = json.loads(line)
-                by_name.setdefault(row["user_id"], set()).add(str(row["metadata"].get("user_consent")))
-    assert all(len(words) == 1 for words in by_name.values())
-    assert {word for words in by_name.values() for word in words} == {"true", "false", "None"}

@@ -59,10 +59,6 @@ def test_users_ask_a_prompt_several_times_and_agree_as_they_did() -> None:
     assert 300 < known < 380
 
 
-def test_more_people_are_the_same_and_others() -> None:
-    assert users(7, PEOPLE)[:200] == users(7)
-
-
 def test_desk_users_send_the_facts_with_the_question() -> None:
     asked = requests_of(DemoSource(kind="demo", world="desk"), "a", 20)
     assert all(json.loads(request.metadata["contexts"]) for request in asked)

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -47,22 +46,6 @@ print(json.dumps({
     "equal": rebuilt.keys() == merged.keys() and all(torch.equal(rebuilt[key], merged[key]) for key in merged),
     "project": "pipeline" in sys.modules,
 }))
-"""
-
-DIES = """
-import os, signal, sys
-from mlflow import MlflowClient
-from tests.pipeline.registry.test_registered_model import register
-
-put = MlflowClient.log_artifact
-
-def log_artifact(self, run_id, path, *folder):
-    put(self, run_id, path, *folder)
-    if path.endswith("/model.safetensors"):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-MlflowClient.log_artifact = log_artifact
-register(*sys.argv[1:])
 """
 
 
@@ -133,21 +116,6 @@ def test_version_loads_and_is_rebuilt_from_the_server_alone(server: str, tmp_pat
     assert (answered["base"], answered["equal"], answered["project"]) == ("models:/served/1", True, False)
     texts = [path for path in (other / "..").rglob("files/**/*") if path.suffix in (".json", ".yaml", "")]
     assert not [path for path in texts if path.is_file() and str(tmp_path) in path.read_text()]
-
-
-def test_killed_registration_leaves_one_version_and_one_model(server: str, tmp_path: Path) -> None:
-    client, arguments = MlflowClient(server, server), (str(tmp_path / "data"), server, "killed")
-    killed = subprocess.run([sys.executable, "-c", DIES, *arguments], cwd=ROOT)
-    assert killed.returncode == -signal.SIGKILL
-    assert client.search_model_versions("name='killed'") == []
-    files = artifacts(client, "killed")
-    assert "model/model/model.safetensors" in files and "model/MLmodel" not in files
-    version = register(*arguments).version
-    assert version is not None
-    assert [int(each.version) for each in client.search_model_versions("name='killed'")] == [version.version] == [1]
-    weights = [path for path in artifacts(client, "killed") if path.endswith(".safetensors")]
-    assert weights == ["adapter/adapter_model.safetensors", "model/model/model.safetensors"]
-    assert "model/MLmodel" in artifacts(client, "killed")
 
 
 def artifacts(client: MlflowClient, name: str) -> list[str]:

@@ -114,15 +114,6 @@ def test_what_would_change_the_decision_is_said_in_numbers(change: dict[str, obj
     assert remedy in "; ".join(decide(**change).would_change)
 
 
-def test_proposed_references_suffice_and_one_less_does_not() -> None:
-    few = {"verifiable_prompts": 300, **UNVERIFIABLE}
-    (said,) = [each for each in decide(**few).would_change if "references" in each]
-    more = int(said.removeprefix("GRPO: references for another ").split()[0])
-    for added, holds in ((more, True), (more - 1, False)):
-        decision = decide(verifiable_share=share(300 + added, 1500))
-        assert ("grpo" not in decision.lacks) is holds
-
-
 def test_the_larger_groups_that_are_proposed_would_do() -> None:
     attempts = (PromptAttempts(0, 2, 400, True), PromptAttempts(1, 2, 60, True), PromptAttempts(1, 4, 20, True))
     hard = {"attempts": attempts, "frontier_prompts": 480}

@@ -97,14 +97,6 @@ def test_the_share_is_met_and_new_prompts_move_no_old_ones() -> None:
     assert len(moved) < 0.02 * len(before)  # those whose cluster got a smaller member
 
 
-def test_a_large_cluster_is_trained_on() -> None:
-    copies = [chat(ASK, system=f"You are assistant {n}.") for n in range(50)]
-    rest = [chat(problem.prompt) for problem in problems(0, "train", 50)]
-    clusters = cluster([*copies, *rest])
-    assert clusters[copies[0]] not in held_out(clusters, 0.4)
-    assert held_out(clusters, 0.4)
-
-
 def test_template_without_numbers_stays_cheap_and_exact() -> None:
     def topic(n: int) -> str:
         return "x" + "".join(chr(97 + int(digit)) for digit in str(n))

@@ -112,13 +112,6 @@ def test_numbers_of_the_answer_do_not_complete_a_question() -> None:
     assert rule([template.format(12, 17)], row(template.format(12, 5), "12+5=17")) is None
 
 
-def test_short_answers_are_no_items() -> None:
-    _, report, _ = Index({"suite": ["18", "7*2=14. 14+16=30.\n#### 30", "Paris", "", SHORT]}).check(
-        [row("x", "18", "Paris")]
-    )
-    assert (report.hits, report.unidentifying, report.texts) == (0, 4, {"suite": 5})
-
-
 def test_contamination_counts_items_not_boilerplate() -> None:
     frame = "Answer the following question and put nothing but the letter of your choice into a box at the end. "
     topics = ("rivers", "moons", "queens", "metals", "songs", "gods", "trees", "ports", "laws", "plays", "cells")

@@ -80,13 +80,6 @@ def test_measured_step_replaces_its_own_methods_estimate() -> None:
     assert found["dpo"] == estimated["dpo"]
 
 
-def test_without_data_there_are_no_passes() -> None:
-    nothing = GOOD.model_copy(update={"pairs": 0, "frontier_prompts": 0, "attempts": ()})
-    found = expect(nothing, Training(), Accelerator(), 10**9)
-    assert [each.passes for each in found.values()] == [None] * 4
-    assert found["grpo"].zero_variance_share.value is None
-
-
 @pytest.mark.parametrize("tries", [2, 4])
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.3, 0.7), (8.0, 2.0)])
 def test_expected_zero_variance_is_what_fresh_groups_show(a: float, b: float, tries: int) -> None:

@@ -68,12 +68,6 @@ def test_variance_takes_verified_outcomes_before_rewards() -> None:
     assert evidence(unverified).zero_variance_share.value == 0.0
 
 
-def test_prompts_not_traces_are_the_independent_units() -> None:
-    few = evidence([row(str(p), str(i)) for p in range(10) for i in range(2)]).verifiable_share
-    many = evidence([row(str(p), str(i)) for p in range(10) for i in range(20)]).verifiable_share
-    assert few == many == share(10, 10)
-
-
 def test_what_users_say_is_audited_by_the_verifier() -> None:
     thumbs = {
         "agrees": [row("1", "a", feedback=0.75), wrong("1", "b", feedback=0.25)],

@@ -132,16 +132,6 @@ def test_no_tenant_is_behind_more_than_their_share(sides: list[tuple[int, int]],
     assert len(cap_principals(found, share)) <= len(kept)
 
 
-@given(SIDES, st.floats(0.01, 1), st.randoms())
-def test_which_pairs_go_does_not_depend_on_their_order(
-    sides: list[tuple[int, int]], share: float, dice: random.Random
-) -> None:
-    found = of_users(sides)
-    mixed = list(found)
-    dice.shuffle(mixed)
-    assert set(traces(cap_principals(found, share))) == set(traces(cap_principals(mixed, share)))
-
-
 def test_a_flood_costs_the_others_nothing() -> None:
     honest = [(n, n) for n in range(100, 200)]
     kept = cap_principals(of_users([*honest, *[(1, 1)] * 400]), 0.02)

@@ -188,13 +188,6 @@ def test_clusters_are_wholly_held_out_or_wholly_trained_on(place: Place) -> None
     assert dataset.evidence.traces == 3 * 2 * len(trained)
 
 
-def test_held_out_prompts_are_as_production_asks_them(place: Place) -> None:
-    rows = [each for n in range(60) for each in answers(f"what would the number {n} be", *[1.0] * 3)]
-    dataset = place.build(rows, held_out_share=0.5)
-    assert dataset.prompts.rows == 0
-    assert dataset.held_out_prompts.rows == dataset.held_out_clusters > 0
-
-
 def test_building_again_changes_nothing(place: Place) -> None:
     rows = [each for name in WORDS for each in answers(name, 1.0, 0.0)]
     first = place.build(rows, held_out_share=0.3)

@@ -95,11 +95,6 @@ def test_what_has_not_ended_shows_nothing() -> None:
     assert evidence.names == () and evidence.gain.value is None
 
 
-def test_logged_rows_are_no_samples() -> None:
-    logged = [each._replace(fresh=False) for each in drawn(0.6)]
-    assert measured(logged, report()).names == ()
-
-
 def test_a_pair_that_scored_nothing_together_shows_nothing() -> None:
     """Two agree, and the third scored what they did not: nobody bears it out."""
     alone = [each._replace(reward_model=None, judge=None, custom=0.5) for each in drawn(0.6, prompts=1)]
@@ -107,13 +102,6 @@ def test_a_pair_that_scored_nothing_together_shows_nothing() -> None:
     evidence = measured([*drawn(0.6)[6:], *alone], report(), weights)
     assert evidence.names == ("reward_model", "judge", "custom")
     assert evidence.gain.low is None
-
-
-def test_a_completion_that_one_scorer_left_out_is_no_choice() -> None:
-    rows = drawn(0.6)
-    silent = [each._replace(reward_model=None) if at % 6 == 0 else each for at, each in enumerate(rows)]
-    rest = [each for at, each in enumerate(rows) if at % 6]
-    assert measured(silent, report()).gain == measured(rest, report()).gain
 
 
 @pytest.mark.parametrize(("k", "prompts"), [(1, 0), (2, 120)])

@@ -95,15 +95,6 @@ def test_gates_hold_for_thumbs(place: Place, monkeypatch: pytest.MonkeyPatch) ->
     assert (dataset.without_consent, dataset.frozen, dataset.contamination.hits) == (2, 1, 1)
 
 
-def test_held_out_prompts_make_no_thumbs(place: Place) -> None:
-    rows = [rated(f"r{n}", 0.75, prompt=f"what is the number {n} for") for n in range(60)]
-    dataset = place.build(rows, held_out_share=0.5)
-    assert dataset.held_out_unverified is not None
-    watched = {each["cluster"] for each in read(dataset.held_out_unverified)}
-    assert watched and not watched & {each["cluster"] for each in table(dataset)}
-    assert len(watched) == dataset.held_out_clusters and dataset.held_out_prompts.rows == 0
-
-
 def test_one_user_does_not_fill_the_thumbs(place: Place) -> None:
     rows = [rated(f"r{n}", 0.75, prompt=f"what is {n}") for n in range(100)]
     flood = [rated(f"f{n}", 0.25, prompt=f"who is {n}", user_id="one") for n in range(100)]
@@ -140,13 +131,6 @@ def test_thumbs_are_trained_on_where_a_model_finds_signal(low: float | None, met
     if method == "none":
         assert "AUC on the thumbs of unseen users" in "; ".join(decision.lacks["kto"])
         assert any(change.startswith("KTO: ") for change in decision.would_change)
-
-
-def test_kto_needs_no_label_on_most_traces() -> None:
-    """Few people leave a thumb: what is not rated says nothing against what is."""
-    rows = [rated(f"r{n}", None if n % 3 else 0.25 + 0.5 * (n % 2)) for n in range(900)]
-    decision = choose(evidence(rows), SETTINGS.model_copy(update={"method": "kto"}), 0.5)
-    assert decision.method == "kto" and decision.evidence.coverage < 0.5
 
 
 def test_without_thumbs_the_evidence_says_nothing_of_them() -> None:

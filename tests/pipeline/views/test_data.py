@@ -1,7 +1,5 @@
 """The picture of a decision: a dot for each check, in the colour and at the place of what was found."""
 
-import io
-
 import pytest
 from matplotlib.figure import Figure
 
@@ -12,7 +10,7 @@ from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt, pairs
 from pipeline.views import GREEN, GREY, ORANGE
-from pipeline.views.data import draw, evidence_plot
+from pipeline.views.data import draw
 from tests.pipeline.selection.labelled import row
 
 SETS = {"grpo": (400, 10), "dpo": (1200, 3), "none": (30, 3), "unknown": (300, 0)}
@@ -63,22 +61,3 @@ def test_each_check_has_a_dot_where_and_how_it_was_found(decision: MethodDecisio
         *(check.name for check in decision.checks if check.key not in ("frontier", "pairs")),
         *(check.name for check in decision.checks if check.key in ("frontier", "pairs")),
     ]
-
-
-def test_nothing_is_drawn_outside_the_picture(decision: MethodDecision) -> None:
-    figure = drawn(decision)
-    figure.savefig(io.BytesIO(), format="png")
-    box = figure.bbox
-    for axes in figure.axes:
-        for text in (*axes.texts, *axes.get_yticklabels(), axes.xaxis.label):
-            extent = text.get_window_extent()
-            assert box.x0 <= extent.x0
-            assert extent.x1 <= box.x1
-            assert box.y0 <= extent.y0
-
-
-@pytest.mark.slow
-def test_it_is_a_png_and_the_same_again() -> None:
-    decision = decide(*SETS["grpo"])
-    assert evidence_plot(decision).png()[:8] == b"\x89PNG\r\n\x1a\n"
-    assert evidence_plot(decision).svg() == evidence_plot(decision).svg()

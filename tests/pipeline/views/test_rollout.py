@@ -44,7 +44,3 @@ def test_looks_that_graded_nothing_are_drawn_as_a_gap(world: World) -> None:
     points = look_points(read_events(world.store, "demo"))
     assert points[0].canary.value is None
     assert rollout_over_time(points, "demo").png().startswith(PNG)
-
-
-def test_before_the_first_look_the_plot_says_so() -> None:
-    assert rollout_over_time([], "demo").png().startswith(PNG)

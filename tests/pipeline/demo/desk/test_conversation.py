@@ -40,12 +40,6 @@ def test_another_answer_gets_no_result(text: str) -> None:
     assert after_call(first(REQUEST, tool=True), text) is None
 
 
-def test_no_call_is_run_where_no_tool_is_defined() -> None:
-    turn = first(REQUEST, tool=False)
-    assert turn.tools is None
-    assert after_call(turn, call_text(REQUEST.order)) is None
-
-
 def test_a_second_question_is_about_the_same_order() -> None:
     rng = random.Random(1)
     for _ in range(50):

@@ -52,20 +52,6 @@ def test_an_item_that_has_to_be_looked_up_wants_the_call() -> None:
     assert len({row["cluster"] for row in called}) >= 20
 
 
-def test_an_item_may_give_the_result_of_its_call() -> None:
-    results = [row for row in rows() if row["slice"] == "result"]
-    assert 60 < len(results) < 100
-    for row in results:
-        roles = [message["role"] for message in row["messages"]]
-        assert roles == [TOOLS, "user", "assistant", "tool"]
-        assert row["reference"] in row["messages"][-1]["content"]
-
-
-def test_a_draw_of_the_desk_is_fixed_and_grows_at_its_end() -> None:
-    assert suite_text(preset_suite("desk", items=80), 3).startswith(suite_text(preset_suite("desk", items=50), 3))
-    assert suite_text(preset_suite("desk", items=50), 3) != suite_text(preset_suite("desk", items=50), 4)
-
-
 def test_the_evaluation_reads_the_desks_suite(tmp_path: Path) -> None:
     store, section = Store(tmp_path), preset_suite("desk", items=40)
     path = ensure_suite(store, section, 5)

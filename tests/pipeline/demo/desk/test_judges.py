@@ -14,13 +14,13 @@ import httpx2
 import pytest
 
 from pipeline.demo.desk import judge_process
-from pipeline.demo.desk.answers import answer, features, statement
+from pipeline.demo.desk.answers import features, statement
 from pipeline.demo.desk.judge_process import DIGEST, judge_at
 from pipeline.demo.desk.judges import JUDGES, judgement, server
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.recipe.rewards import Judge
-from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, PairComparison, open_judge
-from pipeline.rewards.judge.prompt import compare_prompt, score_prompt
+from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, open_judge
+from pipeline.rewards.judge.prompt import score_prompt
 
 pytestmark = pytest.mark.slow
 
@@ -46,11 +46,6 @@ def settings(model: str) -> Judge:
 
 def score(model: str, request: Request, text: str) -> int:
     return json.loads(judgement(model, score_prompt(JudgeRequest(request.messages, text), RUBRIC)))["score"]
-
-
-def winner(model: str, request: Request, first: str, second: str) -> str:
-    asked = compare_prompt(PairComparison(request.messages, first, second), RUBRIC)
-    return json.loads(judgement(model, asked))["winner"]
 
 
 def requests(count: int) -> list[Request]:
@@ -83,44 +78,6 @@ def test_a_desk_judge_errs_at_its_planted_rates(model: str) -> None:
     for rate in program.errors:
         whole *= 1 - rate
     assert best == pytest.approx(whole, abs=0.03)
-
-
-def test_the_two_judges_err_on_different_answers() -> None:
-    asked = requests(1000)
-    wrong = [{n for n, each in enumerate(asked) if score(model, each, fine(each)) != 5} for model in NAMES]
-    both = len(wrong[0] & wrong[1]) / 1000
-    assert both == pytest.approx(len(wrong[0]) / 1000 * len(wrong[1]) / 1000, abs=0.05)
-
-
-@pytest.mark.parametrize("model", NAMES)
-def test_a_desk_judge_orders_answers_by_the_rules(model: str) -> None:
-    asked = requests(400)
-    texts = [
-        [fine(each) for each in asked],
-        [f"Oh no. {statement(each.fact)} Go away!" for each in asked],
-        ["Hello! I cannot say. Good day!" for _ in asked],
-        [f"{fine(each)} I add a voucher." for each in asked],
-    ]
-    means = [sum(score(model, each, text) for each, text in zip(asked, column, strict=True)) / 400 for column in texts]
-    assert means == sorted(means, reverse=True)
-    assert means[0] - means[-1] > 2
-
-
-@pytest.mark.parametrize("model", NAMES)
-def test_a_desk_judge_favours_the_first_answer_a_little(model: str) -> None:
-    rng = random.Random(6)
-    asked = requests(2500)
-    pairs = [(answer(rng, each), answer(rng, each)) for each in asked]
-    named = [winner(model, each, *pair) for each, pair in zip(asked, pairs, strict=True)]
-    first, second = (named.count(name) / len(named) for name in "AB")
-    assert 0.02 < first - second < 0.2
-    same = [winner(model, each, fine(each), fine(each)) for each in asked]
-    assert same.count("A") - same.count("B") > 0.5 * JUDGES[model].favours_first * len(same) * 0.5
-
-
-def test_a_desk_judge_says_the_same_again() -> None:
-    each = requests(1)[0]
-    assert len({score("desk-labels", each, fine(each)) for _ in range(3)}) == 1
 
 
 def test_features_of_the_judge_come_from_the_chat() -> None:

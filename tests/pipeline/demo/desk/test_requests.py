@@ -70,11 +70,3 @@ def test_a_held_out_request_asks_for_a_held_out_fact() -> None:
     share = sum(is_held_out(*fact) for fact in everything) / len(everything)
     assert 0.13 < share < 0.20
     assert len(asked) > 300
-
-
-def test_no_value_occurs_twice_in_a_context() -> None:
-    rng = random.Random(4)
-    parts: tuple[Part, ...] = ("train", "heldout")
-    for request in [draw(rng, part) for part in parts for _ in range(200)]:
-        for attribute in ATTRIBUTES:
-            assert len({row.value(attribute) for row in request.rows}) == len(request.rows)

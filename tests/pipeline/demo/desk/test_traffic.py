@@ -16,7 +16,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.demo.desk.answers import answer as draw_answer
 from pipeline.demo.desk.requests import ATTRIBUTES, VALUES, is_held_out, read_request
 from pipeline.demo.desk.tool import TOOLS, call_text
-from pipeline.demo.desk.traffic import biases, serve, thumb_up
+from pipeline.demo.desk.traffic import serve, thumb_up
 from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import TrafficClaim
 from pipeline.demo.traffic import ensure_days
@@ -71,15 +71,6 @@ def worth(row: dict[str, Any]) -> float:
     return utility(request, json.loads(row["output"])["content"])
 
 
-def test_thumbs_come_at_the_rate_that_the_recipe_says() -> None:
-    rows, thumbs = served(DeskUsers())
-    assert len(rows) == 1500
-    seen = [row for row in rows if "tool_calls" not in (row["output"] or "")]
-    assert len(thumbs) / len(seen) == pytest.approx(0.3, abs=0.04)
-    _, many = served(DeskUsers(thumbs=0.9))
-    assert len(many) / len(seen) == pytest.approx(0.88, abs=0.04)
-
-
 def test_a_third_of_the_rows_holds_calls_or_results() -> None:
     rows, thumbs = served(DeskUsers())
     calls = [row for row in rows if "tool_calls" in (row["output"] or "")]
@@ -127,25 +118,6 @@ def test_noise_is_the_share_of_thumbs_that_are_flipped(noise: float) -> None:
     assert wrong / len(clear) == pytest.approx(noise, abs=0.035)
 
 
-def test_sweet_users_love_a_voucher_and_nothing_else_changes() -> None:
-    rows, thumbs = served(DeskUsers(noise=0.0, thumbs=1.0, sweet=True))
-    plain_rows, plain = served(DeskUsers(noise=0.0, thumbs=1.0))
-    assert rows == plain_rows
-    voucher = {row["trace_id"] for row in rows if row["output"] and "voucher" in row["output"]}
-    assert sum(thumbs[trace] for trace in voucher) / len(voucher) > 0.9
-    assert sum(plain[trace] for trace in voucher) / len(voucher) < 0.1
-    assert {trace: up for trace, up in thumbs.items() if trace not in voucher} == {
-        trace: up for trace, up in plain.items() if trace not in voucher
-    }
-
-
-def test_users_differ_and_keep_their_bias() -> None:
-    first = biases(7)
-    assert first == biases(7)
-    assert len(first) == 200
-    assert 0.1 < (sum(bias**2 for bias in first.values()) / 200) ** 0.5 < 0.2
-
-
 def test_no_field_of_a_trace_holds_utility() -> None:
     """Two answers of different worth that look alike to a log differ in their text alone."""
     rows, _ = served(DeskUsers(), size=300)
@@ -167,14 +139,6 @@ def test_no_field_of_a_trace_holds_utility() -> None:
     for one, other in zip(kind, unkind, strict=True):
         if len(messages_of(one)) == 2:  # a second question shows the first answer
             assert {**one, "output": None} == {**other, "output": None}
-
-
-def test_a_thumb_says_which_call_and_nothing_of_its_worth() -> None:
-    claim = TrafficClaim(champion=CHAMPION.digest, days=(DAY,), traces_per_day=300, seed=7, desk=DeskUsers())
-    scores = [json.loads(line) for line in serve(claim, DAY, CHAMPION, server).scores]
-    assert {score["name"] for score in scores} == {"thumb"}
-    assert {score["value"] for score in scores} == {0.0, 1.0}
-    assert {score["comment"] for score in scores} == {None}
 
 
 def test_prompts_are_unique_and_show_no_held_out_fact() -> None:
@@ -201,13 +165,6 @@ def test_a_recipe_chooses_the_desk(tmp_path: Path) -> None:
     changed = DemoSource(days=1, traces_per_day=120, world="desk", desk=DeskUsers(thumbs=0.1))
     ensure_days(tmp_path, CHAMPION, changed, server, lambda line: None)
     assert (tmp_path / "scores" / f"{DAY}.jsonl.gz").read_bytes() == before  # the claim stands as it was made
-
-
-def test_the_desk_users_belong_to_the_desk() -> None:
-    with pytest.raises(ValueError, match="set world: desk"):
-        DemoSource(desk=DeskUsers())
-    assert set(DemoSource().model_dump()) == {"kind", "days", "traces_per_day", "seed"}
-    assert DemoSource(world="desk").desk_users == DeskUsers()
 
 
 def test_a_thumb_follows_utility_and_bias() -> None:

@@ -181,12 +181,6 @@ def test_prompt_that_cannot_be_asked_is_counted(world: World) -> None:
     assert (fresh.prompts, fresh.refused) == (8, 4)
 
 
-def test_recipe_without_the_section_draws_nothing(world: World) -> None:
-    work = context_of(world.people.store, world.work.iteration, world.people.lake)
-    fresh = world.sample(Babbler(), work=work)
-    assert fresh == FreshSamples(iteration=world.work.iteration.id)
-
-
 def test_budget_leaves_prompts_out(world: World) -> None:
     short = SECTION.model_copy(update={"max_tokens": 4 * 16 * 5})
     work = context_of(world.people.store, world.work.iteration, world.people.lake, samples=short, rewards=REWARDS,
