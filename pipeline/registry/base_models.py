@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +46,8 @@ def pinned_base(store: Store, uri: str) -> PinnedBase | None:
 def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable[[str], None]) -> PinnedBase:
     """Fetch the model that a URI names now, if it is not there already, and pin it. If the server does not answer, the
     earlier pin stands. Raises ValueError for an invalid URI, and for a model that is missing or incomplete."""
+    from httpx import HTTPError  # of the Hub's library
+
     before = pinned_base(store, uri)
     try:
         exact = _version(uri, addresses) if uri.startswith(REGISTRY) else _repository(uri)
@@ -59,7 +60,7 @@ def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable
                 exact.fetch(staging)
                 if lacks := faults(staging):
                     raise ValueError(f"{uri} is no model that can be trained: {' '.join(lacks)}")
-    except OSError as error:
+    except (OSError, HTTPError) as error:
         if before is None:
             raise ValueError(f"base_model.uri: {uri} cannot be fetched ({type(error).__name__}: {error}).") from error
         log(f"base model: {uri} is not answered for ({type(error).__name__}); {before.exact} stands")
@@ -118,31 +119,15 @@ def _repository(uri: str) -> ExactModel:
     reach(constants.ENDPOINT)
     id = named["id"]
     try:
-        with _answered():
-            commit = HfApi().model_info(id, revision=named["revision"]).sha
+        commit = HfApi().model_info(id, revision=named["revision"]).sha
     except (RepositoryNotFoundError, RevisionNotFoundError) as error:
         raise ValueError(f"base_model.uri: the Hub has no {uri}, or does not show it. Set HF_TOKEN.") from error
 
     def fetch(folder: Path) -> None:
-        with _answered():
-            snapshot_download(id, revision=commit, local_dir=folder, allow_patterns=list(FILES))
+        snapshot_download(id, revision=commit, local_dir=folder, allow_patterns=list(FILES))
         shutil.rmtree(folder / ".cache", ignore_errors=True)
 
     return ExactModel(f"{HUB}{id}@{commit}", fetch)
-
-
-@contextmanager
-def _answered() -> Generator[None]:
-    """Errors of the network and of the Hub's server as ConnectionError."""
-    from httpx import HTTPError
-    from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
-
-    try:
-        yield
-    except (RepositoryNotFoundError, RevisionNotFoundError):
-        raise
-    except (HfHubHTTPError, HTTPError) as error:
-        raise ConnectionError(str(error)) from error
 
 
 def _pin(uri: str) -> str:

@@ -20,6 +20,8 @@ from pipeline.core.unfinished import locked, sync
 __all__ = ["HEAD", "LOG", "START", "Entry", "Head", "Kind", "Verified"]
 
 LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
+MAX_LINES = 1 << 20
+"""Bytes in which the last two lines have room."""
 
 
 def record(
@@ -112,14 +114,10 @@ def _whole(store: Store, now: datetime) -> Head:
 
 
 def _tail(path: Path, size: int) -> tuple[bytes, bytes]:
-    """The last whole line, and what stands after it."""
-    step = 1 << 16
-    while size:
-        with path.open("rb") as log:
-            log.seek(max(0, size - step))
-            block = log.read(step)
-        *lines, torn = block.split(b"\n")
-        if len(lines) > 1 or len(block) == size:
-            return (lines[-1] if lines else b""), torn
-        step *= 4
-    return b"", b""
+    """The last whole line, and the bytes after it."""
+    if not size:
+        return b"", b""
+    with path.open("rb") as log:
+        log.seek(max(0, size - MAX_LINES))
+        *lines, torn = log.read().split(b"\n")
+    return (lines[-1] if lines else b""), torn
