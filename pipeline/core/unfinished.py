@@ -7,7 +7,6 @@ import fcntl
 import os
 import re
 import shutil
-import socket
 import stat
 import uuid
 from collections.abc import Generator
@@ -71,16 +70,12 @@ def append(path: Path, content: bytes) -> None:
 
 
 def sweep_unfinished(folder: Path) -> list[Path]:
-    """Delete files and directories under construction, and sockets without a listener, that killed processes left."""
+    """Delete files and directories under construction that killed processes left."""
     removed: list[Path] = []
     for path in sorted(folder.rglob("*")):
-        try:
-            mode = path.lstat().st_mode
-            dead = _is_deaf(path) if stat.S_ISSOCK(mode) else bool(_UNFINISHED.fullmatch(path.name)) and _take(path)
-        except FileNotFoundError:  # its writer was faster, or it went with its folder
-            continue
-        if dead:
-            removed.append(path)
+        with suppress(FileNotFoundError):  # its writer was faster, or it went with its folder
+            if _UNFINISHED.fullmatch(path.name) and _take(path):
+                removed.append(path)
     return removed
 
 
@@ -132,19 +127,6 @@ def _take(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return True
-
-
-def _is_deaf(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(str(path))
-        except ConnectionRefusedError:
-            path.unlink(missing_ok=True)
-            return True
-        except OSError:  # the path is too long, or the listener is busy
-            return False
-    return False
 
 
 def sync_path(path: Path) -> None:

@@ -1,7 +1,6 @@
 import errno
 import fcntl
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -132,13 +131,3 @@ def test_locks_are_taken_as_a_network_file_system_asks(tmp_path: Path, monkeypat
     left = unfinished_name(tmp_path / "b.json")
     left.write_text("{")
     assert sweep_unfinished(tmp_path) == [left]
-
-
-def test_a_sweep_takes_sockets_that_nobody_listens_at(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as dead, socket.socket(socket.AF_UNIX) as living:
-        dead.bind(str(tmp_path / "dead"))
-        dead.close()
-        living.bind(str(tmp_path / "living"))
-        living.listen()
-        assert sweep_unfinished(tmp_path) == [tmp_path / "dead"]
-    assert [path.name for path in tmp_path.iterdir()] == ["living"]

@@ -114,18 +114,6 @@ def test_what_it_exports_is_governed_as_designed(tmp_path: Path) -> None:
     assert not any("example.com" in prompt or "4111" in prompt for prompt in prompts)
 
 
-@pytest.mark.slow
-def test_each_champion_learns_from_its_own_days_alone(tmp_path: Path) -> None:
-    serve(tmp_path / "export")
-    store = tmp_path / "store"
-    assert govern(tmp_path / "export", store, SECOND, version=1).iteration.dataset.rows == 0
-    serve(tmp_path / "export", SECOND)
-    datasets = [govern(tmp_path / "export", store, SECOND, 1, days).iteration.dataset for days in (2, 30)]
-    assert datasets[0] == datasets[1], "no longer window brings the other champion's days in"
-    rows = read(Store(store), local_lake(Store(store)), datasets[0], ["model"])
-    assert set(rows["model"].to_pylist()) == {f"champion-{SECOND.digest[:12]}"}
-
-
 def test_thumbs_mostly_tell_right_from_wrong(tmp_path: Path) -> None:
     def right(model: ModelRef, prompts: Sequence[Messages], sampling: Sampling) -> list[list[Answer]]:
         known = {p.prompt: p.answer for p in problems(sampling.seed, "train", len(prompts))}

@@ -13,9 +13,7 @@ import pytest
 from pipeline.core.estimate import UNKNOWN, Estimate
 from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Selection
-from pipeline.recipe.methods import KTO
 from pipeline.rewards.records import LABELS
-from pipeline.selection.checks import EvidenceCheck, checks
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Evidence, Trust, measure
 from pipeline.selection.pairing import LabelledRow, by_prompt
@@ -131,13 +129,6 @@ def test_thumbs_are_trained_on_where_a_model_finds_signal(low: float | None, met
     if method == "none":
         assert "AUC on the thumbs of unseen users" in "; ".join(decision.lacks["kto"])
         assert any(change.startswith("KTO: ") for change in decision.would_change)
-
-
-def test_without_thumbs_the_evidence_says_nothing_of_them() -> None:
-    found = evidence([row("a", 1.0)])
-    held: tuple[EvidenceCheck, ...] = checks(found, SETTINGS, 0.5)
-    assert {"thumbs", "rarer_thumb", "winners"}.isdisjoint(check.key for check in held)
-    assert {check.key for check in checks(found, SETTINGS.model_copy(update={"method": "kto"}), 0.5)} >= set(KTO.needs)
 
 
 ITEM = "How many of the seven green bottles that hang on the old garden wall fall down today?"

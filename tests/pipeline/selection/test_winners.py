@@ -140,13 +140,6 @@ def test_prompts_whose_samples_differ_are_grpos_material(tmp_path: Path) -> None
     assert (decision.method, decision.forced) == ("grpo", True)
 
 
-@pytest.mark.parametrize("method", ["auto", "sft"])
-def test_nothing_else_takes_them(tmp_path: Path, method: str) -> None:
-    dataset = scored(tmp_path, method)
-    assert dataset.prompts.rows == 0 and dataset.evidence.scored_prompts == 3
-    assert choose(dataset.evidence, SETTINGS, 0.0).method == "none"
-
-
 def test_what_can_be_checked_is_never_mixed_with_scores(tmp_path: Path) -> None:
     dataset = scored(tmp_path, "grpo", [*ROWS, *answers("even", 1.0, 0.0)])
     assert asked(dataset.prompts) == ["even"]

@@ -67,11 +67,6 @@ def test_features_say_what_a_look_up_does(text: str, seen: Features) -> None:
     assert features(ASKED, text) == seen
 
 
-def test_a_call_is_no_answer_where_the_facts_are_shown() -> None:
-    assert not features(REQUEST, CALL).right_fact
-    assert not features(REQUEST, f"Hello! Order K48 comes with DHL. {CALL}").right_fact
-
-
 def test_each_bad_mode_has_its_rate() -> None:
     rng = random.Random(0)
     seen = [features(request, answer(rng, request)) for request in (draw(rng, "train") for _ in range(4000))]

@@ -71,16 +71,6 @@ def worth(row: dict[str, Any]) -> float:
     return utility(request, json.loads(row["output"])["content"])
 
 
-def test_a_third_of_the_rows_holds_calls_or_results() -> None:
-    rows, thumbs = served(DeskUsers())
-    calls = [row for row in rows if "tool_calls" in (row["output"] or "")]
-    results = [row for row in rows if any(message["role"] == "tool" for message in messages_of(row))]
-    assert 0.25 < (len(calls) + len(results)) / len(rows) < 0.42
-    assert len(calls) > 150 and len(results) > 120
-    assert not {row["trace_id"] for row in calls} & thumbs.keys()  # no user sees a call
-    assert {row["trace_id"] for row in results} & thumbs.keys()
-
-
 def test_the_client_answers_a_call_with_its_result() -> None:
     """As an application logs it: the definitions, the call as a list, its result under the call's id."""
     rows, _ = served(DeskUsers())

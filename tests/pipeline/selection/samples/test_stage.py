@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core import layout
-from pipeline.core.storage import ModelRef, model_ref
-from pipeline.demo import MODEL_DIR
+from pipeline.core.storage import ModelRef
 from pipeline.governance import erasure
 from pipeline.governance.erasure.owner import Person
 from pipeline.recipe import Samples, Selection
@@ -30,14 +29,11 @@ from pipeline.selection.samples.governed import governed_rows, metadata_of
 from pipeline.selection.samples.records import UNENDED, FreshSamples
 from pipeline.selection.samples.stage import Scorers, sample
 from pipeline.selection.trainable import HeldApart
-from pipeline.serving.endpoint import ServingAddresses
-from pipeline.serving.engines import open_engine
 from pipeline.serving.inference import (
     Answer,
     AnswerRequest,
     InferenceEngine,
     Sampling,
-    unanswerable,
 )
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, stage_context
@@ -57,12 +53,12 @@ Engine = Callable[[Samples], AbstractContextManager[InferenceEngine]]
 
 
 class Babbler:
-    """A model whose answers differ in length, one of them without an end, and that takes no prompt of `refused`."""
+    """A model whose answers differ in length, one of them without an end."""
 
     decoding = DECODING
 
-    def __init__(self, refused: str = "", dies_after: int | None = None) -> None:
-        self.refused, self.left, self.requests = refused, dies_after, 0
+    def __init__(self, dies_after: int | None = None) -> None:
+        self.left, self.requests = dies_after, 0
 
     @contextmanager
     def __call__(self, section: Samples) -> Generator[Babbler]:
@@ -79,9 +75,6 @@ class Babbler:
             if self.left is not None and self.requests >= self.left:
                 raise RuntimeError("the engine ended")
             self.requests += 1
-            if self.refused and self.refused in request.messages[-1]["content"]:
-                done(unanswerable(request.key, "too long"))
-                continue
             words = random.Random(request.seed).randint(1, 12)
             stop = "length" if words == 12 else "stop"
             done(Answer(key=request.key, text="word " * words, tokens=words, prompt_tokens=9, stop=stop, latency_s=0))
@@ -156,36 +149,11 @@ def test_killed_draw_goes_on_where_it_was(world: World) -> None:
     assert rows_of(fresh) == first
 
 
-def test_another_scorer_draws_nothing_anew(world: World) -> None:
-    before = world.sample(Babbler())
-    world.again()
-    other = Rewards(fresh=Weights(repetition=1.0))
-    work = context_of(
-        world.people.store, world.work.iteration, world.people.lake, samples=SECTION, rewards=other
-    )  # fmt: skip
-    idle = Babbler()
-    after = world.sample(idle, work=work)
-    assert idle.requests == 0
-    assert after.dataset is not None and before.dataset is not None and after.dataset.digest != before.dataset.digest
-
-
 def test_no_prompt_of_an_evaluation_is_answered(world: World) -> None:
     prompts = [row.prompt for row in read_labels(world.labels.dataset)]
     assert world.sample(Babbler(), HeldApart({}, prompts[:3])).prompts == 9
     world.again()
     assert world.sample(Babbler(), HeldApart({}, prompts)).prompts == 0
-
-
-def test_prompt_that_cannot_be_asked_is_counted(world: World) -> None:
-    fresh = world.sample(Babbler(refused="apples"))
-    assert (fresh.prompts, fresh.refused) == (8, 4)
-
-
-def test_budget_leaves_prompts_out(world: World) -> None:
-    short = SECTION.model_copy(update={"max_tokens": 4 * 16 * 5})
-    work = context_of(world.people.store, world.work.iteration, world.people.lake, samples=short, rewards=REWARDS,
-                      selection=world.work.recipe.selection)  # fmt: skip
-    assert world.sample(Babbler(), work=work).prompts == 5
 
 
 def test_one_user_has_their_share_of_the_prompts(world: World) -> None:
@@ -209,19 +177,6 @@ def test_forgotten_user_leaves_no_sample(world: World) -> None:
     assert proof.remains == ()
     assert holding(root, secret(user)) == set()
     assert sum(len(path.read_text().splitlines()) for path in journals) == lines - 12
-
-
-@pytest.mark.usefixtures("forking")
-def test_real_model_answers(world: World) -> None:
-    iteration = world.work.iteration.model_copy(update={"champion": model_ref(MODEL_DIR)})
-    work = context_of(world.people.store, iteration, world.people.lake, samples=SECTION, rewards=REWARDS,
-                      selection=world.work.recipe.selection)  # fmt: skip
-    folder = world.people.store.path(layout.SAMPLE_SERVING)
-    fresh = world.sample(
-        lambda section: open_engine(section.serving, ServingAddresses(), lambda line: None, folder), work=work
-    )
-    assert (fresh.prompts, fresh.drawn, fresh.unended > 0) == (12, 48, True)
-    assert all(row["completion"] for row in rows_of(fresh))
 
 
 ONE = """
