@@ -18,8 +18,8 @@ from pipeline.selection.cost import expect_for
 from pipeline.selection.memo import memo
 from pipeline.selection.noise import trust_in
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
-from pipeline.selection.samples.governed import metadata_of
 from pipeline.selection.samples.records import FreshSamples
+from pipeline.selection.samples.stage import metadata_of
 from pipeline.traces.tool_results import recorded_results
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.throughput import measured_step_s

@@ -27,7 +27,7 @@ AUDIT_LOG, AUDIT_HEAD, AUDIT_LOCK = f"{AUDIT}/log.jsonl", f"{AUDIT}/head.json", 
 # Below `traces/`.
 WATERMARK, ERASED, ERASED_LOCK = f"{TRACES}/watermark.json", f"{TRACES}/erased.json", f"{TRACES}/erased.lock"
 MARKS = f"{TRACES}/marks.json"
-"""Which keys the marks of users are made with; the keys themselves lie elsewhere."""
+"""The ids of the keys of users' marks; the keys are elsewhere."""
 DAYS, RETIRED_DAYS, REJECTED = f"{TRACES}/days", f"{TRACES}/days/retired", f"{TRACES}/rejected"
 DATASETS, STAGING = f"{TRACES}/datasets", f"{TRACES}/staging"
 DATASET_USERS = f"{DATASETS}/members"
@@ -49,7 +49,7 @@ MLFLOW_DATABASE, MLFLOW_ARTIFACTS = f"{MLFLOW}/mlflow.db", f"{MLFLOW}/artifacts"
 LATEST = f"{ITERATIONS}/latest.json"
 """The newest iteration; a run that names none works on it."""
 
-# Below `iterations/<id>/`: the records, and what stages leave beside them.
+# Below `iterations/<id>/`: the records of the stages, and their other files.
 RECIPE = "recipe.json"
 GOVERNED = "traces.json"
 LABELS, LABEL_TABLE, OPINIONS, LABEL_EXAMPLES = "reward_labels.json", "reward_labels", "opinions", "label_examples"
@@ -69,14 +69,14 @@ PLAN, RESULT, LEDGER = f"{TRAINING}/{PLAN_FILE}", f"{TRAINING}/{RESULT_FILE}", f
 TRAINING_ROWS, HELD_OUT_ROWS = f"{TRAINING}/{ROWS_FILE}", f"{TRAINING}/{HELD_OUT_FILE}"
 JOURNAL = f"{TRAINING}/{JOURNAL_FILE}"
 MIRRORS = "mirrors.json"
-"""Where checkpoints were copied to: beside the training's folder, which `pt retry` empties."""
+"""The places of copied checkpoints; outside the training's folder, which `pt retry` empties."""
 CHECKPOINTS, ATTEMPTS = f"{TRAINING}/checkpoints", f"{TRAINING}/attempts"
 SUITE_PINS, EVAL_PLAN, EVAL_ATTEMPTS = "suites.json", "eval_plan.json", "eval_attempts"
 EVAL_REPORT, EVIDENCE, GATE_VERDICT = "eval_report.json", "evidence", "gate_verdict.json"
 MODEL_VERSION = "model_version.json"
 BEGUN, OUTCOME = "begun.json", "outcome.json"
 PAGE = "report.html"
-"""For people, made from the records beside it; anew at any time."""
+"""Rendered for people from the records."""
 
 
 def iteration(id: str, *parts: str) -> str:

@@ -69,4 +69,4 @@ Uri = Annotated[
         lambda uri, info: stored(uri, info.context) if isinstance(info.context, Document) else uri, return_type=str
     ),
 ]
-"""An absolute path or a URI, of a record that may lie beside what it names."""
+"""An absolute path or a URI, in a record that may be stored in the same tree."""

@@ -38,11 +38,11 @@ def of_files(name: str, removals: Callable[[], Iterable[Removal]]) -> Place:
 
 def make(removals: Iterable[Removal]) -> list[str]:
     """`name: n lines` of each removal, once it is made."""
-    made: list[str] = []
+    removed: list[str] = []
     for each in removals:
         each.make()
-        made.append(f"{each.name}: {each.rows} lines")
-    return made
+        removed.append(f"{each.name}: {each.rows} lines")
+    return removed
 
 
 def of_lines(

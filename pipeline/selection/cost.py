@@ -17,7 +17,7 @@ from pipeline.selection.evidence import Evidence, PromptAttempts
 CHARS_PER_TOKEN = 4.0
 """Of English prose under a large vocabulary."""
 MIN_TRIED_TWICE = 20
-"""Prompts with two verified attempts, below which nobody knows whether fresh answers to one prompt will differ."""
+"""Prompts with two verified attempts; with fewer the variance of answers to one prompt is unknown."""
 
 
 class MethodCost(Record):

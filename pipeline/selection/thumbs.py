@@ -19,7 +19,7 @@ THUMBS = pa.schema(
         ("completion", pa.string()),
         ("label", pa.bool_()),  # liked
         ("weight", pa.float64()),  # how clear it is: 0 at one half, 1 at 0 and at 1
-        ("principal", pa.string()),  # whose word it is: the user, else the session, else the trace itself
+        ("principal", pa.string()),  # the user, else the session, else the trace
         ("trace_id", pa.string()),
         ("cluster", pa.string()),
     ]

@@ -79,7 +79,7 @@ def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[
 def _add_line(path: Path, line: bytes) -> None:
     """Durable, or not there: after an error the caller can write it again."""
     before = path.stat().st_size if path.exists() else 0
-    with path.open("ab", buffering=0) as log:  # what a full disk left in a buffer would be written at its end
+    with path.open("ab", buffering=0) as log:  # unbuffered: a full disk leaves no bytes to write later
         try:
             left = memoryview(line)
             while left:

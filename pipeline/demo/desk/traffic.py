@@ -49,7 +49,7 @@ def serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) ->
             row = export.observation(rng, champion, call)
             rows.observations.extend(export.exported(rng, row))
             rated, up = rng.random() < claim.desk.thumbs, thumb_up(rng, turn.request, answer, bias[user.id], claim.desk)
-            if row["output"] is not None and rated and "tool_calls" not in reply:  # nobody sees a call
+            if row["output"] is not None and rated and "tool_calls" not in reply:  # users see no calls
                 rows.scores.append(json.dumps(export.thumb(rng, row, moment, up)))
             moment += timedelta(seconds=rng.randint(10, 60))
     return rows

@@ -31,7 +31,7 @@ class FreshSamples(Record):
     model: ModelRef | None = None
     """The champion."""
     protocol: str = ""
-    """Digest of what decides an answer beside weights, prompt and number (pipeline/serving/journal.py)."""
+    """Digest of `AnswerProtocol` (pipeline/serving/journal.py)."""
     prompts: int = 0
     refused: int = 0
     """Prompts longer than the model's context, or not rendered by its chat template."""

@@ -23,16 +23,19 @@ from pipeline.rewards.label import LabelGrounds, label_samples
 from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
 from pipeline.rewards.reward_model.admission import counts_beside
-from pipeline.rewards.samples import RewardSample
+from pipeline.rewards.samples import COLUMNS, RewardSample, samples
 from pipeline.selection.pairing import read_askable
 from pipeline.selection.samples.draw import AskedModel, Draw, draw, sampled_prompts
-from pipeline.selection.samples.governed import governed_rows
 from pipeline.selection.samples.records import SAMPLES, UNENDED, FreshSamples
 from pipeline.selection.trainable import HeldApart, trainable
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, InferenceEngine
+from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
+from pipeline.traces.lake import open_lake
+from pipeline.traces.materialize import window_of
+from pipeline.traces.scope import where
 
 TABLE = "part-0.parquet"
 UNTRAINED, NOT_ADMITTED = "reward_model_untrained", "reward_model_not_admitted"
@@ -82,6 +85,22 @@ def sample(
 
     with shared_lock(store):
         return store.once(iteration.path(layout.FRESH), FreshSamples, make)
+
+
+def governed_rows(context: IterationContext, trace_ids: Collection[str]) -> Iterator[RewardSample]:
+    """The rows of these traces in the iteration's dataset. Raises ValueError where it is not there any more."""
+    traces = pa.array(sorted(set(trace_ids)), pa.string())
+    with open_lake(context.lake) as lake:
+        window = window_of(context.store, lake, context.iteration.dataset)
+        for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):
+            table = pa.table(batch)
+            held = table.filter(pc.is_in(table["trace_id"], traces)).to_pylist()
+            yield from samples(held, {}, context.recipe.rewards)
+
+
+def metadata_of(context: IterationContext, trace_ids: Collection[str]) -> dict[tuple[str, str], str]:
+    """A trace's metadata as a JSON object, by trace and prompt. Raises ValueError as `governed_rows`."""
+    return {(row.trace_id, row.prompt): row.metadata for row in governed_rows(context, trace_ids)}
 
 
 def _scored(
