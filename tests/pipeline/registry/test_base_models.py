@@ -1,25 +1,21 @@
-"""Base models that lie elsewhere: of a real registry, and of a server that answers as the Hub's API does."""
+"""Base models that lie elsewhere: of a real registry, and of the Hub."""
 
-import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from fnmatch import fnmatch
 from pathlib import Path
-from threading import Thread
-from urllib.parse import unquote, urlsplit
+from types import SimpleNamespace
 
+import httpx
+import huggingface_hub
 import pytest
+from huggingface_hub.errors import RepositoryNotFoundError
 from mlflow import MlflowClient
 
 from pipeline import demo
 from pipeline.core.storage import Store, model_ref
+from pipeline.registry import base_models
 from pipeline.registry.base_models import fetch_base, pinned_base
 from pipeline.registry.runs import MlflowAddresses
-from tests.loop import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -55,77 +51,37 @@ def test_an_alias_is_the_version_that_it_names_now(store: Store, tmp_path: Path)
         fetch_base(store, "models:/chat", addresses, print)
 
 
-@contextmanager
-def hub(folder: Path, commit: str) -> Iterator[str]:
-    """Answers for one repository, at one commit."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            parts = unquote(urlsplit(self.path).path).strip("/").split("/")
-            files = sorted(path.name for path in folder.iterdir())
-            if parts[:2] == ["api", "models"]:
-                listed = [{"rfilename": name} for name in files]
-                if "tree" in parts:
-                    sizes = {name: (folder / name).stat().st_size for name in files}
-                    listed = [{"type": "file", "path": name, "size": sizes[name], "oid": name} for name in files]
-                    return self._send(json.dumps(listed).encode(), {}, True)
-                known = parts[2:4] == ["team", "tiny"] and (len(parts) < 6 or parts[5] in ("main", commit))
-                self._send(json.dumps({"id": "team/tiny", "sha": commit, "siblings": listed}).encode(), {}, known)
-            else:
-                name = parts[-1]
-                content = (folder / name).read_bytes() if name in files else b""
-                self._send(content, {"ETag": f'"{len(content)}-{name}"', "X-Repo-Commit": commit}, name in files)
-
-        do_HEAD = do_GET
-
-        def _send(self, content: bytes, headers: dict[str, str], known: bool) -> None:
-            self.send_response(200 if known else 404)
-            for name, value in headers.items() if known else [("X-Error-Code", "RepoNotFound")]:
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(content) if known else 0))
-            self.end_headers()
-            if known and self.command == "GET":
-                self.wfile.write(content)
-
-        def log_message(self, format: str, *args: object) -> None: ...
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-FETCHES = """
-import sys
-from pipeline.registry.base_models import fetch_base
-from pipeline.registry.runs import MlflowAddresses
-from pipeline.core.storage import Store
-for uri in sys.argv[2:]:
-    try:
-        print(fetch_base(Store(sys.argv[1]), uri, MlflowAddresses(""), print).model_dump_json())
-    except ValueError as error:
-        print(str(error).replace(chr(10), " "))
-"""
-
-
-def fetched(store: Store, url: str, *uris: str) -> list[str]:
-    """Lines of a process that knows this Hub: its library reads the environment when it is imported."""
-    variables = {**os.environ, "HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", FETCHES, str(store.root), *uris]
-    return subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout.splitlines()
-
-
-def test_a_repository_is_pinned_to_its_commit(store: Store, tmp_path: Path) -> None:
-    served, exact, uri = tmp_path / "served", f"{HUB}@{'a' * 40}", f"{HUB}@main"
+def test_a_repository_is_pinned_to_its_commit(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    served, commit, uri = tmp_path / "served", "a" * 40, f"{HUB}@main"
     shutil.copytree(demo.MODEL_DIR, served)
     (served / "modeling_tiny.py").write_text("raise SystemExit")
-    with hub(served, "a" * 40) as url:
-        *_, absent, mistyped = fetched(store, url, uri, "hf://team/absent", "hf://tiny")
-    pin = pinned_base(store, uri)
-    assert pin is not None and (pin.exact, pin.digest) == (exact, model_ref(demo.MODEL_DIR).digest), "and no code"
-    assert "the Hub has no hf://team/absent" in absent and "Write hf://ORG/NAME@revision" in mistyped
+
+    def model_info(api: object, id: str, revision: str | None) -> SimpleNamespace:
+        if (id, revision) != ("team/tiny", "main"):
+            request = httpx.Request("GET", "https://hub/api/models")
+            raise RepositoryNotFoundError("absent", response=httpx.Response(404, request=request))
+        return SimpleNamespace(sha=commit)
+
+    def snapshot_download(id: str, revision: str, local_dir: Path, allow_patterns: list[str]) -> None:
+        assert (id, revision) == ("team/tiny", commit)
+        shutil.copytree(served, local_dir, dirs_exist_ok=True)
+        for path in local_dir.iterdir():
+            if not any(fnmatch(path.name, pattern) for pattern in allow_patterns):
+                path.unlink()
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(base_models, "reach", lambda address: None)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    pin = fetch_base(store, uri, NOWHERE, print)
+    assert pinned_base(store, uri) == pin and pin.exact == f"{HUB}@{commit}"
+    assert pin.digest == model_ref(demo.MODEL_DIR).digest, "and no code"
+    for wrong, said in (("hf://team/absent", "the Hub has no hf://team/absent"), ("hf://tiny", "Write hf://ORG/NAME")):
+        with pytest.raises(ValueError, match=said):
+            fetch_base(store, wrong, NOWHERE, print)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     messages: list[str] = []
     assert fetch_base(store, uri, NOWHERE, messages.append) == pin
-    assert messages == [f"base model: {uri} is not answered for (ConnectionError); {exact} stands"], "offline"
+    assert messages == [f"base model: {uri} is not answered for (ConnectionError); {pin.exact} stands"], "offline"
     with pytest.raises(ValueError, match=r"cannot be fetched .*HF_HUB_OFFLINE is set"):
         fetch_base(store, HUB, NOWHERE, print)
