@@ -105,11 +105,11 @@ class MetricsSender(threading.Thread):
             runs.reach(addresses.tracking)
         self._client = self._client or mlflow_client(addresses.tracking, addresses.registry)
         if self._run is None:
-            self._run = runs.open_run(self._client, addresses, store, iteration)
-            if self._run.info.status != "RUNNING":
-                self._client.update_run(self._run.info.run_id, "RUNNING")
-            runs.log_tags(self._client, self._run, self._training.tags)
-            self._monitor = self._start_monitor(self._run, addresses)
+            run = runs.open_run(self._client, addresses, store, iteration)
+            if run.info.status != "RUNNING":
+                self._client.update_run(run.info.run_id, "RUNNING")
+            runs.log_tags(self._client, run, self._training.tags)
+            self._run, self._monitor = run, self._start_monitor(run, addresses)
         runs.log_points(self._client, self._run, runs.points(rows))
         self._at = end
 

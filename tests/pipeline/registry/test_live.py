@@ -74,12 +74,12 @@ class Training:
 
     def logged(self) -> list[tuple[int, float, int]]:
         """The same as the trainer's file has them."""
-        rows = read_rows(metrics_file(self.store, self.iteration)).rows
+        rows = read_rows(metrics_file(self.store, self.iteration))[0]
         return [(row.step, row.metrics["reward"], int(row.at * 1000)) for row in rows]
 
     def record(self) -> None:
         weights = ModelRef(uri=str(self.folder), digest="m")
-        rows = [{"step": row.step, "reward": 9.0} for row in read_rows(metrics_file(self.store, self.iteration)).rows]
+        rows = [{"step": row.step, "reward": 9.0} for row in read_rows(metrics_file(self.store, self.iteration))[0]]
         record(
             MlflowAddresses(self.url),
             self.store,
