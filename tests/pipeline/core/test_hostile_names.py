@@ -12,18 +12,12 @@ CLUSTER = EMBEDDED.with_name("spot_h200_grpo.yaml")
 HOSTILE = {
     "traversal": "../../etc/passwd",
     "two dots": "..",
-    "absolute path": "/etc/passwd",
     "NUL": "a\0b",
     "line break": "a\nb: c",
-    "option": "-rf",
     "quote of a filter": "a' OR name LIKE '%",
-    "quote of PromQL": 'a"} or vector(1) #',
     "shell": "$(id)",
-    "template": "{{ 7 * 7 }}",
     "HTML": "<script>alert(1)</script>",
     "direction of reading": "a\u202eb",
-    "another alphabet": "\u0430dmin",
-    "host of others": "evil.example/#",
     "much too long": "x" * 5000,
     "empty": "",
 }

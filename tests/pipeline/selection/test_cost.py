@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipeline.core.estimate import share
 from pipeline.recipe import Accelerator, Training
 from pipeline.recipe.methods import DPO, GRPO
-from pipeline.selection.cost import CHARS_PER_TOKEN, MIN_TRIED_TWICE, difficulty, expect, parameters, zero_variance
+from pipeline.selection.cost import CHARS_PER_TOKEN, MIN_TRIED_TWICE, expect, parameters, zero_variance
 from pipeline.selection.evidence import Evidence, PromptAttempts, measure
 from pipeline.selection.noise import Trust
 
@@ -99,15 +99,6 @@ def test_expected_zero_variance_is_what_fresh_groups_show(a: float, b: float, tr
         assert expected.high is not None
         assert expected.low <= truth <= expected.high
         assert expected.high - expected.low < 0.2
-
-
-@pytest.mark.parametrize(("chance", "strength"), [(0.5, 10.0), (0.05, 5.0)])
-def test_prompts_of_one_difficulty_are_fitted_narrowly(chance: float, strength: float) -> None:
-    dice = random.Random(3)
-    right = [sum(dice.random() < chance for _ in range(4)) for _ in range(400)]
-    a, b = difficulty([PromptAttempts(r, 4, 1, True) for r in right])
-    assert a / (a + b) == pytest.approx(chance, abs=0.03)
-    assert a + b > strength
 
 
 tables = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 99)), min_size=1, max_size=6)

@@ -61,13 +61,6 @@ def test_the_counts_and_shares_of_a_small_set() -> None:
     assert (found.pairs, found.margin.n, found.margin.value) == (1, 1, None)
 
 
-def test_variance_takes_verified_outcomes_before_rewards() -> None:
-    shaped = [row("p", "a", final_reward=0.9), row("p", "b", final_reward=0.8)]
-    assert evidence(shaped).zero_variance_share.value == 1.0
-    unverified = [r._replace(correct=None, reference=None, profile="judged") for r in shaped]
-    assert evidence(unverified).zero_variance_share.value == 0.0
-
-
 def test_what_users_say_is_audited_by_the_verifier() -> None:
     thumbs = {
         "agrees": [row("1", "a", feedback=0.75), wrong("1", "b", feedback=0.25)],

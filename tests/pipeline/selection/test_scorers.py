@@ -90,11 +90,6 @@ def test_whose_word_counts(reward_model: RewardModelReport | None, weights: Weig
     assert measured(drawn(0.6), reward_model, weights).names == names
 
 
-def test_what_has_not_ended_shows_nothing() -> None:
-    evidence = measured(drawn(0.6, finished=False), report())
-    assert evidence.names == () and evidence.gain.value is None
-
-
 def test_a_pair_that_scored_nothing_together_shows_nothing() -> None:
     """Two agree, and the third scored what they did not: nobody bears it out."""
     alone = [each._replace(reward_model=None, judge=None, custom=0.5) for each in drawn(0.6, prompts=1)]

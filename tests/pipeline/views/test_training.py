@@ -119,7 +119,3 @@ def test_a_value_that_is_no_number_leaves_a_gap_and_no_more(figures: list[Any]) 
     for figure in figures:
         for axes in figure.axes:
             assert all(abs(each) < 1e6 for each in axes.get_ylim())
-
-
-def test_a_picture_is_the_same_again() -> None:
-    assert training_plots.health_panels(grpo(5)).svg() == training_plots.health_panels(grpo(5)).svg()

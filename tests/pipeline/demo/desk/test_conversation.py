@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from pipeline.demo.desk.conversation import KINDS, LOOKUP, Kind, after_call, another, begin, draw_turn, first, second
+from pipeline.demo.desk.conversation import KINDS, LOOKUP, Kind, after_call, begin, draw_turn, first
 from pipeline.demo.desk.requests import draw, is_held_out
 from pipeline.demo.desk.tool import TOOLS, call_text
 
@@ -38,17 +38,6 @@ def test_the_clients_result_has_the_row_that_was_called_for() -> None:
 )
 def test_another_answer_gets_no_result(text: str) -> None:
     assert after_call(first(REQUEST, tool=True), text) is None
-
-
-def test_a_second_question_is_about_the_same_order() -> None:
-    rng = random.Random(1)
-    for _ in range(50):
-        asked = another(rng, REQUEST)
-        assert (asked.order, asked.rows) == (REQUEST.order, REQUEST.rows)
-        assert asked.attribute != REQUEST.attribute
-    turn = second(first(REQUEST, tool=False), "Hello!", asked)
-    assert [m["role"] for m in turn.messages] == ["system", "user", "assistant", "user"]
-    assert turn.messages[-1]["content"] == asked.question
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,7 +17,6 @@ from pipeline.demo.desk.answers import answer as draw_answer
 from pipeline.demo.desk.requests import ATTRIBUTES, VALUES, is_held_out, read_request
 from pipeline.demo.desk.tool import TOOLS, call_text
 from pipeline.demo.desk.traffic import serve, thumb_up
-from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import TrafficClaim
 from pipeline.demo.traffic import ensure_days
 from pipeline.recipe.traces import DemoSource, DeskUsers
@@ -65,12 +64,6 @@ def served(users: DeskUsers, size: int = 1500, answers: Any = server) -> tuple[l
     return list(rows.values()), {s["trace_id"]: bool(s["value"]) for s in map(json.loads, lines.scores)}
 
 
-def worth(row: dict[str, Any]) -> float:
-    request = read_request(messages_of(row))
-    assert request is not None
-    return utility(request, json.loads(row["output"])["content"])
-
-
 def test_the_client_answers_a_call_with_its_result() -> None:
     """As an application logs it: the definitions, the call as a list, its result under the call's id."""
     rows, _ = served(DeskUsers())
@@ -98,14 +91,6 @@ def test_a_conversation_is_a_session() -> None:
             assert messages_of(other)[: len(messages_of(one))] == messages_of(one)
     second = sum(sum(m["role"] == "user" for m in messages_of(row)) == 2 for row in rows)
     assert 200 < second < 500
-
-
-@pytest.mark.parametrize("noise", [0.1, 0.3])
-def test_noise_is_the_share_of_thumbs_that_are_flipped(noise: float) -> None:
-    rows, thumbs = served(DeskUsers(noise=noise, thumbs=1.0))
-    clear = [row for row in rows if row["trace_id"] in thumbs and worth(row) in (0.0, 1.0)]
-    wrong = sum(thumbs[row["trace_id"]] != (worth(row) > 0.5) for row in clear)
-    assert wrong / len(clear) == pytest.approx(noise, abs=0.035)
 
 
 def test_no_field_of_a_trace_holds_utility() -> None:
