@@ -200,3 +200,33 @@ def test_forced_training_on_scores_needs_no_logged_label() -> None:
     assert decide(forced, **{**scored, "scored_prompts": 0}).method == "none"
     assert decide(forced, **{**scored, "frontier_prompts": 40}).method == "none", "then the labels are trained on"
     assert decide(**scored).method == "none", "never unforced"
+
+
+@pytest.mark.parametrize(
+    ("change", "lacking"),
+    [
+        ({"verifiable_share": share(6, 10)}, "grpo"),  # 60% holds, 31% may be the truth
+        ({"zero_variance_share": share(7, 10)}, "grpo"),
+        ({"label_noise": share(2, 10)}, "dpo"),
+    ],
+)
+def test_a_small_sample_speaks_against_a_method(change: dict[str, Estimate], lacking: str) -> None:
+    (name, small), = change.items()  # fmt: skip
+    assert lacking in decide(**change).lacks
+    assert small.value is not None
+    assert lacking not in decide(**{name: share(100 * small.n * small.value, 100 * small.n)}).lacks
+
+
+def test_proposed_references_suffice_and_one_less_does_not() -> None:
+    few = {"verifiable_prompts": 300, **UNVERIFIABLE}
+    (said,) = [each for each in decide(**few).would_change if "references" in each]
+    more = int(said.removeprefix("GRPO: references for another ").split()[0])
+    for added, holds in ((more, True), (more - 1, False)):
+        decision = decide(verifiable_share=share(300 + added, 1500))
+        assert ("grpo" not in decision.lacks) is holds
+
+
+def test_references_that_just_reach_the_threshold_suffice() -> None:
+    settings = AUTO.model_copy(update={"min_verifiable_share": share(805, 1500).low})
+    few = {"verifiable_prompts": 800, "verifiable_share": share(800, 1500)}
+    assert "GRPO: references for another 5 of the 1,500 prompts" in decide(settings, **few).would_change

@@ -102,3 +102,20 @@ def test_a_pair_that_scored_nothing_together_shows_nothing() -> None:
 @pytest.mark.parametrize(("k", "prompts"), [(1, 0), (2, 120)])
 def test_a_choice_is_among_two_completions(k: int, prompts: int) -> None:
     assert measured(drawn(0.6, k=k), report()).gain.n == prompts
+
+
+def test_what_has_not_ended_shows_nothing() -> None:
+    evidence = measured(drawn(0.6, finished=False), report())
+    assert evidence.names == () and evidence.gain.value is None
+
+
+def test_logged_rows_are_no_samples() -> None:
+    logged = [each._replace(fresh=False) for each in drawn(0.6)]
+    assert measured(logged, report()).names == ()
+
+
+def test_a_completion_that_one_scorer_left_out_is_no_choice() -> None:
+    rows = drawn(0.6)
+    silent = [each._replace(reward_model=None) if at % 6 == 0 else each for at, each in enumerate(rows)]
+    rest = [each for at, each in enumerate(rows) if at % 6]
+    assert measured(silent, report()).gain == measured(rest, report()).gain
