@@ -129,7 +129,7 @@ def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:
 def _no_way_back(state: RolloutState, ports: RolloutPorts, now: float) -> str:
     assert state.proposal is not None, "it was promoted"
     if now >= state.warm_until:
-        return f"the champion before {state.rollout} is not kept loaded any more: propose it anew"
+        return f"the champion before {state.rollout} is not kept loaded any more: propose it again"
     reason = slot_of(ports.split, state.proposal.champion).reason
     return f"there is no way back: {reason}" if reason else ""
 

@@ -1,5 +1,5 @@
 """Brings a model's files to where the slots load them: a bucket or a mounted folder, under its digest. A manifest
-beside the folder is written last, once every file was read back there: without it the model is not exported."""
+next to the folder is written last, after every file was read back: without it the model is not exported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people are told without asking: one POST to a webhook, tried again by the next tick while the receiver is down.
+"""Notices to people: one POST to a webhook, tried again by the next tick while the receiver is down.
 The rollout's events say what is to be told; no message quotes a prompt or the text of an error."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_LINES = 10
 """Of one message; of more, the newest."""
 LONGEST_REASON = 300
 NOT_OBEYED_AFTER = 3
-"""Ticks in a row in which the router did not read 0%, after which a person is told."""
+"""Ticks in a row in which the router did not read 0%, after which a notice is sent."""
 
 
 def notices(events: Sequence[RolloutEvent]) -> list[Notice]:

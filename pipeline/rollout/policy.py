@@ -80,7 +80,7 @@ def approval_refusal(by: str, approvers: Sequence[str], proposed_by: str) -> str
     if by not in approvers:
         return f"{by.strip() or 'nobody'} is not among rollout.approvers ({', '.join(approvers) or 'nobody is'})"
     if not proposed_by:
-        return "who proposed the candidate is not on record, and nobody approves their own: propose it anew"
+        return "who proposed the candidate is not on record, and the proposer may not approve it: propose it again"
     if same_person(by, proposed_by):
         return f"{by} proposed this candidate as {proposed_by}: somebody else of rollout.approvers has to approve it"
     return ""

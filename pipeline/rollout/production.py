@@ -31,7 +31,7 @@ from pipeline.traces.sources.protocol import Address, named_day
 
 DAY_S = 86_400.0
 PLACES = ("version", "trace_version", "release")
-"""Keys of a trace's metadata beside its model that may name who answered (Langfuse's fields); `tags` is a list."""
+"""Keys of a trace's metadata, next to its model, that may name who answered (Langfuse's fields); `tags` is a list."""
 
 
 class ProductionTraces(NamedTuple):

@@ -69,7 +69,7 @@ class Unrouted(Unsettled):
 
     reason: str = (
         "rollout.traffic is none: nothing is routed here, so no candidate gets requests, nothing is measured on them, "
-        "and nobody is promoted"
+        "and no candidate is promoted"
     )
 
 

@@ -1,4 +1,4 @@
-"""The rollout as a person is told of it: where it stands, what was measured, what it waits for and may be decided."""
+"""The rollout's status for a person: where it stands, what was measured, what it waits for, and what may be decided."""
 
 from __future__ import annotations
 

@@ -88,6 +88,6 @@ class GatewaySplit:
                 return GatewayState.model_validate_json(answer.content)
         except (httpx2.HTTPError, ValueError) as error:
             raise OSError(
-                f"The gateway at {address.url} holds its lock and does not answer ({error}). Look at its log beside "
+                f"The gateway at {address.url} holds its lock and does not answer ({error}). Look at its log next to "
                 f"the lock, and end process {address.pid} if it hangs."
             ) from error
