@@ -43,7 +43,6 @@ def bucket_fault(uri: str, folders: Sequence[str] = ("",), *, may_be_empty: bool
 
 
 def refusal(uri: str, bucket: str, code: str, error: Exception) -> str:
-    """The meaning of S3's error code, with what to do."""
     if code in ("NoSuchBucket", "404"):
         why = f"there is no bucket {bucket}. Check its name, the account of the credentials and AWS_ENDPOINT_URL."
     elif code in DENIED:

@@ -16,7 +16,6 @@ def options_of(value: Any) -> list[str] | None:
 
 
 def with_options(question: str, options: Sequence[str]) -> str:
-    """The question as a model is asked it."""
     listed = "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
     return f"{question.strip()}\n\n{listed}\n\nAnswer with the letter of the right option."
 

@@ -70,12 +70,10 @@ def functions(definitions: str | None) -> list[dict[str, Any]]:
 
 
 def spoken(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The messages without the definitions of tools."""
     return [message for message in messages if message["role"] != TOOLS]
 
 
 def holds_tools(messages: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a conversation has definitions, calls or results of tools."""
     return any(message["role"] in (TOOLS, "tool") or message.get("tool_calls") for message in messages)
 
 

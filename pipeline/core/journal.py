@@ -118,7 +118,6 @@ def forget(
 
 @contextmanager
 def _opened(path: Path) -> Generator[int]:
-    """The file under its lock, to append to, without a torn last line."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with held(path) as descriptor:
         size = os.fstat(descriptor).st_size

@@ -107,8 +107,6 @@ def guard_output() -> None:
 
 
 class _Guarded:
-    """A text stream that hides secrets in what is written to it."""
-
     def __init__(self, stream: TextIO, shapes: bool) -> None:
         self._stream, self._hide = stream, redacted if shapes else without_values
 

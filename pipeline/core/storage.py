@@ -118,7 +118,6 @@ class Store:
 
     @contextmanager
     def alone(self, name: str) -> Generator[None]:
-        """Hold the lock `name` until the block ends."""
         with locked(self.path(name)):
             yield
 

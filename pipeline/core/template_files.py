@@ -15,8 +15,6 @@ DEFAULT, TOOL_USE = "default", "tool_use"
 
 
 class FolderTemplate:
-    """Stands for a tokenizer where only its chat template is used."""
-
     def __init__(self, chat_template: str | dict[str, str], special_tokens: Mapping[str, str]) -> None:
         self.chat_template = chat_template
         self._special_tokens = special_tokens

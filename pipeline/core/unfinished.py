@@ -62,7 +62,6 @@ def held(path: Path) -> Generator[int]:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Add to the end of a file under its lock."""
     with held(path) as descriptor:
         left = memoryview(content)
         while left:
@@ -95,7 +94,6 @@ def claimed_file(path: Path) -> tuple[Path, int]:
 
 @contextmanager
 def claimed_folder(folder: Path) -> Generator[None]:
-    """Make a directory and hold its lock until the block ends."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
@@ -115,7 +113,6 @@ def _locked(path: Path, descriptor: int) -> bool:
 
 
 def _take(path: Path) -> bool:
-    """Delete a file or directory unless a process holds it."""
     is_writable = path.is_file() and os.access(path, os.W_OK)
     mode = os.O_RDWR if is_writable else os.O_RDONLY  # NFS gives an exclusive lock of a file to writers alone
     descriptor = os.open(path, mode | os.O_NOFOLLOW)

@@ -12,7 +12,6 @@ MODEL_SHA256: str = "8c2dbd9c3f7869796ab90adde92cd4bca7a57682649e8ce258e57146883
 
 
 def is_demo_model(folder: str | Path) -> bool:
-    """Whether a model directory holds the embedded weights."""
     weights = Path(folder, "model.safetensors")
     own = MODEL_DIR / weights.name
     same_size = weights.is_file() and weights.stat().st_size == own.stat().st_size

@@ -43,8 +43,6 @@ class TrafficClaim(Record):
 
 
 class Exported(NamedTuple):
-    """Lines of one day."""
-
     observations: list[str]
     scores: list[str]
 
@@ -134,7 +132,6 @@ def observation(rng: random.Random, champion: ModelRef, call: LoggedCall) -> dic
 
 
 def _decoded(message: Mapping[str, str]) -> dict[str, Any]:
-    """A message with its calls as a list."""
     calls = message.get("tool_calls")
     return dict(message) if calls is None else {**message, "tool_calls": json.loads(calls)}
 
@@ -153,7 +150,6 @@ def exported(rng: random.Random, row: dict[str, Any]) -> list[str]:
 
 
 def thumb(rng: random.Random, row: dict[str, Any], moment: datetime, up: bool) -> dict[str, Any]:
-    """A user's score of a call, some minutes later."""
     rated_at = text(moment + timedelta(minutes=rng.randint(1, 20)))
     return {
         "id": f"{rng.getrandbits(128):032x}",

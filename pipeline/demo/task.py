@@ -95,7 +95,6 @@ def problems(seed: int, split: Split, n: int) -> list[Problem]:
 
 
 def mistaken_solution(problem: Problem) -> str:
-    """The typical wrong solution of this kind of problem."""
     return _written(_mistaken_steps(problem.kind, problem.operands))
 
 

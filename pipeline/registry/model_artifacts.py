@@ -135,7 +135,6 @@ SECTIONS = ("Data", "Evaluation", "Intended use", "Limits")
 
 
 def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str]) -> str:
-    """The card in Markdown: `SECTIONS`, then the lineage."""
     body = [part for title in SECTIONS for part in (f"## {title}", sections[title].strip())]
     rows = [f"| {key} | `{value}` |" for key, value in lineage.items() if value]
     table = "\n".join(["| what | value |", "| --- | --- |", *rows])

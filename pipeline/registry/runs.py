@@ -147,7 +147,6 @@ def log_tags(client: MlflowClient, run: Run, tags: Mapping[str, str]) -> None:
 
 
 def log_dataset(client: MlflowClient, run: Run, store: Store, iteration: Iteration) -> None:
-    """The governed rows, by snapshot and digest, as an input of the run."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     dataset = iteration.dataset

@@ -35,8 +35,6 @@ ALIASES = ("champion", "challenger", "previous")
 
 
 class RecordedVersion(Record):
-    """The iteration's run, and its version when the verdict was PASS."""
-
     run: RunIdentity
     version: ModelVersion | None
 
@@ -129,7 +127,6 @@ def project(registry_uri: str, state: RolloutState) -> None:
 
 
 def log_plot(tracking_uri: str, run_id: str, name: str, png: bytes) -> None:
-    """Log a plot to a run, replacing one of that name."""
     with tempfile.TemporaryDirectory(prefix="plots-") as folder:
         file = Path(folder, f"{name}.png")
         file.write_bytes(png)

@@ -35,7 +35,6 @@ def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
 
 
 def to_rows(prompt: str) -> list[dict[str, str]]:
-    """Messages for a column of chats, from a prompt in canonical JSON."""
     messages: list[dict[str, Any]] = json.loads(prompt)
     return [{name: _text(value) for name, value in message.items() if value is not None} for message in messages]
 

@@ -35,7 +35,6 @@ def words(text: str) -> Words:
 
 
 def numbers(tokens: Sequence[str]) -> tuple[str, ...]:
-    """Those of the words that are numbers, in their order."""
     return tuple(word for word in tokens if word[0].isdigit())
 
 
@@ -163,7 +162,6 @@ class Index:
 
 
 def _follow(some: Sequence[str], among: Sequence[str]) -> bool:
-    """Whether `some` is a subsequence of `among`."""
     rest = iter(among)
     return all(number in rest for number in some)
 

@@ -23,8 +23,6 @@ _SOURCE = {"verified": "verifier", "rated": "feedback", "judged": "judge"}
 
 
 class Trust(Record):
-    """What the reward stage knows about the noise of its labels."""
-
     judge_order: Estimate = UNKNOWN
     """Share of pairs on which the judge contradicts itself when their order is swapped."""
     verifier_judge: Estimate = UNKNOWN

@@ -68,8 +68,6 @@ class Pair(NamedTuple):
 
 
 class Attributed(Protocol):
-    """A row that may be trained on, with the labelled traces behind it."""
-
     @property
     def rows(self) -> tuple[LabelledRow, ...]: ...
 
@@ -97,7 +95,6 @@ def calls_tools(row: LabelledRow) -> bool:
 
 
 def read_samples(samples: DatasetRef) -> list[LabelledRow]:
-    """The fresh completions of a table of the stage `samples`."""
     rows = pq.read_table(samples.uri, columns=[*_COLUMNS, "reward_model", "finished"]).to_pylist()
     return [LabelledRow(**row, fresh=True) for row in rows]
 

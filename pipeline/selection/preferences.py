@@ -189,8 +189,6 @@ def build(
 
 
 class PromptStats(NamedTuple):
-    """A verifiable prompt with the outcomes of its verified completions."""
-
     prompt: str
     reference: str
     verifier: str | None

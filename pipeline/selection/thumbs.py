@@ -48,7 +48,6 @@ def thumbs(groups: Mapping[str, Sequence[LabelledRow]]) -> tuple[list[RatedAnswe
 
 
 def thumb_row(thumb: RatedAnswer, clusters: Mapping[str, str]) -> dict[str, Any]:
-    """A row of THUMBS."""
     return {
         "prompt": to_rows(thumb.row.prompt),
         "completion": thumb.row.completion,

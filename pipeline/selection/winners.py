@@ -60,7 +60,6 @@ def in_order_of_spread(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str,
 def winner_row(
     winner: Winner, prompts: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]
 ) -> dict[str, Any]:
-    """A row of WINNERS."""
     return {
         "prompt": to_rows(winner.prompt),
         "completion": winner.completion,

@@ -15,8 +15,6 @@ SHOWN = 12
 
 
 def reward_distribution(histogram: Sequence[int], mean: float) -> Plot:
-    """Histogram of `final_reward` over equal bins of [0, 1]."""
-
     def draw(axes: Any) -> None:
         width = 1 / len(histogram)
         axes.bar([(i + 0.5) * width for i in range(len(histogram))], histogram, width=width * 0.92, color=BLUE)

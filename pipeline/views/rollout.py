@@ -64,7 +64,6 @@ def arm_rows(report: RolloutStatus) -> list[ArmRow]:
 
 
 def look_points(events: Sequence[RolloutEvent]) -> list[LookPoint]:
-    """The looks of the latest rollout, for a plot."""
     points: list[LookPoint] = []
     policy, stage = None, 0
     for event in events:

@@ -50,7 +50,6 @@ def entries(store: Store, offset: int = 0) -> Generator[Entry]:
 
 
 def written(store: Store) -> frozenset[tuple[str, str]]:
-    """Kind and subject of every entry."""
     with store.alone(layout.AUDIT_LOCK):
         return frozenset(index_of(store.path(LOG)).pairs)
 

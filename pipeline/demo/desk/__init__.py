@@ -12,6 +12,5 @@ MODEL_SHA256: str = "39c939a653691e300ff79f2eb1fb24cc3434d04f04e5c95d7316a343d44
 
 
 def is_desk_model(folder: str | Path) -> bool:
-    """Whether a model directory holds the desk's weights."""
     weights = Path(folder, "model.safetensors")
     return weights.is_file() and digest_file(weights) == MODEL_SHA256

@@ -56,7 +56,6 @@ def after_call(turn: Turn, text: str) -> Turn | None:
 
 
 def second(turn: Turn, text: str, request: Request) -> Turn:
-    """The turn in which the user asks `request` after the answer `text`."""
     messages = [
         *turn.messages,
         {"role": "assistant", "content": text},
@@ -66,7 +65,6 @@ def second(turn: Turn, text: str, request: Request) -> Turn:
 
 
 def another(rng: random.Random, request: Request) -> Request:
-    """A question about another fact of the same order."""
     attribute: Attribute = rng.choice([each for each in ATTRIBUTES if each != request.attribute])
     return request._replace(attribute=attribute, wording=rng.randrange(len(QUESTIONS[attribute])))
 

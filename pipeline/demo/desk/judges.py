@@ -78,7 +78,6 @@ def _score(model: str, program: JudgeProgram, chat: Messages, text: str, salt: s
 
 
 def _perceived(model: str, program: JudgeProgram, request: Request, text: str, salt: str) -> Features:
-    """The features of an answer as this judge sees them."""
     key = f"{request.messages}\0{text}\0{salt}"
     true = features(request, text)
     wrong = [_chance(model, name, key) < rate for name, rate in zip(Features._fields, program.errors, strict=True)]

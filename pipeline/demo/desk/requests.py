@@ -52,8 +52,6 @@ class Row(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A question about the value of `attribute` in the row of `order`."""
-
     shop: str
     rows: tuple[Row, ...]
     """Empty as read from a conversation that does not show them."""
@@ -65,7 +63,6 @@ class Request(NamedTuple):
 
     @property
     def fact(self) -> Fact:
-        """The right answer."""
         row = next(row for row in self.rows if row.order == self.order)
         return Fact(self.order, self.attribute, row.value(self.attribute))
 
@@ -125,7 +122,6 @@ def training_rows(rng: random.Random, rows: int) -> tuple[Row, ...]:
 
 
 def _held_out_rows(rng: random.Random, rows: int) -> tuple[Row, ...]:
-    """Any rows that hold a held-out fact."""
     while True:
         columns = [rng.sample(VALUES[attribute], rows) for attribute in ATTRIBUTES]
         table = tuple(Row(*cells) for cells in zip(rng.sample(ORDERS, rows), *columns, strict=True))

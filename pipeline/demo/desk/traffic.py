@@ -56,8 +56,6 @@ def serve(claim: TrafficClaim, day: str, champion: ModelRef, sample: Sampler) ->
 
 
 class _Conversation:
-    """A user's conversation: the answered turns, and the next one, if any."""
-
     def __init__(self, turn: Turn, asks_again: bool) -> None:
         self.answered: list[tuple[Turn, Answer]] = []
         self.turn: Turn | None = turn
@@ -106,7 +104,6 @@ def _begun(rng: random.Random, tool: bool, asks_again: bool) -> _Conversation:
 
 
 def _other_questions(request: Request) -> list[Request]:
-    """Questions about the order's other facts that users ask."""
     others = [request._replace(attribute=each) for each in ATTRIBUTES if each != request.attribute]
     return [each for each in others if not is_reserved(each)]
 

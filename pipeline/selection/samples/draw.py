@@ -74,7 +74,6 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
 
 
 def removals(store: Store, principals: Collection[str]) -> Iterator[Removal]:
-    """The answers to these principals' prompts."""
     return journal.removals(store, {user_hash(each) for each in principals}, layout.SAMPLE_ANSWERS)
 
 

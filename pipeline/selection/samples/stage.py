@@ -135,7 +135,6 @@ def _scored(
 
 
 def _opinions(report: RewardModelReport | None, drawn: Sequence[tuple[RewardSample, Answer, int]]) -> Iterator[Finding]:
-    """The reward model's score of each completion."""
     if report is None or report.model is None:
         yield from (DOES_NOT_APPLY if report is None else Finding(None, UNTRAINED) for _ in drawn)
         return
