@@ -1,8 +1,5 @@
-"""Days on Dagster's pages: `governed_days` and `labelled_days`, with one partition for each day of traces.
-
-Nothing makes these two: the stages tell of each day that is new or has changed. So the assets of the loop keep no
-partitions, which a launch without a day, a run of one stage and a re-execution would have to name.
-"""
+"""Days on Dagster's pages: `governed_days` and `labelled_days`, with a partition for each day of traces, which the
+stages report. The assets of the loop have no partitions: a launch would have to name one."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

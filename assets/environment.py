@@ -1,8 +1,5 @@
-"""The environment, read here alone: which deployment a run works on, and the addresses and secrets that no recipe has.
-
-What torchrun and accelerate tell a trainer's process is theirs and is read there (pipeline/training). Light on
-purpose: `dagster job launch` asks this module before anything else is imported.
-"""
+"""The environment, read here alone: which deployment a run works on, and addresses and secrets, which no recipe has.
+It is light: `dagster job launch` imports it before anything else."""
 
 import json
 import os

@@ -1,9 +1,5 @@
-"""A stage as an asset of Dagster: `@loop_asset(...)` in place of `@dg.asset(...)`.
-
-It adds what depends on the recipe (key prefix, pool), hands a step the deployment that its run pinned, keeps secrets
-out of errors, and sets `code_version` to a digest of the stage's own sources, so that Dagster's "stale" marks are about
-the stage and not about every commit.
-"""
+"""A stage as an asset of Dagster: key prefix and pool of the recipe, the deployment that the run pinned, errors without
+secrets, and a `code_version` that is a digest of the stage's own sources."""
 
 import hashlib
 import inspect

@@ -1,8 +1,5 @@
-"""What the definitions are called in Dagster.
-
-Names are the same for every model. Where several models share one Dagster, each is a code location of its own, and
-its asset keys begin with the recipe's `key_prefix`: Dagster finds an asset by its key in all locations.
-"""
+"""What the definitions are called in Dagster: the same for every model; where several share one Dagster, asset keys
+begin with the recipe's `key_prefix`."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,5 @@
-"""How an iteration began and ended: a record each, with its place among those of all iterations.
-
-The outcome is written last, so that a crash before it leaves an iteration that goes on.
-"""
+"""How an iteration began and ended: a record each, with its place among all. The outcome is written last, so after a
+crash the iteration goes on."""
 
 import time
 from typing import Literal

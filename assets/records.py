@@ -1,8 +1,5 @@
-"""The record that each asset leaves in an iteration: its name, its type, and what to run where it is missing.
-
-Records are not pickled between steps: every stage publishes its own under the iteration, and finds the others there
-again, in the same run, in a re-execution and in a run of one stage alone.
-"""
+"""The record that each asset leaves in an iteration: name, type, and what to run where it is missing. Steps find the
+records of others there: in the same run, in a re-execution and in a run of one stage."""
 
 import json
 import shlex

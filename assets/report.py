@@ -1,8 +1,5 @@
-"""`report.html`: an iteration, and what all of them add up to, on one page for people who run no command.
-
-One file without a script or anything from elsewhere: it opens from disk, in light and dark, and prints. It has figures,
-reasons and digests of records, no text of a user, and relative links, which a data root that is moved keeps.
-"""
+"""`report.html`: an iteration, and what all of them add up to, on one page without scripts that opens from disk. It has
+figures, reasons and digests of records, no text of a user, and relative links."""
 
 import base64
 import os

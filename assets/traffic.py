@@ -1,8 +1,5 @@
-"""Production's traffic as a rollout meets it: the router that a recipe names, its metrics, and the wait between looks.
-
-The one place that constructs a router. Of an embedded world nobody else asks: while a run of the rollout waits, its
-simulated users do, over HTTP, and where no gateway runs the run starts one, with its slots, for as long as it lasts.
-"""
+"""Production's traffic as a rollout meets it: the router that the recipe names, its metrics, and the wait between
+looks, in which the simulated users of an embedded world ask."""
 
 import socket
 import time

@@ -1,8 +1,5 @@
-"""The code servers of this folder for `make ui`: `python -m jobs.code_servers FILE`, until SIGINT.
-
-Web server and daemon share them, as under `dagster dev`: FILE is the workspace file that names their sockets, and is
-there once the code is loaded or has failed to load.
-"""
+"""The code servers of this folder for `make ui`: `python -m jobs.code_servers FILE`, until SIGINT. FILE is the
+workspace that names their sockets, written once the code is loaded or has failed to load."""
 
 import signal
 import sys

@@ -1,8 +1,6 @@
-"""Who takes a run on one machine: the daemon when there is one, else this process.
+"""Who takes a run on one machine: the daemon where there is one, else this process, to the end and with an exit code.
 
-`dagster job launch` stays with its run: it takes a job to its end in a fresh clone, with its progress on the terminal
-and an exit status, where the stock coordinators leave the run in the queue without a daemon, or return before it has
-ended. It checks the recipe first, and a run that cannot go well is cancelled with the reason.
+It checks the recipe first, and a run that cannot go well is cancelled with the reason.
 """
 
 import fcntl

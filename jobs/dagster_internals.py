@@ -1,8 +1,5 @@
-"""The parts of Dagster 1.13 that this project builds on and that have no public name, in one place.
-
-A run launcher, a run coordinator, a storage and an instance of one's own are documented ways to extend Dagster, but
-their classes and what they exchange are importable from private modules alone. Everything else here uses `dagster`.
-"""
+"""The parts of Dagster 1.13 that have no public name: launcher, coordinator and storage of one's own are documented,
+but importable from private modules alone."""
 
 from dagster._config import StringSource
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition

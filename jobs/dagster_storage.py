@@ -1,9 +1,5 @@
-"""Dagster's SQLite storage, begun once: whole, or not at all.
-
-Named by `dagster.yaml`. Owns how the storage of a new deployment comes into being. The databases and all that is done
-with them are Dagster's own, which makes each in several steps: of two commands that begin at once one fails, and a kill
-between two steps leaves a deployment that fails for good.
-"""
+"""Dagster's SQLite storage, created whole or not at all: Dagster creates each database in several steps, so two first
+commands at once, or a kill between two steps, would leave one that fails for good."""
 
 import fcntl
 import shutil

@@ -1,8 +1,6 @@
-"""Everything that Dagster sees of one recipe. Heavy libraries stay out: they are imported where they run.
+"""Everything that Dagster sees of one recipe. Heavy libraries are imported where they run, not here.
 
-The recipe is the one that the environment names (`definitions`), or the one that a code location names
-(`definitions_of`, where several models share a Dagster). A recipe with a mistake does not keep the definitions from
-being loaded: its runs fail in their first step with the mistake, and the crons are the defaults until it is mended.
+With a mistake in the recipe the definitions still load: runs fail in their first step with its text.
 """
 
 import warnings

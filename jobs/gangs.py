@@ -1,9 +1,5 @@
-"""The end of gangs that nobody wants: of a cancelled run, and of none, held in a queue.
-
-Their two sensors run from the start, as they only end work. `delete_orphaned_gang` deletes the gang of a run that was
-cancelled while no step of it was alive to do so (it was marked as cancelled by force, or its host is gone): it would
-train on, unasked.
-"""
+"""The end of gangs without a run that wants them: of a cancelled run, and of one that is held in a queue. Both sensors
+run from the start, as they only end work."""
 
 import json
 import time

@@ -1,8 +1,5 @@
-"""Where the work of a run happens on one machine: a worker process for each run, found again by its pid file.
-
-Owns starting, ending and burying it: a worker that was killed must not leave its run in progress, its steps at work or
-its pool slots taken. Named by `dagster.yaml`; a cluster has an instance file and a launcher of its own.
-"""
+"""Runs on one machine: a worker process each, found again by its pid file. A worker that was killed leaves no run in
+progress, no steps at work and no pool slots taken."""
 
 import os
 import signal

@@ -1,8 +1,5 @@
-"""What people are told of iterations and runs: the job `tell` sends it to NOTIFY_URL, as the rollout's looks do of it.
-
-The records are the outcomes of iterations, and the runs that failed: what they say is sent at least once. Of a rollout
-its own looks tell. No message has a text of users, or of an error, which may quote one.
-"""
+"""What people are told of iterations and failed runs: the job `tell` sends it to NOTIFY_URL, at least once. No message
+has a text of users, or of an error, which may quote one."""
 
 from collections.abc import Iterator
 

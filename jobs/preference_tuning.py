@@ -1,7 +1,5 @@
-"""The loop as jobs: `preference_tuning` makes every asset from traces to canary, each step in a process of its own, and
-`label_traces` the first two; `canary_rollout` takes the rollout as far as its policy allows, `rollout_decision` as a
-person says.
-"""
+"""The jobs: `preference_tuning` (traces to canary), `label_traces` (its first two stages), `canary_rollout`,
+`rollout_decision`. Each step has a process of its own."""
 
 import json
 import time

@@ -1,8 +1,6 @@
-"""ASGI middleware for a web server without users: refuses what the page of another site can make a browser send.
-
-The rule of Host and Origin is pipeline/rollout/gateway/door.py's. A websocket needs an Origin. GraphQL by GET is
-refused, because a link or an image could carry a mutation. Other sites may not show the pages in a frame.
-"""
+"""ASGI middleware for a web server without users: refuses what the page of another site can make a browser send, such
+as GraphQL by GET, websockets without Origin and frames. The rule of Host and Origin is
+pipeline/rollout/gateway/door.py's."""
 
 from collections.abc import Iterable
 

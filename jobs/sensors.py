@@ -1,11 +1,5 @@
-"""When the loop starts by what happened. Sensors only ask for a run: every effect and all memory is the job's.
-
-Stopped until somebody starts them in the UI, but for the two that end gangs nobody wants (`jobs.gangs`). Each is a
-function of its context and the deployment; `sensors_of` makes those of one model.
-
-A sensor of the loop asks for one iteration for each event (`ask`): a run that failed is asked for again, under a run
-key of its own, and the cursor stays until one has succeeded.
-"""
+"""Sensors: when the loop starts by what happened. They only ask for a run, one for each event; a run that failed is
+asked for again under another run key. All are stopped until somebody starts them, but for those of `jobs.gangs`."""
 
 import inspect
 from collections.abc import Callable

@@ -1,8 +1,5 @@
-"""Preloaded by the server that the steps of a run are forked from: a step ends when its server does, the server when
-the run's worker does, and trainers, samplers and checking workers when their step does.
-
-So a worker that is killed leaves nothing behind, also when nobody follows its run.
-"""
+"""Preloaded by the server that the steps of a run are forked from: a step ends with that server, the server with the
+run's worker, and trainers, samplers and checking workers with their step. So a killed worker leaves nothing behind."""
 
 import os
 

@@ -1,8 +1,4 @@
-"""Whether an iteration is worth beginning: labels that none had before, enough of them or of worse answers, and no
-iteration that has just begun.
-
-Owns the count, the back-off and the quiet time after a start. Refuses to ask for a run: sensors and schedules do.
-"""
+"""Whether an iteration is worth beginning: enough new labels, or worse answers, and none that has just begun."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta

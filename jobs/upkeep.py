@@ -1,9 +1,5 @@
-"""Governance as jobs: forgetting a user, and the weekly housekeeping of the governed table.
-
-Dagster keeps the configuration of every run. To keep a user's name out of it, name an environment variable that the
-run's process has: `user_id: {env: FORGET_USER}`. A name given as plain text stays in Dagster's storage for as long as
-the run does; logs and tags never have it.
-"""
+"""Governance as jobs: forgetting a user, and the weekly upkeep of the governed table. Dagster keeps the configuration
+of every run: name the user by an environment variable, `user_id: {env: FORGET_USER}`."""
 
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Dagster's web server for its own pages alone: `python -m jobs.webserver`, with the options of `dagster-webserver`.
-
-DAGSTER_ALLOWED_HOSTS names the hosts that it is asked by, divided by commas; by default 127.0.0.1 and localhost.
-"""
+DAGSTER_ALLOWED_HOSTS names the hosts that it is asked by, divided by commas; by default 127.0.0.1 and localhost."""
 
 from dagster_webserver import cli
 from dagster_webserver.webserver import DagsterWebserver

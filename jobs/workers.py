@@ -1,8 +1,5 @@
-"""The files by which the worker of a run on this machine is found again, without Dagster: `pt status` answers at once.
-
-`<run>.pid` holds the worker's pid and its start, `<run>.json` which job it runs on which data root. Owns both files and
-whether a worker is alive. Refuses to start and to end one: the launcher does (jobs/launcher.py).
-"""
+"""The files by which a run's worker on this machine is found without Dagster: `<run>.pid` has its pid and start,
+`<run>.json` which job it runs on which data root."""
 
 import subprocess
 import sys

@@ -1,9 +1,6 @@
-"""The bill of one iteration, as far as anybody kept an account.
-
-Money is what a record says was spent, or hours of a record times a price that the recipe names. A price that is a
-default of ours is unknown, with the reason; a price of 0 that the recipe names is 0. Of serving, the canary's slot is
-counted: at most from the proposal to the rollout's end, at least for the time that looks cover.
-"""
+"""The bill of one iteration: money of records, or their hours times a price that the recipe names; a price that is
+only a default is unknown. The canary's slot is counted from the time that looks cover (least) to the whole rollout
+(most)."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

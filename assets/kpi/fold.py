@@ -1,10 +1,5 @@
-"""What iterations add up to: pure functions of their records, and one that reads those of a data root.
-
-The champion's quality is that of the promoted candidate, on the target suite of the gate that it passed. The gain of a
-deployment is the sum of the paired differences of its promoted candidates, each to the champion that it replaced; so a
-suite that was drawn anew in between does not spoil it. What each +0.01 has cost is the bill of all iterations, refused
-ones included, over that gain.
-"""
+"""What iterations add up to. The deployment's gain is the sum of the promoted candidates' paired differences on the
+gate's target suite; what +0.01 costs is the bill of all iterations, refused ones included, over that gain."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,8 +1,5 @@
-"""One iteration's records, read for people: what is there, in whatever state a kill, a clean-up or a run left it.
-
-A record that is missing is None; one that cannot be read is None with a line in `problems`. Stages read strictly, by
-assets/records.py.
-"""
+"""One iteration's records, read for people: a missing one is None, an unreadable one None with a line in `problems`.
+Stages read strictly, by assets/records.py."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

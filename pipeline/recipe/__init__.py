@@ -1,8 +1,5 @@
-"""The recipe: everything that one deployment decides, as one frozen tree read from one commented YAML file.
-
-Owns the fields, their defaults and where each default comes from. Refuses to act on them: functions take the
-section or the plain value they need, never the whole recipe. Secrets and endpoints are not in it.
-"""
+"""The recipe: everything that one deployment decides, as one frozen tree read from one YAML file. Functions take the
+section or the value that they need. Secrets and endpoints are not in it."""
 
 from __future__ import annotations
 

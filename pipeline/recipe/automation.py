@@ -1,7 +1,5 @@
-"""The recipe's section on when the loop starts by itself: schedules, triggers and how old a champion may grow.
-
-All of it is off until somebody turns it on in Dagster. Refuses to know Dagster: names and crons are plain text.
-"""
+"""Recipe section `automation`: schedules, triggers and how old a champion may grow; all off until somebody starts
+them."""
 
 from __future__ import annotations
 

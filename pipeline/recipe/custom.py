@@ -1,7 +1,5 @@
-"""Code of the user's own that the recipe names: the digest of its content, and its import.
-
-A recipe is read without importing it. Code of a file is run from the bytes that its digest was made of.
-"""
+"""Code of the user's own that the recipe names: the digest of its content, and its import, which reading a recipe does
+not need. Code of a file is run from the bytes that its digest was made of."""
 
 from __future__ import annotations
 

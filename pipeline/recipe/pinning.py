@@ -1,8 +1,5 @@
-"""The recipe of an iteration: the fields that decide its result are those that it was begun with, whoever asks later.
-
-Owns what is published beside an iteration, and the refusal to mix it with another. Fields marked as operational
-(`pipeline.recipe.section`) are always those of now.
-"""
+"""The recipe of an iteration: the fields that decide its result are those that it was begun with; operational fields
+are always those of now."""
 
 from __future__ import annotations
 

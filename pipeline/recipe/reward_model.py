@@ -1,7 +1,4 @@
-"""Recipe section `rewards.reward_model`: a scorer trained on users' thumbs, and the probes that it has to pass.
-
-pipeline/rewards/reward_model/probes.py makes the twins.
-"""
+"""Recipe section `rewards.reward_model`: a scorer trained on users' thumbs, and the probes that it has to pass."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""What every section of the recipe is made of, and the marks that say what a field does not decide.
-
-A mark stands on the field itself (`workers: Annotated[PositiveInt, Operational] = 8`), and on a whole section where it
-stands on the field that holds it. Whatever leaves a field out of an identity asks `fields`: the recipe's digest, the
-plan's, and the comparison of step times.
-"""
+"""What every section of the recipe is made of, and the marks on fields and sections that say what they do not decide:
+the recipe's digest, the plan's, and the comparison of step times leave marked fields out (`fields`)."""
 
 from __future__ import annotations
 

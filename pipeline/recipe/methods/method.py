@@ -1,7 +1,4 @@
-"""What every training method has in the recipe: its settings, and the evidence, rows and work that follow from them.
-
-Imports no trainer: `pipeline/training/methods` builds one from these settings.
-"""
+"""What every training method has in the recipe: its settings, and the evidence, rows and work that follow from them."""
 
 from __future__ import annotations
 
