@@ -138,12 +138,12 @@ def materialized(
     from benchmarks.contexts import stage_context
     from pipeline.core.storage import ModelRef, Store
     from pipeline.recipe import Compute
-    from pipeline.recipe.traces import FileSource, Traces
+    from pipeline.recipe.traces import ExportSource, Traces
     from pipeline.traces.materialize import materialize
     from pipeline.traces.scope import Producer
     from pipeline.traces.sources.protocol import Address
 
-    store, source = Store(out), FileSource(kind="langfuse_export", uri=str(export))
+    store, source = Store(out), ExportSource(kind="langfuse_export", uri=str(export))
     made = materialize(
         stage_context(
             store,

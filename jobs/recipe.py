@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from pydantic_core import PydanticUndefined
 
 from pipeline.recipe import Recipe
-from pipeline.recipe.field_texts import DescribedJsonSchema
 from pipeline.recipe.section import Operational, Section, sections
 
 BOUNDS = {"exclusiveMinimum": "over", "minimum": "at least", "exclusiveMaximum": "under", "maximum": "at most"}
@@ -54,8 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 def schema() -> dict[str, Any]:
     draft = "https://json-schema.org/draft/2020-12/schema"
-    described = Recipe.model_json_schema(schema_generator=DescribedJsonSchema)
-    return {"$schema": draft, **described, "title": "Recipe of preference-tuning"}
+    return {"$schema": draft, **Recipe.model_json_schema(), "title": "Recipe of preference-tuning"}
 
 
 def fields(path: str) -> list[FieldText]:

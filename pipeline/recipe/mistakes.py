@@ -11,7 +11,6 @@ from typing import Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from pipeline.core.redaction import redacted
-from pipeline.recipe.field_texts import field_texts
 
 Sections = tuple[type[BaseModel], ...]
 ALIKE = 0.6
@@ -41,8 +40,8 @@ def _line(recipe: type[BaseModel], path: list[str], where: Sections, entry: Mapp
         case "extra_forbidden":
             return f"there is no such field. {_meant(recipe, path, where)}"
         case "missing":
-            texts = [field_texts(s)[path[-1]] for s in where if path[-1] in field_texts(s)]
-            about = f" It is: {' '.join(texts[0].split())}" if texts else ""
+            texts = [s.model_fields[path[-1]].description for s in where if path[-1] in s.model_fields]
+            about = f" It is: {' '.join(texts[0].split())}" if texts and texts[0] else ""
             return f"is missing. Give it a value.{about}"
         case "literal_error" | "union_tag_invalid":
             words = re.findall(r"'([^']*)'", str(context.get("expected", context.get("expected_tags"))))

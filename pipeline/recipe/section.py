@@ -27,13 +27,9 @@ Length = Mark.LENGTH
 
 
 class Section(BaseModel):
-    """A part of the recipe: frozen, a wrong key is an error, and a docstring under each field that needs one.
+    """A part of the recipe: frozen, a wrong key is an error, and a docstring under each field is its description."""
 
-    `field_texts` reads these docstrings where a person asks for them: parsing the source takes half of the time that
-    importing the recipe does, and every process imports it.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 S = TypeVar("S", bound=Section)

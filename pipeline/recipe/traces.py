@@ -54,7 +54,7 @@ class DemoSource(Section):
         return self.desk or DeskUsers()
 
 
-class FileSource(Section):
+class ExportSource(Section):
     """Files that something else writes, read as they come."""
 
     kind: Literal["langfuse_export", "langfuse_ui", "otel", "openai_logs"]
@@ -162,7 +162,7 @@ class CustomSource(CustomCode):
 Attribution = Literal["promoted", "model", "none"]
 Answers = Literal["each", "last"] | tuple[str, ...]
 SourceSection = (
-    DemoSource | FileSource | PostgresTableSource | LangfuseApiSource | MlflowSource | PromptsSource | CustomSource
+    DemoSource | ExportSource | PostgresTableSource | LangfuseApiSource | MlflowSource | PromptsSource | CustomSource
 )
 
 

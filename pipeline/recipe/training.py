@@ -64,8 +64,6 @@ class Sentinel(Section):
 
 
 class Checkpoints(Section):
-    """When the training is saved and what is kept."""
-
     every_steps: PositiveInt = 10
     """GRPO rounds it up to the end of a batch of generation, where a resume is exact."""
     interruption_every_s: float | None = Field(default=None, ge=1, le=1e9)

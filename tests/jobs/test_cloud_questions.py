@@ -13,7 +13,7 @@ from k8s.launch import check_launch
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.traces import FileSource
+from pipeline.recipe.traces import ExportSource
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect
@@ -53,7 +53,7 @@ def select(root: Path, recipe: Recipe, checkable: bool) -> Selected:
             scores.append(score(id, id, thumb))
     write(root / "export", "observations_v2/2026-01-05.jsonl", rows)
     write(root / "export", "scores/2026-01-05.jsonl", scores)
-    store, source = Store(root / "data"), FileSource(kind="langfuse_export", uri=str(root / "export"))
+    store, source = Store(root / "data"), ExportSource(kind="langfuse_export", uri=str(root / "export"))
     iteration = govern(store, source, source.uri).iteration
     work = IterationContext(store, recipe, local_lake(store), lambda line: None, "", iteration)
     labels = label_traces(work, None, ())

@@ -37,13 +37,12 @@ ENDED_S = 90
 LAUNCH = ["dagster", "job", "launch", "-j"]
 LOOP = [*LAUNCH, "preference_tuning", "-m", "jobs.definitions"]
 TOY = [*LAUNCH, "toy", "--tags", '{"act": "hang"}']
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
 
 
 class Command:
     """A command in a directory like a fresh clone's, and all the processes that came from it."""
 
-    def __init__(self, folder: Path, words: list[str], sigint: signal.Handlers, variables: dict[str, str]):
+    def __init__(self, folder: Path, words: list[str], variables: dict[str, str]):
         self.folder, self.mark, self.printed = folder, uuid.uuid4().hex, folder.with_name(f"printed-{uuid.uuid4().hex}")
         with self.printed.open("wb") as printed:
             self.process = subprocess.Popen(
@@ -54,7 +53,7 @@ class Command:
                 stdout=printed,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, sigint),
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
             )
 
     def find(self, *words: str) -> list[int]:
@@ -94,7 +93,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
     """Starts commands, each in a directory of its own, and ends what a failed test leaves of them."""
     started: list[Command] = []
 
-    def start(*words: str, sigint: signal.Handlers = signal.SIG_IGN, **variables: str) -> Command:
+    def start(*words: str, **variables: str) -> Command:
         """With SIGINT ignored, as `command &` in a script starts it."""
         folder = tmp_path / f"clone-{len(started)}"
         folder.mkdir(exist_ok=True)
@@ -102,7 +101,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
             shutil.copy(source, folder)
         if "jobs.definitions" not in words:
             (folder / "pyproject.toml").write_text('[tool.dagster]\nmodule_name = "toy_definitions"\n')
-        started.append(Command(folder, list(words), sigint, {"PWD": str(folder), **variables}))
+        started.append(Command(folder, list(words), {"PWD": str(folder), **variables}))
         return started[-1]
 
     yield start
@@ -227,13 +226,6 @@ def test_ui_serves_its_own_pages_alone_until_ctrl_c(ui: Command) -> None:
     assert marked(ui.mark) == {}
 
 
-@pytest.mark.variant
-def test_ui_killed_leaves_nothing(ui: Command) -> None:
-    ui.process.kill()
-    ui.wait()
-    assert ui.left() == {}
-
-
 def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
     quick_ui.process.terminate()
     assert quick_ui.wait() == 0, quick_ui.text()
@@ -273,26 +265,6 @@ def test_ui_ends_with_its_make(start: Callable[..., Command], servers: Path, tmp
         command.wait_for(lambda: len(command.find("sleep")) == 8)
         command.process.kill()
         assert command.left() == {}
-
-
-@pytest.mark.variant
-def test_launch_ended_while_it_loads_leaves_nothing(start: Callable[..., Command]) -> None:
-    commands = {signum: start(*TOY, sigint=signal.SIG_DFL) for signum in ENDINGS}
-    for signum, command in commands.items():
-        command.wait_for(lambda command=command: "Starting Dagster code server" in command.text())
-        command.process.send_signal(signum)
-    assert {signum: command.left() for signum, command in commands.items()} == {each: {} for each in ENDINGS}
-
-
-@pytest.mark.variant
-def test_launch_ends_its_run_on_a_signal(start: Callable[..., Command]) -> None:
-    commands = {signum: start(*TOY, sigint=signal.SIG_DFL) for signum in (signal.SIGINT, signal.SIGTERM)}
-    for signum, command in commands.items():
-        command.wait_for(command.hung)
-        command.process.send_signal(signum)
-    for signum, command in commands.items():
-        assert command.wait() == 128 + signum, command.text()
-        assert command.left() == {}, signum
 
 
 @pytest.mark.variant

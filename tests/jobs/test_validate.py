@@ -2,10 +2,7 @@
 
 import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -153,21 +150,19 @@ def test_a_suite_that_is_not_there_is_a_line(places: dict[str, Path], capsys: py
     assert [line for line in wrong if line.startswith("suite own-questions: ") and "Give its path" in line]
 
 
-def test_a_typo_is_a_line_and_no_traceback(tmp_path: Path) -> None:
-    env = {**os.environ, "PREFERENCE_TUNING_RECIPE": str(OWN), "PREFERENCE_TUNING_OVERRIDES": "training.sed=3"}
-    command = [sys.executable, "-m", "jobs.validate", "--quick"]
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "training.sed: there is no such field. Did you mean seed?" in done.stdout
-    assert "Traceback" not in done.stdout + done.stderr
-
-
-def test_quotes_in_the_environment_that_do_not_close_are_a_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        ("training.sed=3", "training.sed: there is no such field. Did you mean seed?"),
+        ("name='x", "a quote without its other half"),
+    ],
+)
+def test_a_mistake_in_the_overrides_is_a_line(
+    overrides: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "name='x")
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", overrides)
     assert validate.main(["--quick"]) == 1
-    assert "a quote without its other half" in capsys.readouterr().out
+    assert said in capsys.readouterr().out
 
 
 def test_a_suite_that_is_still_to_be_frozen_is_no_problem(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import FileSource
+from pipeline.recipe.traces import ExportSource
 from tests.contexts import KEYS
 from tests.killing import differing
 from tests.pipeline.rollout import promotion_work
@@ -21,7 +21,7 @@ def retention_root(root: Path) -> None:
     for n, day in enumerate(retention_work.DAYS, start=1):
         rows = [observation(n, start_time=f"{day} 10:00:00.000000"), observation(9, id=f"x{n}", metadata={})]
         write(store.path("raw"), f"observations_v2/{day}.jsonl.gz", rows)
-    source = FileSource(kind="langfuse_export", uri=str(store.path("raw")))
+    source = ExportSource(kind="langfuse_export", uri=str(store.path("raw")))
     govern(store, source, source.uri)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Rewards
-from pipeline.recipe.traces import FileSource
+from pipeline.recipe.traces import ExportSource
 from pipeline.rewards.judge import Endpoint
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
@@ -54,7 +54,7 @@ def labeller(store: Store, export: Path) -> Label:
         log: Callable[[str], None] = lambda line: None,
         **settings: Any,
     ) -> RewardLabels:
-        source = FileSource(kind="langfuse_export", uri=str(export))
+        source = ExportSource(kind="langfuse_export", uri=str(export))
         governed = govern(store, source, source.uri, max_latency_s=1e6, **governed_by)
         iteration = governed.iteration.model_copy(update={"id": f"{governed.iteration.id}{digest}"})
         rewards = Rewards(**settings)

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rewards
-from pipeline.recipe.traces import FileSource, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.rewards.records import Finding
 from pipeline.rewards.samples import RewardSample
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
@@ -53,7 +53,7 @@ class Seen(NamedTuple):
 
 
 def look(root: Path, asked: LookRequest | None = None, rewards: Rewards | None = None, **more: Any) -> Seen:
-    source = FileSource(kind="langfuse_export", uri=str(root))
+    source = ExportSource(kind="langfuse_export", uri=str(root))
     erased, within_s, log = more.get("erased", lambda: NOBODY), more.get("within_s"), more.get("log", print)
     production = ProductionTraces(Address(source, str(root)), Traces(source=source), "model", erased)
     looks = ProductionLooks(Operations(more.get("lag_s", 0.0)), production, rewards or Rewards(), within_s, log)

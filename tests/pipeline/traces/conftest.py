@@ -13,7 +13,7 @@ import pytest
 
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Compute, Samples
-from pipeline.recipe.traces import FileSource, SourceSection, Traces
+from pipeline.recipe.traces import ExportSource, SourceSection, Traces
 from pipeline.traces.lake import LakeConfig
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces
@@ -103,7 +103,7 @@ def run(store: Store, export: Path) -> Run:
     """Materialise the export into the store; keywords change the section."""
 
     def once(now: datetime = NOW, compute: Compute = ALONE, **settings: Any) -> GovernedTraces:
-        source = FileSource(kind="langfuse_export", uri=str(export))
+        source = ExportSource(kind="langfuse_export", uri=str(export))
         return govern(store, source, source.uri, now=now, compute=compute, **settings)
 
     return once

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.core import audit
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import FileSource, Retention, Traces
+from pipeline.recipe.traces import ExportSource, Retention, Traces
 from pipeline.traces.dataset_users import windows
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.retention import retain
@@ -20,7 +20,7 @@ DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 
 def work(root: Path) -> None:
     store = Store(root, KEYS)
-    source = FileSource(kind="langfuse_export", uri=str(store.path("raw")))
+    source = ExportSource(kind="langfuse_export", uri=str(store.path("raw")))
     settings = Traces(source=source, retention=Retention(governed_days=6, raw_days=6))
     retain(stage_context(store, traces=settings), Address(source, source.uri), NOW, grace_s=0)
 

@@ -11,7 +11,7 @@ import pytest
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute
 from pipeline.recipe.custom import CustomCode
-from pipeline.recipe.traces import CustomSource, FileSource
+from pipeline.recipe.traces import CustomSource, ExportSource
 from pipeline.traces.engine import open_engine
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
@@ -75,7 +75,7 @@ def test_the_pages_source_is_read_by_the_stage(tmp_path: Path) -> None:
 def test_a_stage_runs_on_an_engine_of_its_own(tmp_path: Path, all: bool) -> None:
     (tmp_path / "mine.py").write_text(ENGINE if all else ENGINE.replace("tasks)\n", "tasks[1:])\n", 1))
     write(tmp_path / "export", "observations_v2/2026-01-05.jsonl", [observation(n) for n in range(3)])
-    source, mark = FileSource(kind="langfuse_export", uri=str(tmp_path / "export")), tmp_path / "ended"
+    source, mark = ExportSource(kind="langfuse_export", uri=str(tmp_path / "export")), tmp_path / "ended"
     engine = CustomCode(code=f"{tmp_path}/mine.py:threads", options={"mark": str(mark)})
     compute = Compute(engine=engine, workers=2)
     if not all:

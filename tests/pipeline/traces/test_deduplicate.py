@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline.recipe.traces import FileSource, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.traces.deduplicate import DayInput, deduplicate
 from pipeline.traces.govern import GovernTask, govern_part
 from pipeline.traces.records import DayReport, FileReport, Reason
@@ -39,7 +39,7 @@ def governed(
     folder: Path, *files: Sequence[dict[str, Any] | str]
 ) -> tuple[dict[str, list[str]], dict[str, Counter[Reason]]]:
     """Ids of the admitted observations, and the reasons of the others, by day."""
-    source = FileSource(kind="langfuse_export", uri=str(folder))
+    source = ExportSource(kind="langfuse_export", uri=str(folder))
     for n, rows in enumerate(files):
         write(folder, f"observations_v2/2026-01-0{n + 5}.jsonl", rows)
     settings, address = Traces(source=source), Address(source, str(folder))

@@ -13,7 +13,7 @@ import pytest
 
 from assets.environment import environment
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import FileSource, PostgresTableSource
+from pipeline.recipe.traces import ExportSource, PostgresTableSource
 from pipeline.traces import days as stage
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.materialize import read
@@ -42,7 +42,7 @@ def ids(store: Store, lake: LakeConfig, governed: GovernedTraces) -> list[str]:
 
 @pytest.mark.slow
 def test_from_s3_to_s3_with_a_catalogue_in_postgres(store: Store, lake: LakeConfig, bucket: str) -> None:
-    source = FileSource(kind="langfuse_export", uri=f"s3://{bucket}/langfuse")
+    source = ExportSource(kind="langfuse_export", uri=f"s3://{bucket}/langfuse")
     put(bucket, "langfuse/observations_v2/2026-01-05.jsonl.gz", observation(1), observation(2, metadata={}))
     first = govern(store, source, source.uri, lake)
     assert (first.admitted, ids(store, lake, first)) == (1, ["t1"])
@@ -58,7 +58,7 @@ def test_from_s3_to_s3_with_a_catalogue_in_postgres(store: Store, lake: LakeConf
 def test_of_two_runs_on_one_day_the_later_commit_gives_way(
     store: Store, lake: LakeConfig, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = FileSource(kind="langfuse_export", uri=f"s3://{bucket}/langfuse")
+    source = ExportSource(kind="langfuse_export", uri=f"s3://{bucket}/langfuse")
     put(bucket, "langfuse/observations_v2/2026-01-05.jsonl.gz", observation(1))
     govern(store, source, source.uri, lake)
     put(bucket, "langfuse/observations_v2/a.jsonl.gz", observation(2))

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.core.layout import WATERMARK as NAME
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import FileSource, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.traces.days import rules_digest
 from pipeline.traces.floor import RowCounts, likely_kind, whole
 from pipeline.traces.lake import local_lake, open_lake
@@ -34,7 +34,7 @@ def many(first: int, last: int, **changes: Any) -> list[dict[str, Any]]:
 
 
 def warned(store: Store, governed: GovernedTraces, floor: float = 0.01) -> list[str]:
-    source = FileSource(kind="langfuse_export", uri="e")
+    source = ExportSource(kind="langfuse_export", uri="e")
     return weak(store, governed, Traces(source=source, min_admitted_share=floor))
 
 
@@ -46,7 +46,7 @@ def untouched(store: Store) -> bool:
 def test_a_source_read_as_another_kind_fails_with_the_likely_one(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, many(1, 60))
     with pytest.raises(ValueError, match="0 of 59 rows") as error:
-        govern(store, FileSource(kind="otel", uri=str(export)), str(export))
+        govern(store, ExportSource(kind="otel", uri=str(export)), str(export))
     output = str(error.value)
     assert "schema 59" in output and "set traces.source.kind to langfuse_export" in output
     assert untouched(store)
@@ -55,7 +55,7 @@ def test_a_source_read_as_another_kind_fails_with_the_likely_one(run: Run, store
 
 def test_a_kind_that_passes_the_floor_is_read_again_as_another(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, many(1, 60))
-    wrong = govern(store, FileSource(kind="otel", uri=str(export)), str(export), min_admitted_share=0.0)
+    wrong = govern(store, ExportSource(kind="otel", uri=str(export)), str(export), min_admitted_share=0.0)
     assert (wrong.seen, wrong.admitted) == (59, 0)
     assert store.path(NAME).exists()
     assert run().admitted == 59
@@ -75,10 +75,10 @@ def test_watermark_without_a_reader_is_read_again(run: Run, store: Store, export
 
 def test_the_reader_is_one_of_the_rules() -> None:
     uri = "/somewhere"
-    exported, spans, logs = (FileSource(kind=kind, uri=uri) for kind in ("langfuse_export", "otel", "openai_logs"))
+    exported, spans, logs = (ExportSource(kind=kind, uri=uri) for kind in ("langfuse_export", "otel", "openai_logs"))
     digests = {rules_digest(Traces(source=source)) for source in (exported, spans, logs)}
     assert len(digests) == 3
-    moved = FileSource(kind="langfuse_export", uri="/elsewhere")
+    moved = ExportSource(kind="langfuse_export", uri="/elsewhere")
     assert rules_digest(Traces(source=moved)) == rules_digest(Traces(source=exported))
     demo = Traces.model_validate({"source": {"kind": "demo"}, "attribution": "none", "min_admitted_share": 0.5})
     assert rules_digest(demo) == rules_digest(Traces(source=exported, regions_allowed=("us",)))
@@ -228,5 +228,5 @@ CALL = {"request": {"messages": []}, "response": {"choices": []}}
 )
 def test_a_file_is_known_by_its_keys(tmp_path: Path, content: str, kind: str) -> None:
     (tmp_path / "a.jsonl").write_text(content + "\n")
-    address = Address(FileSource(kind="otel", uri=str(tmp_path)), str(tmp_path))
+    address = Address(ExportSource(kind="otel", uri=str(tmp_path)), str(tmp_path))
     assert likely_kind(address, open_source(address).parts()) == kind

@@ -7,7 +7,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from pipeline.recipe.traces import FileSource, PromptsSource, Traces
+from pipeline.recipe.traces import ExportSource, PromptsSource, Traces
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, user_hash
 from pipeline.traces.gates import GATES, GateRules, check
@@ -16,7 +16,7 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Trace
 from tests.contexts import forgetting
 
-SETTINGS = Traces(source=FileSource(kind="langfuse_export", uri="x"))
+SETTINGS = Traces(source=ExportSource(kind="langfuse_export", uri="x"))
 NOW = datetime(2026, 1, 10, tzinfo=UTC)
 GOOD = Trace(
     trace_id="t",

@@ -173,7 +173,7 @@ KILLED = """
 import sys, pathlib
 sys.path.insert(0, sys.argv[1])
 from pipeline.recipe import Compute
-from pipeline.recipe.traces import FileSource, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.core.storage import ModelRef, Store
 from pipeline.traces.materialize import materialize
 from pipeline.traces.scope import Producer
@@ -181,7 +181,7 @@ from pipeline.traces.sources.protocol import Address
 from tests.contexts import stage_context
 import datetime
 if __name__ == "__main__":
-    source = FileSource(kind="langfuse_export", uri=sys.argv[3])
+    source = ExportSource(kind="langfuse_export", uri=sys.argv[3])
     store = Store(sys.argv[2])
     context = stage_context(store, log=lambda line: print(line, flush=True), traces=Traces(source=source),
                             compute=Compute(workers=2))

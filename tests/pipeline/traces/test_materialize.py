@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import DatasetRef, Store
-from pipeline.recipe.traces import FileSource
+from pipeline.recipe.traces import ExportSource
 from pipeline.traces import days as stage
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read as read_dataset
@@ -266,7 +266,7 @@ def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) ->
 
 @pytest.mark.shared
 def test_of_real_traces_none_is_admitted_without_consent(store: Store, shared_data: Path) -> None:
-    source = FileSource(kind="langfuse_ui", uri=str(shared_data / "langfuse-traces"))
+    source = ExportSource(kind="langfuse_ui", uri=str(shared_data / "langfuse-traces"))
     with pytest.raises(ValueError, match="no row has the metadata key 'user_consent'; keys seen: "):
         govern(store, source, source.uri, now=datetime.now(UTC))
     governed = govern(store, source, source.uri, now=datetime.now(UTC), min_admitted_share=0.0)

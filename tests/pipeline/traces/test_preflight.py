@@ -14,7 +14,7 @@ import pytest
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.recipe import Recipe, Training, load
-from pipeline.recipe.traces import FileSource, PostgresTableSource, SourceSection
+from pipeline.recipe.traces import ExportSource, PostgresTableSource, SourceSection
 from pipeline.traces.preflight import data_root_faults, iteration_bytes, preflight, source_faults
 from pipeline.traces.sources.protocol import Address
 
@@ -32,12 +32,12 @@ def of(section: SourceSection, uri: str) -> list[str]:
 
 
 def export(uri: Any) -> list[str]:
-    return of(FileSource(kind="langfuse_export", uri=str(uri)), str(uri))
+    return of(ExportSource(kind="langfuse_export", uri=str(uri)), str(uri))
 
 
 def test_a_launch_that_can_go_well_has_no_fault(tmp_path: Path) -> None:
     write(tmp_path, "observations_v2/a.jsonl", [observation()])
-    source = FileSource(kind="langfuse_export", uri=str(tmp_path))
+    source = ExportSource(kind="langfuse_export", uri=str(tmp_path))
     before = sorted(tmp_path.rglob("*"))
     assert preflight(recipe(tmp_path), Address(source, source.uri), f"file://{tmp_path / 'lake'}") == []
     assert sorted(tmp_path.rglob("*")) == before
@@ -46,7 +46,7 @@ def test_a_launch_that_can_go_well_has_no_fault(tmp_path: Path) -> None:
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     wrong = recipe(tmp_path, "base_model.uri=/models/none", f"data_root={tmp_path / 'file' / 'data'}")
-    source = FileSource(kind="langfuse_export", uri="/exports/none")
+    source = ExportSource(kind="langfuse_export", uri="/exports/none")
     faults = preflight(wrong, Address(source, source.uri), "file:///proc/lake")
     fields = [fault.split(":")[0] for fault in faults]
     assert fields == ["base_model.uri", "data_root", "traces.source", "traces.lake.warehouse"]
@@ -123,7 +123,7 @@ def test_a_folder_without_what_its_kind_wants_is_a_fault(tmp_path: Path) -> None
     assert "has no observations_v2/ (or observations/)" in fault
     (fault,) = export(tmp_path / "none")
     assert fault == f"traces.source: {tmp_path / 'none'} is not there. Point traces.source.uri to the traces."
-    (fault,) = of(FileSource(kind="openai_logs", uri=str(tmp_path)), str(tmp_path))
+    (fault,) = of(ExportSource(kind="openai_logs", uri=str(tmp_path)), str(tmp_path))
     assert "has no JSON lines" in fault
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core import audit
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import FileSource, Retention, Traces
+from pipeline.recipe.traces import ExportSource, Retention, Traces
 from pipeline.traces.dataset_users import dataset_users
 from pipeline.traces.lake import Lake, local_lake, open_lake
 from pipeline.traces.materialize import read
@@ -45,7 +45,7 @@ def fill(export: Path) -> None:
 
 
 def drop(store: Store, export: Path, now: Any = NOW, **days: int) -> Retained:
-    source = FileSource(kind="langfuse_export", uri=str(export))
+    source = ExportSource(kind="langfuse_export", uri=str(export))
     settings = Traces(source=source, retention=Retention(**days))
     return retain(stage_context(store, traces=settings), Address(source, str(export)), now, grace_s=0)
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from jobs.validate import _scores  # pyright: ignore[reportPrivateUsage]
 from pipeline.core.storage import Store
 from pipeline.recipe.scores import ScoreMeaning
-from pipeline.recipe.traces import FileSource, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.rows import Score
@@ -140,7 +140,7 @@ def test_the_stage_refuses_a_scale_that_is_not_declared(run: Run, store: Store, 
 def test_validation_shows_every_name_and_what_declares_it(export: Path) -> None:
     write(export, "observations_v2/2026-01-05.jsonl", map(observation, range(3)))
     write(export, "scores/2026-01-05.jsonl", [score(1, 0, 1), score(2, 1, 4, name="stars"), score(3, 2, 5)])
-    source = FileSource(kind="langfuse_export", uri=str(export))
+    source = ExportSource(kind="langfuse_export", uri=str(export))
     sample = sample_source(Address(source, source.uri), Traces(source=source), NOW)
     lines = [line.text for line in _scores(sample)]
     assert lines[0] == "scores: 2 scores thumb (API, NUMERIC, 1 to 5), 1 as feedback"

@@ -16,7 +16,7 @@ from pipeline.governance.erasure.remaining import Remaining, in_source
 from pipeline.recipe.traces import (
     CustomSource,
     DemoSource,
-    FileSource,
+    ExportSource,
     LangfuseApiSource,
     MlflowSource,
     PostgresTableSource,
@@ -65,7 +65,7 @@ def test_an_export_that_names_the_user_remains_as_it_is(place: str, tmp_path: Pa
     file = root / "observations_v2/2026-01-05.jsonl.gz"
     file.chmod(0o600)
     before = file.read_bytes()
-    source = FileSource(kind="langfuse_export", uri=str(root))
+    source = ExportSource(kind="langfuse_export", uri=str(root))
     context, uri = stage_context(store), f"sqlite:///{tmp_path}/mlflow.db"
     proof = forget(context, ANN, registry_uri=uri, now=NOW, address=Address(source, source.uri))
     assert proof.remains == (f"{root}/observations_v2/2026-01-05.jsonl.gz: 1 rows",) and proof.outside == ()
@@ -78,7 +78,7 @@ def test_the_embedded_export_is_ours(tmp_path: Path) -> None:
 
 
 def test_a_source_that_cannot_be_read_is_not_called_clean(tmp_path: Path) -> None:
-    source = FileSource(kind="langfuse_export", uri=str(tmp_path / "gone"))
+    source = ExportSource(kind="langfuse_export", uri=str(tmp_path / "gone"))
     (line,) = in_source(Store(tmp_path), ANN, Address(source, source.uri)).remains
     assert "cannot be read, so whom it names is unknown" in line
 

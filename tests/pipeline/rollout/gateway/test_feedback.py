@@ -12,7 +12,7 @@ from pipeline.core.storage import Store
 from pipeline.governance.erasure.owner import Person
 from pipeline.governance.erasure.served import ServedRows
 from pipeline.recipe import Rewards
-from pipeline.recipe.traces import DemoSource, FileSource, Traces
+from pipeline.recipe.traces import DemoSource, ExportSource, Traces
 from pipeline.rollout.evidence import LiveMetrics, LookRequest
 from pipeline.rollout.gateway.asked import BadRequest, CallerRequest
 from pipeline.rollout.gateway.feedback import FeedbackRecorder
@@ -118,7 +118,7 @@ def test_the_governed_rows_have_what_users_said(tmp_path):
                 assert send(gateway, id=f"chatcmpl-{number}", score="up" if number % 3 == 1 else "down").is_success
         awaited(lambda: gateway.state().counts.recorded == 12)
     folder = Store(tmp_path).path(layout.served(NAME))
-    source = FileSource(kind="otel", uri=str(folder))
+    source = ExportSource(kind="otel", uri=str(folder))
     governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC), regions_allowed=("us",))
     store = Store(tmp_path)
     table = read(store, local_lake(store), governed.iteration.dataset, ["trace_id", "feedback_mean"])

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from pipeline.recipe.traces import FileSource, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.rollout.evidence import LookRequest
 from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.spans import unit_hash
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 DIGEST = "of what grades"
 METADATA = {"user_consent": "true", "expected_answer": "It is desk@bbbbbbbbbbbb."}
-TRACES = Traces(source=FileSource(kind="otel", uri="unread"))
+TRACES = Traces(source=ExportSource(kind="otel", uri="unread"))
 """Without a list of regions: only rows that name none are readable."""
 LATER = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
 

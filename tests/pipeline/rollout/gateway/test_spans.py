@@ -10,7 +10,7 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.governance.erasure.owner import Person
 from pipeline.governance.erasure.served import ServedRows
-from pipeline.recipe.traces import FileSource
+from pipeline.recipe.traces import ExportSource
 from pipeline.traces.sources.otel import Otel
 from tests.pipeline.rollout.gateway.slot_server import response, stream
 from tests.pipeline.rollout.gateway.world import CANARY, NAME, awaited, user_of, world
@@ -98,7 +98,7 @@ def test_governed_path_takes_what_was_served(tmp_path):
         rows = rows_of(gateway)
     no_consent = [row for row in rows if "user_consent" not in json.loads(row.metadata)]
     failed = [row for row in rows if row.level == "ERROR" and row not in no_consent]
-    source = FileSource(kind="otel", uri=str(tmp_path / layout.served(NAME)))
+    source = ExportSource(kind="otel", uri=str(tmp_path / layout.served(NAME)))
     governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC), regions_allowed=("us",))
     assert {reason.value: count for reason, count in governed.rejected.items() if count} == {
         "consent": len(no_consent),

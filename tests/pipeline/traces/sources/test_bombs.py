@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.recipe.traces import FileSource
+from pipeline.recipe.traces import ExportSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.open import open_source
@@ -31,7 +31,7 @@ def zstd(content: bytes) -> bytes:
 
 
 def read(kind: str, folder: Path, limits: PartLimits) -> Rows:
-    source = FileSource.model_validate({"kind": kind, "uri": str(folder)})
+    source = ExportSource.model_validate({"kind": kind, "uri": str(folder)})
     return read_all(open_source(Address(source, str(folder), limits)))
 
 

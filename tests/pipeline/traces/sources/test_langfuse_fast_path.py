@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.recipe.traces import FileSource, Traces
+from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.rows import Rows, Trace
 from pipeline.traces.sources.langfuse import Observation, add
@@ -69,7 +69,7 @@ CHANGES = st.sets(st.sampled_from(sorted(FIELDS)), max_size=3).flatmap(
     lambda names: st.fixed_dictionaries({**USUAL, **{name: FIELDS[name] for name in names}})
 )
 ROW = CHANGES.map(lambda changes: observation(1, **{"usage_details": {"input": 7}, **changes}))
-BUILDER = BatchBuilder(Traces(source=FileSource(kind="langfuse_export", uri="x")), "f")
+BUILDER = BatchBuilder(Traces(source=ExportSource(kind="langfuse_export", uri="x")), "f")
 
 
 @settings(max_examples=40)

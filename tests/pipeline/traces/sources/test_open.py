@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.recipe.traces import FileSource
+from pipeline.recipe.traces import ExportSource
 from pipeline.traces.sources.langfuse_export import LangfuseExport, LangfuseUi
 from pipeline.traces.sources.open import EmbeddedProduction, open_source
 from pipeline.traces.sources.openai_logs import OpenAiLogs
@@ -67,7 +67,7 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> N
         file.write(good)
     any_ratio = PartLimits(max_ratio=1 << 20)
     source = open_source(
-        Address(FileSource.model_validate({"kind": kind, "uri": str(tmp_path)}), str(tmp_path), any_ratio)
+        Address(ExportSource.model_validate({"kind": kind, "uri": str(tmp_path)}), str(tmp_path), any_ratio)
     )
     tracemalloc.start()
     rows = read(source)

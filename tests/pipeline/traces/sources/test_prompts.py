@@ -12,7 +12,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import FileSource, PromptsSource
+from pipeline.recipe.traces import ExportSource, PromptsSource
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read as read_dataset
 from pipeline.traces.records import GovernedTraces, Reason
@@ -100,7 +100,7 @@ def test_no_other_source_may_be_silent(store: Store, export: Path) -> None:
     """A row that calls itself unanswered is not: the recipe declares it, and no row."""
     silent = observation(1, output="", provided_model_name="unanswered")
     write(export, "observations_v2/2026-01-05.jsonl", [silent, observation(2)])
-    source = FileSource(kind="langfuse_export", uri=str(export))
+    source = ExportSource(kind="langfuse_export", uri=str(export))
     assert govern(store, source, source.uri).rejected == {Reason.EMPTY_OUTPUT: 1}
 
 
@@ -139,6 +139,6 @@ def test_set_that_is_not_there_has_no_parts(tmp_path: Path) -> None:
 
 def test_prompt_set_read_as_logs_is_recognised(store: Store, tmp_path: Path) -> None:
     write(tmp_path / "logs", "set.jsonl", [problem(1), problem(2)])
-    source = FileSource(kind="openai_logs", uri=str(tmp_path / "logs"))
+    source = ExportSource(kind="openai_logs", uri=str(tmp_path / "logs"))
     with pytest.raises(ValueError, match=r"look like a prompts: set traces\.source\.kind to prompts"):
         govern(store, source, source.uri)
