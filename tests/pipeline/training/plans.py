@@ -49,12 +49,10 @@ def make_plan(
     system: str = "",
     **changes: Any,
 ) -> tuple[Store, TrainingPlan]:
-    """A plan over a few problems of the demo task, as the selection stage would leave it.
-
-    `answer`: that all of them have, so that it is soon learned. `metadata`: of the traces of odd answers. `tools`: a
-    tool is offered, every other prompt holds a call with its result, and the others are answered by a call. `system`:
-    the message before each question; empty: none.
-    """
+    """A plan over a few problems of the demo task, as the selection stage would leave it. `answer`: that all of them
+    have, so that it is soon learned. `metadata`: of the traces of odd answers. `tools`: a tool is offered, every other
+    prompt holds a call with its result, and the others are answered by a call. `system`: the message before each
+    question; empty: none."""
     store = Store(root)
     drawn = problems(3, "train", 48)
     if answer:
@@ -144,8 +142,7 @@ def with_calls(row: dict[str, Any], number: int) -> dict[str, Any]:
 
 def two_ranks(root: Path) -> tuple[Store, TrainingPlan]:
     """A plan for two processes, with what makes it hard to resume: batches that serve two steps, and an odd number of
-    held-out prompts, of which a rank has one fewer.
-    """
+    held-out prompts, of which a rank has one fewer."""
     settings = GRPO_SETTINGS.model_copy(
         update={
             "steps": 8,

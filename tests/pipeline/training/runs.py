@@ -1,7 +1,4 @@
-"""A plan's training as whole processes, as a launcher starts it: to the end, or killed in the middle and started again.
-
-Owns the processes, and what `result.json`, the journal and the log of metrics say of them afterwards.
-"""
+"""A training as whole processes, as a launcher starts it: to the end, or killed in the middle and started again."""
 
 from __future__ import annotations
 
@@ -38,10 +35,8 @@ class Resumed(NamedTuple):
 
 
 def train(plan: Path, environment: Mapping[str, str], kill_at: int | None = None) -> TrainingResult:
-    """One training. With `kill_at` it dies by SIGKILL after that step, and is started again.
-
-    Raises RuntimeError with the trainer's last output when it fails.
-    """
+    """One training. With `kill_at` it dies by SIGKILL after that step, and is started again. Raises RuntimeError with
+    the trainer's last output when it fails."""
     if kill_at is not None:
         process = start(plan, environment)
         while process.poll() is None and reached(plan.parent) < kill_at:
@@ -80,10 +75,8 @@ def reached(folder: Path) -> int:
 
 
 def resume(write: Callable[[Path], Path], root: Path, steps: int, environment: Mapping[str, str]) -> Resumed:
-    """The same training undisturbed, and killed in the middle between two checkpoints.
-
-    `write`: puts the plan below a folder and returns its path; `steps`: that it has.
-    """
+    """The same training undisturbed, and killed in the middle between two checkpoints. `write`: puts the plan below a
+    folder and returns its path; `steps`: that it has."""
     undisturbed = train(write(root / "undisturbed"), environment)
     killed = train(write(root / "killed"), environment, kill_at=steps // 2)
     first, second = (
