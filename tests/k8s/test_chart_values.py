@@ -107,7 +107,7 @@ def instance_of_values() -> Object:
     return snake(own) | copied | PLATFORM_VALUES["additionalInstanceConfig"]
 
 
-def test_the_chart_makes_no_account_no_rights_and_runs_of_the_launcher_alone() -> None:
+def test_the_chart_makes_no_account_and_no_rights() -> None:
     for each, account in ((PLATFORM_VALUES, "daemon"), (CODE_VALUES, "code-location")):
         assert each["rbacEnabled"] is False
         assert each["serviceAccount"] == {"create": False, "name": account}

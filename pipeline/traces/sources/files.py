@@ -112,7 +112,7 @@ class Files:
             raise Broken(f"the file {'changed' if now else 'is gone'} since it was listed")
 
 
-class FileSource:
+class FilesSource:
     """A source of files at one address. `nothing`: what is said where there are none of its `suffixes`."""
 
     nothing: str

@@ -12,7 +12,7 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.fields import day_of, metadata_of
-from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, FileSource, bare_name
+from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, FilesSource, bare_name
 from pipeline.traces.sources.langfuse import KINDS, Observation, ScoreRow, TraceRow, add, row_of
 from pipeline.traces.sources.langfuse_fast import plain_calls
 from pipeline.traces.sources.lines import RecordBatch, as_one, blocks, csv_records, may_be_array, refusal
@@ -23,7 +23,7 @@ FORMATS = (*JSON, *PARQUET, *CSV)
 Kind = type[Observation] | type[ScoreRow] | type[TraceRow]
 
 
-class LangfuseExport(FileSource):
+class LangfuseExport(FilesSource):
     """`observations_v2/` and `scores/`, or the older layout, where `traces/` has user, session and metadata."""
 
     def parts(self) -> list[SourcePart]:
@@ -75,7 +75,7 @@ class UiFile(msgspec.Struct):
     observations: list[Any]
 
 
-class LangfuseUi(FileSource):
+class LangfuseUi(FilesSource):
     """One JSON file a trace, `{trace, observations}`, of which user, session and scores are the trace's. A row's line
     is its place in `observations`, from 1. `latency`, whose unit depends on the version, is not read: the two times
     are."""

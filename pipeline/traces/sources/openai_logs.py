@@ -13,7 +13,7 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.fields import count, day_of, latency_s, metadata_of, metadata_text, put, said, seconds, utc
-from pipeline.traces.sources.files import FileSource
+from pipeline.traces.sources.files import FilesSource
 from pipeline.traces.sources.lines import blocks, may_be_array, refusal
 from pipeline.traces.sources.parts import dumped
 from pipeline.traces.sources.protocol import Digest, SourcePart
@@ -36,7 +36,7 @@ _PLACED = frozenset(
 """Keys of a line that are not metadata."""
 
 
-class OpenAiLogs(FileSource):
+class OpenAiLogs(FilesSource):
     nothing = "JSON lines. Point traces.source.uri to the folder of the logs."
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:

@@ -14,7 +14,7 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, genai, otlp
 from pipeline.traces.sources.fields import EPOCH, count, metadata_text, put, said
-from pipeline.traces.sources.files import JSON, FileSource
+from pipeline.traces.sources.files import JSON, FilesSource
 from pipeline.traces.sources.lines import refusal
 from pipeline.traces.sources.otlp_requests import FORMATS, decode, requests
 from pipeline.traces.sources.protocol import Digest, SourcePart
@@ -37,7 +37,7 @@ _TEXT_WEIGHS = 16
 """A span that waits with its text counts for so many."""
 
 
-class Otel(FileSource):
+class Otel(FilesSource):
     """A row's line is the place of its span or log record in the file, from 1; the records of a call are one row with
     its span."""
 

@@ -184,7 +184,7 @@ def test_a_training_is_judged_by_all_of_its_rows(changed: dict[str, Any], verdic
     assert verdict == "HOLD" or {finding.rule for finding in health.findings} == rules
 
 
-def test_findings_are_dated_and_the_first_of_each_verdict_is_kept() -> None:
+def test_the_first_finding_of_each_verdict_is_kept_and_dated() -> None:
     solved = review(history({**SOLVING, **SURE}), SETTINGS).solved
     assert solved is not None and solved.step == 15  # the second validation
     assert "rose from 0.5 to 0.95, and 90% of the groups" in solved.reason
