@@ -158,9 +158,6 @@ SCHEMA = pa.schema(
 to 1, and null for a score that is no feedback of people (`pipeline.traces.scores`); `feedback_mean` is theirs, or null;
 `tool_calls` as in `Message`; `tools` the JSON text of the definitions that the request offered."""
 
-LATER = (("messages", "tool_call_id"), ("messages", "name"), ("tools",))
-"""Columns and fields that a table of an earlier version lacks, in the order in which they came: null in its rows."""
-
 SEEN = pa.schema(
     [
         pa.field("line", pa.int64(), nullable=False),

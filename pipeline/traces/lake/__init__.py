@@ -1,8 +1,4 @@
-"""The governed table: Apache Iceberg through PyIceberg. Every change of it is one commit that swaps data files.
-
-Owns the commits, who wins when two processes make one, and what is read at a snapshot. Refuses to judge rows; writing
-and reading files is `files`, where the table lies `catalogue`, deletion of what nothing names `sweeper`.
-"""
+"""The governed table: Apache Iceberg through PyIceberg. A change is one commit that swaps data files (`commits`)."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from pipeline.core.storage import Record
 from pipeline.traces.lake.catalogue import MANIFESTS, LakeConfig, local_lake, open_table
 from pipeline.traces.lake.commits import DayReplaced, SharedTable, TableChange, day_of
 from pipeline.traces.lake.files import count_rows, read_files, write_files
-from pipeline.traces.lake.sweeper import SweepResult, sweep
+from pipeline.traces.lake.sweeper import SweepResult, paths_of, sweep
 from pipeline.traces.rows import SCHEMA
 
 if TYPE_CHECKING:
@@ -39,59 +35,43 @@ class Compacted(Record):
     days: tuple[str, ...] = ()
 
 
-class Lake:
-    """The open table, as it was when it was opened; `read` finds later snapshots too.
-
-    Processes may write at once: whoever replaces another day than the others wins with them, of those who replace
-    the same day the first wins and the rest raise DayReplaced (or find their own digest there, and are content).
-    """
+class Lake(SharedTable):
+    """The open table. Processes may write at once; of those that replace the same day the first wins, and the others
+    raise DayReplaced, or return where the digest is their own."""
 
     def __init__(self, table: Table, config: LakeConfig) -> None:
-        self._table = table
-        self._config = config
-        self._shared = SharedTable(table, config)
+        super().__init__(table, config)
+        self._expired_paths: set[str] = set()
 
     @property
     def uri(self) -> str:
         return self._config.location
 
-    @property
-    def snapshot(self) -> str:
-        """Id of the current snapshot; empty before the first commit."""
-        return self._shared.snapshot
-
-    def has(self, snapshot: str) -> bool:
-        return self._shared.has(snapshot)
-
-    def digests(self) -> dict[str, str]:
-        """Day to the digest under which it was last replaced."""
-        return self._shared.digests()
-
     def replace_day(self, day: str, files: Sequence[str], digest: str) -> None:
-        """Put the rows of `files` (from `write_files`) in the place of all that the table holds of `day`: one commit.
+        """Replace all rows of `day` by those of `files` (from `write_files`).
 
         Raises DayReplaced when another run did with another digest, OSError when a file or the catalogue fails; the
         table then stays as it was.
         """
-        added = [self._shared.data_file(uri) for uri in files]
+        added = [self.data_file(uri) for uri in files]
         assert all(day_of(file) == day for file in added), f"files of other days than {day}"
 
         def change() -> TableChange:
-            removed = self._shared.files([day])
-            if again := {self._shared.uri(file) for file in removed} & set(files):
+            removed = self.data_files([day])
+            if again := {self.uri_of(file) for file in removed} & set(files):
                 raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files anew.")
             return TableChange(removed, added)
 
-        self._shared.commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})
+        self.commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})
 
     def files(self, days: Iterable[str], snapshot: str) -> list[str]:
-        """URIs of the Parquet files that hold `days` at `snapshot`: whole days, nothing else."""
-        return [self._shared.uri(file) for file in self._shared.files(days, snapshot)]
+        """URIs of the Parquet files of `days` at `snapshot`."""
+        return [self.uri_of(file) for file in self.data_files(days, snapshot)]
 
     def models(self, days: Iterable[str]) -> dict[str, dict[str, int]]:
-        """Day to its models, with their number of rows, as the manifests tell: no data file is read."""
+        """Day to its models with their number of rows, from the manifests alone."""
         row_counts: dict[str, dict[str, int]] = {}
-        for file in self._shared.files(days):
+        for file in self.data_files(days):
             rows = row_counts.setdefault(day_of(file), {})
             rows[file.partition[1]] = rows.get(file.partition[1], 0) + file.record_count
         return row_counts
@@ -132,11 +112,11 @@ class Lake:
         self, where: pc.Expression, days: Collection[str] | None = None, snapshot: str | None = None
     ) -> dict[str, int]:
         """Day to its number of rows for which `where` holds; no zeros."""
-        files = self._shared.files(days, snapshot)
-        counts = count_rows(self._config, [self._shared.uri(file) for file in files], where)
+        files = self.data_files(days, snapshot)
+        counts = count_rows(self._config, [self.uri_of(file) for file in files], where)
         day_counts: dict[str, int] = {}
         for file in files:
-            if rows := counts.get(self._shared.uri(file)):
+            if rows := counts.get(self.uri_of(file)):
                 day_counts[day_of(file)] = day_counts.get(day_of(file), 0) + rows
         return day_counts
 
@@ -150,7 +130,7 @@ class Lake:
         clean: set[str] = set()
 
         def change() -> TableChange:
-            files = {self._shared.uri(file): file for file in self._shared.files()}
+            files = {self.uri_of(file): file for file in self.data_files()}
             unknown = [uri for uri in files if uri not in rewritten and uri not in clean]
             affected = count_rows(self._config, unknown, gone)
             clean.update(set(unknown) - affected.keys())
@@ -158,57 +138,49 @@ class Lake:
                 rest = read_files(self._config, [uri], where=~gone)
                 rewritten[uri] = self._written(day_of(files[uri]), "erased", rest)
             removed = [file for uri, file in files.items() if uri in rewritten]
-            return TableChange(removed, [new for file in removed for new in rewritten[self._shared.uri(file)]])
+            return TableChange(removed, [new for file in removed for new in rewritten[self.uri_of(file)]])
 
-        self._shared.commit(change, digests, {"traces.erasure": "true"})
+        self.commit(change, digests, {"traces.erasure": "true"})
 
     def drop_days(self, days: Iterable[str]) -> None:
-        """Delete the rows and the digests of `days` in one commit. Days that the table doesn't have are no matter."""
+        """Delete the rows and the digests of `days` in one commit. The table need not have them."""
         wanted = dict.fromkeys(days)
         if wanted:
-            self._shared.commit(
-                lambda: TableChange(self._shared.files(wanted), []), wanted, {"traces.dropped": ",".join(wanted)}
-            )
+            self.commit(lambda: TableChange(self.data_files(wanted), []), wanted, {"traces.dropped": ",".join(wanted)})
 
     def expire(self, older_than: datetime | None, keep: Collection[str] = ()) -> list[str]:
-        """Forget the snapshots made before `older_than` (None: all) but the current one and `keep`; returns their ids.
-
-        Their files stay on disk until `sweep`.
-        """
+        """Remove the snapshots made before `older_than` (None: all) but the current one and `keep`; returns their ids.
+        Their files stay until `sweep`, of this Lake or after its grace."""
         limit = _utc(older_than).timestamp() * 1000 if older_than is not None else float("inf")
 
         def expire() -> list[str]:
             protected = {ref.snapshot_id for ref in self._table.refs().values()}
-            old = [s.snapshot_id for s in self._table.snapshots() if s.timestamp_ms < limit]
-            ids = [i for i in old if i not in protected and str(i) not in keep]
-            if ids:
-                self._table.maintenance.expire_snapshots().by_ids(ids).commit()
-            return [str(i) for i in ids]
+            old = [s for s in self._table.snapshots() if s.timestamp_ms < limit and str(s.snapshot_id) not in keep]
+            old = [s for s in old if s.snapshot_id not in protected]
+            if old:
+                self._expired_paths |= paths_of(self._config, self._table, old)
+                self._table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in old]).commit()
+            return [str(s.snapshot_id) for s in old]
 
-        return self._shared.attempts(expire)
+        return self.attempts(expire)
 
     def sweep(self, grace_s: float) -> SweepResult:
-        """Delete every file under the table that no retained snapshot reaches.
-
-        What an expired snapshot named goes at once. What none ever did, left by a run that was killed, goes when it is
-        older than `grace_s`: it may be of a commit in flight. So 0 is for when no run is on.
-        """
-        return sweep(self._config, self._table, grace_s)
+        """Delete the files that no retained snapshot names: those of snapshots that `expire` removed, and others older than
+        `grace_s`, as younger ones may be of a commit in flight. 0 is for when no run is on."""
+        return sweep(self._config, self._table, self._expired_paths, grace_s)
 
     def compact(self, target_mb: int = 128, days: Collection[str] | None = None) -> Compacted:
-        """Rewrite several files under half of `target_mb` of one partition into few; same rows, same digests.
-
-        One commit a day. A day that another run replaces meanwhile is left to the next compaction.
-        """
+        """Rewrite files under half of `target_mb` of one partition into few, one commit a day; same rows, same digests.
+        A day that another run replaces meanwhile waits for the next compaction."""
         small: dict[str, list[str]] = {}
-        for (day, *_), group in groupby(sorted(self._shared.files(days), key=_partition), key=_partition):
-            few = [self._shared.uri(file) for file in group if file.file_size_in_bytes < target_mb << 19]
+        for (day, *_), group in groupby(sorted(self.data_files(days), key=_partition), key=_partition):
+            few = [self.uri_of(file) for file in group if file.file_size_in_bytes < target_mb << 19]
             if len(few) > 1:
                 small.setdefault(day, []).extend(few)
         after = {day: rows for day, uris in small.items() if (rows := self._compact_day(day, uris)) is not None}
         current = self._table.current_snapshot()
         if current is not None and len(current.manifests(self._table.io)) >= MANIFESTS:
-            self._shared.attempts(self._merge_manifests)
+            self.attempts(self._merge_manifests)
         before = sum(len(small[day]) for day in after)
         return Compacted(files_before=before, files_after=sum(after.values()), days=tuple(after))
 
@@ -216,30 +188,29 @@ class Lake:
         added = self._written(day, "compacted", read_files(self._config, uris))
 
         def change() -> TableChange:
-            removed = [file for file in self._shared.files([day]) if self._shared.uri(file) in set(uris)]
+            removed = [file for file in self.data_files([day]) if self.uri_of(file) in set(uris)]
             if len(removed) < len(uris):
                 raise DayReplaced(f"{day} was replaced while it was compacted; compact again.")
             return TableChange(removed, added)
 
         try:
             digest = self.digests().get(day)
-            self._shared.commit(change, {day: digest} if digest is not None else {}, {"traces.compacted": day})
+            self.commit(change, {day: digest} if digest is not None else {}, {"traces.compacted": day})
         except DayReplaced:
             return None
         return len(added)
 
     def _merge_manifests(self) -> None:
-        """An append of nothing: it merges the manifests and drops those that only tell of deleted files."""
+        """An empty append merges the manifests and drops those of deleted files alone."""
         with self._table.transaction() as transaction, transaction.update_snapshot().merge_append():
             pass
 
     def _written(self, day: str, name: str, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
-        return [self._shared.data_file(uri) for uri in write_files(self._config, day, name, rows)]
+        return [self.data_file(uri) for uri in write_files(self._config, day, name, rows)]
 
 
 @contextmanager
 def open_lake(config: LakeConfig) -> Generator[Lake]:
-    """The governed table of a catalogue, made on first use."""
     with open_table(config) as table:
         yield Lake(table, config)
 

@@ -1,8 +1,5 @@
-"""Where the governed table is registered and lies: SQLite, PostgreSQL, REST or Glue; a directory or an S3 prefix.
-
-Owns the configuration that workers get, the catalogue's connection, and the table's making: its partitions and its
-properties. Refuses to know rows, and never prints what it was given to connect with.
-"""
+"""The catalogue of the governed table (SQLite, PostgreSQL, REST or Glue): connects, and creates the table on first use
+with its partitions and properties. No error shows what it connects with."""
 
 from __future__ import annotations
 
@@ -15,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.traces import lake_names as names
-from pipeline.traces.lake.field_ids import first_version, numbered
+from pipeline.traces.lake.files import numbered_schema
 from pipeline.traces.lake_config import LakeConfig
-from pipeline.traces.rows import LATER, SCHEMA
+from pipeline.traces.rows import SCHEMA
 
 if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loading the definitions does without
     from pyiceberg.catalog import Catalog
@@ -26,20 +23,19 @@ if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loadi
 NAMESPACE, NAME = "governed", "traces"
 PARTITIONS = ("day", "model", "consent")
 MANIFESTS = 20
-"""From so many manifests on, compaction merges them."""
+"""Number of manifests from which compaction merges them."""
 BUSY_TIMEOUT_S = 60
-OPEN_ATTEMPTS = 5
 
 
 def local_lake(store: Store) -> LakeConfig:
-    """The lake of a single machine: SQLite and files, all under `<store>/lake`, which moves and is copied as one."""
+    """SQLite and files under `<store>/lake`, a folder that can be moved and copied."""
     folder = store.path(layout.LAKE)
     return LakeConfig(catalogue="sqlite", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}")
 
 
 @contextmanager
 def open_table(config: LakeConfig) -> Generator[Table]:
-    """The governed table, made on first use."""
+    """Created on first use."""
     catalogue = load_catalogue(config)
     try:
         yield _table(catalogue, config)
@@ -48,10 +44,7 @@ def open_table(config: LakeConfig) -> Generator[Table]:
 
 
 def load_catalogue(config: LakeConfig) -> Catalog:
-    """Connect. REST asks its server for the configuration; Glue asks nothing yet.
-
-    Raises ValueError for a catalogue whose address is not known.
-    """
+    """Raises ValueError where the catalogue's address is not known."""
     config.check_address()
     options: dict[str, Any] = {**config.options, "warehouse": config.warehouse}
     if config.catalogue == "rest":
@@ -79,16 +72,14 @@ def _sql_catalogue(config: LakeConfig, options: dict[str, Any]) -> Catalog:
         url = url.set(drivername="postgresql+psycopg")
         options["pool_pre_ping"] = "true"
     options["uri"] = url.render_as_string(hide_password=False)
-    for _ in range(OPEN_ATTEMPTS - 1):
-        try:
-            return SqlCatalog(NAMESPACE, **options)
-        except DBAPIError:  # two processes that both make the catalogue's tables: the later one finds them
-            time.sleep(0.2)
+    with suppress(DBAPIError):  # two processes that both create the catalogue's tables: the later one finds them
+        return SqlCatalog(NAMESPACE, **options)
+    time.sleep(1)
     return SqlCatalog(NAMESPACE, **options)
 
 
 def _table(catalogue: Catalog, config: LakeConfig) -> Table:
-    from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+    from pyiceberg.exceptions import NoSuchTableError
 
     name = (NAMESPACE, NAME)
     try:
@@ -101,80 +92,40 @@ def _table(catalogue: Catalog, config: LakeConfig) -> Table:
             f"The catalogue has a governed table whose metadata cannot be read in {config.location} ({error}). "
             "Set traces.lake.warehouse to where it is; of a table in the catalogue's folder copy the whole folder."
         ) from error
-    location = table.location().rstrip("/")
-    if not (location.endswith(names.TABLE) if config.movable else location == config.location):
+    if table.location().rstrip("/") != _location(config):
         raise ValueError(
             f"The catalogue has the governed table at {table.location()}, and the warehouse would put it at "
             f"{config.location}. Set traces.lake.warehouse to where it is, or use another catalogue."
         )
-    _add_columns(table)
     _check_columns(table)
-    wanted = _properties()
-    if any(table.properties.get(key) != value for key, value in wanted.items()):  # made by an older version
-        with suppress(CommitFailedException), table.transaction() as transaction:
-            transaction.set_properties(wanted)
-        table.refresh()
     return table
 
 
 def _create(catalogue: Catalog, config: LakeConfig) -> None:
-    from pyiceberg.exceptions import (
-        CommitFailedException,
-        NamespaceAlreadyExistsError,
-        NoSuchTableError,
-        TableAlreadyExistsError,
-    )
+    from pyiceberg.exceptions import CommitFailedException, NamespaceAlreadyExistsError, TableAlreadyExistsError
     from pyiceberg.transforms import IdentityTransform
     from sqlalchemy.exc import IntegrityError
 
-    name = (NAMESPACE, NAME)
-    location = names.LOCATION if config.movable else config.location
     with suppress(NamespaceAlreadyExistsError, IntegrityError):  # another process was faster; so below
         catalogue.create_namespace_if_not_exists(NAMESPACE)
-    try:
-        properties = _properties()
-        with (
-            catalogue.create_table_transaction(
-                name, first_version(SCHEMA), location=location, properties=properties
-            ) as creation,
-            creation.update_spec() as spec,
-        ):
+    with suppress(TableAlreadyExistsError, CommitFailedException):
+        creation = catalogue.create_table_transaction(
+            (NAMESPACE, NAME), SCHEMA, location=_location(config), properties=_properties()
+        )
+        with creation, creation.update_spec() as spec:
             for column in PARTITIONS:
                 spec.add_field(column, IdentityTransform(), column)
-    except (TableAlreadyExistsError, CommitFailedException):
-        try:
-            catalogue.load_table(name)
-        except NoSuchTableError:
-            raise ValueError(f"The catalogue could not make the table {NAMESPACE}.{NAME}; look at its log.") from None
 
 
-def _add_columns(table: Table) -> None:
-    """Give a table of an earlier version, or one just made, the columns of LATER: its rows have null there."""
-    from pyiceberg.exceptions import CommitFailedException
-    from pyiceberg.types import StringType
-
-    for _ in range(OPEN_ATTEMPTS):
-        names = set(table.schema().column_names)
-        lacking = [path for path in LATER if not names & {".".join(path), f"{path[0]}.element.{path[-1]}"}]
-        if not lacking:
-            return
-        try:
-            with table.update_schema() as update:
-                for path in lacking:
-                    update.add_column(path, StringType())
-        except CommitFailedException:  # another process adds them
-            time.sleep(0.2)
-        table.refresh()
+def _location(config: LakeConfig) -> str:
+    return names.LOCATION if config.movable else config.location
 
 
 def _check_columns(table: Table) -> None:
-    """The files name columns by Iceberg's ids, which workers number without asking the catalogue."""
+    """Workers number the columns without asking the catalogue: raise ValueError where it has other ids or names."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
-    ours = pyarrow_to_schema(numbered(SCHEMA))
-    if {f: ours.find_column_name(f) for f in ours.field_ids} != {
-        f: table.schema().find_column_name(f) for f in table.schema().field_ids
-    }:
+    if pyarrow_to_schema(numbered_schema()).as_struct() != table.schema().as_struct():
         raise ValueError(
             f"The columns of the governed table at {table.location()} are not this version's. "
             "Give traces.lake another warehouse and catalogue, and materialise the traces again."
@@ -182,10 +133,8 @@ def _check_columns(table: Table) -> None:
 
 
 def _properties() -> dict[str, str]:
-    """Bounds of texts and user ids stay out of the manifests: an erasure has nothing to clear there.
-
-    A lost race is ours to judge, by the day's digest: PyIceberg must not retry it.
-    """
+    """Manifests hold no bounds of texts and user ids: an erasure would have to clear them. PyIceberg retries no commit,
+    as `commits` compares the days' digests first."""
     bounded = {f"write.metadata.metrics.column.{name}": "truncate(16)" for name in (*PARTITIONS, "timestamp")}
     return {
         "write.metadata.metrics.default": "counts",

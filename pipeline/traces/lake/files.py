@@ -1,8 +1,5 @@
-"""The governed table's data files: Parquet written straight into the warehouse, and read from it, in bounded memory.
-
-Owns their layout: one partition a file, names that no text of a row gets into. Needs no catalogue, so workers use it.
-Refuses to commit: a file that no snapshot names does not exist for a reader.
-"""
+"""Parquet files of the governed table: written into the warehouse and read from it in bounded memory, one partition a
+file. Workers use it without the catalogue; a file counts once `Lake.replace_day` has committed it."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.traces.lake.catalogue import LakeConfig
-from pipeline.traces.lake.field_ids import numbered
+from pipeline.traces.lake_config import LakeConfig
 from pipeline.traces.rows import SCHEMA
 
 ROW_GROUP_BYTES = 32 << 20
@@ -98,7 +95,7 @@ def count_rows(config: LakeConfig, uris: Sequence[str], where: pc.Expression) ->
 
 
 def filesystem(config: LakeConfig) -> Any:
-    """PyArrow's file system of the warehouse, with the settings that PyIceberg would use."""
+    """PyArrow's file system of the warehouse, with PyIceberg's settings."""
     from pyiceberg.io.pyarrow import PyArrowFileIO
 
     scheme, bucket, _ = PyArrowFileIO.parse_location(config.warehouse)
@@ -115,6 +112,15 @@ def _dataset(config: LakeConfig, uris: Sequence[str]) -> Any:
 
     paths = [path_of(uri) for uri in uris]
     return ds.dataset(paths, schema=SCHEMA, format="parquet", filesystem=filesystem(config))
+
+
+@cache
+def numbered_schema() -> pa.Schema:
+    """SCHEMA with the field ids that Iceberg gives the columns of a new table: workers write them without asking it."""
+    from pyiceberg.io.pyarrow import _pyarrow_to_schema_without_ids, schema_to_pyarrow  # pyright: ignore[reportPrivateUsage]
+    from pyiceberg.schema import assign_fresh_schema_ids
+
+    return schema_to_pyarrow(assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(SCHEMA)))
 
 
 def by_partition(batch: pa.RecordBatch) -> list[np.ndarray]:
@@ -143,10 +149,11 @@ class _DataFile:
 
         self.uri = uri
         self.stream = fs.open_output_stream(path_of(uri))
-        self.writer = pq.ParquetWriter(self.stream, numbered(SCHEMA), compression="zstd", compression_level=1)
+        self.writer = pq.ParquetWriter(self.stream, numbered_schema(), compression="zstd", compression_level=1)
 
     def append(self, rows: pa.Table) -> None:
-        self.writer.write_table(rows, row_group_size=max(1, rows.num_rows * ROW_GROUP_BYTES // max(1, rows.nbytes)))
+        size = max(1, rows.num_rows * ROW_GROUP_BYTES // max(1, rows.nbytes))
+        self.writer.write_table(rows.cast(numbered_schema()), row_group_size=size)
 
     def finish(self) -> None:
         self.writer.close()

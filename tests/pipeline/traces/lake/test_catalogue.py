@@ -9,19 +9,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Literal
 
-import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from pipeline.core.storage import Store
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
-from pipeline.traces.lake.catalogue import PARTITIONS, load_catalogue, open_table
-from pipeline.traces.lake.field_ids import first_version, numbered
-from pipeline.traces.lake.files import read_files
-from pipeline.traces.lake_names import LOCATION
-from pipeline.traces.rows import SCHEMA
+from pipeline.traces.lake.catalogue import load_catalogue, open_table
+from pipeline.traces.lake.files import numbered_schema
 
-from .lakes import DAY, NEXT_DAY, ids, put, row
+from .lakes import DAY, ids, put, row
 
 SECRETS = {"s3.secret-access-key": "hunter2", "credential": "id:hunter2"}
 
@@ -81,52 +77,12 @@ def test_columns_are_numbered_as_the_catalogue_numbers_them(tmp_path: Path) -> N
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
     with open_table(local_lake(Store(tmp_path))) as table:
-        ours = pyarrow_to_schema(numbered(SCHEMA))
+        ours = pyarrow_to_schema(numbered_schema())
         assert ours.as_struct() == table.schema().as_struct()
         with table.update_schema() as update:
             update.rename_column("reference", "answer")
     with pytest.raises(ValueError, match="materialise the traces again"), open_table(local_lake(Store(tmp_path))):
         pass
-    assert numbered(pa.schema([])) == pa.schema([])
-
-
-def test_a_table_of_an_earlier_version_is_still_read(tmp_path: Path) -> None:
-    from pyiceberg.transforms import IdentityTransform
-
-    config = local_lake(Store(tmp_path))
-    catalogue = load_catalogue(config)
-    catalogue.create_namespace("governed")
-    table = catalogue.create_table(("governed", "traces"), first_version(SCHEMA), location=LOCATION)
-    with table.update_spec() as spec:
-        for column in PARTITIONS:
-            spec.add_field(column, IdentityTransform(), column)
-    old = row(1)
-    old["messages"] = [{**message, "tool_calls": "[]"} for message in old["messages"]]
-    table.append(pa.Table.from_pylist([old], first_version(SCHEMA)))
-    catalogue.close()
-    with open_lake(config) as lake:
-        snapshot = lake.snapshot
-        put(lake, config, NEXT_DAY, [row(2, NEXT_DAY, tools="[]")], "a")
-        assert lake.read([DAY, NEXT_DAY], lake.snapshot)["tools"].to_pylist() == [None, "[]"]
-        assert lake.read([NEXT_DAY], lake.snapshot)["messages"][0].as_py()[0]["name"] == "n"
-        (then,) = lake.read([DAY], snapshot).to_pylist()
-        assert then["messages"][0] == {**old["messages"][0], "tool_call_id": None, "name": None}
-        assert then["tools"] is None
-        for files in (lake.files([DAY], snapshot), lake.files([NEXT_DAY], lake.snapshot)):
-            (whole,) = read_files(config, files)
-            assert whole.schema.equals(SCHEMA)
-    with open_table(config) as table:  # as another engine reads it: by field ids
-        texts = table.scan().to_arrow().sort_by("trace_id")
-        assert texts["tools"].to_pylist() == [None, "[]"]
-        assert [message[0]["content"] for message in texts["messages"].to_pylist()] == ["Hi", "Hi"]
-
-
-def test_an_older_table_gets_the_properties(tmp_path: Path) -> None:
-    config = local_lake(Store(tmp_path))
-    with open_table(config) as table, table.transaction() as transaction:
-        transaction.remove_properties("commit.retry.num-retries")
-    with open_table(config) as table:
-        assert table.properties["commit.retry.num-retries"] == "0"
 
 
 @pytest.fixture

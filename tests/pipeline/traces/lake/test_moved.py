@@ -85,25 +85,6 @@ def test_the_metadata_does_not_say_where_it_lies(tmp_path: Path) -> None:
         assert [name for name in names(table) if str(tmp_path) in name] == []
 
 
-def test_a_table_of_an_older_version_moves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its metadata has absolute paths, and goes on having them: only what follows the table's folder counts."""
-    with monkeypatch.context() as patch:
-        patch.setattr(LakeConfig, "movable", False)
-        config, before = filled(tmp_path / "old")
-        with open_table(config) as table:
-            assert {name.startswith(config.location) for name in names(table)} == {True}
-    shutil.copytree(tmp_path / "old", tmp_path / "new")
-    original = contents(tmp_path / "old")
-    config = local_lake(Store(tmp_path / "new"))
-    with open_lake(config) as lake:
-        assert sorted(ids(lake, DAY, snapshot=before)) == ["t1", "t2"]
-        put(lake, config, NEXT_DAY, [row(6, NEXT_DAY)], "four")
-        lake.expire(None)
-        assert lake.sweep(0).files > 4
-        assert sorted(ids(lake, DAY, NEXT_DAY)) == ["t4", "t5", "t6"]
-    assert contents(tmp_path / "old") == original
-
-
 def test_half_a_copy_is_refused(tmp_path: Path) -> None:
     filled(tmp_path / "old")
     shutil.copytree(tmp_path / "old", tmp_path / "new", ignore=shutil.ignore_patterns("*.metadata.json"))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.lake.files import filesystem, path_of, write_files
+from pipeline.traces.lake_names import named
 
 from .lakes import DAY, NEXT_DAY, batch, ids, put, python, row
 
@@ -78,22 +80,23 @@ def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
 
 @pytest.mark.parametrize("after", [0, 1, 3, 4])
 def test_a_sweep_that_broke_off_is_resumed(tmp_path: Path, after: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    from pipeline.traces.lake import sweeper
-
     config = LakeConfig(catalogue="sqlite", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1), row(2, model="n")], "a")
         put(lake, config, DAY, [row(3)], "b")
         lake.expire(None)
-        delete = sweeper._Directory.delete
+        unlink, deleted = Path.unlink, list[Path]()
 
-        def part(self: Any, garbage: list[Any]) -> None:
-            delete(self, garbage[:after])
-            raise OSError("the disk went away")
+        def part(path: Path) -> None:
+            if len(deleted) == after:
+                raise OSError("the disk went away")
+            deleted.append(path)
+            unlink(path)
 
-        with monkeypatch.context() as patch, pytest.raises(OSError):
-            patch.setattr(sweeper._Directory, "delete", part)
-            lake.sweep(3600)
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", part)
+            with pytest.raises(OSError) if after < 4 else nullcontext():
+                lake.sweep(3600)
         assert lake.sweep(3600).files == 4 - after
         assert ids(lake, DAY) == ["t3"]
 
@@ -142,7 +145,9 @@ def decoded(config: LakeConfig, lake: Lake) -> list[str]:
         elif path.endswith(".json"):
             texts.append(content.decode())
         elif Path(path).name.startswith("snap-"):
-            for manifest in read_manifest_list(io.new_input(f"{config.warehouse.partition('//')[0]}//{path}")):
+            uri = f"{config.warehouse.partition('//')[0]}//{path}"
+            name = named(uri, config.location) if config.movable else uri
+            for manifest in read_manifest_list(io.new_input(name)):
                 read.add(Path(manifest.manifest_path).name)
                 texts.append(f"{manifest} {manifest.partitions}")
                 for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):

@@ -214,4 +214,4 @@ def test_no_user_is_named_in_the_metadata(config: LakeConfig) -> None:
     assert named == {"day", "model", "consent", "timestamp"}
     for path in Path(path_of(config.location)).rglob("metadata/*"):
         assert b"jane" not in path.read_bytes()
-    assert pq.read_metadata(path_of(lake._shared.uri(task.file))).row_group(0).column(0).compression == "ZSTD"
+    assert pq.read_metadata(path_of(lake.uri_of(task.file))).row_group(0).column(0).compression == "ZSTD"
