@@ -1,9 +1,5 @@
-"""Where the tasks of a stage run: processes of this machine, a Ray cluster that others keep, or code of the user's own.
-
-Owns the order of results, the bound on what runs at once, and what happens when a worker is killed: its task is run
-again, because a task writes under fresh names and may be run any number of times. Refuses to move rows between
-workers: a task is a small description, its result a small account, and the rows lie in the storage that both name.
-"""
+"""Runs the tasks of a stage: in processes of this machine, on an existing Ray cluster, or by the user's own code. A task
+is a small description that may run any number of times; rows stay in the storage that it names."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from importlib import import_module
 from multiprocessing import get_context
 from typing import Any, Protocol, TypeVar
 
-from pebble import ProcessExpired, ProcessFuture, ProcessPool
+from pebble import ProcessExpired, ProcessPool
 
 from pipeline.core.processes import die_with_parent
 from pipeline.recipe import Compute
@@ -29,7 +25,7 @@ R = TypeVar("R")
 Log = Callable[[str], None]
 
 RUNS = 3
-"""Times that a task whose worker is killed is run before the stage fails."""
+"""Attempts at a task whose worker is killed."""
 
 
 class Engine(Protocol):
@@ -42,15 +38,9 @@ class Engine(Protocol):
         ...
 
 
-class WorkerLost(Exception):
-    """A worker vanished under its task: killed from outside, out of memory, or its machine went away."""
-
-
 @contextmanager
 def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) -> Generator[Engine]:
-    """The engine that the recipe names, and its workers until the block ends. `ray`: the cluster's address.
-
-    `modules`: those of the tasks. Processes of this machine start at once and import them, while the caller goes on.
+    """The recipe's engine. `ray`: the cluster's address. `modules`: imported by processes of this machine as they start.
 
     Raises ValueError when Ray is asked for and is not installed or no cluster answers, or custom code cannot be loaded.
     """
@@ -71,26 +61,22 @@ def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) ->
 
 
 class _Here:
-    """One worker is this process: nothing to start, and the same results."""
+    """A single worker is this process."""
 
     def map(self, function: Callable[[T], R], tasks: Sequence[T], log: Log) -> Iterator[R]:
         yield from map(function, tasks)
 
 
 class _Workers(Protocol):
-    """What runs tasks in no particular order. A handle stands for one run of one task."""
+    """What runs tasks in no particular order."""
 
-    def submit(self, function: Callable[[Any], Any], task: Any) -> Any: ...
+    def submit(self, function: Callable[[Any], Any], task: Any) -> Future[Any]: ...
 
-    def finished(self, handles: list[Any]) -> Any:
-        """One of the handles, as soon as one is done."""
+    def cancel(self, future: Future[Any]) -> None: ...
+
+    def lost(self, error: Exception) -> str:
+        """How the worker of a task was lost; empty where the task itself raised the error."""
         ...
-
-    def result(self, handle: Any) -> Any:
-        """What the task returned or raised. Raises WorkerLost."""
-        ...
-
-    def cancel(self, handle: Any) -> None: ...
 
 
 class _InOrder:
@@ -100,7 +86,7 @@ class _InOrder:
     def map(self, function: Callable[[T], R], tasks: Sequence[T], log: Log) -> Iterator[R]:
         runs = [0] * len(tasks)
         todo = list(reversed(range(len(tasks))))
-        running: dict[Any, int] = {}
+        running: dict[Future[Any], int] = {}
         done: dict[int, R] = {}
         try:
             for place in range(len(tasks)):
@@ -109,22 +95,24 @@ class _InOrder:
                         number = todo.pop()
                         runs[number] += 1
                         running[self._workers.submit(function, tasks[number])] = number
-                    handle = self._workers.finished(list(running))
-                    number = running.pop(handle)
+                    future = wait(running, return_when=FIRST_COMPLETED).done.pop()
+                    number = running.pop(future)
                     try:
-                        done[number] = self._workers.result(handle)
-                    except WorkerLost as lost:
+                        done[number] = future.result()
+                    except Exception as error:
+                        if not (lost := self._workers.lost(error)):
+                            raise
                         if runs[number] == RUNS:
                             raise ValueError(
                                 f"The worker of task {number + 1} of {len(tasks)} was lost {RUNS} times ({lost}). "
                                 "If memory ran out, lower compute.workers or compute.memory_mb, or give it more."
-                            ) from lost
+                            ) from error
                         log(f"the worker of task {number + 1} of {len(tasks)} was lost ({lost}); once more")
                         todo.append(number)
                 yield done.pop(place)
         finally:
-            for handle in running:
-                self._workers.cancel(handle)
+            for future in running:
+                self._workers.cancel(future)
 
 
 class _Processes:
@@ -139,20 +127,14 @@ class _Processes:
         if modules:
             self._pool.schedule(bool)  # without a task the pool starts no process
 
-    def submit(self, function: Callable[[Any], Any], task: Any) -> ProcessFuture[Any]:
+    def submit(self, function: Callable[[Any], Any], task: Any) -> Future[Any]:
         return self._pool.schedule(function, args=[task])
 
-    def finished(self, handles: list[ProcessFuture[Any]]) -> Future[Any]:
-        return wait(handles, return_when=FIRST_COMPLETED).done.pop()
+    def cancel(self, future: Future[Any]) -> None:
+        future.cancel()
 
-    def result(self, handle: Future[Any]) -> Any:
-        try:
-            return handle.result()
-        except ProcessExpired as expired:
-            raise WorkerLost(f"it ended with code {expired.exitcode}") from expired
-
-    def cancel(self, handle: Future[Any]) -> None:
-        handle.cancel()
+    def lost(self, error: Exception) -> str:
+        return f"it ended with code {error.exitcode}" if isinstance(error, ProcessExpired) else ""
 
     def close(self) -> None:
         self._pool.stop()
@@ -168,37 +150,28 @@ def _begin(parent: int, modules: Sequence[str]) -> None:
 class _RayTasks:
     """Tasks of one CPU each. They see the storage and the environment of the node that they run on."""
 
-    def submit(self, function: Callable[[Any], Any], task: Any) -> Any:
+    def submit(self, function: Callable[[Any], Any], task: Any) -> Future[Any]:
         import ray
 
-        # Runs are counted in one place, `_InOrder`: Ray by itself would try without end when memory is short.
-        return ray.remote(num_cpus=1, max_retries=0)(function).remote(task)
+        # `_InOrder` counts the attempts: Ray would try without end when memory is short.
+        return ray.remote(num_cpus=1, max_retries=0)(function).remote(task).future()
 
-    def finished(self, handles: list[Any]) -> Any:
+    def cancel(self, future: Any) -> None:
         import ray
 
-        return ray.wait(handles, num_returns=1)[0][0]
+        ray.cancel(future.object_ref, force=True)
 
-    def result(self, handle: Any) -> Any:
-        import ray
+    def lost(self, error: Exception) -> str:
         from ray.exceptions import RayError, RayTaskError
 
-        try:
-            return ray.get(handle)
-        except RayTaskError as error:
+        if isinstance(error, RayTaskError):
             raise error.cause from None  # the function's own exception, without the cluster's copy of its traceback
-        except RayError as error:
-            raise WorkerLost(f"{type(error).__name__}: {str(error).strip().splitlines()[0]}") from error
-
-    def cancel(self, handle: Any) -> None:
-        import ray
-
-        ray.cancel(handle, force=True)
+        return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}" if isinstance(error, RayError) else ""
 
 
 @contextmanager
 def _cluster(address: str) -> Generator[None]:
-    """A connection to the cluster at this address; one that stands already is shared."""
+    """Connect to the cluster, or share a connection."""
     try:
         import ray
     except ImportError as error:
@@ -222,7 +195,7 @@ def _cluster(address: str) -> Generator[None]:
 
 
 def _reachable(address: str) -> str:
-    """The address, once something answers there: Ray itself would try for minutes."""
+    """The address, once something answers there; Ray would try for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=10).close()

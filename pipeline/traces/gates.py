@@ -25,6 +25,7 @@ from pipeline.traces.pii.columns import (
     mask_column,
     mask_json_column,
     mask_messages,
+    mask_repeated,
     mask_tools_column,
     pseudonym_column,
 )
@@ -197,27 +198,27 @@ def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
     """
     objections = batch["has_payload"]
     masked: dict[str, Any] = {}
-    masked["messages"], unmaskable = mask_messages(batch["messages"])
-    objections = pc.or_(objections, unmaskable)
-    masked["tool_calls"], unmaskable = mask_calls_column(batch["tool_calls"])
-    objections = pc.or_(objections, unmaskable)
-    masked["tools"], unmaskable = mask_tools_column(batch["tools"])
-    objections = pc.or_(objections, unmaskable)
-    for name in ("completion", "reference", "error"):
-        masked[name], unmaskable = mask_column(batch[name])
+    for name, function in MASKS.items():
+        masked[name], unmaskable = function(batch[name])
         objections = pc.or_(objections, unmaskable)
     # A placeholder equals another one: against an expected answer that was masked, any address would be right.
     unchanged = pc.equal(masked["reference"], batch["reference"])
     masked["reference"] = pc.if_else(unchanged, masked["reference"], None)
-    models = batch["model"].dictionary_encode()
-    names, unmaskable = mask_column(models.dictionary)
-    masked["model"], objections = names.take(models.indices), pc.or_(objections, unmaskable.take(models.indices))
     for name in ("user_id", "session_id"):
         encoded = batch[name].dictionary_encode()
         masked[name] = pseudonym_column(encoded.dictionary).take(encoded.indices)
     masked["metadata"] = mask_json_column(batch["metadata"])
     columns = [masked.get(name, batch[name]) for name in batch.schema.names]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema), objections
+
+
+MASKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
+    "messages": mask_messages,
+    "tool_calls": mask_calls_column,
+    "tools": mask_tools_column,
+    **dict.fromkeys(("completion", "reference", "error"), mask_column),
+    "model": mask_repeated,
+}
 
 
 def check(

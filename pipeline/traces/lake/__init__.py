@@ -165,7 +165,7 @@ class Lake(SharedTable):
         return self.attempts(expire)
 
     def sweep(self, grace_s: float) -> SweepResult:
-        """Delete the files that no retained snapshot names: those of snapshots that `expire` removed, and others older than
+        """Delete files that no retained snapshot names: those of snapshots that `expire` removed, and others older than
         `grace_s`, as younger ones may be of a commit in flight. 0 is for when no run is on."""
         return sweep(self._config, self._table, self._expired_paths, grace_s)
 

@@ -106,100 +106,59 @@ def personal_values(text: str) -> set[str]:
     return {seen[start:end] for kind, pattern in kinds for start, end in _spans(seen, kind, pattern)}
 
 
-def mask_tree(value: Any, depth: int = 0) -> Any:
-    """A JSON value with every text, key and number in it masked; what cannot be masked becomes `[BINARY]`.
+def mask_json(text: str, refuse: bool = False, calls: bool = False) -> str:
+    """JSON in text with every text, key and number masked (`mask_value`); the same text where nothing is found.
 
-    A key is read with its value: `{"phone": 91234567}` is a telephone number, 91234567 alone is not.
+    What cannot be masked becomes `[BINARY]`, and a text that is no JSON `{}`; with `refuse` they raise Unmaskable.
+    `calls`: the strings under `arguments` are JSON too, as in the tool calls of `rows.Message`.
     """
-    if depth > MAX_DEPTH:
-        return BINARY
-    if isinstance(value, dict):
-        items = cast(dict[Any, Any], value).items()
-        return {mask_tree(str(key), depth + 1): _mask_item(str(key), v, depth + 1) for key, v in items}
-    if isinstance(value, list):
-        return [mask_tree(item, depth + 1) for item in cast(list[Any], value)]
-    if value is None or isinstance(value, bool):
-        return value
-    try:
-        text = str(value)
-        masked = mask(text)
-    except ValueError:  # Unmaskable, or an integer beyond the digits that Python writes
-        return BINARY
-    return value if masked == text else masked
-
-
-def _mask_item(key: str, value: Any, depth: int) -> Any:
-    masked = mask_tree(value, depth)
-    if masked is not value or not isinstance(value, (str, int, float)) or not _label.search(key):
-        return masked
-    label = f"{key.replace('_', ' ')}: "
-    labelled = mask_tree(f"{label}{value}", depth)
-    return value if labelled == f"{label}{value}" else labelled.removeprefix(label)
-
-
-def mask_json(text: str, refuse: bool = False) -> str:
-    """JSON in text as `mask_tree` leaves its value; byte for byte the same where nothing is found.
-
-    What cannot be masked becomes `[BINARY]` or, where `refuse` is set, raises Unmaskable. A text that may hide
-    something and is no JSON becomes `{}`, or raises.
-    """
-    if is_clean_json(text):
+    if is_clean_json(text.replace('\\"', '"') if calls else text):
         return text
     try:
         value = json.loads(text)
-        tree = mask_tree(value)
-        if tree == value and _is_clean(text):
-            return text
-        masked = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
-    except (ValueError, RecursionError):
-        masked = "{}"
-        if refuse:
-            raise Unmaskable("The text may hide personal data and is no JSON. Log tool calls as JSON.") from None
+        tree = mask_value(value, calls)
+    except (ValueError, RecursionError) as error:
+        if not refuse:
+            return "{}"
+        raise Unmaskable("The text may hide personal data and is no JSON. Log tool calls as JSON.") from error
+    if tree == value and _is_clean(text):
+        return text
+    masked = json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
     if refuse and masked.count(BINARY) > text.count(BINARY):
         raise Unmaskable("The JSON holds encoded binary. Log such content by reference.")
     return masked
 
 
-def mask_calls(text: str) -> str:
-    """Tool calls in text (`rows.Message`), the arguments of each masked as the JSON that their string is.
-
-    Byte for byte the same where nothing is found. Raises Unmaskable for what is no JSON, or holds encoded binary.
-    """
-    if is_clean_json(text.replace('\\"', '"')):
-        return text
-    try:
-        calls = json.loads(text)
-    except (ValueError, RecursionError):
-        return mask_json(text, refuse=True)
-    masked = _mask_calls(calls)
-    if masked == calls and _is_clean(text):
-        return text
-    dumped = json.dumps(masked, ensure_ascii=False, separators=(",", ":"))
-    if dumped.count(BINARY) > text.count(BINARY):
-        raise Unmaskable("The arguments of a call hold encoded binary. Log such content by reference.")
-    return dumped
-
-
-def _mask_calls(value: Any, depth: int = 0) -> Any:
+def mask_value(value: Any, calls: bool = False, key: str = "", depth: int = 0) -> Any:
+    """A decoded value, masked. A number or text is read with its key: `{"phone": 91234567}` is a telephone number."""
+    if depth > MAX_DEPTH:
+        return BINARY
+    if isinstance(value, dict):
+        items = cast(dict[str, Any], value).items()
+        return {mask_value(k, depth=depth + 1): mask_value(inner, calls, k, depth + 1) for k, inner in items}
     if isinstance(value, list):
-        return [_mask_calls(item, depth + 1) for item in cast(list[Any], value)]
-    if not isinstance(value, dict) or depth > MAX_DEPTH:
-        return mask_tree(value, depth)
-    items = cast(dict[str, Any], value).items()
-    nested = {key: inner for key, inner in items if key == "arguments" and isinstance(inner, str)}
-    rest = {key: inner for key, inner in items if key not in nested}
-    function = {"function": _mask_calls(rest.pop("function"), depth + 1)} if "function" in rest else {}
-    masked = {**mask_tree(rest, depth), **function, **{key: _mask_arguments(inner) for key, inner in nested.items()}}
-    return {key: masked.pop(key) for key, _ in items if key in masked} | masked
+        return [mask_value(item, calls, depth=depth + 1) for item in cast(list[Any], value)]
+    if value is None or isinstance(value, bool):
+        return value
+    label = f"{key.replace('_', ' ')}: " if _label.search(key) else ""
+    try:
+        text = str(value)
+        if calls and key == "arguments" and _is_json(text):
+            return mask_json(text)
+        masked = mask(text)
+        if masked == text:
+            masked = mask(f"{label}{text}").removeprefix(label)
+    except ValueError:  # Unmaskable, or an integer beyond the digits that Python writes
+        return BINARY
+    return value if masked == text else masked
 
 
-def _mask_arguments(text: str) -> str:
-    """Arguments that a model wrote as JSON, or what it wrote instead."""
+def _is_json(text: str) -> bool:
     try:
         json.loads(text)
     except (ValueError, RecursionError):
-        return mask(text)
-    return mask_json(text, refuse=True)
+        return False
+    return True
 
 
 def _is_clean(text: str) -> bool:
@@ -210,7 +169,7 @@ def _is_clean(text: str) -> bool:
 
 
 def is_clean_json(text: str) -> bool:
-    """Whether raw JSON shows, undecoded, that `mask_tree` would leave its value alone."""
+    """Whether raw JSON shows, undecoded, that nothing in its value would be masked."""
     if len(text) > MAX_CHARS or _hides.search(text.encode()):
         return False
     seen = normalised(text).encode()

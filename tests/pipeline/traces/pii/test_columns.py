@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_calls, mask_json, mask_tree, pseudonym
+from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_json, mask_value, pseudonym
 from pipeline.traces.pii.columns import (
     mask_calls_column,
     mask_column,
@@ -92,7 +92,7 @@ def test_json_is_masked_as_its_value_is(trees: list[dict[str, object] | None], e
     assert masked == [None if text is None else mask_json(text) for text in column.to_pylist()]
     for text, kept in zip(column.to_pylist(), masked, strict=True):
         if text is not None:
-            assert json.loads(kept) == mask_tree(json.loads(text))
+            assert json.loads(kept) == mask_value(json.loads(text))
 
 
 CALLS = st.builds(
@@ -138,7 +138,7 @@ def test_messages_are_masked_one_by_one(rows: list[list[dict[str, str | None] | 
 
 def calls_by_row(text: str | None) -> tuple[str | None, bool]:
     try:
-        return (None if text is None else mask_calls(text)), False
+        return (None if text is None else mask_json(text, refuse=True, calls=True)), False
     except Unmaskable:
         return BINARY, True
 
@@ -173,13 +173,13 @@ def test_json_hides_nothing(raw: str, kept: str | None) -> None:
 @given(st.lists(CALLS, min_size=1, max_size=2), st.booleans())
 def test_arguments_are_masked_as_the_json_they_are(calls: list[dict[str, Any]], escaped: bool) -> None:
     try:
-        masked = json.loads(mask_calls(json.dumps(calls, ensure_ascii=escaped)))
+        masked = json.loads(mask_json(json.dumps(calls, ensure_ascii=escaped), refuse=True, calls=True))
     except Unmaskable:
         return
     for call, kept in zip(calls, masked, strict=True):
         arguments = json.loads(call["function"]["arguments"])
-        assert json.loads(kept["function"]["arguments"]) == mask_tree(arguments)
-        assert kept["function"]["name"] == mask_tree(call["function"]["name"])
+        assert json.loads(kept["function"]["arguments"]) == mask_value(arguments)
+        assert kept["function"]["name"] == mask_value(call["function"]["name"])
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.traces.pii import BINARY, Unmaskable, mask, mask_tree, pseudonym
+from pipeline.traces.pii import BINARY, Unmaskable, mask, mask_value, pseudonym
 
 EMAIL, CARD, IBAN, IP = "alice.b+c@mail.example.com", "4111 1111 1111 1111", "GB82 WEST 1234 5698 7654 32", "192.0.2.7"
 PERSONAL = {
@@ -176,7 +176,7 @@ def test_a_tree_is_masked_in_values_keys_and_numbers() -> None:
         "e": "A1b2" * 80,
         "f": int("9" * 300),
     }
-    assert mask_tree(tree) == {
+    assert mask_value(tree) == {
         "a": ["[EMAIL]", {"[EMAIL]": "[CARD]"}],
         "b": None,
         "c": True,
