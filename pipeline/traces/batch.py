@@ -1,8 +1,5 @@
-"""From decoded traces to one columnar batch: the shape in which gates judge them and the table keeps them.
-
-Owns what is picked out of a trace's metadata (consent, region, confidentiality, reference) and the content key. Refuses
-to judge. A row that Arrow cannot hold (text that is no Unicode, a number beyond 64 bits) is rejected alone.
-"""
+"""Makes one columnar batch of decoded traces, with what their metadata says (consent, region, confidentiality,
+reference) and a content key. A row that Arrow cannot hold (no Unicode, a number beyond 64 bits) is rejected alone."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ from pipeline.traces.sources.fields import EPOCH
 from pipeline.traces.sources.shapes import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])
-"""A batch before and after the gates: the table's columns, and what only the stage itself needs."""
+"""The table's columns, and those of the stage alone."""
 
 REFERENCE_KEY = "expected_answer"
 """Metadata key of the expected answer, where the application knows it."""
@@ -51,7 +48,7 @@ _PLAIN = (
 
 
 class BatchBuilder:
-    """Makes batches of the traces of one part of a source, under one set of metadata keys."""
+    """Makes batches of the traces of one part of a source."""
 
     def __init__(self, settings: Traces, file: str) -> None:
         names = (settings.consent_key, settings.region_key, settings.confidential_key, REFERENCE_KEY, "finish_reason")
@@ -161,23 +158,19 @@ def _messages(nested: Sequence[Sequence[Message | PlainMessage]]) -> pa.ListArra
 
 
 def _offsets(nested: Sequence[Sequence[Any]]) -> pa.Array:
-    ends = np.cumsum([0, *map(len, nested)])
-    return pa.array(ends, pa.int32())
+    return pa.array(np.cumsum([0, *map(len, nested)]), pa.int32())
 
 
 def _content_keys(values: dict[str, list[Any]]) -> list[bytes]:
-    """128 bits of what was asked and answered, compared only among rows of one user and one moment.
-
-    So a fast hash is enough: who could make two of them collide would only lose a row of their own.
-    """
+    """128 bits of question and answer. They are compared among rows of one user and moment, so a fast hash is enough:
+    who makes two collide loses a row of their own."""
     calls, strange = values["tool_calls"], values["unreadable"]
     if strange.count(None) < len(strange):
         rows = zip(calls, strange, values["observation_id"], strict=True)
         calls = [call if shape is None else own for call, shape, own in rows]
     encode = msgspec.msgpack.Encoder().encode
-    return list(
-        map(xxhash.xxh3_128_digest, map(encode, zip(values["messages"], values["completion"], calls, strict=True)))
-    )
+    rows = zip(values["messages"], values["completion"], calls, strict=True)
+    return [xxhash.xxh3_128_digest(encode(row)) for row in rows]
 
 
 def _text(values: Sequence[Any]) -> pa.Array:

@@ -1,12 +1,5 @@
-"""Days: judged, written, committed and accounted for, one after the other, each in one step that a reader sees whole.
-
-Owns the order in which a day becomes true: data files, the commit that names them, the audit entry, the ledger of
-rejected rows, the report. Refuses to read sources. Days are judged and written in parallel and committed alone.
-
-From the staged rows of a day to data files of the table: the admitted ones, with their feedback.
-
-Owns which staged rows are written. Refuses to commit: a data file is nothing until the lake names it.
-"""
+"""Makes days of staged rows. Days are compared and written in parallel, and published one by one: data files, commit,
+audit entry, ledger of rejected rows, report."""
 
 from __future__ import annotations
 
@@ -35,7 +28,7 @@ from pipeline.traces.staging import staged_files
 
 
 def rules_digest(settings: Traces) -> str:
-    """Digest of everything in the recipe that decides whether a row is admitted, the kind of source included."""
+    """Digest of all that decides whether a row is admitted."""
     elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "retention"}
     rules = settings.model_dump(mode="json", exclude=elsewhere)
     rules["regions_allowed"] = settings.regions
@@ -53,8 +46,6 @@ def kept_from(settings: Traces, now: datetime) -> str:
 
 
 class DayWriter:
-    """Makes days of what was read."""
-
     def __init__(self, session: Session, engine: Engine, lake: LakeConfig, rules: str, memory_mb: int) -> None:
         self._session, self._engine, self._lake, self._rules = session, engine, lake, rules
         self._memory_mb = memory_mb
@@ -62,31 +53,28 @@ class DayWriter:
     def make(
         self, reading: Reading, days: Iterable[str], allow: Callable[[Sequence[DayReport]], None]
     ) -> dict[int, set[str]]:
-        """Bring each day up to date: its rows in the table, its account and its ledger.
+        """Bring each day up to date: its rows in the table, its report and its ledger.
 
-        `allow` is given the accounts of the days as they will be, and may raise: nothing is published then.
-        Returns, for each part of scores or attributes, the days that it was found to be about.
+        `allow` gets the new reports and may raise before anything is published. Returns the days that each part of
+        scores or attributes is about.
         """
         kept = [day for day in sorted(days) if day >= kept_from(self._session.settings, self._session.now)]
         cases = [case for day in kept if (case := self._case(reading, day)).keys]
-        results = self._engine.map(deduplicate, cases, self._session.log)
-        judged = [verdict for _, verdict in zip(cases, results, strict=True)]
-        due: list[tuple[DayOutcome, DayReport]] = []
-        allow([self._report(reading, v) for v in judged if v.day not in reading.sealed])
+        judged = list(self._engine.map(deduplicate, cases, self._session.log))
+        reports = {v.day: self._report(reading, v) for v in judged if v.day not in reading.sealed}
+        allow(list(reports.values()))
+        due: list[tuple[DayOutcome, list[DayShard]]] = []
         for verdict in judged:
-            if verdict.day in reading.sealed:
+            report = reports.get(verdict.day)
+            if report is None:
                 self._late(reading, verdict)
-                continue
-            report = self._report(reading, verdict)
-            if self._is_current(report):
+            elif self._is_current(report):
                 self._session.log(f"traces: {report.day} is up to date ({report.admitted:,} of {report.seen:,} rows)")
             else:
-                due.append((verdict, report))
-        shares = [share for verdict, report in due for share in self._shares(reading, verdict, report)]
-        written = self._engine.map(publish_share, shares, self._session.log)
-        for verdict, report in due:
-            published = [next(written) for _ in self._shares(reading, verdict, report)]
-            self._publish(verdict, report, [uri for each in published for uri in each])
+                due.append((verdict, self._shards(reading, verdict, report)))
+        written = self._engine.map(write_shard, [shard for _, shards in due for shard in shards], self._session.log)
+        for verdict, shards in due:
+            self._publish(verdict, reports[verdict.day], [uri for _ in shards for uri in next(written)])
         about: dict[int, set[str]] = {}
         for verdict in judged:
             for index in verdict.annotated_by:
@@ -94,15 +82,14 @@ class DayWriter:
         return about
 
     def _case(self, reading: Reading, day: str) -> DayInput:
-        """What is known of a day; of a sealed one, only what is new."""
+        """What was read of a day; of a sealed one, only what is new."""
         keys: list[Path] = []
         for index, done in sorted(reading.governed.items()):
             keys += [key for _, key in staged_files(reading.folder, index, day, done.days.get(day, 0))]
-        names = {n: part.name for n, part in reading.parts.items()}
         return DayInput(
             day=day,
             keys=tuple(keys),
-            names=names,
+            names={n: part.name for n, part in reading.parts.items()},
             folder=reading.folder / "days" / day,
             scores=reading.scores,
             attributes=reading.attributes,
@@ -139,8 +126,7 @@ class DayWriter:
         erased = tuple(sorted(entry.proof for entry in entries if entry is not None))
         return _day_report(verdict.day, self._rules, sha256, erased, reports)
 
-    def _shares(self, reading: Reading, verdict: DayOutcome, report: DayReport) -> list[DayShard]:
-        """Of each part that gives rows to the day."""
+    def _shards(self, reading: Reading, verdict: DayOutcome, report: DayReport) -> list[DayShard]:
         return [
             DayShard(
                 lake=self._lake,
@@ -157,7 +143,7 @@ class DayWriter:
         ]
 
     def _late(self, reading: Reading, verdict: DayOutcome) -> None:
-        """Rows that came after their day's raw data was deleted stay out, and are told."""
+        """Count the rows that came after their day's raw data was deleted."""
         name = layout.day_report(verdict.day)
         published = self._session.store.read(name, DayReport)
         assert published is not None, f"{verdict.day} is sealed and has no report"
@@ -208,19 +194,19 @@ class DayShard(NamedTuple):
     feedback: Path | None
 
 
-def publish_share(share: DayShard) -> list[str]:
-    """Write the share's admitted rows; their data files. Raises OSError when they cannot be written."""
-    return write_files(share.lake, share.day, share.name, _batches(share))
+def write_shard(shard: DayShard) -> list[str]:
+    """URIs of the data files with the shard's admitted rows. Raises OSError when they cannot be written."""
+    return write_files(shard.lake, shard.day, shard.name, _batches(shard))
 
 
-def _batches(share: DayShard) -> Iterator[pa.RecordBatch]:
-    own = [("part", "=", share.place)]
-    rows = pq.read_table(share.admitted, columns=["row"], filters=own)["row"].to_numpy()
+def _batches(shard: DayShard) -> Iterator[pa.RecordBatch]:
+    own = [("part", "=", shard.place)]
+    rows = pq.read_table(shard.admitted, columns=["row"], filters=own)["row"].to_numpy()
     feedback: dict[int, dict[str, Any]] = {}
-    if share.feedback is not None:
-        feedback = {line["row"]: line for line in pq.read_table(share.feedback, filters=own).to_pylist()}
+    if shard.feedback is not None:
+        feedback = {line["row"]: line for line in pq.read_table(shard.feedback, filters=own).to_pylist()}
     offset = 0
-    for path, _ in staged_files(share.folder, share.place, share.day, share.files):
+    for path, _ in staged_files(shard.folder, shard.place, shard.day, shard.files):
         with pa.OSFile(str(path)) as source:  # mapped pages would count as memory of the process
             reader = pa.ipc.open_file(source)
             for number in range(reader.num_record_batches):
@@ -229,11 +215,13 @@ def _batches(share: DayShard) -> Iterator[pa.RecordBatch]:
                 wanted = rows[first:last] - offset
                 if len(wanted):
                     taken = batch if len(wanted) == batch.num_rows else batch.take(pa.array(wanted))
-                    yield _with_feedback(taken, rows[first:last], feedback) if feedback else taken
+                    yield _with_feedback(taken, rows[first:last], feedback)
                 offset += batch.num_rows
 
 
 def _with_feedback(batch: pa.RecordBatch, rows: Any, feedback: Mapping[int, Mapping[str, Any]]) -> pa.RecordBatch:
+    if not feedback:
+        return batch
     for column, key in (("feedback", "feedback"), ("feedback_mean", "mean"), ("feedback_count", "count")):
         values = batch[column].to_pylist()
         for at, row in enumerate(rows):

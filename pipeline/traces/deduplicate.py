@@ -1,10 +1,6 @@
-"""The comparison of a day's rows, over their keys alone: which row stands, and why each other one doesn't.
-
-Owns what only a comparison can tell, in SQL that DuckDB runs within a memory limit: which export of an observation is
-the newest, which model call is the answer to a user's message, which rows say the same. Independent of the order of
-files and rows. Refuses to look beyond the day, so that each day can be made again alone; and to see text: keys hold
-none.
-"""
+"""Compares the rows of a day by their keys, in SQL that DuckDB runs within a memory limit: which export of an
+observation is the newest, which call answers a user's message, which rows say the same. The order of files and rows is
+no matter."""
 
 from __future__ import annotations
 
@@ -94,7 +90,7 @@ union all select part, null, count(*) from admitted group by all
 
 
 class DayInput(NamedTuple):
-    """What is to be judged: a day's keys, and what was said about its traces in files of their own."""
+    """A day's keys, and the files of scores and attributes of its traces."""
 
     day: str
     keys: tuple[Path, ...]
@@ -107,7 +103,7 @@ class DayInput(NamedTuple):
 
 
 class DayOutcome(NamedTuple):
-    """The verdict on a day. `admitted` and `feedback` are Parquet, the ledger a JSON line per rejected row."""
+    """`admitted` and `feedback` are Parquet, the ledger a JSON line per rejected row."""
 
     day: str
     counts: Mapping[int, Counter[Reason | None]]
@@ -121,7 +117,6 @@ class DayOutcome(NamedTuple):
 
 
 def deduplicate(case: DayInput) -> DayOutcome:
-    """Judge every row of a day."""
     folder = case.folder
     folder.mkdir(parents=True, exist_ok=True)
     admitted, feedback, ledger = (folder / n for n in ("admitted.parquet", "feedback.parquet", "rejected.jsonl"))
@@ -135,8 +130,8 @@ def deduplicate(case: DayInput) -> DayOutcome:
         _copy(db, "select part, row from admitted order by part, row", admitted, "parquet")
         parts = [part for files in (case.scores, case.attributes) for part in _annotated_by(db, files)]
         scored = bool(case.scores) and _feedback(db, case.scores, feedback)
-        names = [f"({part}, '{name}')" for part, name in ((p, n.replace("'", "''")) for p, n in case.names.items())]
-        db.execute(f"create temp view files(part, file) as values {', '.join(names)}")
+        db.execute("create temp table files(part integer, file varchar)")
+        db.executemany("insert into files values (?, ?)", list(case.names.items()))
         _copy(db, LEDGER, ledger, "json")
         counts: dict[int, Counter[Reason | None]] = {}
         for part, reason, rows in db.execute(COUNTS).fetchall():

@@ -1,5 +1,5 @@
-"""Runs the tasks of a stage: in processes of this machine, on an existing Ray cluster, or by the user's own code. A task
-is a small description that may run any number of times; rows stay in the storage that it names."""
+"""Runs the tasks of a stage: in processes of this machine, on an existing Ray cluster, or by the user's own code.
+A task is a small description that may run any number of times; rows stay in the storage that it names."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Engine(Protocol):
 
 @contextmanager
 def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) -> Generator[Engine]:
-    """The recipe's engine. `ray`: the cluster's address. `modules`: imported by processes of this machine as they start.
+    """The recipe's engine. `ray`: the cluster's address. `modules`: what local processes import as they start.
 
-    Raises ValueError when Ray is asked for and is not installed or no cluster answers, or custom code cannot be loaded.
+    Raises ValueError when Ray is not installed or no cluster answers, or custom code cannot be loaded.
     """
     if compute.engine is not None:
         with create(compute.engine, compute.workers) as engine:

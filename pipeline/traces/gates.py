@@ -1,11 +1,5 @@
-"""The gates that a batch of traces passes before anything may learn from it.
-
-In order: schema, future, erased users, helpers, unreadable shapes, texts that were not recorded, personal data (masked;
-discarded where it cannot be), consent, region, confidentiality, quality. The first gate that objects gives a row its
-one reason. Owns these rules, each a pure function over a batch; `texts` has marked the rows whose texts nobody said.
-Refuses to compare rows (`pipeline.traces.deduplicate` does) and fails closed: rows on which a gate raises are rejected
-with `gate_error`, and only those.
-"""
+"""The gates (`GATES`) that a batch of traces passes before anything may learn from it. The first one that objects
+gives a row its one reason; rows on which a gate raises are rejected with `gate_error`."""
 
 from __future__ import annotations
 
@@ -51,7 +45,7 @@ AHEAD = timedelta(days=1)
 
 
 class GateRules(NamedTuple):
-    """What the gates go by. `erased`: who is forgotten."""
+    """`erased`: the forgotten users."""
 
     settings: Traces
     now: datetime
@@ -82,29 +76,25 @@ def future(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 def erased(batch: pa.RecordBatch, rules: GateRules) -> Any:
     """A forgotten user stays forgotten when the source brings the rows again."""
-    if not rules.erased:
-        return _nobody(batch)
-    users = batch["user_id"].dictionary_encode()
     objections = _nobody(batch)
-    for n, user in enumerate(users.dictionary.to_pylist()):
-        entry = rules.erased.entry(user)
-        if entry is None:
-            continue
-        since = entry.since
-        own = pc.fill_null(pc.equal(users.indices, n), False)
-        if since is not None:
-            own = pc.and_(own, pc.greater_equal(batch["timestamp"], pa.scalar(since, pa.timestamp("us", tz="UTC"))))
-        objections = pc.or_(objections, own)
+    users = batch["user_id"].dictionary_encode()
+    for n, user in enumerate(users.dictionary.to_pylist() if rules.erased else ()):
+        if entry := rules.erased.entry(user):
+            own = pc.fill_null(pc.equal(users.indices, n), False)
+            if entry.since is not None:
+                since = pa.scalar(entry.since, pa.timestamp("us", tz="UTC"))
+                own = pc.and_(own, pc.greater_equal(batch["timestamp"], since))
+            objections = pc.or_(objections, own)
     return objections
 
 
 def helper(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """What a helper of the application asked of the model is no answer to a user."""
+    """A call of an application's helper answers no user."""
     return batch["helper"]
 
 
 def unreadable(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """What is not known to be somebody's words is nobody's."""
+    """Rows whose text shape is unknown are rejected."""
     return pc.is_valid(batch["unreadable"])
 
 
@@ -137,31 +127,31 @@ def error(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 
 def truncated(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """Nor is a completion that ended for another reason than a known good one."""
+    """A completion counts only when it ended for a known good reason."""
     reasons = pc.replace_substring(_word(pc.fill_null(batch["finish_reason"], "")), "-", "_")
     return pc.invert(pc.is_in(reasons, pa.array([*ENDED, *UNSTATED])))
 
 
 def latency(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """Nor an answer that took out of all proportion."""
+    """An answer may take `max_latency_s` at most."""
     seconds = batch["latency_s"]
     inside = pc.and_(pc.greater_equal(seconds, 0.0), pc.less_equal(seconds, rules.settings.max_latency_s))
     return pc.invert(pc.fill_null(inside, True))
 
 
 def tool_call_only(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """An answer that is nothing but calls which the provider executes itself cannot be learned."""
+    """An answer that consists of calls which the provider executes cannot be learned."""
     provided = pc.and_(pc.is_valid(batch["tool_calls"]), pc.invert(_calls_function(batch)))
     return pc.and_(_is_silent(batch, rules), provided)
 
 
 def empty_output(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """Nor silence, unless the recipe declares that its source is a set of prompts, which nobody has answered."""
+    """An empty answer cannot be learned; a prompt set has no answers."""
     return pc.and_(_is_silent(batch, rules), pc.invert(_calls_function(batch)))
 
 
 def _calls_function(batch: pa.RecordBatch) -> Any:
-    """Whether the answer calls a tool that the client answers: then it is one without text too."""
+    """Whether the answer calls a tool of the client: then it needs no text."""
     return pc.fill_null(pc.match_substring(batch["tool_calls"], '"type":"function"'), False)
 
 
@@ -188,7 +178,7 @@ GATES: tuple[tuple[Reason, Gate | None], ...] = (
     (Reason.TOOL_CALL_ONLY, tool_call_only),
     (Reason.EMPTY_OUTPUT, empty_output),
 )
-"""Reasons in order with their gates. None stands for `pii`, which also changes the batch."""
+"""In order. None stands for `pii`, which also changes the batch."""
 
 
 def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
@@ -224,10 +214,8 @@ MASKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
 def check(
     batch: pa.RecordBatch, rules: GateRules, gates: Sequence[tuple[Reason, Gate | None]] = GATES
 ) -> tuple[pa.RecordBatch, list[Reason | None]]:
-    """The batch as the table may hold it, and for each row the first reason against it, or None.
-
-    Rows with a reason may be unmasked: they are for counting, and go nowhere.
-    """
+    """The batch as the table may hold it, and for each row the first reason against it, or None. Rows with a reason
+    may be unmasked: they are only counted."""
     try:
         return _check(batch, rules, gates)
     except Exception:  # the boundary of the gates: a rule that cannot be applied is a no, for the rows that it fails on

@@ -1,8 +1,4 @@
-"""The map: one part of a source, decoded, put through the gates and staged by day, in bounded memory.
-
-Owns the order of these three, in a process of its own for each part. Refuses to compare rows of two parts: the judge
-does, over the keys alone.
-"""
+"""The map: decodes one part of a source, puts it through the gates and stages it by day, in bounded memory."""
 
 from __future__ import annotations
 
@@ -61,16 +57,14 @@ class GovernTask(NamedTuple):
 
 
 class GovernedPart(NamedTuple):
-    """What became of a part. `days` maps a day to its number of staged files. Not `whole`: it broke off."""
+    """`days` maps a day to its number of staged files. Not `whole`: the part broke off."""
 
     place: int
     sha256: str
     days: dict[str, int]
     rows: int
-    passed: int
     whole: bool
     scores: tuple[ScoreCount, ...] = ()
-    """What scores it held."""
 
 
 def govern_part(task: GovernTask) -> GovernedPart:
@@ -81,7 +75,7 @@ def govern_part(task: GovernTask) -> GovernedPart:
     attached = attributes.AttributeTable(task.attributes) if task.attributes else None
     rules = GateRules(task.settings, task.now, task.erased)
     explain = partial(_seen, task.settings)
-    rows, passed, whole = 0, 0, True
+    rows, whole = 0, True
     staged = StagedDays(Path(task.folder), task.place, task.named_day, task.only)
     with staged as days, _StagedScores(task) as scores:
         for block in source.rows(task.part, digest):
@@ -93,14 +87,13 @@ def govern_part(task: GovernTask) -> GovernedPart:
             days.reject([*block.rejected, *unfit])
             scores.write(block.scores)
             rows += batch.num_rows + len(block.rejected) + len(unfit)
-            passed += reasons.count(None)
             whole = whole and _whole(block)
         days.prove_empty()
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, passed, whole, scores.counts)
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, whole, scores.counts)
 
 
 class _StagedScores:
-    """The file of a part's scores; there is none where it has none."""
+    """The file of a part's scores, if it has any."""
 
     def __init__(self, task: GovernTask) -> None:
         self._path, self._part = annotations_file(Path(task.folder), task.place), task.place
@@ -125,7 +118,7 @@ class _StagedScores:
 
 
 def stage_annotations(task: GovernTask) -> GovernedPart:
-    """Stage a part that holds scores or attributes of traces; what in it cannot be read is rejected like any row."""
+    """Stage a part that holds scores or attributes of traces; rows that cannot be read are rejected."""
     digest = hashlib.sha256()
     source = open_source(task.address)
     rows, whole = 0, True
@@ -143,7 +136,7 @@ def stage_annotations(task: GovernTask) -> GovernedPart:
             days.reject(block.rejected)
             rows += len(block.attributes) + len(block.scores) + len(block.rejected)
             whole = whole and _whole(block)
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, 0, whole, scores.counts)
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, whole, scores.counts)
 
 
 def annotations_file(folder: Path, index: int) -> Path:

@@ -1,13 +1,9 @@
-"""The stage: from the parts of a source to governed days in the lake, and the dataset that an iteration starts from.
-
-Owns which days are made again (those whose parts, rules or erased users changed) and the order of publication: table,
-audit, ledger, report, watermark, dataset. Refuses to judge a row. With nothing new no file is read. Memory is set by
-the blocks of rows in flight in each worker, not by the input.
-"""
+"""The stage: makes the days whose parts, rules or erased users changed, then the watermark and the dataset that an
+iteration starts from. With nothing new no file is read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -32,8 +28,6 @@ from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
 from pipeline.traces.watermark import Watermark, compare, days_of, sealed
 
-Log = Callable[[str], None]
-
 WORK = ("pipeline.traces.govern", "pipeline.traces.days")
 """Modules of what runs in the engine's processes."""
 
@@ -43,12 +37,10 @@ def materialize(
 ) -> GovernedTraces:
     """Bring the governed table up to date with the source, and name the iteration over its newest days.
 
-    `producer`: the champion; `number`: of champions before it. Where no row counts for it the dataset has 0 rows and is
-    not published: there is nothing to iterate on.
-    Days that did not change are not written again. Only days that the source lists now, or listed until the retention
-    of its raw data was over, belong to the dataset. Raises ValueError when the source is missing or unreadable, when so
-    little of it would be admitted that it must be a wrong one (`floor`; nothing is published then), or when another run
-    replaced a day meanwhile, or a recogniser cannot be loaded; OSError when the table cannot be written.
+    `producer`: the champion; `number`: of champions before it. A dataset of 0 rows is not published. Only days that the
+    source lists now, or listed until the retention of its raw data was over, belong to the dataset. Raises ValueError
+    when the source is unreadable or below the floor (`floor`; nothing is published), when another run replaced a day
+    meanwhile or a recogniser cannot be loaded; OSError when the table cannot be written.
     """
     store, log, settings, compute = context.store, context.log, context.recipe.traces, context.recipe.compute
     if settings.pii.recogniser is not None:
@@ -72,9 +64,8 @@ def materialize(
     with engines, shared_lock(store) as forgotten, open_lake(context.lake) as lake:
         stale = {day for day in _stale(store, lake, watermark, rules) if day >= kept_from(settings, now)}
         if changes.changed or changes.gone or changes.retired or stale:
-            listed = sum(part.size for part in parts)
-            new = len(changes.changed)
-            log(f"traces: {source.label} lists {len(parts)} parts, {listed / 1e6:,.1f} MB; {new} are new")
+            megabytes, new = sum(part.size for part in parts) / 1e6, len(changes.changed)
+            log(f"traces: {source.label} lists {len(parts)} parts, {megabytes:,.1f} MB; {new} are new")
             session = Session(store, lake, address, settings, now, forgotten, log)
             with session.staging() as folder, engines:
                 engine = started or engines.enter_context(start())
@@ -105,14 +96,11 @@ def materialize(
 
 
 def window_of(store: Store, lake: Lake, dataset: DatasetRef) -> Window:
-    """The days of a dataset and the snapshot at which they are to be read.
-
-    Raises ValueError when the dataset is not in this store any more, or was erased.
-    """
+    """The days of a dataset and their snapshot. Raises ValueError where the dataset is gone."""
     window = store.read(layout.window(dataset.digest), Window)
     if window is None:
         gone = (
-            " any more: rows of it were erased, or dropped by retention" if dataset_users(store, dataset.digest) else ""
+            " any more: its rows were erased, or dropped by retention" if dataset_users(store, dataset.digest) else ""
         )
         raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}{gone}. Materialise the traces again.")
     # The record's snapshot, not the reference's: the same rows may have been published again since.
@@ -131,10 +119,7 @@ def complete(dataset: DatasetRef, rows: int) -> None:
 
 
 def read(store: Store, lake_config: LakeConfig, dataset: DatasetRef, columns: Sequence[str] | None = None) -> pa.Table:
-    """The dataset's rows, at the snapshot that it was published at, in the order of time.
-
-    Raises ValueError when the dataset is not in this store, no longer whole, or erased.
-    """
+    """The dataset's rows in the order of time. Raises ValueError where it is gone, or no longer whole."""
     with open_lake(lake_config) as lake:
         window = window_of(store, lake, dataset)
         rows = lake.read(window.days, window.snapshot, columns, where(window.scope))
@@ -144,8 +129,7 @@ def read(store: Store, lake_config: LakeConfig, dataset: DatasetRef, columns: Se
 
 def _stale(store: Store, lake: Lake, known: Watermark, rules: str) -> set[str]:
     """Days whose table is not what their report says, or whose rules have changed since."""
-    digests = lake.digests()
-    stale: set[str] = set()
+    digests, stale = lake.digests(), set[str]()
     for day in known.days - sealed(known.parts):
         report = store.read(layout.day_report(day), DayReport)
         governed = report is not None and (day == UNKNOWN_DAY or digests.get(day) == report.digest)

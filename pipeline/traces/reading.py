@@ -1,8 +1,5 @@
-"""Reading: which parts of the source are put through the map in this run, and what came of them.
-
-Owns the two rounds: first what changed, which tells the days that are affected; then the unchanged parts of those days,
-so that each affected day is whole. Refuses to judge rows and to write the table.
-"""
+"""Reads the parts of a source in two rounds: first those that changed, which tell the affected days, then the unchanged
+parts of those days."""
 
 from __future__ import annotations
 
@@ -31,8 +28,6 @@ from pipeline.traces.watermark import Changes, ReadPart, Watermark, sealed, touc
 
 
 class Session(NamedTuple):
-    """What one run of the stage works with."""
-
     store: Store
     lake: Lake
     address: Address
@@ -43,7 +38,7 @@ class Session(NamedTuple):
 
     @contextmanager
     def staging(self) -> Generator[Path]:
-        """A private folder for staged rows, removed at the end; what killed runs left is removed first."""
+        """A private folder for staged rows, removed at the end, as are those of killed runs at the start."""
         root = self.store.path(layout.STAGING)
         sweep_unfinished(root)  # by their locks: no clock tells a living run's folder from a dead one's
         folder = unfinished_name(root / "rows")
@@ -70,7 +65,7 @@ class Reading:
 
     @property
     def sealed(self) -> set[str]:
-        """Days that cannot be made again: raw data of theirs is past retention."""
+        """Days that cannot be made again, as their raw data is past retention."""
         return sealed(self._known.parts)
 
     @property
@@ -78,23 +73,23 @@ class Reading:
         return tuple(annotations_file(self.folder, n) for n, done in sorted(self.governed.items()) if done.scores)
 
     def read(self, changes: Changes, stale: Collection[str]) -> set[str]:
-        """Read what is needed; the days to make."""
+        """Read what is needed; returns the days to make."""
         changed = {part.name for part in changes.changed}
         self._read_said()
         touched = set(stale) | touched_by(self._known.parts[name] for name in changes.gone)
         touched |= touched_by(self._known.parts[name] for name in changed & self._known.parts.keys())
         self._map([n for n, part in self.parts.items() if part.holds == "calls" and part.name in changed], None)
         touched |= self._days_said_about(changed)
-        touched |= {day for governed in self.governed.values() for day in governed.days if self._is(governed, changed)}
+        touched |= {day for n, done in self.governed.items() if self.parts[n].name in changed for day in done.days}
         again = touched - self.sealed
-        unread = {n: part.name for n, part in self.parts.items() if part.holds == "calls" and n not in self.governed}
-        before = {n: self._known.parts[name] for n, name in unread.items()}
-        self._map([n for n, part in before.items() if again & {*part.days, *part.annotates}], frozenset(again))
+        unread = [n for n, part in self.parts.items() if part.holds == "calls" and n not in self.governed]
+        affected = [n for n in unread if again & touched_by([self._known.parts[self.parts[n].name]])]
+        self._map(affected, frozenset(again))
         self._check_scores()
         return touched
 
     def _check_scores(self) -> None:
-        """Tell names of scores that mean nothing here. Raises ValueError for scores that are outside their scale."""
+        """Log undeclared scores. Raises ValueError for scores that are outside their scale."""
         counts = ScoreCounts(each for done in self.governed.values() for each in done.scores)
         if wrong := counts.outside():
             raise ValueError(f"scores: {wrong}")
@@ -123,11 +118,8 @@ class Reading:
             read_parts[part.name] = before.model_copy(update={"annotates": tuple(sorted(about))})
         return Watermark(source=label, reader=self._known.reader, parts=read_parts)
 
-    def _is(self, governed: GovernedPart, names: Collection[str]) -> bool:
-        return self.parts[governed.place].name in names
-
     def _read_said(self) -> None:
-        """Scores and attributes are joined to whole days, so all of them are read."""
+        """Read all scores and attributes, as they are joined to whole days."""
         indices = [n for n, part in self.parts.items() if part.holds != "calls"]
         self._run(stage_annotations, [self._task(n, None) for n in indices])
         attributes = [n for n in indices if self.parts[n].holds == "attributes"]
@@ -136,30 +128,26 @@ class Reading:
             self._index = index_attributes(self.attributes, self.folder / "attributes.duckdb")
 
     def _days_said_about(self, changed: Collection[str]) -> set[str]:
-        """Days of the traces that changed scores or attributes speak of, as the table and the ledgers know them."""
-        said = {*self.scores, *self.attributes}
-        indices = [n for n, part in self.parts.items() if part.name in changed and self._file(n) in said]
-        if not indices or not self._known.parts:
+        """Days of the traces in changed scores or attributes, as the table and the ledgers know them."""
+        files = {annotations_file(self.folder, n) for n, part in self.parts.items() if part.name in changed}
+        files &= {*self.scores, *self.attributes}
+        if not files or not self._known.parts:
             return set()
         lake = self._session.lake
-        ledgers = sorted(self._session.store.path(layout.REJECTED).glob("*.jsonl"))
-        days: set[str] = set()
         with connect(self.folder) as db:
-            files = quoted(map(self._file, indices))
-            db.execute(f"create temp table said as select distinct trace_id from read_parquet({files})")
+            db.execute(f"create temp table said as select distinct trace_id from read_parquet({quoted(sorted(files))})")
             columns = pa.schema([("trace_id", pa.string()), ("day", pa.date32())])
             batches = lake.batches(self._known.days - {"unknown"}, lake.snapshot, columns.names)
             db.register("admitted", pa.RecordBatchReader.from_batches(columns, batches))
             rows = db.execute("select distinct day from admitted semi join said using (trace_id)").fetchall()
-            days |= {day.isoformat() for (day,) in rows}
-            for ledger in ledgers:  # one at a time: DuckDB takes 32 MB for each JSON file of a query
+            days = {day.isoformat() for (day,) in rows}
+            for ledger in sorted(
+                self._session.store.path(layout.REJECTED).glob("*.jsonl")
+            ):  # one at a time: DuckDB takes 32 MB for each JSON file of a query
                 lines = f"read_json({quoted([ledger])}, columns = {{trace_id: 'VARCHAR'}})"
                 if db.execute(f"select 1 from {lines} semi join said using (trace_id) limit 1").fetchone():
                     days.add(ledger.stem)
         return days
-
-    def _file(self, index: int) -> Path:
-        return annotations_file(self.folder, index)
 
     def _map(self, indices: Sequence[int], only: frozenset[str] | None) -> None:
         self._run(govern_part, [self._task(n, only) for n in indices])

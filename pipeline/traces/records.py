@@ -1,8 +1,5 @@
-"""What the traces stage says about itself: reasons, the account of each file and day, the dataset of an iteration.
-
-Owns the equation `seen == admitted + sum(rejected)`, checked per file and per day wherever a report is made or read.
-Refuses to know a row: `rows` holds those.
-"""
+"""Records of the traces stage: reasons, the report of each file and day, the dataset of an iteration. The equation
+`seen == admitted + sum(rejected)` is checked wherever one is made or read."""
 
 from __future__ import annotations
 
@@ -70,13 +67,13 @@ class FileReport(Record):
 
 
 class DayReport(Record):
-    """Where every row of a day went. A day whose files are listed and hold nothing is proved empty: seen 0."""
+    """Where every row of a day went. A day whose files hold nothing has seen 0."""
 
     day: str
     rules: str
     """Digest of the gates' version and settings."""
     digest: str
-    """`day_digest`: sha256 of what the day was made from: its files, the gates' settings, whom it had to forget."""
+    """`day_digest`."""
     files: tuple[FileReport, ...]
     seen: NonNegativeInt
     admitted: NonNegativeInt
@@ -95,17 +92,17 @@ class DayReport(Record):
 
 
 def day_digest(rules: str, files: Mapping[str, str], erased: Iterable[str]) -> str:
-    """Digest of what a day is made from. `files`: name to sha256. The same inputs give the same rows."""
+    """Digest of what a day is made from: the same inputs give the same rows. `files`: name to sha256."""
     return digest_json([rules, sorted(files.items()), sorted(erased)])
 
 
 class Scope(Record):
-    """The rows that count, of days that also have others. Nothing said: all of them do."""
+    """Which rows of days count; without a field all of them do."""
 
     models: tuple[str, ...] = ()
-    """Only rows of these models; empty: of any."""
+    """Only rows of these models."""
     after: datetime | None = None
-    """Only rows newer than this; None: of any time."""
+    """Only newer rows."""
     without: tuple[str, ...] = ()
     """No rows of these models, whose rollout is not over or was taken back."""
 

@@ -1,7 +1,4 @@
-"""The rows of the traces stage: what a source yields, what the gates see, what the governed table holds.
-
-Owns the columns and the way from decoded rows to a batch of them. Refuses to know a source's format or a gate's rule.
-"""
+"""The rows of the traces stage: what a source yields, what the gates see, what the governed table holds."""
 
 from __future__ import annotations
 
@@ -25,14 +22,14 @@ itself executed (a web search) has its kind as `type`, where all others have "fu
 
 
 class Score(msgspec.Struct):
-    """One score of a trace, as its source has it: what it says of the answer, `pipeline.traces.scores` knows."""
+    """One score of a trace, as its source has it; `scores` says what it means."""
 
     id: str
     trace_id: str
     observation_id: str | None
     name: str
     value: float | None
-    """Its number, on whatever scale; None where there is none."""
+    """Its number, on any scale."""
     source: str
     """Who scored, in the source's words."""
     updated_at: datetime | None
@@ -43,7 +40,7 @@ class Score(msgspec.Struct):
 
 
 class Attributes(msgspec.Struct):
-    """What a source says of a whole trace, in a row of its own. `metadata` is JSON; a call's own wins over it."""
+    """What a source says of a whole trace. `metadata` is JSON; a call's own wins over it."""
 
     trace_id: str
     user_id: str | None
@@ -64,7 +61,7 @@ class Trace(msgspec.Struct):
     messages: list[Message]
     completion: str
     line: int
-    """Where it stands in its part of the source: line, place or row, from 1."""
+    """Its line, place or row in its part of the source, from 1."""
     updated_at: datetime | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -75,9 +72,9 @@ class Trace(msgspec.Struct):
     metadata: str = "{}"
     """A JSON object as the source gave it. Values may be JSON in text: that is how Langfuse exports them."""
     tool_calls: str | None = None
-    """Calls of tools that came with the completion, as in `Message`."""
+    """Tool calls of the completion, as in `Message`."""
     tools: str | None = None
-    """The tools that the request offered, as JSON text of OpenAI's definitions."""
+    """The request's tools, as JSON text of OpenAI's definitions."""
     unreadable: str | None = None
     """Fingerprint of a shape that no reader knows: then the trace has no text, and no gate lets it pass."""
     name: str | None = None
@@ -106,7 +103,7 @@ class ColumnarTraces(Sequence[Trace]):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """A row that stays out, and where it stands. `detail` tells a person why, never with a word of its text."""
+    """A row that stays out. `detail` tells a person why, never with a word of its text."""
 
     line: int
     reason: Reason

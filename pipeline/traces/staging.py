@@ -1,9 +1,5 @@
-"""Staged rows: what the map leaves of a part, by day, for the judge and the publisher.
-
-Owns the layout: `<part>/<day>.<n>.arrow` holds the rows that passed the gates, already masked, in SCHEMA's columns;
-`<part>/<day>.<n>.keys.parquet` has a line for every row of the part, with what rows are compared by or the reason
-against it. Text of a rejected row reaches no file.
-"""
+"""Staged rows of a part: `<part>/<day>.<n>.arrow` has the masked rows that passed the gates, `<day>.<n>.keys.parquet`
+a line for every row, with its keys or the reason against it. No file has a rejected row's text."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ import pyarrow.parquet as pq
 
 from pipeline.traces.arrow import pc
 from pipeline.traces.erased import user_hash
-from pipeline.traces.lake.files import by_partition
 from pipeline.traces.records import UNKNOWN_DAY, Reason
 from pipeline.traces.rows import SCHEMA, Rejection
 
@@ -43,8 +38,6 @@ KEYS = pa.schema(
 )
 """`row` counts the staged rows of the part's day from 0, in the order of their file; null where none is staged.
 `erased` is the user's hash."""
-STAGED = pa.schema(list(SCHEMA))
-PARTITION = ["model", "consent"]
 Explain = Callable[[pa.RecordBatch, int, Reason], str]
 """What was seen in a row instead of what should be, without a word of its text."""
 MAX_OPEN = 16
@@ -66,15 +59,15 @@ class _Day:
     """The open files of one day."""
 
     def __init__(self, rows: Path, keys: Path) -> None:
-        self._rows = pa.ipc.new_file(str(rows), STAGED)  # compressing what is read once costs more than the disk
+        self._rows = pa.ipc.new_file(str(rows), SCHEMA)  # compressing what is read once costs more than the disk
         # Nearly every value is another one and is read once or twice: encoding and compressing them costs more.
         self._keys = pq.ParquetWriter(keys, KEYS, compression="none", use_dictionary=False, write_statistics=False)
         self._held: list[pa.RecordBatch] = []
         self._count = 0
 
-    def write(self, rows: Iterable[pa.RecordBatch], keys: pa.RecordBatch) -> None:
-        for batch in rows:
-            self._rows.write_batch(batch)
+    def write(self, rows: pa.RecordBatch | None, keys: pa.RecordBatch) -> None:
+        if rows is not None:
+            self._rows.write_batch(rows)
         self._held.append(keys)
         self._count += keys.num_rows
         if self._count >= ROW_GROUP_ROWS:
@@ -114,7 +107,7 @@ class StagedDays:
             day.close()
 
     def write(self, batch: pa.RecordBatch, reasons: Sequence[Reason | None], explain: Explain) -> None:
-        """Stage the rows of a BATCH that passed, and the keys of all."""
+        """Stage the rows of a `batch.BATCH` that passed, and the keys of all."""
         if not batch.num_rows:
             return
         self._empty = False
@@ -123,18 +116,19 @@ class StagedDays:
             if reason is not None and self._tell(reason):
                 details[row] = explain(batch, row, reason)
         keys = _keys(self._part, batch, reasons, details)
-        passed = np.array([reason is None for reason in reasons], bool)
-        batch = batch.select(STAGED.names)
+        passed = pa.array([reason is None for reason in reasons], pa.bool_())
+        batch = batch.select(SCHEMA.names)
         days = batch["day"].dictionary_encode()
         for code, date in enumerate(days.dictionary.to_pylist()):
             day = date.isoformat()
             if not self._wanted(day):
                 continue
-            whole = len(days.dictionary) == 1
-            own = None if whole else pc.equal(days.indices, code)
-            lines = keys if own is None else keys.filter(own)
-            places = np.flatnonzero(passed if own is None else passed & own.to_numpy(zero_copy_only=False))
-            self._stage(day, batch, places, lines)
+            own = pc.equal(days.indices, code)
+            lines, rows = keys.filter(own), batch.filter(pc.and_(passed, own))
+            numbers = pa.array(np.arange(self._staged[day], self._staged[day] + rows.num_rows))
+            row = pc.replace_with_mask(pa.nulls(len(lines), pa.int64()), lines["reason"].is_null(), numbers)
+            self._day(day).write(rows, lines.set_column(1, KEYS.field("row"), row))
+            self._staged[day] += rows.num_rows
 
     def reject(self, rejected: Iterable[Rejection]) -> None:
         """Keys for the rows that are no trace."""
@@ -152,26 +146,12 @@ class StagedDays:
                 "reason": [str(r.reason) for r in rows],
                 "detail": [r.detail if self._tell(r.reason) else None for r in rows],
             }
-            self._day(day).write((), _record_batch(columns, len(rows)))
+            self._day(day).write(None, _record_batch(columns, len(rows)))
 
     def prove_empty(self) -> None:
-        """Account for a part that names no day and held not a single row."""
+        """Account for a part that names no day and held no row."""
         if self._empty and not self.files and self._wanted(UNKNOWN_DAY):
             self._day(UNKNOWN_DAY)
-
-    def _stage(self, day: str, batch: pa.RecordBatch, places: np.ndarray, keys: pa.RecordBatch) -> None:
-        """Stage the rows at `places` of a batch, as batches of one partition each: the publisher need not part them."""
-        writer = self._day(day)
-        parted = by_partition(batch.select(PARTITION).take(pa.array(places)))
-        order = np.concatenate([np.empty(0, np.int64), *parted])
-        rows = batch.take(pa.array(places[order]))
-        ends = np.cumsum([len(own) for own in parted])
-        numbers = np.empty(len(order), np.int64)
-        numbers[order] = np.arange(self._staged[day], self._staged[day] + len(order))
-        row = pc.replace_with_mask(pa.nulls(len(keys), pa.int64()), keys["reason"].is_null(), pa.array(numbers))
-        batches = [rows.slice(end - len(own), len(own)) for own, end in zip(parted, ends, strict=True)]
-        writer.write(batches, keys.set_column(1, KEYS.field("row"), row))
-        self._staged[day] += rows.num_rows
 
     def _day(self, day: str) -> _Day:
         if day not in self._open:
@@ -194,12 +174,13 @@ class StagedDays:
 def _keys(
     part: int, batch: pa.RecordBatch, reasons: Sequence[Reason | None], details: list[str | None]
 ) -> pa.RecordBatch:
+    named = pc.and_(pc.not_equal(batch["trace_id"], ""), pc.not_equal(batch["observation_id"], ""))
     columns: dict[str, Any] = {
         "part": pa.repeat(pa.scalar(part, pa.int32()), batch.num_rows),
         "line": batch["line"],
         **{name: batch[name] for name in ("trace_id", "timestamp", "updated_at")},
         # A row without an id is compared with no other.
-        "observation_id": pc.if_else(_named(batch), batch["observation_id"], None),
+        "observation_id": pc.if_else(named, batch["observation_id"], None),
         "content_key": batch["content_key"],
         "turn": batch["turn"],
         # Only rows that passed are compared by user, and only theirs are surely masked.
@@ -211,10 +192,6 @@ def _keys(
         users = zip(batch["user_id"].to_pylist(), reasons, strict=True)
         columns["erased"] = [user_hash(user) if reason is Reason.ERASED else None for user, reason in users]
     return _record_batch(columns, batch.num_rows)
-
-
-def _named(batch: pa.RecordBatch) -> Any:
-    return pc.and_(pc.not_equal(batch["trace_id"], ""), pc.not_equal(batch["observation_id"], ""))
 
 
 def _record_batch(columns: dict[str, Any], rows: int) -> pa.RecordBatch:

@@ -1,13 +1,5 @@
-"""The watermark: which parts of the source were read, at which version, and which days they touched.
-
-Owns the question what has to be read again. A part stands in it only after every day that it touches is in the table,
-so a crash leaves the watermark behind the truth, never ahead of it.
-
-The stage's account for people: samples of what stayed out and why, and how far the source was read.
-
-Reads what the stage has published. Refuses to show a word of a trace: samples say where a row stands and what was seen
-instead of what should be.
-"""
+"""The watermark: which parts of the source were read, at which version, and which days they touched, written after
+those days are in the table; and the stage's account for people, without a word of a trace."""
 
 from __future__ import annotations
 
@@ -47,7 +39,7 @@ class ReadPart(Record):
 class Watermark(Record):
     source: Uri = ""
     reader: str = ""
-    """Which reader it was read with; empty: one of before this was on record."""
+    """Which reader it was read with."""
     parts: Mapping[str, ReadPart] = Field(default={})
 
     @property
@@ -61,7 +53,7 @@ class Watermark(Record):
         return {name for name, part in self.parts.items() if part.holds == "calls"}
 
     def read_by(self, reader: str) -> Watermark:
-        """The watermark as it counts for a reader: what another one read was not read."""
+        """The watermark for a reader: parts that another one read are read again."""
         if self.reader == reader:
             return self
         parts = {name: part.model_copy(update={"version": ""}) for name, part in self.parts.items()}
@@ -69,7 +61,7 @@ class Watermark(Record):
 
 
 class Changes(NamedTuple):
-    """What a listing says against the watermark."""
+    """Differences between a listing and the watermark."""
 
     changed: tuple[SourcePart, ...]
     gone: tuple[str, ...]
@@ -77,9 +69,10 @@ class Changes(NamedTuple):
 
 
 def compare(known: Watermark, parts: Iterable[SourcePart], raw_days: int | None, now: datetime) -> Changes:
-    """Parts that are new or other than they were; those that are gone; of these, those whose retention is over."""
+    """Parts that are new or changed; those that are gone; of these, those whose retention is over."""
     listed = {part.name: part for part in parts}
-    changed = [p for p in listed.values() if _version(known.parts.get(p.name)) != p.version]
+    current = {name: part.version for name, part in known.parts.items() if part.version and not part.retired}
+    changed = [part for part in listed.values() if current.get(part.name) != part.version]
     gone = [name for name, part in known.parts.items() if name not in listed and not part.retired]
     retired: list[str] = []
     if raw_days is not None:
@@ -93,7 +86,7 @@ def days_of(parts: Iterable[ReadPart]) -> set[str]:
 
 
 def touched_by(parts: Iterable[ReadPart]) -> set[str]:
-    """Days that are another when one of the parts is."""
+    """Days that depend on one of the parts."""
     return {day for part in parts for day in (*part.days, *part.annotates)}
 
 
@@ -102,16 +95,12 @@ def sealed(parts: Mapping[str, ReadPart]) -> set[str]:
     return days_of(part for part in parts.values() if part.retired)
 
 
-def _version(part: ReadPart | None) -> str | None:
-    return part.version if part is not None and part.version and not part.retired else None
-
-
 MODELS = 5
 """Names of models that are shown to a person, at most."""
 
 
 def nothing_counts(governed: GovernedTraces, lake: LakeConfig, settings: Traces, producer: Producer) -> str:
-    """Why an empty dataset starts no iteration, and what to do, in one line."""
+    """One line: why an empty dataset starts no iteration, and what to do."""
     if not governed.admitted:
         rows = sorted(governed.rejected.items(), key=lambda item: -item[1])
         why = f" ({', '.join(f'{reason} {count:,}' for reason, count in rows)})" if rows else ""
@@ -129,7 +118,7 @@ def nothing_counts(governed: GovernedTraces, lake: LakeConfig, settings: Traces,
 
 
 def weak(store: Store, governed: GovernedTraces, settings: Traces) -> list[str]:
-    """The parts of the source that gave less than they should have, each with what is the matter."""
+    """A line for each part of the source that gave too little."""
     calls = (store.read(layout.WATERMARK, Watermark) or Watermark()).calls
     return weak_parts(governed.days, calls, settings.min_admitted_share)
 
