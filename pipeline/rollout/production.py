@@ -20,7 +20,7 @@ from pipeline.rollout.grading import NO_SIGNAL, composed, label_digest_of, rated
 from pipeline.rollout.ports import LiveMetricsPort
 from pipeline.rollout.router import Arm, Split
 from pipeline.serving.served_names import HEAD, digest_head
-from pipeline.traces.attributes import merged
+from pipeline.traces.annotations import merged
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.gates import GateRules, check

@@ -60,7 +60,7 @@ class DayWriter:
         """
         kept = [day for day in sorted(days) if day >= kept_from(self._session.settings, self._session.now)]
         cases = [case for day in kept if (case := self._case(reading, day)).keys]
-        judged = list(self._engine.map(deduplicate, cases, self._session.log))
+        judged = [v for _, v in zip(cases, self._engine.map(deduplicate, cases, self._session.log), strict=True)]
         reports = {v.day: self._report(reading, v) for v in judged if v.day not in reading.sealed}
         allow(list(reports.values()))
         due: list[tuple[DayOutcome, list[DayShard]]] = []

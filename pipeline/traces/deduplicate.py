@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from pipeline.traces.annotations import FEEDBACK
 from pipeline.traces.database import MEMORY_MB, connect, quoted
-from pipeline.traces.feedback import FEEDBACK
 from pipeline.traces.records import Reason
 
 if TYPE_CHECKING:

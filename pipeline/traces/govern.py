@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.recipe.traces import Traces
-from pipeline.traces import attributes, feedback
+from pipeline.traces.annotations import AttributeTable, StagedAnnotations, annotations_file
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rows, Score
-from pipeline.traces.scores import Meanings, ScoreCount, ScoreCounts
+from pipeline.traces.rows import Rows
+from pipeline.traces.scores import Meanings, ScoreCount
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart
 from pipeline.traces.staging import StagedDays
@@ -69,78 +65,27 @@ class GovernedPart(NamedTuple):
 
 def govern_part(task: GovernTask) -> GovernedPart:
     """Decode, judge and stage a part. Raises ValueError when the source cannot be read at all."""
-    digest = hashlib.sha256()
-    source = open_source(task.address)
+    digest, folder = hashlib.sha256(), Path(task.folder)
     batcher = BatchBuilder(task.settings, task.part.name)
-    attached = attributes.AttributeTable(task.attributes) if task.attributes else None
+    attached = AttributeTable(task.attributes) if task.attributes else None
     rules = GateRules(task.settings, task.now, task.erased)
     explain = partial(_seen, task.settings)
     rows, whole = 0, True
-    staged = StagedDays(Path(task.folder), task.place, task.named_day, task.only)
-    with staged as days, _StagedScores(task) as scores:
-        for block in source.rows(task.part, digest):
+    said = StagedAnnotations(annotations_file(folder, task.place), task.place, Meanings(task.settings.scores))
+    with StagedDays(folder, task.place, task.named_day, task.only) as days, said:
+        for block in open_source(task.address).rows(task.part, digest):
             if attached is not None:
                 attached.join(block.traces)
             batch, unfit = batcher.batch(block.traces)
             checked, reasons = check(batch, rules)
             days.write(checked, reasons, explain)
             days.reject([*block.rejected, *unfit])
-            scores.write(block.scores)
-            rows += batch.num_rows + len(block.rejected) + len(unfit)
+            said.write(block)
+            rows += len(block.traces) + len(block.rejected) + len(block.scores) + len(block.attributes)
             whole = whole and _whole(block)
-        days.prove_empty()
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, whole, scores.counts)
-
-
-class _StagedScores:
-    """The file of a part's scores, if it has any."""
-
-    def __init__(self, task: GovernTask) -> None:
-        self._path, self._part = annotations_file(Path(task.folder), task.place), task.place
-        self._meanings, self._counts = Meanings(task.settings.scores), ScoreCounts()
-        self._writer: pq.ParquetWriter | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
-        if self._writer is not None:
-            self._writer.close()
-
-    def write(self, scores: Sequence[Score]) -> None:
-        if scores:
-            self._writer = self._writer or pq.ParquetWriter(self._path, feedback.STAGED)
-            self._counts.extend(feedback.write_scores(self._writer, self._part, scores, self._meanings))
-
-    @property
-    def counts(self) -> tuple[ScoreCount, ...]:
-        return tuple(self._counts.all())
-
-
-def stage_annotations(task: GovernTask) -> GovernedPart:
-    """Stage a part that holds scores or attributes of traces; rows that cannot be read are rejected."""
-    digest = hashlib.sha256()
-    source = open_source(task.address)
-    rows, whole = 0, True
-    with ExitStack() as opened:
-        days = opened.enter_context(StagedDays(Path(task.folder), task.place, task.named_day, None))
-        scores = opened.enter_context(_StagedScores(task))
-        writer = None
-        if task.part.holds == "attributes":
-            file = annotations_file(Path(task.folder), task.place)
-            writer = opened.enter_context(pq.ParquetWriter(file, attributes.STAGED))
-        for block in source.rows(task.part, digest):
-            scores.write(block.scores)
-            if writer is not None:
-                attributes.write_attributes(writer, task.place, block)
-            days.reject(block.rejected)
-            rows += len(block.attributes) + len(block.scores) + len(block.rejected)
-            whole = whole and _whole(block)
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, whole, scores.counts)
-
-
-def annotations_file(folder: Path, index: int) -> Path:
-    return folder / f"{index}.said.parquet"
+        if task.part.holds == "calls":
+            days.prove_empty()
+    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, whole, tuple(said.counts.all()))
 
 
 def _whole(block: Rows) -> bool:

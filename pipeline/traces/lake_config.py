@@ -1,8 +1,5 @@
-"""How to reach the governed table.
-
-Outside `lake`, which brings the table's schema along: a stage's context holds this, and a trainer, which imports the
-stages, must not import what reads rows.
-"""
+"""How to reach the governed table, and its files' names. Outside `lake`, which imports the table's schema: a trainer,
+which imports the stages' context, must not import what reads rows."""
 
 from __future__ import annotations
 
@@ -12,8 +9,14 @@ from typing import Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from pipeline.core.storage import Record
-from pipeline.traces import lake_names as names
 
+TABLE = "/governed/traces"
+"""Path of the table in its warehouse."""
+LOCATION = f"lake://{TABLE}"
+"""Location of a table whose catalogue and warehouse are one folder: `folder_io` opens its files where the folder lies
+now, so that it can be moved and copied."""
+FOLDER = "lake.folder"
+"""Property of the catalogue: URI of the folder where the table lies now."""
 FOLDER_IO = "pipeline.traces.lake.folder_io.FolderIO"
 URIS = {
     "sqlite": ("sqlite:///",),
@@ -54,11 +57,11 @@ class LakeConfig(Record):
     @property
     def location(self) -> str:
         """Where the table lies, its data under `data/`, its metadata under `metadata/`."""
-        return f"{self.warehouse.rstrip('/')}{names.TABLE}"
+        return f"{self.warehouse.rstrip('/')}{TABLE}"
 
     @property
     def movable(self) -> bool:
-        """Whether catalogue and warehouse are one folder, so that whoever moves or copies it has all of the table."""
+        """Whether catalogue and warehouse are one folder."""
         if self.catalogue != "sqlite" or not self.warehouse.startswith("file://"):
             return False
         catalogue = PurePath(self.uri.removeprefix("sqlite:///"))
@@ -70,6 +73,19 @@ class LakeConfig(Record):
         return {
             "s3.region": "us-east-1",  # without one PyArrow asks AWS
             "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
-            **({"py-io-impl": FOLDER_IO, names.FOLDER: self.location} if self.movable else {}),
+            **({"py-io-impl": FOLDER_IO, FOLDER: self.location} if self.movable else {}),
             **self.properties,
         }
+
+
+def located(name: str, folder: str) -> str:
+    """URI of the file that the metadata calls `name`, of a table in `folder` (a URI)."""
+    if not name.startswith(f"{LOCATION}/"):
+        raise ValueError(f"The governed table names {name!r}, which is none of its files. Restore lake/ from a backup.")
+    return f"{folder}{name.removeprefix(LOCATION)}"
+
+
+def named(uri: str, folder: str) -> str:
+    """The metadata's name of a file in `folder`."""
+    assert uri.startswith(f"{folder}/"), f"{uri} is not in {folder}"
+    return f"{LOCATION}{uri.removeprefix(folder)}"

@@ -16,11 +16,11 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.core.unfinished import claimed_folder, sweep_unfinished, unfinished_name
 from pipeline.recipe.traces import Traces
-from pipeline.traces.attributes import index_attributes
+from pipeline.traces.annotations import annotations_file, index_attributes
 from pipeline.traces.database import connect, quoted
 from pipeline.traces.engine import Engine
 from pipeline.traces.erased import Forgotten
-from pipeline.traces.govern import GovernedPart, GovernTask, annotations_file, govern_part, stage_annotations
+from pipeline.traces.govern import GovernedPart, GovernTask, govern_part
 from pipeline.traces.lake import Lake
 from pipeline.traces.scores import ScoreCounts
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
@@ -121,9 +121,10 @@ class Reading:
     def _read_said(self) -> None:
         """Read all scores and attributes, as they are joined to whole days."""
         indices = [n for n, part in self.parts.items() if part.holds != "calls"]
-        self._run(stage_annotations, [self._task(n, None) for n in indices])
+        self._map(indices, None)
         attributes = [n for n in indices if self.parts[n].holds == "attributes"]
-        self.attributes = tuple(annotations_file(self.folder, n) for n in attributes)
+        files = [annotations_file(self.folder, n) for n in attributes]
+        self.attributes = tuple(file for file in files if file.exists())
         if self.attributes:
             self._index = index_attributes(self.attributes, self.folder / "attributes.duckdb")
 
@@ -150,10 +151,8 @@ class Reading:
         return days
 
     def _map(self, indices: Sequence[int], only: frozenset[str] | None) -> None:
-        self._run(govern_part, [self._task(n, only) for n in indices])
-
-    def _run(self, function: Callable[[GovernTask], GovernedPart], tasks: Sequence[GovernTask]) -> None:
-        for _, done in zip(tasks, self._engine.map(function, tasks, self._session.log), strict=True):
+        tasks = [self._task(n, only) for n in indices]
+        for _, done in zip(tasks, self._engine.map(govern_part, tasks, self._session.log), strict=True):
             self.governed[done.place] = done
             name = self.parts[done.place].name
             cut = "" if done.whole else ", and it broke off"

@@ -13,11 +13,10 @@ from pathlib import Path
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.core.conversation import conversation
 from pipeline.recipe.traces import Traces
-from pipeline.traces.attributes import STAGED, AttributeTable, index_attributes, write_attributes
+from pipeline.traces.annotations import AttributeTable, StagedAnnotations, index_attributes
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.rows import Rejection, Rows, Trace
@@ -134,11 +133,12 @@ def _attributes(source: Source, newest: Iterable[SourcePart], folder: Path) -> A
     parts = [part for part in newest if part.holds == "attributes"][:SAID_PARTS]
     if not parts:
         return None
-    with pq.ParquetWriter(folder / "said.parquet", STAGED) as writer:
-        for place, part in enumerate(parts):
+    path = folder / "said.parquet"
+    with StagedAnnotations(path, 0, Meanings(())) as staged:
+        for part in parts:
             for block in source.rows(part, hashlib.sha256()):
-                write_attributes(writer, place, block)
-    return AttributeTable(index_attributes([folder / "said.parquet"], folder / "attributes.duckdb"))
+                staged.write(block)
+    return AttributeTable(index_attributes([path], folder / "attributes.duckdb")) if path.exists() else None
 
 
 def _keys(trace: Trace) -> Iterable[str]:

@@ -1,13 +1,10 @@
-"""Which rows of its days a dataset holds: those that count for the champion which an iteration starts from.
-
-A policy learns from what it said itself: rows of the models before it are off-policy, and with the same rows after
-every promotion the loop would train without anything new. Owns the recipe's three rules (`traces.attribution`) and what
-they come to, row by row. Refuses to publish a dataset: `materialize` does.
-"""
+"""Which rows of its days a dataset holds, by the recipe's rule (`traces.attribution`): those that count for the
+champion. Rows of earlier models are off-policy, and with the same rows after every promotion the loop would learn
+nothing new."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -23,7 +20,7 @@ from pipeline.traces.rows import SCHEMA
 
 
 class Producer(NamedTuple):
-    """The champion, as its traces may know it."""
+    """The champion, as its traces may name it."""
 
     model: ModelRef
     name: str
@@ -33,12 +30,11 @@ class Producer(NamedTuple):
     since: datetime | None = None
     """When it was promoted; None for the base model, and where nobody knows."""
     kept_out: frozenset[str] = frozenset()
-    """Names of models whose rows nothing learns from: a canary's while its rollout runs, and for good when it was taken
-    back. What such a model said would be preferred for having been said."""
+    """Names of models whose rows nothing learns from: of a canary while its rollout runs, and of one taken back."""
 
     @property
     def names(self) -> frozenset[str]:
-        """What its traces may give as their model. The plain name is every version's: it tells the base model alone."""
+        """What its traces may give as their model. The plain name, which every version has, is the base model's."""
         names = version_names(self.name, self.model.digest, self.version) | {self.model.uri}
         return names if self.version else names | {self.name}
 
@@ -52,7 +48,7 @@ def version_names(model_name: str, digest: str, version: int) -> frozenset[str]:
 
 
 class CountedDay(NamedTuple):
-    """A day that has rows which count: how many, and which."""
+    """A day and its rows that count."""
 
     report: DayReport
     rows: int
@@ -66,10 +62,7 @@ class CountedDay(NamedTuple):
 def count(
     lake: Lake, rule: Attribution, producer: Producer, reports: Iterable[DayReport], size: int
 ) -> tuple[CountedDay, ...]:
-    """The newest `size` days that have rows which count, the oldest first.
-
-    A scope names no model that its day does not have, so it depends on what is in the table alone.
-    """
+    """The newest `size` days that have rows which count, the oldest first. A scope names only models of its day."""
     filled = [report for report in reports if report.admitted]
     names, kept_out = _as_stored(producer.names), _as_stored(producer.kept_out)
     models = lake.models([report.day for report in filled]) if rule == "model" or kept_out else {}
@@ -77,17 +70,29 @@ def count(
     for report in reversed(filled):
         if len(counted_days) == size:
             break
-        counted = CountedDay(report, report.admitted, Scope())
-        if rule == "model":
-            ours = {model: rows for model, rows in models.get(report.day, {}).items() if model in names}
-            counted = CountedDay(report, sum(ours.values()), Scope(models=tuple(sorted(ours))))
-        elif rule == "promoted" and producer.since is not None:
-            counted = _newer(lake, report, producer.since)
-        if without := tuple(sorted(kept_out & set(models.get(report.day, {})) - set(counted.scope.models))):
-            counted = _without(lake, counted, without)
-        if counted.rows:
-            counted_days.append(counted)
+        here = models.get(report.day, {})
+        ours = names & here.keys() if rule == "model" else frozenset[str]()
+        scope = Scope(
+            models=tuple(sorted(ours)),
+            after=producer.since if rule == "promoted" else None,
+            without=tuple(sorted(kept_out & here.keys() - ours)),
+        )
+        rows = 0 if rule == "model" and not ours else _rows(lake, report, scope, here)
+        if rows:
+            counted_days.append(CountedDay(report, rows, scope))
     return tuple(reversed(counted_days))
+
+
+def _rows(lake: Lake, report: DayReport, scope: Scope, models: Mapping[str, int]) -> int:
+    """How many rows of a day are in the scope. Only the day of the promotion has to be read."""
+    condition, since = where(scope), "" if scope.after is None else scope.after.date().isoformat()
+    if condition is None or report.day < since:
+        return 0 if report.day < since else report.admitted
+    if report.day == since:
+        return sum(lake.count(condition, [report.day]).values())
+    if not scope.models and not scope.without:
+        return report.admitted
+    return sum(n for model, n in models.items() if model in (scope.models or models) and model not in scope.without)
 
 
 def scope_of(days: Sequence[CountedDay]) -> Scope:
@@ -121,25 +126,6 @@ def where(scope: Scope) -> pc.Expression | None:
         others = ~pc.field("model").isin(pa.array(scope.without, pa.string()))
         condition = others if condition is None else condition & others
     return condition
-
-
-def _without(lake: Lake, counted: CountedDay, models: tuple[str, ...]) -> CountedDay:
-    """The day without the rows of some models."""
-    scope = counted.scope.model_copy(update={"without": models})
-    condition = where(scope)
-    assert condition is not None, "it names models"
-    return counted._replace(rows=sum(lake.count(condition, [counted.report.day]).values()), scope=scope)
-
-
-def _newer(lake: Lake, report: DayReport, since: datetime) -> CountedDay:
-    """Only the day of the promotion itself has to be looked into."""
-    scope, day = Scope(after=since), since.date().isoformat()
-    condition = where(scope)
-    assert condition is not None, "it has a time"
-    rows = report.admitted if report.day > day else 0
-    if report.day == day:
-        rows = sum(lake.count(condition, [day]).values())
-    return CountedDay(report, rows, scope)
 
 
 def _as_stored(names: Iterable[str]) -> frozenset[str]:

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
-from pipeline.traces import lake_names as names
 from pipeline.traces.lake.files import numbered_schema
-from pipeline.traces.lake_config import LakeConfig
+from pipeline.traces.lake_config import LOCATION, LakeConfig
 from pipeline.traces.rows import SCHEMA
 
 if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loading the definitions does without
@@ -118,7 +117,7 @@ def _create(catalogue: Catalog, config: LakeConfig) -> None:
 
 
 def _location(config: LakeConfig) -> str:
-    return names.LOCATION if config.movable else config.location
+    return LOCATION if config.movable else config.location
 
 
 def _check_columns(table: Table) -> None:

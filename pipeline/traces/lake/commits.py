@@ -10,8 +10,7 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from pipeline.traces.lake.files import read_files
-from pipeline.traces.lake_config import LakeConfig
-from pipeline.traces.lake_names import located, named
+from pipeline.traces.lake_config import LakeConfig, located, named
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from pipeline.traces.lake_names import FOLDER, located
+from pipeline.traces.lake_config import FOLDER, located
 
 
 class FolderIO(PyArrowFileIO):

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipeline.core.storage import Record
 from pipeline.traces.lake.files import path_of
-from pipeline.traces.lake_config import LakeConfig
-from pipeline.traces.lake_names import located
+from pipeline.traces.lake_config import LakeConfig, located
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

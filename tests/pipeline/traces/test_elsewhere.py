@@ -63,7 +63,7 @@ def test_of_two_runs_on_one_day_the_later_commit_gives_way(
     govern(store, source, source.uri, lake)
     put(bucket, "langfuse/observations_v2/a.jsonl.gz", observation(2))
     reached, go_on = threading.Event(), threading.Event()
-    original = stage.publish_share
+    original = stage.write_shard
 
     def waits(share: Any) -> list[str]:
         if threading.current_thread() is slow:
@@ -79,7 +79,7 @@ def test_of_two_runs_on_one_day_the_later_commit_gives_way(
         except ValueError as error:
             refused.append(error)
 
-    monkeypatch.setattr(stage, "publish_share", waits)
+    monkeypatch.setattr(stage, "write_shard", waits)
     slow = threading.Thread(target=run)
     slow.start()
     assert reached.wait(300)

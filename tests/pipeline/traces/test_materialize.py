@@ -162,7 +162,7 @@ def test_a_day_that_left_the_source_left_the_dataset(run: Run, store: Store, exp
     assert ids(store, run().iteration.dataset) == ["t2"]
 
 
-@pytest.mark.parametrize("broken", ["publish_share", "write_atomically"])
+@pytest.mark.parametrize("broken", ["write_shard", "write_atomically"])
 def test_crash_around_the_commit_is_made_good_by_the_next_run(
     run: Run, store: Store, export: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.lake.files import filesystem, path_of, write_files
-from pipeline.traces.lake_names import named
+from pipeline.traces.lake_config import named
 
 from .lakes import DAY, NEXT_DAY, batch, ids, put, python, row
 
