@@ -14,7 +14,6 @@ import pyarrow as pa
 import xxhash
 
 from pipeline.recipe.traces import Answers, Traces
-from pipeline.traces.answers import helpers, turns
 from pipeline.traces.arrow import pc
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import (
@@ -202,3 +201,37 @@ def _plain(value: Any) -> str | None:
     if parsed is None or isinstance(parsed, str):
         return parsed
     return msgspec.json.encode(parsed).decode()
+
+
+_WORDS = (
+    "titles?|tags?|emojis?|follow[ _-]?ups?|autocomplet(?:e|ion)|quer(?:y|ies)[ _-]generation|"
+    "image[ _-]prompt[ _-]generation|guard|guardrails?|moderations?"
+)
+HELPER = (
+    rf"(?i:(?:^|[^a-z])(?:{_WORDS})(?:[^a-z]|$))|[a-z](?:Title|Tags?|FollowUps?|Guardrails?|Moderation)(?:[^a-z]|$)"
+)
+"""Names of helpers (RE2)."""
+
+
+def helpers(names: pa.Array, answers: Answers) -> Any:
+    """Which calls are no answers, by their names. Chat applications also call a model for titles, tags and guards."""
+    if answers == "last":
+        return pa.array(np.zeros(len(names), bool))
+    if answers == "each":
+        return pc.fill_null(pc.match_substring_regex(names, HELPER), False)
+    return pc.invert(pc.is_in(names, pa.array(answers, pa.string())))
+
+
+def turns(messages: pa.ListArray, answers: Answers) -> Any:
+    """A hash of the user's last message and of its place among theirs: of calls with the same the last is the
+    answer."""
+    if answers == "last":
+        return pa.repeat(pa.scalar(0, pa.uint64()), len(messages))
+    said, parents = messages.flatten(), pc.list_parent_indices(messages).to_numpy()
+    asked = np.flatnonzero(pc.equal(said.field("role"), "user").to_numpy(zero_copy_only=False))
+    counts = np.bincount(parents[asked], minlength=len(messages)).tolist()
+    last = np.full(len(messages), -1)
+    last[parents[asked]] = asked  # the later one overwrites
+    texts: list[bytes | None] = said.field("content").cast(pa.binary()).take(pa.array(last, mask=last < 0)).to_pylist()
+    hashed = [xxhash.xxh3_64_intdigest(text or b"", seed=count) for text, count in zip(texts, counts, strict=True)]
+    return pa.array(hashed, pa.uint64())

@@ -1,8 +1,4 @@
-"""What a stage works with: made once for a step and handed down whole, instead of as its parts.
-
-Refuses to read a recipe's file: the recipe here is the one to begin with, or the one that the iteration was begun with.
-Records of earlier stages and ports (endpoints, servers, checkers) are parameters beside it.
-"""
+"""What a stage works with, made once for a step. Records of earlier stages and ports are parameters of their own."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StageContext:
-    """Before there is an iteration: the traces stage, and the upkeep of data."""
+    """Of the traces stage, and of the upkeep of data."""
 
     store: Store
     recipe: Recipe
@@ -37,5 +33,5 @@ class IterationContext(StageContext):
     iteration: Iteration
 
     def path(self, *parts: str) -> str:
-        """Name of something that the iteration publishes, relative to the store's root."""
+        """Name of what the iteration publishes, relative to the store's root."""
         return self.iteration.path(*parts)

@@ -1,12 +1,9 @@
-"""Who had rows in a dataset, for the time after its snapshot is gone: marks, and when each was last seen.
-
-Owns `traces/datasets/members/`, written before snapshots expire, so that an erasure can still tell which models saw a
-user. Refuses to name anybody: a mark only answers for a user whose id is known already.
-"""
+"""The users of a dataset as marks (`traces/datasets/members/`), written before its snapshot expires, so that an erasure
+can still tell which models saw a user."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from datetime import datetime
 
 import pyarrow as pa
@@ -42,29 +39,24 @@ def ended(store: Store, days: Collection[str]) -> list[str]:
 
 
 def dataset_users(store: Store, dataset: str) -> DatasetUsers | None:
-    """Of a dataset (its digest) whose snapshot expired; None when nobody wrote them down."""
+    """Of a dataset (its digest) whose snapshot expired, where they were recorded."""
     return store.read(_name(dataset), DatasetUsers)
 
 
 def record_dataset_users(store: Store, lake: Lake) -> None:
-    """Write down who is in each dataset; to be called before its snapshot expires. The current one does not."""
+    """Record the users of each dataset, before its snapshot expires. The current snapshot does not."""
     for window in windows(store):
         past = window.snapshot not in ("", lake.snapshot) and lake.has(window.snapshot)
         if not past or store.path(_name(window.digest)).exists():
             continue
         newest: dict[str, datetime] = {}
         for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"], where(window.scope)):
-            for user, at in _newest(batch):
-                newest[user] = max(newest.get(user, at), at)
+            for row in pa.table(batch).group_by("user_id").aggregate([("timestamp", "max")]).to_pylist():
+                if (user := row["user_id"]) is not None:
+                    newest[user] = max(newest.get(user, row["timestamp_max"]), row["timestamp_max"])
         key = bind(store)
         marked = {key.mark(user_hash(user)): at for user, at in newest.items()}
         store.write(_name(window.digest), DatasetUsers(newest=marked))
-
-
-def _newest(batch: pa.RecordBatch) -> Iterator[tuple[str, datetime]]:
-    for row in pa.table(batch).group_by("user_id").aggregate([("timestamp", "max")]).to_pylist():
-        if row["user_id"] is not None:
-            yield row["user_id"], row["timestamp_max"]
 
 
 def _name(dataset: str) -> str:

@@ -1,9 +1,5 @@
-"""Whom the traces stage has to forget: marks instead of names, and from when.
-
-Owns the list `traces/erased.json` in the store, whose key it is made with (`traces/marks.json`), and the lock that
-keeps publication and erasure apart. Refuses to let anybody read rows while a forgotten user could not be recognised,
-and to delete anything: `governance.erasure` does, and the map rejects such rows whenever the source brings them again.
-"""
+"""The forgotten users (`traces/erased.json`) as marks, the id of their key (`traces/marks.json`), and the lock between
+publication and erasure. No row is read while a forgotten user could not be recognised."""
 
 from __future__ import annotations
 
@@ -21,7 +17,7 @@ from pipeline.traces.pii import pseudonym
 
 
 class ErasedUser(Record):
-    """One forgotten user. `since`: only rows from then on (withdrawn consent); None: all of them."""
+    """`since`: only rows from then on (withdrawn consent); None: all of them."""
 
     mark: str
     since: datetime | None
@@ -34,13 +30,13 @@ class ErasedUsers(Record):
 
 
 class MarkBinding(Record):
-    """`traces/marks.json`: the id of the key that the marks of this data root are made with."""
+    """`traces/marks.json`."""
 
     key: str
 
 
 class Forgotten:
-    """Who is forgotten, to be asked about each user of a row. It holds the key where there is anybody."""
+    """The forgotten users and the key that recognises them."""
 
     def __init__(self, users: Iterable[ErasedUser] = (), key: MarkKey | None = None) -> None:
         self.users = tuple(users)
@@ -52,7 +48,7 @@ class Forgotten:
         return bool(self.users)
 
     def entry(self, user_id: str | None) -> ErasedUser | None:
-        """Of a user as the source or the table writes the id."""
+        """`user_id`: as the source or the table writes it."""
         return self.entry_of_hash(user_hash(user_id)) if self.users and user_id is not None else None
 
     def entry_of_hash(self, hash: str) -> ErasedUser | None:
@@ -68,7 +64,7 @@ def reach(user: ErasedUser) -> tuple[bool, float]:
 
 
 def user_hash(user_id: str) -> str:
-    """What marks are made of. Anybody with a list of ids can make it too: it may stand only beside the user's rows."""
+    """Marks are made of it. Who has a list of ids can make it too, so it is kept only with the user's rows."""
     same = unicodedata.normalize("NFC", user_id)  # an accent is a character of its own in the other form
     return hashlib.sha256(b"erased\x00" + str(pseudonym(same)).encode()).hexdigest()[:32]
 
@@ -78,13 +74,13 @@ def erased_users(store: Store) -> ErasedUsers:
 
 
 def forgotten(store: Store) -> Forgotten:
-    """Who is forgotten. Raises ValueError where one of them could not be recognised: no row may be read then."""
+    """Raises ValueError where one of them could not be recognised: no row may be read then."""
     users = erased_users(store).users
     return Forgotten(users, recognising_key(store)) if users else NOBODY
 
 
 def recognising_key(store: Store) -> MarkKey:
-    """The key, which recognises every user of the list. Raises ValueError where it is another one or missing."""
+    """The key of every user of the list. Raises ValueError where it is another one or missing."""
     binding = store.read(layout.MARKS, MarkBinding)
     marks = [user.mark for user in erased_users(store).users]
     wanted = {*map(key_of, marks), *([binding.key] if binding else [])}
@@ -99,7 +95,7 @@ def recognising_key(store: Store) -> MarkKey:
 
 
 def bind(store: Store) -> MarkKey:
-    """The key to make marks with, on record before the first mark is."""
+    """The key to make marks with, recorded before the first mark."""
     key = recognising_key(store)
     if store.read(layout.MARKS, MarkBinding) is None:
         store.write(layout.MARKS, MarkBinding(key=key.id))
@@ -108,28 +104,27 @@ def bind(store: Store) -> MarkKey:
 
 @contextmanager
 def shared_lock(store: Store) -> Generator[Forgotten]:
-    """Who is forgotten, which stays as it is until the block ends: write and commit rows inside, and only if it is
-    still the list that they were judged by. Any number of processes may; nobody is forgotten meanwhile."""
+    """Nobody is forgotten until the block ends: write and commit rows inside. Any number of processes may hold it."""
     with held_lock(store):
         yield forgotten(store)
 
 
 @contextmanager
 def held_lock(store: Store) -> Generator[None]:
-    """The same lock for who recognises nobody and has no keys: a task of a stage that asked, the pod of a gate."""
+    """`shared_lock` without the key: for a task of a stage, or the pod of a gate."""
     with _lock(store, fcntl.LOCK_SH):
         yield
 
 
 @contextmanager
 def exclusive_lock(store: Store) -> Generator[None]:
-    """Alone with the table: waits for those who publish, and keeps others out."""
+    """Waits for those who publish, and keeps others out."""
     with _lock(store, fcntl.LOCK_EX):
         yield
 
 
 def add(store: Store, user: ErasedUser) -> None:
-    """Put a user on the list, inside `exclusive_lock`. Of two entries on one user, the one that forgets more stands."""
+    """Put a user on the list, inside `exclusive_lock`. Of two entries on a user the one that forgets more stays."""
     known = {each.mark: each for each in erased_users(store).users}
     before = known.get(user.mark)
     if before is None or reach(user) > reach(before):

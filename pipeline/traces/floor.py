@@ -1,5 +1,5 @@
-"""The floor under the admitted share: a source of which next to nothing is admitted is a wrong one, or one read wrong;
-and what is the matter with it, from a look at its newest rows. Keys of metadata are named, values never."""
+"""The floor under the admitted share of a source, below which the source or its kind is wrong, and an explanation from
+its newest rows. Keys of metadata are named, values never."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class RowCounts(NamedTuple):
-    """What became of some rows. `name`: of the part, or of the source."""
+    """Of a part or a source."""
 
     name: str
     seen: int
@@ -66,7 +66,7 @@ class RowCounts(NamedTuple):
         return self._of(UNREADABLE)
 
     def below(self, floor: float) -> bool:
-        """Whether too little of the whole source was admitted. A floor of 0 is none."""
+        """Whether too little of the source was admitted."""
         if not floor or self.seen == self._of(GONE):
             return False
         return not self.admitted or self.admitted < floor * self.eligible
@@ -84,7 +84,7 @@ def whole(label: str, reports: Iterable[DayReport], calls: Collection[str]) -> R
 
 
 def weak_parts(reports: Iterable[DayReport], calls: Collection[str], floor: float) -> list[str]:
-    """A line for each part that broke off, is unreadable in good part or gave next to nothing, saying which."""
+    """A line for each part that broke off, is largely unreadable or gave next to nothing."""
     files: dict[str, list[FileReport]] = {}
     for report in reports:
         for file in report.files:
@@ -114,7 +114,7 @@ def _sum(name: str, files: Collection[FileReport]) -> RowCounts:
 
 
 def explain(tally: RowCounts, address: Address, parts: Sequence[SourcePart], settings: Traces, now: datetime) -> str:
-    """What was admitted and what was not, why by the looks of it, and what to do."""
+    """What was admitted and what was not, the likely cause, and what to do."""
     from pipeline.traces.sample import sample_source  # which imports the stage, and that this module
 
     sample: SourceSample | None = None
@@ -139,7 +139,7 @@ def explain(tally: RowCounts, address: Address, parts: Sequence[SourcePart], set
 
 
 def likely_kind(address: Address, parts: Sequence[SourcePart]) -> str:
-    """The `traces.source.kind` that reads the first of these files, by its keys; empty where none is known to."""
+    """The `traces.source.kind` of the first of these files, by its keys; or empty."""
     calls = [part for part in parts if part.holds == "calls"]
     keys: frozenset[str] = frozenset()
     if calls and address.section.kind not in NO_FILES:
@@ -163,7 +163,7 @@ def _about_consent(sample: SourceSample, key: str) -> str:
 
 
 def _keys(head: bytes) -> frozenset[str]:
-    """Keys of the first rows of a file, or of the one value that it is; of half a value, all that look like keys."""
+    """Keys of the first rows of a file, or of its one value; of half a value, all that look like keys."""
     for text in [*head.split(b"\n")[:LINES], head]:
         with suppress(msgspec.DecodeError, RecursionError):
             value = msgspec.json.decode(text)

@@ -1,5 +1,5 @@
-"""What can be known to go wrong before a run is made (model, chat template, data root, disk, source), in a second or
-two: a line each, which begins with the recipe's field and ends in an instruction. Rows are read by `sample`."""
+"""Faults of a recipe that show before a run, within seconds: model, chat template, data root, disk, source. Each is a
+line that begins with the recipe's field and ends in an instruction."""
 
 from __future__ import annotations
 
@@ -33,10 +33,7 @@ FULL_SHARE = 6.0
 
 
 def preflight(recipe: Recipe, address: Address | None, warehouse: str) -> list[str]:
-    """Everything that speaks against launching this recipe now; empty when nothing does.
-
-    `address`: of the source, None where it is not known. `warehouse`: of the governed table.
-    """
+    """`address`: of the source, where it is known. `warehouse`: of the governed table."""
     uri = recipe.base_model.uri
     relative = f" ({uri} is relative to {Path.cwd()})" if not Path(uri).is_absolute() else ""
     return [
@@ -72,7 +69,7 @@ def _template_faults(recipe: Recipe) -> list[str]:
 
 
 def data_root_faults(root: str, field: str = "data_root") -> list[str]:
-    """Of a directory that is to be written; it need not be there yet."""
+    """Of a directory that will be written."""
     if "://" in root:
         return [f"{field}: {root} is no directory of this machine. Give a local or mounted path."]
     there = _existing(root)
@@ -92,7 +89,6 @@ def _existing(root: str) -> Path:
 
 
 def _disk_faults(recipe: Recipe) -> list[str]:
-    """Of the room on the data root's disk, against what one iteration of this model writes."""
     if "://" in recipe.data_root or faults(Path(recipe.base_model.uri)):
         return []
     free, model = shutil.disk_usage(_existing(recipe.data_root)).free, model_bytes(Path(recipe.base_model.uri))
@@ -111,13 +107,13 @@ def model_bytes(folder: Path) -> int:
 
 
 def iteration_bytes(model: int, training: Training) -> int:
-    """What one iteration may write for a model of so many bytes: the tuned model, its checkpoints, and the rest."""
+    """What one iteration may write for a model of `model` bytes."""
     checkpoint = model * (ADAPTER_SHARE if training.lora else FULL_SHARE)
     return round(model + _kept(training) * checkpoint) + REST_BYTES
 
 
 def source_faults(address: Address) -> list[str]:
-    """Of the traces' source: whether it is there and has what its kind wants. A large bucket is not listed."""
+    """Whether the source is there and has what its kind needs. A large bucket is not listed."""
     kind, uri = address.section.kind, address.uri
     if kind == "demo":
         return []

@@ -1,9 +1,6 @@
-"""Prompt sets as they are published: a file or folder of problems with their answers, read one by one.
-
-Input: rows with the fields of a known layout, or named ones. Output: messages and a reference, which stays as it is
-given, a bare answer or a whole solution with `####` or `\\boxed{}`; the options of a multiple choice stand in the
-prompt, and its reference is a letter. A list of answers is a reference of which any is right.
-"""
+"""Prompt sets as they are published: a file or folder of problems with their answers, a bare answer or a whole
+solution. Options of a multiple choice stand in the prompt, with a letter as reference; of a list of answers any is
+right."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ UNANSWERED = "unanswered"
 
 
 class PromptRow(NamedTuple):
-    """One problem. `messages` are chat messages of role and content."""
+    """`messages` are of role and content."""
 
     messages: list[dict[str, str]]
     reference: str
@@ -47,9 +44,8 @@ class PromptRow(NamedTuple):
 def read_prompts(path: Path, fields: PromptFields, rejected: Counter[str]) -> Iterator[PromptRow]:
     """The problems of a JSONL file (gzipped or not), a Parquet file, or a folder of them or saved by `datasets`.
 
-    `rejected` counts what is left out: `unreadable`, `empty_prompt`, `empty_reference`, `duplicate` and, where a
-    problem comes again with another reference, `contradictory` (the first is kept). Raises ValueError when there is
-    nothing to read, or the first row lacks a field.
+    `rejected` counts what is left out: `unreadable`, `empty_prompt`, `empty_reference`, `duplicate`, `contradictory`
+    (a later reference of a problem). Raises ValueError when there is nothing to read, or the first row lacks a field.
     """
     rows = _rows(path, fields.split, rejected)
     first = next(rows, None)
@@ -99,7 +95,7 @@ def _prompts(
 
 
 def _layout(row: Mapping[str, Any], fields: PromptFields) -> tuple[str, str] | None:
-    """The names of the two fields; None where the row has neither of a known layout, or lacks a named one."""
+    """The names of the two fields; None where the row lacks them."""
     return next((names for names in _candidates(fields) if all(name in row for name in names)), None)
 
 
@@ -108,7 +104,7 @@ def _candidates(fields: PromptFields) -> list[tuple[str, str]]:
 
 
 def set_files(path: Path) -> list[Path]:
-    """Every file of a set, in name order: what it is made of. Raises ValueError when there is none."""
+    """Every file of a set, in name order. Raises ValueError when there is none."""
     if not path.exists():
         raise ValueError(f"There is no prompt set at {path}. Give the path of a file or folder.")
     if path.is_file():

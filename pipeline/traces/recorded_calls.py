@@ -1,9 +1,5 @@
-"""Calls of tools with what was returned to them, by the conversation that called.
-
-Owns which result belongs to which call and which call to which prompt. A result is of its own conversation alone: what
-a tool returned to one user is never given to another one's question. Where a prompt was asked several times and the
-tool returned different things, the first trace by its id counts.
-"""
+"""Tool calls with their results, by prompt. A result is never given to another user's question; where a prompt was
+asked several times, the first trace by its id counts."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ Message = Mapping[str, Any]
 
 
 class Call(NamedTuple):
-    """A call by what it asks: two are equal whatever their ids, spaces and the order of their arguments."""
+    """Ids, spaces and the order of arguments make no difference."""
 
     name: str
     arguments: str
@@ -25,15 +21,14 @@ class Call(NamedTuple):
 
 
 class RecordedCall(NamedTuple):
-    """A call, its id (empty without one), and the message that answered it."""
+    """A call and its result."""
 
     call: Call
     content: str
 
 
 def calls_in(message: Message) -> list[tuple[Call, str]]:
-    """The calls of an assistant's turn, in `tool_calls` or in its text, each with its id; none where one is no call
-    that a model can be shown."""
+    """The calls of an assistant's turn, in `tool_calls` or in its text, each with its id; none where one is invalid."""
     held = message.get("tool_calls")
     calls = (calls_of(held) or []) if held else split(message.get("content") or "")[1]
     if message["role"] != "assistant":
@@ -48,7 +43,7 @@ def canonical(arguments: Mapping[str, Any]) -> str:
 
 
 def conversation_key(messages: Sequence[Message]) -> str:
-    """Identity of a conversation: roles, texts and calls, whatever ids they have and whatever tools were offered."""
+    """Identity of a conversation: roles, texts and calls, without ids and offered tools."""
     turns: list[list[Any]] = []
     for message in messages:
         calls, text = [list(call) for call, _ in calls_in(message)], message.get("content") or ""
@@ -58,7 +53,7 @@ def conversation_key(messages: Sequence[Message]) -> str:
 
 
 def recorded_calls(messages: Sequence[Message]) -> Iterator[RecordedCall]:
-    """Calls of a conversation with what answered them: by id, and where there are none by their order."""
+    """Calls of a conversation with their results: by id, else by order."""
     for place, message in enumerate(messages):
         calls = calls_in(message)
         results: list[Message] = []
@@ -77,9 +72,7 @@ def results_by_prompt(
     rows: Iterable[tuple[str, Sequence[Message]]], prompts: Collection[str]
 ) -> dict[str, dict[Call, str]]:
     """Of each of these prompts (`conversation_key`) the results of the calls in conversations that begin with it.
-
-    `rows`: the id of a trace and its messages.
-    """
+    `rows`: the id of a trace and its messages."""
     first: dict[str, dict[Call, tuple[str, str]]] = {}
     for trace_id, messages in rows:
         if not any(message["role"] == "tool" for message in messages):

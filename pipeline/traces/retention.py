@@ -1,9 +1,5 @@
-"""Retention: governed days and raw files that have been kept for as long as the recipe says, and no longer.
-
-Owns what is overdue, its deletion from table and disk, and the audit entry. A governed day keeps its account, moved to
-`traces/days/retired/`; its ledger goes. Refuses to delete raw data outside the data root: it names that for its owner.
-Refuses to look into iterations: `Retained.datasets` says which datasets lost days, for those who know what was built.
-"""
+"""Retention: deletes governed days and raw files that are older than the recipe allows. A governed day keeps its
+report, in `traces/days/retired/`. Raw data outside the data root is only named."""
 
 from __future__ import annotations
 
@@ -26,7 +22,7 @@ from pipeline.traces.watermark import Watermark, touched_by
 
 
 class Retained(Record):
-    """What one pass dropped. Empty fields: nothing was overdue, or the recipe keeps it."""
+    """What one pass dropped."""
 
     days: tuple[str, ...] = ()
     """Governed days that were dropped."""
@@ -39,13 +35,10 @@ class Retained(Record):
 
 
 def retain(context: StageContext, address: Address, now: datetime, grace_s: float = GRACE_S) -> Retained:
-    """Drop what is overdue, governed days with every snapshot that holds them. Safe to repeat after a crash.
-
-    Files that a snapshot left and that are younger than `grace_s` go with the next upkeep. Raises ValueError when the
-    source cannot be listed, OSError when lake or disk fail.
-    """
+    """Drop what is overdue, governed days with every snapshot that holds them. A pass that broke off is completed by
+    the next. Raises ValueError when the source cannot be listed, OSError when lake or disk fail."""
     store, settings, log = context.store, context.recipe.traces, context.log
-    sweep_unfinished(store.path(layout.TRACES))  # of a pass that was killed: half of what it wrote about users
+    sweep_unfinished(store.path(layout.TRACES))  # of a killed pass
     governed = _drop_days(store, context.lake, kept_from(settings, now), now, grace_s)
     log(f"retention: {len(governed.days)} governed days dropped, {len(governed.datasets)} datasets end with them")
     deleted, named = _drop_raw(store, settings, address, now)
@@ -56,7 +49,7 @@ def retain(context: StageContext, address: Address, now: datetime, grace_s: floa
 
 
 def retired(store: Store) -> frozenset[str]:
-    """Every day that retention has dropped, in this pass or in one before."""
+    """Every day that retention has dropped."""
     return frozenset(path.stem for path in store.path(layout.RETIRED_DAYS).glob("*.json"))
 
 
@@ -86,37 +79,30 @@ def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime,
 def _drop_raw(
     store: Store, settings: Traces, address: Address, now: datetime
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the raw files that are deleted, and of the parts that somebody else has to delete."""
+    """Names of the deleted raw files, and of the parts that their owner has to delete."""
     if settings.retention.raw_days is None:
         return (), ()
     first = (now.date() - timedelta(days=settings.retention.raw_days)).isoformat()
-    ours: list[tuple[str, Path]] = []
-    named: list[str] = []
-    for part in _overdue(store, address, first):
-        path = _ours(store, address, part)
-        if path is None:
-            named.append(part.name)
-        else:
-            ours.append((part.name, path))
-    names = tuple(name for name, _ in ours)
-    if names:
-        audit.record(store, "retention", f"raw before {first}", {"files": list(names)}, now)
-    for _, path in ours:
+    paths = {part.name: _ours(store, address, part) for part in _overdue(store, address, first)}
+    ours = {name: path for name, path in paths.items() if path is not None}
+    if ours:
+        audit.record(store, "retention", f"raw before {first}", {"files": list(ours)}, now)
+    for path in ours.values():
         path.unlink(missing_ok=True)
-    return names, tuple(named)
+    return tuple(ours), tuple(name for name, path in paths.items() if path is None)
 
 
 def _overdue(store: Store, address: Address, first: str) -> Iterator[SourcePart]:
     """Parts whose every day is before `first`: as they were read, else by the date in the name, else by the file's age.
-
-    A part that changed since it was read is not overdue: it may speak of newer days.
-    """
+    A part that changed since it was read is not overdue."""
     read = (store.read(layout.WATERMARK, Watermark) or Watermark()).parts
     for part in open_source(address).parts():
         known = read.get(part.name)
         days = touched_by([known]) if known is not None and known.version == part.version else set[str]()
-        if not days and known is None:
-            days = {named_day(part.name) or _written(_ours(store, address, part))}
+        if known is None:
+            path = _ours(store, address, part)
+            written = datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() if path else "9999-12-31"
+            days = {named_day(part.name) or written}
         if days and all(day < first for day in days):
             yield part
 
@@ -128,8 +114,3 @@ def _ours(store: Store, address: Address, part: SourcePart) -> Path | None:
     root = Path(address.uri)
     path = (root if root.is_file() else root / part.name).resolve()
     return path if path.is_file() and path.is_relative_to(store.root.resolve()) else None
-
-
-def _written(path: Path | None) -> str:
-    """The day a file was written; without a file the part is never overdue."""
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() if path else "9999-12-31"

@@ -30,18 +30,18 @@ SAID_PARTS = 8
 
 
 class SourceSample(msgspec.Struct):
-    """What the newest rows of a source are like. Counts by name have the most frequent first."""
+    """The newest rows of a source. Counts by name have the most frequent first."""
 
     source: str
     parts: int
     """Of the whole source."""
     read: list[str] = []
-    """Names of the parts that the rows are from, the newest first."""
+    """Names of the parts that were read, the newest first."""
     rows: int = 0
     admitted: int = 0
     rejected: dict[str, int] = {}
     details: dict[str, str] = {}
-    """What a person is told of the first row of a reason."""
+    """Of the first row of each reason."""
     consented: int = 0
     """Rows whose consent key says yes."""
     metadata_keys: dict[str, int] = {}
@@ -121,7 +121,6 @@ def sample_source(address: Address, settings: Traces, now: datetime, limit: int 
 
 
 def _first(block: Rows, most: int) -> tuple[list[Trace], list[Rejection]]:
-    """The first rows of a block in the order of the source, readable or not."""
     lines = sorted(row.line for row in chain(block.traces, block.rejected))
     last = lines[most - 1] if len(lines) > most else None
     kept = [row for row in block.traces if last is None or row.line <= last]
@@ -129,7 +128,6 @@ def _first(block: Rows, most: int) -> tuple[list[Trace], list[Rejection]]:
 
 
 def _attributes(source: Source, newest: Iterable[SourcePart], folder: Path) -> AttributeTable | None:
-    """What the source says of whole traces in rows of their own, where it does."""
     parts = [part for part in newest if part.holds == "attributes"][:SAID_PARTS]
     if not parts:
         return None

@@ -1,9 +1,5 @@
-"""What a score says of an answer: a value from 0, worst, to 1, best, or nothing.
-
-The recipe declares it by name (`traces.scores`). Without a declaration only plain thumbs of people count: 0 or 1, true
-or false, or a word of UP or DOWN, under a name of THUMBS. Texts, corrections, and scores of evaluators, of code and of
-judges never do. The stage refuses scores that are outside their scale.
-"""
+"""What a score says of an answer: a value from 0, worst, to 1, best, or nothing. The recipe declares it by name; else
+only people's thumbs count (0 or 1, a word of UP or DOWN, under a name of THUMBS), never texts, programs or judges."""
 
 from __future__ import annotations
 
@@ -22,18 +18,18 @@ THUMBS = frozenset(
 )
 """Names, in lower case and with `_` between words, under which people's thumbs are known."""
 RETRY = "retry"
-"""The name under which an application says that a user asked again, which is no praise."""
+"""A user asked again, which is no praise."""
 JUDGES = frozenset({"EVAL", "LLM_JUDGE", "AI_JUDGE"})
 PROGRAMS = JUDGES | {"CODE"}
 USER = "user"
-"""A source that says in so many words that a user scored, from 0 to 1: the gateway's own."""
+"""Source of the gateway's scores of users, from 0 to 1."""
 LEAST_SHARE = 0.05
-"""Share of all scores from which an undeclared name is told."""
+"""Share of all scores from which an undeclared name is reported."""
 _WORDS = 5
 
 
 class Meant(NamedTuple):
-    """`outside`: the score is not on the scale that its name has. `declared`: the name is known."""
+    """`outside`: the score is not on its name's scale. `declared`: the name is known."""
 
     value: float | None = None
     outside: bool = False
@@ -55,14 +51,13 @@ class ScoreCount(NamedTuple):
     declared: bool = False
 
     def line(self) -> str:
-        """For a person, with nothing personal in it."""
         given = ", ".join(map(_shown, self.words)) or f"{_number(self.low)} to {_number(self.high)}"
         given = given if self.words or self.low is not None else "without a number"
         taken = f"{self.feedback:,} as feedback" if self.feedback else "none as feedback"
         return f"{self.total:,} scores {_shown(self.name)} ({self.source}, {self.kind}, {given}), {taken}"
 
     def section(self) -> str:
-        """What declares them in `traces.scores`: as no feedback, until a person has looked."""
+        """Declares them in `traces.scores`: as no feedback, until a person has looked."""
         if self.words:
             scale = f"[{', '.join(repr(_shown(word)) for word in self.words)}]"
         else:
@@ -75,7 +70,7 @@ class ScoreCount(NamedTuple):
 
 
 class Meanings:
-    """What scores mean under one recipe."""
+    """Of scores under one recipe."""
 
     def __init__(self, declared: Iterable[ScoreMeaning]) -> None:
         self._declared = {each.name: each for each in declared}
@@ -126,15 +121,13 @@ class ScoreCounts:
         return [each for each in self.all() if not each.declared and each.total >= most]
 
     def outside(self) -> str:
-        """What is wrong where scores are not on their scale: then the others may say something else, too. Else ""."""
+        """Which scores are not on their scale: the others of that name may mean something else, too. Or ""."""
         wrong = next((each for each in self.all() if each.outside), None)
+        if wrong is None:
+            return ""
         return (
-            ""
-            if wrong is None
-            else (
-                f"{wrong.outside:,} of {wrong.line()}, are outside their scale. Say in traces.scores which scale they "
-                f"have and which end is good, or ignore them: {wrong.section()}"
-            )
+            f"{wrong.outside:,} of {wrong.line()}, are outside their scale. Say in traces.scores which scale they "
+            f"have and which end is good, or ignore them: {wrong.section()}"
         )
 
     def _merge(self, new: ScoreCount) -> None:

@@ -1,28 +1,75 @@
-"""Only what was said is a text: placeholders, thoughts and control tokens in a batch, before the gates.
-
-Input: a batch of any source. Output: the same batch with thoughts taken off the texts of assistants, and with the rows
-marked (`unreadable`, `not_recorded`, `has_payload`) whose texts nobody said. The gates reject by these marks.
-"""
+"""Marks the rows of a batch whose texts nobody said, before the gates: placeholders that loggers and gateways write in
+the place of a text, and control tokens; takes thoughts off the texts of assistants. A recipe adds
+`traces.placeholders`."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import cache
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.recipe.traces import Placeholder
 from pipeline.traces.arrow import pc
-from pipeline.traces.placeholders import Placeholders, placeholders
 from pipeline.traces.thoughts import HINT, ControlTokens, check, without_thoughts
+
+Makes = Literal["redacted", "cut", "payload"]
+
+
+class Pattern(NamedTuple):
+    """`whole`: it stands for a message only where the message holds nothing else."""
+
+    text: str
+    makes: Makes
+    whole: bool = False
+
+
+# Of LiteLLM (message logging off; spend logs over a length), OpenInference, Sentry, Logfire, applications and Langfuse (a
+# failed mask, a field over its size, an image, audio or file). Python and RE2 read the patterns alike.
+KNOWN = (
+    Pattern("redacted-by-litellm", "redacted", whole=True),
+    Pattern(r"[\[<({*_]+(?i:redacted|scrubbed)[\])}>*_]+", "redacted", whole=True),
+    Pattern(r"\[Filtered\]", "redacted", whole=True),
+    Pattern(r"\[Scrubbed due to [^\]\n]*\]", "redacted", whole=True),
+    Pattern("<fully masked due to failed mask function>", "redacted", whole=True),
+    Pattern("<truncated due to size exceeding limit>", "cut"),
+    Pattern(r"\(litellm_truncated ", "cut"),
+    Pattern("@@@langfuseMedia:type=text/", "cut"),
+    Pattern("@@@langfuseMedia:", "payload"),
+    Pattern("<Upload handling failed for LangfuseMedia", "payload"),
+)
+
+
+class Placeholders:
+    """The known placeholders and those of a recipe. `pattern` matches every text that may hold one."""
+
+    def __init__(self, own: Sequence[Placeholder]) -> None:
+        rows = (*KNOWN, *(Pattern(re.escape(each.text), each.makes, each.makes == "redacted") for each in own))
+        self.pattern = "|".join(rf"^\s*{row.text}\s*$" if row.whole else row.text for row in rows)
+        self._rows = [(re.compile(rf"\s*{row.text}\s*\Z" if row.whole else row.text), row) for row in rows]
+
+    def made_of(self, text: str) -> Makes | None:
+        """What a text's placeholder makes of the message; None for a text without one."""
+        for regex, row in self._rows:
+            if regex.match(text) if row.whole else regex.search(text):
+                return row.makes
+        return None
+
+
+@cache
+def placeholders(own: tuple[Placeholder, ...]) -> Placeholders:
+    return Placeholders(own)
+
 
 UNCLOSED = "a thought that is not closed"
 PREFILLED = "input: it ends in an assistant's turn"
 
 
 class Marks:
-    """What is wrong with rows, by their number; the first that is seen stays."""
+    """Faults of rows by their number; the first one of a row stays."""
 
     def __init__(self) -> None:
         self.unreadable: dict[int, str] = {}
@@ -49,7 +96,6 @@ class Marks:
 
 
 def read_texts(batch: pa.RecordBatch, own: Sequence[Placeholder]) -> pa.RecordBatch:
-    """The batch with texts that were said, and marks on the rows that hold others."""
     known, marks = placeholders(tuple(own)), Marks()
     messages = batch["messages"].flatten()
     rows = pc.list_parent_indices(batch["messages"]).to_numpy()

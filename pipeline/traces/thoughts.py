@@ -34,10 +34,10 @@ CONTROL = "|".join(
 CALL = r"</?(?:tool_calls?|function_calls?)>|<function=\w+>"
 """How models write a call; a server with a parser takes it out of the text. Instructions may quote it."""
 BARE = r"^analysis[\s\S]*assistant(?:final|commentary)"
-"""Harmony that was decoded without its tokens: nothing shows where a thought ends."""
+"""Harmony without its tokens: nothing shows where a thought ends."""
 
 HINT = "|".join((OPEN, CLOSE, CONTROL, CALL, BARE))
-"""Whatever is not a plain text matches it."""
+"""Matches every text that is not plain."""
 
 _control, _odd = map(re2.compile, (CONTROL, HINT))
 _open, _close = re.compile(OPEN), re.compile(CLOSE)  # a completion may hold a lone surrogate, which RE2 does not take
@@ -48,14 +48,14 @@ _final = re.compile(_CHANNEL.format("final") + r"(?:<\|(?:return|end)\|>)?\s*\Z"
 
 
 class ControlTokens(ValueError):
-    """A text in which a tokenizer would read control tokens. The message is the same for each: it quotes nothing."""
+    """The message quotes nothing of the text."""
 
     def __init__(self) -> None:
         super().__init__("control tokens")
 
 
 def check(text: str) -> None:
-    """Raises ControlTokens for a text of anybody but the assistant that holds one."""
+    """Raises ControlTokens for a text, not of the assistant, that holds one."""
     if _control.search(text):
         raise ControlTokens
 
@@ -69,7 +69,7 @@ def without_thoughts(text: str) -> str | None:
 
 
 def behind_thoughts(text: str) -> str | None:
-    """The same for who only reads the answer, whatever control tokens it holds."""
+    """The answer with its control tokens."""
     try:
         return _of_channels(text) if _has_channels(text) else _of_tags(text)
     except ControlTokens:

@@ -1,4 +1,4 @@
-"""What tools returned in the traces of an iteration's dataset. `recorded_calls` owns whose result it is."""
+"""Results of tools in the traces of an iteration's dataset."""
 
 from __future__ import annotations
 
@@ -20,10 +20,7 @@ COLUMNS = ("trace_id", "messages")
 def recorded_results(
     context: IterationContext, prompts: Collection[str], agreed: Collection[str]
 ) -> dict[str, dict[Call, str]]:
-    """`results_by_prompt` over the iteration's dataset, of traces that may be trained on now.
-
-    Raises ValueError where the dataset is not there any more.
-    """
+    """`results_by_prompt` of the traces that `agreed` now. Raises ValueError where the dataset is gone."""
     traces = pa.array(sorted(set(agreed)), pa.string())
     with open_lake(context.lake) as lake:
         window = window_of(context.store, lake, context.iteration.dataset)

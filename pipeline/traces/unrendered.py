@@ -1,8 +1,5 @@
-"""Rows of which the champion's chat template would leave something out: refused before anything is paid for.
-
-Owns the look at the governed rows, which happens only where the template lacks something. Rows whose calls can be shown
-to no model are not counted: they have no label, and nothing learns from them.
-"""
+"""Refuses rows of which the champion's chat template would leave something out, before anything is paid for. They are
+read only where the template lacks something."""
 
 from __future__ import annotations
 
@@ -27,10 +24,7 @@ COLUMNS = ("messages", "completion", "tool_calls", "tools", "consent")
 
 
 def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
-    """Raise ValueError, with their counts, for rows to be trained on that the champion's template leaves parts of out.
-
-    Rows with tools are not, where the recipe leaves them out.
-    """
+    """Raises ValueError with the counts of what the template leaves out of rows that are to be trained on."""
     folder = Path(iteration.champion.uri)
     if not folder.is_dir():  # whoever loads the model says so
         return
@@ -65,14 +59,14 @@ def _batches(context: StageContext, iteration: Iteration) -> Iterator[pa.Table]:
 
 
 def _may_take(table: pa.Table) -> Any:
-    """Which rows are more than one question with a text for its answer: the others are not decoded."""
+    """Which rows are more than one question with a text as its answer: the others are not decoded."""
     several = pc.greater(pc.list_value_length(table["messages"]), 2)
     return pc.or_(several, pc.or_(pc.is_valid(table["tools"]), pc.is_valid(table["tool_calls"])))
 
 
 def kinds_of_row(row: Mapping[str, Any]) -> set[str]:
-    """What a governed row and its answer take of a template, beside a single question; nothing where it holds a call
-    that no model can be shown."""
+    """What a governed row and its answer need of a template, beside a single question; nothing where a call is
+    invalid, as the row then has no label."""
     messages = conversation(row)
     if not is_whole(messages, row["tool_calls"]):
         return set()

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.traces.answers import helpers
+from pipeline.traces.batch import helpers
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import Reason
