@@ -27,8 +27,8 @@ class Pattern(NamedTuple):
     whole: bool = False
 
 
-# Of LiteLLM (message logging off; spend logs over a length), OpenInference, Sentry, Logfire, applications and Langfuse (a
-# failed mask, a field over its size, an image, audio or file). Python and RE2 read the patterns alike.
+# Of LiteLLM (message logging off; spend logs over a length), OpenInference, Sentry, Logfire, applications, and Langfuse
+# (a failed mask, a field over its size, an image, audio or file). Python and RE2 read the patterns alike.
 KNOWN = (
     Pattern("redacted-by-litellm", "redacted", whole=True),
     Pattern(r"[\[<({*_]+(?i:redacted|scrubbed)[\])}>*_]+", "redacted", whole=True),
