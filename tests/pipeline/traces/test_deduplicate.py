@@ -85,11 +85,6 @@ def test_a_trace_ingested_under_a_second_id_is_a_duplicate() -> None:
     assert outcome(observation(1), again) == (["o9"], {Reason.DUPLICATE: 1})
 
 
-def test_the_last_call_stands_for_its_trace() -> None:
-    first = observation(1, id="o0", start_time="2026-01-05 09:00:00", output="Let me see.")
-    assert outcome(observation(1), first) == (["o1"], {Reason.INTERMEDIATE: 1})
-
-
 def test_duplicate_is_the_same_text_at_the_same_moment() -> None:
     copy = observation(1, id="o9", trace_id="t9")
     later = {**copy, "start_time": "2026-01-05 10:00:02.000000"}

@@ -13,7 +13,7 @@ import pytest
 
 from assets.environment import environment
 from pipeline.core.storage import Store
-from pipeline.recipe.traces import ExportSource, PostgresTableSource
+from pipeline.recipe.traces import ExportSource
 from pipeline.traces import days as stage
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.materialize import read
@@ -92,40 +92,3 @@ def test_of_two_runs_on_one_day_the_later_commit_gives_way(
     assert sorted(ids(store, lake, winner)) == ["t1", "t2", "t3"]
     with open_lake(lake) as opened:
         assert opened.digests()["2026-01-05"] == winner.days[0].digest
-
-
-@pytest.mark.slow
-def test_from_a_table_in_postgres(store: Store, lake: LakeConfig, postgres_url: str) -> None:
-    columns = "id text, timestamp timestamptz, user_id text, session_id text, input text, output text, model text"
-    with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute("drop table if exists traces")
-        more = "latency_ms float, token_count int, metadata jsonb, user_consent boolean"
-        connection.execute(f"create table traces ({columns}, {more})")
-
-        def add(number: int, consent: bool) -> None:
-            moment = f"2026-01-0{5 + number % 2} 10:00:{number:02d}+00"
-            row = (
-                f"t{number}",
-                moment,
-                f"u{number}",
-                None,
-                f"What is {number}?",
-                f"{number}",
-                "m",
-                500.0,
-                9,
-                "{}",
-                consent,
-            )
-            connection.execute(f"insert into traces values ({', '.join(['%s'] * len(row))})", row)
-
-        for number in range(4):
-            add(number, number != 1)
-        source = PostgresTableSource()
-        first = govern(store, source, postgres_url, lake)
-        assert ids(store, lake, first) == ["t0", "t2", "t3"]
-        assert first.source.endswith(", table traces") and "@" not in first.source
-        add(5, True)
-        second = govern(store, source, postgres_url, lake)
-        assert ids(store, lake, second) == ["t0", "t2", "t3", "t5"]
-        assert first.days[0] == second.days[0]

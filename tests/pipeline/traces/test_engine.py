@@ -11,10 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute
 from pipeline.traces.engine import RUNS, open_engine
+from pipeline.traces.lake import local_lake
+from pipeline.traces.materialize import read
+from pipeline.traces.records import Reason
 
 from ..conftest import RAY
+from .conftest import Run, observation, score, write
 
 
 def square(task: int) -> int:
@@ -45,17 +50,6 @@ def killed_always(task: int) -> int:
 def note_and_wait(folder: str) -> None:
     Path(folder, str(os.getpid())).touch()
     time.sleep(120)
-
-
-def has_imported(module: str) -> bool:
-    return module in sys.modules
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("modules", [(), ("this",)])
-def test_workers_import_what_their_tasks_need(modules: tuple[str, ...]) -> None:
-    with open_engine(Compute(workers=2), modules=modules) as engine:
-        assert list(engine.map(has_imported, ["this"] * 4, print)) == [bool(modules)] * 4
 
 
 @pytest.mark.slow
@@ -146,3 +140,24 @@ def node_of(folder: str) -> str:
 def test_ray_spreads_tasks_over_its_nodes(cluster: None, tmp_path: Path) -> None:
     with open_engine(RAY, os.environ["RAY_ADDRESS"]) as engine:
         assert len(set(engine.map(node_of, [str(tmp_path)] * 2, print))) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compute", ["local", "ray"], indirect=True)
+def test_stage_gives_the_same_on_every_engine(compute: Compute, run: Run, store: Store, export: Path) -> None:
+    for day in range(5, 9):
+        rows = [
+            observation(n, start_time=f"2026-01-{5 + n % 4:02d} 10:00:00.000000", metadata={"user_consent": n % 7 > 0})
+            for n in range(40)
+        ]
+        copies = [{**row, "id": f"{day}{row['id']}", "trace_id": f"{day}{row['trace_id']}"} for row in rows[:3]]
+        write(export, f"observations_v2/2026-01-{day:02d}.jsonl.gz", [*rows[day::3], *copies, "{"])
+    write(export, "scores/a.jsonl", [score(n, n, 1.0) for n in range(40)])
+    one = run()
+    rows = read(store, local_lake(store), one.iteration.dataset)
+    assert {Reason.DUPLICATE, Reason.SUPERSEDED, Reason.CONSENT, Reason.MALFORMED} == set(one.rejected)
+    store.root.rename(store.root.with_name("one"))
+    many = run(compute=compute)
+    assert many.iteration.id == one.iteration.id
+    assert many.days == one.days
+    assert read(store, local_lake(store), many.iteration.dataset).equals(rows)

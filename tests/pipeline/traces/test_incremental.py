@@ -23,7 +23,7 @@ from pipeline.traces.watermark import Watermark
 from tests.contexts import mark_of
 from tests.variants import one_and_variants
 
-from .conftest import NOW, Run, observation, score, write
+from .conftest import Run, observation, score, write
 
 pytestmark = pytest.mark.slow
 
@@ -151,22 +151,6 @@ def test_days_past_raw_retention_stay_and_late_rows_are_told(run: Run, store: St
     assert governed.days[0].rejected == {Reason.LATE: 1}
     assert run(retention=retention) == governed
     assert ids(store, run(retention=retention, max_latency_s=60.0)) == ["t1", "t2", "t3", "t5"]
-
-
-def test_days_past_governed_retention_are_not_made_again(run: Run, store: Store, export: Path) -> None:
-    write(export, day_file(5), [observation(1)])
-    write(export, day_file(9), [observation(3, start_time=at(9))])
-    governed = run(retention=Retention(governed_days=5))
-    assert ids(store, governed) == ["t3"]
-    assert [d.day for d in governed.days] == ["2026-01-09"]
-
-
-def test_a_row_from_the_future_is_told(run: Run, store: Store, export: Path) -> None:
-    write(export, day_file(5), [observation(1, start_time="2036-01-05 10:00:00.000000")])
-    governed = run(now=NOW, min_admitted_share=0.0)
-    assert governed.rejected == {Reason.FUTURE: 1}
-    ledger = store.path("traces/rejected/2036-01-05.jsonl").read_text()
-    assert json.loads(ledger)["detail"] == "dated 2036-01-05 10:00 UTC"
 
 
 KILLED = """

@@ -84,25 +84,6 @@ def test_late_data_reopens_its_day_and_no_other(run: Run, store: Store, export: 
     assert [(d.day, d.seen) for d in second.days] == [("2026-01-05", 3), ("2026-01-06", 1), ("2026-01-07", 0)]
 
 
-def test_late_feedback_reopens_the_day_of_its_trace(run: Run, store: Store, export: Path) -> None:
-    write(export, FIRST, [observation(1)])
-    first = run()
-    write(export, "scores/2026-01-09.jsonl", [score(1, 1, 1.0), score(2, 99, 1.0), "{"])
-    second = run()
-    assert second.iteration.id != first.iteration.id
-    assert read_dataset(store, local_lake(store), second.iteration.dataset, ["feedback_mean"]).to_pylist() == [
-        {"feedback_mean": 1.0}
-    ]
-    assert second.rejected == {Reason.MALFORMED: 1}
-
-
-def test_new_rules_make_every_day_again(run: Run, store: Store, export: Path) -> None:
-    write(export, FIRST, [observation(1, metadata={"agreed": 1})])
-    assert run(min_admitted_share=0.0).admitted == 0
-    assert ids(store, run(consent_key="agreed").iteration.dataset) == ["t1"]
-    assert run(min_admitted_share=0.0).admitted == 0
-
-
 def test_what_nobody_can_read_is_counted_and_told_by_its_shape(run: Run, store: Store, export: Path) -> None:
     odd = json.dumps([{"type": "hologram", "beam": "secret"}])
     calls = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
@@ -122,14 +103,6 @@ def test_what_nobody_can_read_is_counted_and_told_by_its_shape(run: Run, store: 
     ledger = store.path("traces", "rejected", "2026-01-05.jsonl").read_text()
     assert "output: {type:str,beam:str}" in ledger and "input: {type:str,beam:str}" in ledger
     assert "secret" not in ledger
-
-
-def test_an_empty_day_is_proved_empty(run: Run, store: Store, export: Path) -> None:
-    write(export, FIRST, [observation(1)])
-    write(export, SECOND, [])
-    days = {d.day: d for d in run().days}
-    assert (days["2026-01-06"].seen, days["2026-01-06"].rejected) == (0, {})
-    assert [f.name for f in days["2026-01-06"].files] == [SECOND]
 
 
 def test_a_source_without_a_single_admitted_trace_is_a_result(run: Run, store: Store, export: Path) -> None:

@@ -73,14 +73,6 @@ def test_a_list_of_answers_is_a_reference_of_which_any_is_right(tmp_path: Path) 
     assert [each.outcome for each in grade([("#### 42", row.reference)])] == ["correct"]
 
 
-def test_two_sets_in_one_folder_keep_their_fields(tmp_path: Path) -> None:
-    for name in ("GSM8K", "MATH"):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name / "train.jsonl", [{**SETS[name], next(iter(SETS[name])): f"{name}: {SUM}"}])
-    prompts, rejected = read(tmp_path)
-    assert [row.messages[0]["content"][:5] for row in prompts] == ["GSM8K", "MATH:"] and not rejected
-
-
 def test_fields_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "set.jsonl", [{"ask": SUM, "gold": "42", "tier": 3, "answer": "no"}])
     ((row,), _) = read(path, prompt="ask", reference="gold", metadata=("tier", "other"), system="Be brief.")
@@ -161,11 +153,6 @@ def test_several_splits_are_not_mixed(tmp_path: Path) -> None:
 def test_a_set_without_its_fields_is_refused(tmp_path: Path, rows: list[Any], fields: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(write(tmp_path / "set.jsonl", rows), **fields)
-
-
-def test_a_set_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"There is no prompt set at .*/none\. Give the path"):
-        read(tmp_path / "none")
 
 
 @pytest.mark.shared

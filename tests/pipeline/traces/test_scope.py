@@ -10,13 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core.iteration import Iteration
-from pipeline.core.storage import ModelRef, Store, digest_json
+from pipeline.core.storage import Store, digest_json
 from pipeline.governance.erasure import forget
 from pipeline.governance.erasure.owner import Person
-from pipeline.recipe.traces import DemoSource, Retention, Traces
+from pipeline.recipe.traces import Retention, Traces
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
-from pipeline.traces.dataset_users import dataset_users, record_dataset_users
+from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.lake.upkeep import upkeep
 from pipeline.traces.materialize import read
@@ -112,13 +112,6 @@ def test_rows_of_a_canary_stay_out(run: Run, store: Store, export: Path) -> None
         assert run(kept_out=frozenset({"tiny/9"}), **rule) == run(**rule), "no row is a canary's"
 
 
-def test_a_day_of_a_canary_alone_is_no_day(run: Run, store: Store, export: Path) -> None:
-    write(export, FIRST, [observation(1, provided_model_name=OLD)])
-    write(export, SECOND, [observation(2, provided_model_name=NEW, start_time=NEXT_DAY)])
-    governed = run(kept_out=frozenset({NEW}), attribution="none", window_days=1)
-    assert ids(store, governed) == ["t1"]
-
-
 def test_nothing_that_counts_publishes_nothing(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, [observation(1, start_time=MORNING)])
     run()
@@ -165,32 +158,6 @@ def test_a_whole_day_and_a_mixed_one_are_read_together(run: Run, store: Store, e
 )
 def test_a_champion_is_known_by_its_names(version: int, name: str, counts: bool) -> None:
     assert (name in Producer(CHAMPION, "tiny", version).names) is counts
-
-
-def test_names_are_compared_as_the_table_masks_them(run: Run, store: Store, export: Path) -> None:
-    uri = "/home/ann@example.com/model"
-    write(export, FIRST, [observation(1, provided_model_name=uri), observation(2, provided_model_name="other")])
-    champion = ModelRef(uri=uri, digest="c" * 64)
-    assert ids(store, run(attribution="model", champion=champion)) == ["t1"]
-
-
-def test_the_demo_counts_by_model_and_others_by_promotion(export: Path) -> None:
-    external = {"kind": "langfuse_export", "uri": str(export)}
-    assert Traces(source=DemoSource()).counts == "model"
-    assert Traces.model_validate({"source": external}).counts == "promoted"
-    assert Traces.model_validate({"source": external, "attribution": "none"}).counts == "none"
-
-
-def test_who_is_in_a_dataset_outlives_its_snapshot(run: Run, store: Store, export: Path) -> None:
-    mixed(export)
-    governed = run(attribution="model", version=2)
-    write(export, SECOND, [observation(9, provided_model_name=NEW, start_time=NEXT_DAY)])
-    run(attribution="model", version=2)
-    with open_lake(local_lake(store)) as lake:
-        record_dataset_users(store, lake)
-    result = dataset_users(store, governed.iteration.dataset.digest)
-    assert result is not None
-    assert len(result.newest) == 2
 
 
 @pytest.mark.parametrize("expired", one_and_variants([True, False]))

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import os
 import signal
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from pipeline.core.storage import Store
 from pipeline.traces.lake import DayReplaced, LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import path_of, write_files
 
-from ....servers import postgres, restart_postgres
 from ....variants import one_and_variants
 from .lakes import DAY, NEXT_DAY, batch, ids, postgres_lake, put, python, row
 
@@ -100,16 +98,6 @@ def test_a_commit_whose_answer_was_lost_is_not_made_twice(config: LakeConfig, mo
         files = write_files(config, DAY, "x", [batch([row(1)])])
         lake.replace_day(DAY, files, "a")
         assert (ids(lake, DAY), len(lake._table.snapshots())) == (["t1"], 1)
-
-
-def test_a_restarted_postgres_loses_no_commit(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="pg-", ignore_cleanup_errors=True) as folder, postgres(Path(folder)) as url:
-        config = postgres_lake(url, tmp_path)
-        with open_lake(config) as lake:
-            put(lake, config, DAY, [row(1)], "a")
-            restart_postgres(Path(folder))
-            put(lake, config, DAY, [row(2)], "b")
-            assert ids(lake, DAY) == ["t2"]
 
 
 HAMMER = """

@@ -64,18 +64,6 @@ def test_a_copy_never_touches_its_original(tmp_path: Path) -> None:
         assert sorted(ids(lake, DAY, NEXT_DAY)) == ["t3", "t4", "t5"]
 
 
-def test_a_copy_needs_nothing_of_its_original(tmp_path: Path) -> None:
-    filled(tmp_path / "old")
-    shutil.copytree(tmp_path / "old", tmp_path / "new")
-    shutil.rmtree(tmp_path / "old")
-    config = local_lake(Store(tmp_path / "new"))
-    with open_lake(config) as lake:
-        lake.expire(None)
-        assert {Path(path).parent.name for path in lake.sweep(0).paths} >= {"metadata", DAY}
-        assert sorted(ids(lake, DAY, NEXT_DAY)) == ["t3", "t4", "t5"]
-    assert not (tmp_path / "old").exists()
-
-
 def test_the_metadata_does_not_say_where_it_lies(tmp_path: Path) -> None:
     config, _ = filled(tmp_path / "here")
     place = str(tmp_path).encode()

@@ -56,21 +56,6 @@ def test_rows_come_back_whatever_the_model_is_called(config: LakeConfig) -> None
     assert all(path.name.isascii() and "model" not in path.name for path in by_name)
 
 
-def test_replacement_is_one_snapshot_with_day_and_digest(config: LakeConfig) -> None:
-    with open_lake(config) as lake:
-        put(lake, config, DAY, [row(1)], "a")
-        put(lake, config, DAY, [row(2)], "b")
-        lake.replace_day(NEXT_DAY, [], "c")
-        summaries = [s.summary for s in lake._table.snapshots()]
-        matches = [(s["traces.day"], s["traces.digest"]) for s in summaries if s]
-        assert matches == [(DAY, "a"), (DAY, "b"), (NEXT_DAY, "c")]
-
-
-def test_an_unknown_column_is_named(config: LakeConfig) -> None:
-    with open_lake(config) as lake, pytest.raises(ValueError, match=r"no column answer.*Choose from"):
-        lake.read([DAY], lake.snapshot, ["answer"])
-
-
 def test_a_file_is_added_once(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         files = put(lake, config, DAY, [row(1)], "a")
@@ -162,12 +147,6 @@ def test_an_expired_snapshot_says_what_to_do(config: LakeConfig) -> None:
         assert ids(lake, DAY, snapshot=kept) == ["t2"]
         with pytest.raises(ValueError, match="has expired; materialise"):
             lake.read([DAY], first)
-
-
-def test_a_reader_finds_a_snapshot_made_after_it_opened_the_lake(config: LakeConfig) -> None:
-    with open_lake(config) as reader, open_lake(config) as writer:
-        put(writer, config, DAY, [row(1)], "a")
-        assert ids(reader, DAY, snapshot=writer.snapshot) == ["t1"]
 
 
 def test_compaction_makes_few_files_of_many_and_changes_no_row(config: LakeConfig) -> None:
