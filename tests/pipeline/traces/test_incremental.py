@@ -61,16 +61,6 @@ def test_a_file_that_did_not_change_is_not_read(run: Run, store: Store, export: 
     assert ids(store, run()) == ["t2", "t3"]
 
 
-def test_a_new_file_brings_along_the_unchanged_files_of_its_days(run: Run, store: Store, export: Path) -> None:
-    write(export, day_file(5), [observation(1), observation(2, start_time=at(6))])
-    write(export, day_file(6), [observation(3, start_time=at(6))])
-    run()
-    write(export, day_file(7), [observation(4, start_time=at(6))])
-    governed = run()
-    assert sorted(ids(store, governed)) == ["t1", "t2", "t3", "t4"]
-    assert governed.seen == governed.admitted == 4
-
-
 def test_feedback_that_changes_reopens_its_days(run: Run, store: Store, export: Path) -> None:
     write(export, day_file(5), [observation(1)])
     write(export, day_file(6), [observation(2, start_time=at(6))])

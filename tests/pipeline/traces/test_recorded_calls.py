@@ -35,11 +35,10 @@ def test_results_belong_to_their_calls_by_id() -> None:
     ]
     held = {each.call.arguments: each.content for each in recorded_calls(messages)}
     assert held == {'{"order": "K48"}': "of K48", '{"order": "K12"}': "of K12"}
-
-
-def test_results_without_ids_follow_the_order_of_the_calls() -> None:
-    messages = [turn(call('{"order": "K48"}'), call('{"order": "K12"}')), result("of K48")]
-    assert [(each.call, each.content) for each in recorded_calls(messages)] == [(LOOKUP, "of K48")]
+    by_order = [turn(call('{"order": "K48"}'), call('{"order": "K12"}')), result("of K48")]
+    assert [(each.call, each.content) for each in recorded_calls(by_order)] == [(LOOKUP, "of K48")]
+    assert list(recorded_calls([turn(call('{"order": "K4', "x")), result("fine", "x")])) == []
+    assert results_by_prompt([("t1", ASKED), ("t2", [*ASKED, turn(call("{}"))])], {conversation_key(ASKED)}) == {}
 
 
 @pytest.mark.parametrize("arguments", ['{"order":"K48"}', '{ "order" : "K48" }', {"order": "K48"}])
@@ -49,10 +48,6 @@ def test_a_call_is_the_same_however_it_is_written(arguments: Any) -> None:
     assert canonical({"b": 1, "a": [2]}) == '{"a": [2], "b": 1}'
     [written] = recorded_calls([{"role": "assistant", "content": call_text("K48")}, result("fine")])
     assert written.call == LOOKUP
-
-
-def test_a_call_without_arguments_that_can_be_read_is_none() -> None:
-    assert list(recorded_calls([turn(call('{"order": "K4', "x")), result("fine", "x")])) == []
 
 
 def test_a_result_is_of_its_own_conversation_alone() -> None:
@@ -76,11 +71,6 @@ def test_later_calls_belong_to_every_prompt_before_them() -> None:
 def test_of_several_results_the_first_traces_counts() -> None:
     rows = [(f"t{n}", [*ASKED, turn(call('{"order": "K48"}')), result(f"result {n}")]) for n in (3, 1, 2)]
     assert results_by_prompt(rows, {conversation_key(ASKED)}) == {conversation_key(ASKED): {LOOKUP: "result 1"}}
-
-
-def test_a_conversation_without_results_has_none() -> None:
-    rows = [("t1", ASKED), ("t2", [*ASKED, turn(call("{}"))])]
-    assert results_by_prompt(rows, {conversation_key(ASKED)}) == {}
 
 
 def test_ids_do_not_tell_conversations_apart() -> None:

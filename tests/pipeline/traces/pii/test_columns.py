@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -67,9 +69,12 @@ TREES = st.recursive(
 )
 
 
-def by_row(text: str | None) -> tuple[str | None, bool]:
+calls = partial(mask_json, refuse=True, calls=True)
+
+
+def by_row(text: str | None, function: Callable[[str], str] = mask) -> tuple[str | None, bool]:
     try:
-        return (None if text is None else mask(text)), False
+        return (None if text is None else function(text)), False
     except Unmaskable:
         return BINARY, True
 
@@ -130,17 +135,10 @@ def test_messages_are_masked_one_by_one(rows: list[list[dict[str, str | None] | 
         refused = False
         for message in row or []:
             for key, text in (message or {}).items():
-                message[key], no = calls_by_row(text) if key == "tool_calls" else by_row(text)
+                message[key], no = by_row(text, calls if key == "tool_calls" else mask)
                 refused |= no
         expected.append((row, refused))
     assert list(zip(masked.to_pylist(), unmaskable.to_pylist(), strict=True)) == expected
-
-
-def calls_by_row(text: str | None) -> tuple[str | None, bool]:
-    try:
-        return (None if text is None else mask_json(text, refuse=True, calls=True)), False
-    except Unmaskable:
-        return BINARY, True
 
 
 @given(st.lists(st.none() | TEXTS, max_size=6))
@@ -171,12 +169,12 @@ def test_json_hides_nothing(raw: str, kept: str | None) -> None:
 
 
 @given(st.lists(CALLS, min_size=1, max_size=2), st.booleans())
-def test_arguments_are_masked_as_the_json_they_are(calls: list[dict[str, Any]], escaped: bool) -> None:
+def test_arguments_are_masked_as_the_json_they_are(called: list[dict[str, Any]], escaped: bool) -> None:
     try:
-        masked = json.loads(mask_json(json.dumps(calls, ensure_ascii=escaped), refuse=True, calls=True))
+        masked = json.loads(calls(json.dumps(called, ensure_ascii=escaped)))
     except Unmaskable:
         return
-    for call, kept in zip(calls, masked, strict=True):
+    for call, kept in zip(called, masked, strict=True):
         arguments = json.loads(call["function"]["arguments"])
         assert json.loads(kept["function"]["arguments"]) == mask_value(arguments)
         assert kept["function"]["name"] == mask_value(call["function"]["name"])

@@ -32,12 +32,6 @@ PERSONAL = {
     "201105-3123456": "[RRN]",  # born after the check digit was dropped
     "850315-6123456": "[RRN]",  # a foreigner
     "ghp_" + "a1B2" * 9: "[API_KEY]",
-    "github_pat_" + "a1B2_" * 14: "[API_KEY]",
-    "glpat-" + "a1B2-" * 4: "[API_KEY]",
-    "xoxb-" + "1234567890-" * 2 + "abc": "[API_KEY]",
-    "AIza" + "a1B2c" * 7: "[API_KEY]",
-    "hf_" + "aB" * 17: "[API_KEY]",
-    "npm_" + "aB12" * 9: "[API_KEY]",
     "sk_live_" + "aB12" * 6: "[API_KEY]",
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-DEF_123": "[API_KEY]",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIB\n-----END RSA PRIVATE KEY-----": "[PRIVATE_KEY]",
@@ -135,15 +129,6 @@ def test_a_disguise_does_not_help(text: str) -> None:
         ("전화번호는 91234567 입니다", "전화번호는 [PHONE] 입니다"),
         ("secret = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "secret = [AWS_KEY]"),
         ("Authorization: Bearer abcdefghij0123456789", "Authorization: Bearer [API_KEY]"),
-    ],
-)
-def test_the_words_before_it_tell(text: str, masked: str) -> None:
-    assert mask(text) == masked
-
-
-@pytest.mark.parametrize(
-    ("text", "masked"),
-    [
         ("Write to ada@example.de(privat), ada@example.com(x)", "Write to [EMAIL](privat), [EMAIL](x)"),
         ("card 4111 1111 1111 1111 + 12", "card [CARD] + 12"),
         ("4111 1111 1111 1111 - 12/27", "[CARD] - 12/27"),
@@ -151,14 +136,11 @@ def test_the_words_before_it_tell(text: str, masked: str) -> None:
         ("```\nnot closed alice@example.com", "```\nnot closed [EMAIL]"),
         ("```\nx\n```\nalice@example.com", "```\nx\n```\n[EMAIL]"),
         ("```\nkey = sk-proj-abcdefghijklmnop1234\n```", "```\nkey = [API_KEY]\n```"),
+        ("NO93 8601 1117 947 THEN pay it", "[IBAN] THEN pay it"),
     ],
 )
-def test_what_only_looks_like_code_or_a_sum_is_masked(text: str, masked: str) -> None:
+def test_the_words_around_it_tell(text: str, masked: str) -> None:
     assert mask(text) == masked
-
-
-def test_the_word_after_an_iban_stays() -> None:
-    assert mask("NO93 8601 1117 947 THEN pay it") == "[IBAN] THEN pay it"
 
 
 @pytest.mark.parametrize("text", ["data:image/png;base64,iVBORw0KGgo=", "A1b2" * 80, "x " * 600_000])
@@ -205,14 +187,6 @@ def test_masked_text_holds_nothing_more_to_mask(text: str) -> None:
     assert mask(once) == once
 
 
-@given(
-    st.text(
-        alphabet=st.characters(
-            codec="utf-8",
-        ),
-        max_size=20,
-    ),
-    st.sampled_from([*PERSONAL]),
-)
+@given(st.text(alphabet=st.characters(codec="utf-8"), max_size=20), st.sampled_from([*PERSONAL]))
 def test_personal_data_never_survives_among_other_words(around: str, personal: str) -> None:
     assert personal not in mask(f"{around} ; {personal} ; {around}")
