@@ -33,8 +33,7 @@ from pipeline.rollout.record import Phase
 from pipeline.traces.dataset_users import ended, record_dataset_users
 from pipeline.traces.erased import exclusive_lock, shared_lock
 from pipeline.traces.lake import open_lake
-from pipeline.traces.lake.upkeep import Upkeep, upkeep
-from pipeline.traces.retention import Retained, retain, retired
+from pipeline.traces.retention import Retained, Upkeep, retain, retired, upkeep
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]

@@ -52,8 +52,9 @@ def record_dataset_users(store: Store, lake: Lake) -> None:
         newest: dict[str, datetime] = {}
         for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"], where(window.scope)):
             for row in pa.table(batch).group_by("user_id").aggregate([("timestamp", "max")]).to_pylist():
-                if (user := row["user_id"]) is not None:
-                    newest[user] = max(newest.get(user, row["timestamp_max"]), row["timestamp_max"])
+                user, at = row["user_id"], row["timestamp_max"]
+                if user is not None:
+                    newest[user] = max(newest.get(user, at), at)
         key = bind(store)
         marked = {key.mark(user_hash(user)): at for user, at in newest.items()}
         store.write(_name(window.digest), DatasetUsers(newest=marked))

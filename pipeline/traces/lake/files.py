@@ -8,8 +8,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,11 +35,16 @@ def write_files(config: LakeConfig, day: str, name: str, batches: Iterable[pa.Re
 
     Raises OSError when a file cannot be written; what was written is then deleted as far as possible, and else swept.
     """
-    with _DataFiles(config, day, name) as files:
+    files = _DataFiles(config, day, name)
+    try:
         for batch in batches:
             assert batch.schema.equals(SCHEMA), f"not the governed table's columns: {batch.schema}"
             for partition, rows in _partitions(batch):
                 files.add(partition, rows)
+        files.finish()
+    except BaseException:
+        files.abandon()
+        raise
     return files.uris
 
 
@@ -161,7 +165,7 @@ class _DataFile:
 
 
 class _DataFiles:
-    """Rows wait per partition until they fill a row group or the buffer is full: then the largest wait ends."""
+    """Rows wait per partition until they fill a row group, or the buffer is full and theirs are most."""
 
     def __init__(self, config: LakeConfig, day: str, name: str) -> None:
         label = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60].strip(".-") or "rows"
@@ -201,26 +205,13 @@ class _DataFiles:
         if file.stream.tell() >= FILE_BYTES:
             self._open.pop(partition).finish()
 
-    def __enter__(self) -> Self:
-        return self
+    def finish(self) -> None:
+        for partition in list(self._waiting):
+            self._flush(partition)
+        while self._open:
+            self._open.popitem()[1].finish()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            try:
-                for partition in list(self._waiting):
-                    self._flush(partition)
-                while self._open:
-                    self._open.popitem()[1].finish()
-                return
-            except BaseException:
-                self._abandon()
-                raise
-        self._abandon()
-
-    def _abandon(self) -> None:
-        """A file closed on the way out is complete to look at: it goes, or is left to the sweep."""
+    def abandon(self) -> None:
         for file in self._open.values():
             with suppress(OSError, pa.ArrowException):
                 file.finish()

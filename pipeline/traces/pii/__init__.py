@@ -91,11 +91,6 @@ def is_masked(text: str) -> bool:
     return "[" in text and _placeholder.search(text) is not None
 
 
-def has_kind(text: str) -> bool:
-    """Whether the pattern of a kind matches a normalised text, in one pass for all kinds: yes is sure, no is not."""
-    return bool(_which.Match(text))
-
-
 def personal_values(text: str) -> set[str]:
     """The personal data in a text, as it stands there, normalised. Of a longer text the first MAX_CHARS characters."""
     seen = normalised(text[:MAX_CHARS].encode(errors="replace").decode())

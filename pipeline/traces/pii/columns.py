@@ -4,7 +4,7 @@ A masked column comes with whether a row is unmaskable; its text is then `[BINAR
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial, reduce
 from typing import Literal
 
@@ -14,14 +14,11 @@ import pyarrow as pa
 from pipeline.traces.arrow import pc
 from pipeline.traces.pii import (
     BINARY,
-    BLOB,
-    CANDIDATES,
     HIDES,
     INVISIBLE,
     MAX_CHARS,
     ODD,
     Unmaskable,
-    has_kind,
     mask,
     mask_json,
     pseudonym,
@@ -30,12 +27,11 @@ from pipeline.traces.pii.kinds import COARSE, COARSE_JSON
 
 Mask = Callable[[str], str]
 Masked = tuple[pa.Array, pa.Array]
-Passes = tuple[tuple[str, ...], tuple[str, ...], str]
-"""Patterns of the coarse passes, of exact passes over the rows that match them, and of what only `Mask` can clear."""
+Passes = tuple[tuple[str, ...], str]
+"""Coarse patterns of personal data, and of what may hide it."""
 
-_TEXT: Passes = (COARSE, (*CANDIDATES, BLOB), r"\\u[0-9A-Fa-f]")
-_JSON: Passes = (COARSE_JSON, (*CANDIDATES, BLOB), HIDES)
-_DISGUISE = f"{INVISIBLE}|{ODD}"
+_TEXT: Passes = (COARSE, r"\\u[0-9A-Fa-f]")
+_JSON: Passes = (COARSE_JSON, HIDES)
 
 
 def mask_column(values: pa.Array) -> Masked:
@@ -115,28 +111,15 @@ def _masked(values: pa.Array, passes: Passes, function: Mask, suspects: np.ndarr
 
 def _suspects(values: pa.Array, passes: Passes) -> np.ndarray:
     """Numbers of the rows that have to be masked one by one; the others are clean, or null."""
-    coarse, exact, hides = passes
+    coarse, hides = passes
     if values.null_count == len(values):
         return np.empty(0, np.int64)
     seen = values
     if not _is_ascii(values):
-        seen, hides = _normalised(values, "NFKC"), f"{hides}|{_DISGUISE}"
-    too_long = pc.greater(pc.binary_length(values), MAX_CHARS)
-    rows = np.flatnonzero(_bools(pc.or_(too_long, _any(seen, (*coarse[:-1], f"{coarse[-1]}|{hides}")))))
-    if not len(rows):
-        return rows
-    left = seen.take(pa.array(rows))
-    # One pass for all kinds spares a row that it finds the exact passes, which take eight times as long.
-    certain = np.fromiter((text is not None and has_kind(text) for text in left.to_pylist()), bool, len(rows))
-    certain |= too_long.take(pa.array(rows)).to_numpy(zero_copy_only=False)
-    unsure = np.flatnonzero(~certain)
-    if len(unsure):
-        certain[unsure] = _bools(_any(left.take(pa.array(unsure)), (hides, *exact)))
-    return rows[certain]
-
-
-def _any(values: pa.Array, patterns: Sequence[str]) -> pa.Array:
-    return reduce(pc.or_, (pc.match_substring_regex(values, pattern) for pattern in patterns))
+        seen, hides = _normalised(values, "NFKC"), f"{hides}|{INVISIBLE}|{ODD}"
+    found = [pc.match_substring_regex(seen, pattern) for pattern in (*coarse[:-1], f"{coarse[-1]}|{hides}")]
+    flags = reduce(pc.or_, found, pc.greater(pc.binary_length(values), MAX_CHARS))
+    return np.flatnonzero(pc.fill_null(flags, False).to_numpy(zero_copy_only=False))
 
 
 def _normalised(values: pa.Array, form: Literal["NFC", "NFKC"]) -> pa.Array:
@@ -154,10 +137,6 @@ def _is_ascii(values: pa.Array) -> bool:
     ends = np.frombuffer(values.buffers()[1], np.int32)
     used = np.frombuffer(data, np.uint8)[ends[values.offset] : ends[values.offset + len(values)]]
     return not len(used) or int(used.max()) < 128
-
-
-def _bools(values: pa.Array) -> np.ndarray:
-    return pc.fill_null(values, False).to_numpy(zero_copy_only=False)
 
 
 def _flags_at(rows: list[int], length: int) -> pa.Array:

@@ -18,10 +18,9 @@ from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
 from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import local_lake, open_lake
-from pipeline.traces.lake.upkeep import upkeep
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
-from pipeline.traces.retention import retain
+from pipeline.traces.retention import retain, upkeep
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import context_of, stage_context

@@ -131,6 +131,6 @@ def test_memory_does_not_grow_with_the_rows(config: LakeConfig) -> None:
 
 def test_opening_the_module_loads_no_pyiceberg() -> None:
     loaded = "print([m for m in sys.modules if 'iceberg' in m])"
-    check = f"import sys, pipeline.traces.lake.upkeep; {loaded}"
+    check = f"import sys, pipeline.traces.retention; {loaded}"
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == "[]"

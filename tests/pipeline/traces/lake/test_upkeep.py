@@ -8,7 +8,7 @@ import pytest
 from pipeline.core.storage import Store
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
 from pipeline.traces.lake.files import path_of, write_files
-from pipeline.traces.lake.upkeep import upkeep
+from pipeline.traces.retention import upkeep
 
 from .lakes import DAY, batch, ids, put, row
 

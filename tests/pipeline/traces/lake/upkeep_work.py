@@ -11,7 +11,7 @@ from pipeline.core.storage import Store
 from pipeline.traces.lake import Lake, local_lake, open_lake
 from pipeline.traces.lake import files as lake_files
 from pipeline.traces.lake.files import path_of, write_files
-from pipeline.traces.lake.upkeep import upkeep
+from pipeline.traces.retention import upkeep
 from tests.contexts import quiet
 from tests.pipeline.traces.lake.lakes import DAY, NEXT_DAY, batch, ids, put, row
 
