@@ -77,18 +77,6 @@ def test_feedback_that_changes_reopens_its_days(run: Run, store: Store, export: 
     assert means() == [None, None]
 
 
-def test_feedback_that_came_before_its_trace_is_joined(run: Run, store: Store, export: Path) -> None:
-    write(export, day_file(5), [observation(1)])
-    write(export, "scores/a.jsonl", [score(1, 2, 1.0)])
-    run()
-    write(export, day_file(6), [observation(2, start_time=at(6))])
-    result = read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])
-    assert result["feedback_mean"].to_pylist() == [None, 1.0]
-    (export / "scores/a.jsonl").unlink()
-    result = read(store, local_lake(store), run().iteration.dataset, ["feedback_mean"])
-    assert result["feedback_mean"].to_pylist() == [None, None]
-
-
 def test_attributes_of_the_older_layout_reopen_rejected_rows(run: Run, store: Store, export: Path) -> None:
     row = {**observation(1), "metadata": {"expected_answer": "2"}, "user_id": None, "session_id": None}
     write(export, "observations/2026-01-05.jsonl", [row])

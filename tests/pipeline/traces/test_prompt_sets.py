@@ -92,44 +92,27 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert rejected == {"duplicate": 1, "contradictory": 1, "empty_reference": 3, "empty_prompt": 2, "unreadable": 2}
 
 
-def test_folders_of_files_are_read_by_split(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    for name in ("train-00000-of-00002", "train-00001-of-00002", "test-00000-of-00001"):
-        pq.write_table(pa.Table.from_pylist([{"problem": name, "answer": "1"}]), tmp_path / "data" / f"{name}.parquet")
-    assert [row.messages[0]["content"][:11] for row in read(tmp_path, split="train")[0]] == [
-        "train-00000",
-        "train-00001",
-    ]
-    assert len(read(tmp_path, split="test")[0]) == 1
-    (tmp_path / "more.jsonl.gz").write_bytes(gzip.compress(b'{"question": "q", "answer": "2"}\n'))
-    assert read(tmp_path / "more.jsonl.gz")[0][0].reference == "2"
-
-
-def test_folders_saved_by_datasets_are_read(tmp_path: Path) -> None:
-    saved = Dataset.from_list([SETS["MATH"]])
-    saved.save_to_disk(tmp_path / "one")
-    DatasetDict({"train": saved}).save_to_disk(tmp_path / "named")
-    assert read(tmp_path / "one") == read(tmp_path / "named") == read(tmp_path / "named", split="train")
-    with pytest.raises(ValueError, match=r"has the splits train and no 'test'\. Name one"):
-        read(tmp_path / "named", split="test")
-
-
-def test_several_splits_are_not_mixed(tmp_path: Path) -> None:
+def test_splits_are_read_apart(tmp_path: Path) -> None:
     """Else the problems that a gate asks would be trained on."""
     saved = Dataset.from_list([SETS["MATH"]])
+    saved.save_to_disk(tmp_path / "one")
     DatasetDict({"train": saved, "test": saved}).save_to_disk(tmp_path / "saved")
     for split in ("train", "test"):
-        write(tmp_path / f"{split}.jsonl", [SETS["MATH"]])
         (tmp_path / "MATH" / split).mkdir(parents=True)
         write(tmp_path / "MATH" / split / "algebra.jsonl", [SETS["MATH"]])
-    for folder in (tmp_path / "saved", tmp_path / "MATH"):
+    (tmp_path / "data").mkdir()
+    for name in ("train-00000-of-00001", "test-00000-of-00001"):
+        pq.write_table(pa.Table.from_pylist([SETS["MATH"]]), tmp_path / "data" / f"{name}.parquet")
+    for folder in (tmp_path / "saved", tmp_path / "MATH", tmp_path / "data"):
         with pytest.raises(
             ValueError, match=r"the splits (train, test|test, train) and the recipe names none\. Name one"
         ):
             read(folder)
         with pytest.raises(ValueError, match=r"and no 'validation'\. Name one: fields\.split"):
             read(folder, split="validation")
-        assert len(read(folder, split="train")[0]) == 1
+        assert read(folder, split="train") == read(tmp_path / "one")
+    (tmp_path / "more.jsonl.gz").write_bytes(gzip.compress(b'{"question": "q", "answer": "2"}\n'))
+    assert read(tmp_path / "more.jsonl.gz")[0][0].reference == "2"
 
 
 @pytest.mark.parametrize(

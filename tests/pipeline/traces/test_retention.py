@@ -11,7 +11,7 @@ from pipeline.core import audit
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import ExportSource, Retention, Traces
 from pipeline.traces.dataset_users import dataset_users
-from pipeline.traces.lake import Lake, local_lake, open_lake
+from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.retention import Retained, retain
 from pipeline.traces.sources.protocol import Address
@@ -126,28 +126,3 @@ def test_a_file_that_changed_since_it_was_read_is_not_overdue(run: Run, store: S
     run()
     assert drop(store, export, raw_days=6).raw_deleted == ()
     assert drop(store, export, NOW + timedelta(days=10), raw_days=6).raw_deleted == FILES
-
-
-@pytest.mark.parametrize("step", ["expire", "record", "replace"])
-def test_a_crash_is_healed_by_the_next_pass(step: str, run: Run, store: Store, export: Path, monkeypatch: Any) -> None:
-    fill(export)
-    whole = run()
-    owner = {"record": audit, "replace": Path}.get(step, Lake)
-    real = getattr(owner, step)
-
-    def dies(*args: Any, **kwargs: Any) -> None:
-        if step != "replace" or Path(args[0]).parent.name == "days":
-            raise KeyboardInterrupt
-        return real(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, step, dies)
-        with pytest.raises(KeyboardInterrupt):
-            drop(store, export, governed_days=6)
-    done = drop(store, export, governed_days=6)
-    assert done.days == ("2026-01-05",)
-    assert done.datasets == (whole.iteration.dataset.digest,)
-    assert governed(store) == set(DAYS[1:])
-    assert [e.subject for e in audit.entries(store) if e.kind == "retention"] == ["governed before 2026-01-06"]
-    assert store.path("traces/days/retired/2026-01-05.json").exists()
-    assert drop(store, export, governed_days=6) == Retained()

@@ -123,19 +123,12 @@ def test_nothing_that_counts_publishes_nothing(run: Run, store: Store, export: P
 def test_the_window_is_of_days_with_rows_that_count(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, [observation(1, provided_model_name=NEW), observation(2, provided_model_name="tiny:2")])
     write(export, SECOND, [observation(3, provided_model_name=OLD, start_time=NEXT_DAY)])
+    assert ids(store, run(kept_out=frozenset({OLD}), attribution="none", window_days=1)) == ["t1", "t2"]
     governed = run(attribution="model", version=2, window_days=1)
     assert ids(store, governed) == ["t1", "t2"]
     assert [day.day for day in governed.days] == ["2026-01-05"]
     two = run(attribution="model", version=2, window_days=2)
     assert two.iteration.dataset == governed.iteration.dataset
-
-
-def test_a_whole_day_and_a_mixed_one_are_read_together(run: Run, store: Store, export: Path) -> None:
-    """The names differ from day to day: what one day needs must not hide the other's rows."""
-    write(export, FIRST, [observation(1, provided_model_name="tiny:2")])
-    rows = [(2, NEW), (3, OLD)]
-    write(export, SECOND, [observation(n, provided_model_name=m, start_time=NEXT_DAY) for n, m in rows])
-    assert ids(store, run(attribution="model", version=2)) == ["t1", "t2"]
 
 
 @pytest.mark.parametrize(

@@ -69,19 +69,10 @@ def test_a_template_of_one_turn_is_refused_for_several(run: Run, store: Store, e
     write(export, "observations_v2/a.jsonl", rows())
     with pytest.raises(ValueError, match=r"leaves out earlier turns \(1 of 6 rows\).*renders them\.$"):
         refuse(store, run, last, "leave_out")
-    write(export, "observations_v2/a.jsonl", rows()[:1])
-    refuse(store, run, last)
-
-
-def test_a_model_without_a_template_is_refused(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
-    bare = template(tmp_path / "bare", "")
-    (bare / "chat_template.jinja").unlink()
-    write(export, "observations_v2/a.jsonl", rows()[:1])
-    with pytest.raises(ValueError, match=r"bare has no chat template\. Save one beside the weights"):
-        refuse(store, run, bare)
-
-
-def test_withdrawn_rows_count_for_nothing(run: Run, store: Store, export: Path) -> None:
     plain, offered = rows()[:2]
     write(export, "observations_v2/a.jsonl", [plain, {**offered, "metadata": {"user_consent": "false"}}])
-    refuse(store, run, MODEL_DIR)
+    refuse(store, run, last)
+    refuse(store, run, MODEL_DIR)  # a withdrawn row counts for nothing
+    (last / "chat_template.jinja").unlink()
+    with pytest.raises(ValueError, match=r"last has no chat template\. Save one beside the weights"):
+        refuse(store, run, last)

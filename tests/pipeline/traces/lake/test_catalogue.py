@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import json
 import multiprocessing
-import threading
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
+import responses
 from pydantic import ValidationError
 
 from pipeline.core.storage import Store
@@ -85,40 +82,15 @@ def test_columns_are_numbered_as_the_catalogue_numbers_them(tmp_path: Path) -> N
         pass
 
 
-@pytest.fixture
-def rest_catalogue() -> Iterator[tuple[str, list[str]]]:
-    """A server that answers the one question a REST catalogue is opened with, and what it was asked."""
-    asked: list[str] = []
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(f"{self.path} {self.headers.get('Authorization')}")
-            body = json.dumps({"defaults": {"prefix": "p"}, "overrides": {"s3.region": "eu-west-1"}}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answer)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-def test_rest_catalogue_gets_the_warehouse_and_the_token(rest_catalogue: tuple[str, list[str]]) -> None:
-    uri, asked = rest_catalogue
-    config = LakeConfig(catalogue="rest", uri=uri, warehouse="s3://b/p", properties={"token": "t0ken"})
-    catalogue = load_catalogue(config)
-    assert asked == ["/v1/config?warehouse=s3%3A%2F%2Fb%2Fp Bearer t0ken"]
+def test_rest_catalogue_gets_the_warehouse_and_the_token() -> None:
+    config = LakeConfig(catalogue="rest", uri="http://c", warehouse="s3://b/p", properties={"token": "t0ken"})
+    with responses.RequestsMock() as server:
+        server.get("http://c/v1/config", json={"defaults": {"prefix": "p"}, "overrides": {"s3.region": "eu-west-1"}})
+        catalogue = load_catalogue(config)
+        asked: Any = server.calls[0].request
+    assert (asked.params, asked.headers["Authorization"]) == ({"warehouse": "s3://b/p"}, "Bearer t0ken")
     assert type(catalogue).__name__ == "RestCatalog"
     assert catalogue.properties["s3.region"] == "eu-west-1"
-    catalogue.close()
 
 
 @pytest.mark.slow

@@ -13,17 +13,15 @@ from pipeline.traces.retention import upkeep
 from .lakes import DAY, batch, ids, put, row
 
 
-@pytest.fixture
-def config(tmp_path: Path) -> LakeConfig:
-    return local_lake(Store(tmp_path))
-
-
 def files(config: LakeConfig) -> int:
     return sum(path.is_file() for path in Path(path_of(config.location)).rglob("*"))
 
 
 @pytest.mark.slow
-def test_upkeep_compacts_expires_and_frees_the_disk(config: LakeConfig) -> None:
+def test_upkeep_compacts_expires_and_frees_the_disk(tmp_path: Path) -> None:
+    config = local_lake(Store(tmp_path))
+    done = upkeep(config, 30, datetime.now(UTC), lambda line: None, grace_s=0)
+    assert (done.compacted.days, done.expired, done.swept.files) == ((), (), 0)
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(0)], "older")
         small = [uri for n in range(3) for uri in write_files(config, DAY, "x", [batch([row(n)])])]
@@ -46,8 +44,3 @@ def test_upkeep_compacts_expires_and_frees_the_disk(config: LakeConfig) -> None:
         assert ids(lake, DAY) == ["t0", "t1", "t2"] and not lake.has(kept)
     assert upkeep(config, 30, later, lines.append).swept.files == 0
     assert upkeep(config, 30, later, lines.append, grace_s=0).swept.files == 1
-
-
-def test_upkeep_of_an_empty_lake_does_nothing(config: LakeConfig) -> None:
-    done = upkeep(config, 30, datetime.now(UTC), lambda line: None, grace_s=0)
-    assert (done.compacted.days, done.expired, done.swept.files) == ((), (), 0)
