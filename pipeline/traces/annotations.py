@@ -48,7 +48,6 @@ def _masked(values: pa.Array) -> pa.Array:
 
 
 def annotations_file(folder: Path, index: int) -> Path:
-    """The staged scores or attributes of a part."""
     return folder / f"{index}.said.parquet"
 
 
@@ -101,7 +100,6 @@ class AttributeTable:
         self._database = Path(database)
 
     def join(self, traces: Sequence[Trace]) -> None:
-        """Give each call what its trace says."""
         wanted = pa.table({"trace_id": pa.array(sorted({trace.trace_id for trace in traces}), pa.string())})
         with connect(self._database.parent, self._database, read_only=True) as connection:
             connection.register("wanted", wanted)

@@ -47,8 +47,6 @@ _PLAIN = (
 
 
 class BatchBuilder:
-    """Makes batches of the traces of one part of a source."""
-
     def __init__(self, settings: Traces, file: str) -> None:
         names = (settings.consent_key, settings.region_key, settings.confidential_key, REFERENCE_KEY, "finish_reason")
         fields = ("consent", "region", "confidential", "reference", "finish")
@@ -114,7 +112,6 @@ class BatchBuilder:
 
 
 def _values(traces: Sequence[Trace]) -> dict[str, list[Any]]:
-    """Each field of the traces as a list."""
     columns = traces.columns() if isinstance(traces, ColumnarTraces) else None
     if columns is None:
         return {name: list(map(attrgetter(name), traces)) for name in Trace.__struct_fields__}

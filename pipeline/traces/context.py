@@ -15,8 +15,6 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StageContext:
-    """Of the traces stage, and of the upkeep of data."""
-
     store: Store
     recipe: Recipe
     lake: LakeConfig
@@ -33,5 +31,4 @@ class IterationContext(StageContext):
     iteration: Iteration
 
     def path(self, *parts: str) -> str:
-        """Name of what the iteration publishes, relative to the store's root."""
         return self.iteration.path(*parts)

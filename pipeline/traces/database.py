@@ -37,5 +37,4 @@ def connect(
 
 
 def quoted(paths: Iterable[Path]) -> str:
-    """A list of files as an SQL literal."""
     return "[" + ", ".join("'" + str(path).replace("'", "''") + "'" for path in paths) + "]"

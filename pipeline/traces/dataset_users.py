@@ -27,14 +27,12 @@ class DatasetUsers(Record):
 
 
 def windows(store: Store) -> list[Window]:
-    """Every published dataset."""
     paths = sorted(store.path(layout.DATASETS).glob("*.json"))
     records = [store.read(layout.window(path.stem), Window) for path in paths]
     return [window for window in records if window is not None]
 
 
 def ended(store: Store, days: Collection[str]) -> list[str]:
-    """Digests of the datasets that hold one of these days."""
     return [window.digest for window in windows(store) if not set(days).isdisjoint(window.days)]
 
 

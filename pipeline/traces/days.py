@@ -40,7 +40,6 @@ def rules_digest(settings: Traces) -> str:
 
 
 def kept_from(settings: Traces, now: datetime) -> str:
-    """The oldest day that the retention of governed data leaves."""
     days = settings.retention.governed_days
     return "" if days is None else (now.date() - timedelta(days=days)).isoformat()
 
@@ -182,8 +181,6 @@ def _day_report(
 
 
 class DayShard(NamedTuple):
-    """The rows that one part gives to one day."""
-
     lake: LakeConfig
     day: str
     name: str

@@ -61,15 +61,11 @@ def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) ->
 
 
 class _Here:
-    """A single worker is this process."""
-
     def map(self, function: Callable[[T], R], tasks: Sequence[T], log: Log) -> Iterator[R]:
         yield from map(function, tasks)
 
 
 class _Workers(Protocol):
-    """What runs tasks in no particular order."""
-
     def submit(self, function: Callable[[Any], Any], task: Any) -> Future[Any]: ...
 
     def cancel(self, future: Future[Any]) -> None: ...
@@ -171,7 +167,6 @@ class _RayTasks:
 
 @contextmanager
 def _cluster(address: str) -> Generator[None]:
-    """Connect to the cluster, or share a connection."""
     try:
         import ray
     except ImportError as error:

@@ -30,14 +30,10 @@ class ErasedUsers(Record):
 
 
 class MarkBinding(Record):
-    """`traces/marks.json`."""
-
     key: str
 
 
 class Forgotten:
-    """The forgotten users and the key that recognises them."""
-
     def __init__(self, users: Iterable[ErasedUser] = (), key: MarkKey | None = None) -> None:
         self.users = tuple(users)
         self._key = key
@@ -134,7 +130,6 @@ def add(store: Store, user: ErasedUser) -> None:
 
 @contextmanager
 def _lock(store: Store, how: int) -> Generator[None]:
-    """The kernel drops it with the process."""
     path = store.path(layout.ERASED_LOCK)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as handle:

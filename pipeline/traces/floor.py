@@ -50,8 +50,6 @@ KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 
 
 class RowCounts(NamedTuple):
-    """Of a part or a source."""
-
     name: str
     seen: int
     admitted: int
@@ -66,7 +64,6 @@ class RowCounts(NamedTuple):
         return self._of(UNREADABLE)
 
     def below(self, floor: float) -> bool:
-        """Whether too little of the source was admitted."""
         if not floor or self.seen == self._of(GONE):
             return False
         return not self.admitted or self.admitted < floor * self.eligible

@@ -99,7 +99,6 @@ def unreadable(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 
 def no_content(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """A placeholder stands for a text that was not recorded."""
     return pc.is_valid(batch["not_recorded"])
 
 
@@ -122,7 +121,6 @@ def confidential(batch: pa.RecordBatch, rules: GateRules) -> Any:
 
 
 def error(batch: pa.RecordBatch, rules: GateRules) -> Any:
-    """A failed call is no sample of the model."""
     return pc.equal(pc.utf8_upper(pc.fill_null(batch["level"], "")), "ERROR")
 
 

@@ -69,7 +69,6 @@ def _template_faults(recipe: Recipe) -> list[str]:
 
 
 def data_root_faults(root: str, field: str = "data_root") -> list[str]:
-    """Of a directory that will be written."""
     if "://" in root:
         return [f"{field}: {root} is no directory of this machine. Give a local or mounted path."]
     there = _existing(root)

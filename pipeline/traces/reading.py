@@ -119,7 +119,6 @@ class Reading:
         return Watermark(source=label, reader=self._known.reader, parts=read_parts)
 
     def _read_said(self) -> None:
-        """Read all scores and attributes, as they are joined to whole days."""
         indices = [n for n, part in self.parts.items() if part.holds != "calls"]
         self._map(indices, None)
         attributes = [n for n in indices if self.parts[n].holds == "attributes"]

@@ -21,8 +21,6 @@ class Call(NamedTuple):
 
 
 class RecordedCall(NamedTuple):
-    """A call and its result."""
-
     call: Call
     content: str
 
@@ -38,7 +36,6 @@ def calls_in(message: Message) -> list[tuple[Call, str]]:
 
 
 def canonical(arguments: Mapping[str, Any]) -> str:
-    """Arguments as JSON with sorted keys."""
     return json.dumps(arguments, sort_keys=True, ensure_ascii=False)
 
 

@@ -147,6 +147,5 @@ def check_equation(what: str, seen: int, admitted: int, rejected: dict[Reason, i
 
 
 def total(reasons: Iterable[dict[Reason, int]]) -> dict[Reason, int]:
-    """Rejections summed by reason, in the order of the enum."""
     counted = sum((Counter(r) for r in reasons), Counter[Reason]())
     return {reason: counted[reason] for reason in Reason if counted[reason]}

@@ -24,8 +24,6 @@ GRACE_S = 24 * 3600
 
 
 class Retained(Record):
-    """What one pass dropped."""
-
     days: tuple[str, ...] = ()
     """Governed days that were dropped."""
     datasets: tuple[str, ...] = ()
@@ -51,7 +49,6 @@ def retain(context: StageContext, address: Address, now: datetime, grace_s: floa
 
 
 def retired(store: Store) -> frozenset[str]:
-    """Every day that retention has dropped."""
     return frozenset(path.stem for path in store.path(layout.RETIRED_DAYS).glob("*.json"))
 
 

@@ -48,8 +48,6 @@ def version_names(model_name: str, digest: str, version: int) -> frozenset[str]:
 
 
 class CountedDay(NamedTuple):
-    """A day and its rows that count."""
-
     report: DayReport
     rows: int
     scope: Scope

@@ -37,8 +37,6 @@ class Meant(NamedTuple):
 
 
 class ScoreCount(NamedTuple):
-    """The scores of one name, source and kind."""
-
     name: str
     source: str
     kind: str
@@ -70,8 +68,6 @@ class ScoreCount(NamedTuple):
 
 
 class Meanings:
-    """Of scores under one recipe."""
-
     def __init__(self, declared: Iterable[ScoreMeaning]) -> None:
         self._declared = {each.name: each for each in declared}
 
@@ -94,8 +90,6 @@ class Meanings:
 
 
 class ScoreCounts:
-    """Counts of scores by name, source and kind."""
-
     def __init__(self, counts: Iterable[ScoreCount] = ()) -> None:
         self._counts: dict[tuple[str, str, str], ScoreCount] = {}
         for each in counts:

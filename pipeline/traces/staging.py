@@ -56,8 +56,6 @@ def staged_files(folder: Path, index: int, day: str, files: int) -> list[tuple[P
 
 
 class _Day:
-    """The open files of one day."""
-
     def __init__(self, rows: Path, keys: Path) -> None:
         self._rows = pa.ipc.new_file(str(rows), SCHEMA)  # compressing what is read once costs more than the disk
         # Nearly every value is another one and is read once or twice: encoding and compressing them costs more.
@@ -85,8 +83,6 @@ class _Day:
 
 
 class StagedDays:
-    """The staged files of a part, by day."""
-
     def __init__(self, folder: Path, part: int, named_day: str | None, only: frozenset[str] | None) -> None:
         self._folder, self._part, self._named_day, self._only = folder, part, named_day, only
         shutil.rmtree(folder / str(part), ignore_errors=True)  # of an attempt that was killed
@@ -131,7 +127,6 @@ class StagedDays:
             self._staged[day] += rows.num_rows
 
     def reject(self, rejected: Iterable[Rejection]) -> None:
-        """Keys for the rows that are no trace."""
         by_day: dict[str, list[Rejection]] = {}
         for rejection in rejected:
             self._empty = False

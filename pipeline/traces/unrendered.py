@@ -50,7 +50,6 @@ def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
 
 
 def _batches(context: StageContext, iteration: Iteration) -> Iterator[pa.Table]:
-    """The rows of the dataset whose users agree."""
     with open_lake(context.lake) as lake:
         window = window_of(context.store, lake, iteration.dataset)
         for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):

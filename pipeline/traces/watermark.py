@@ -44,12 +44,10 @@ class Watermark(Record):
 
     @property
     def days(self) -> set[str]:
-        """Every day that the source holds, or held until its retention."""
         return days_of(self.parts.values())
 
     @property
     def calls(self) -> set[str]:
-        """Names of the parts that hold model calls."""
         return {name for name, part in self.parts.items() if part.holds == "calls"}
 
     def read_by(self, reader: str) -> Watermark:
@@ -61,8 +59,6 @@ class Watermark(Record):
 
 
 class Changes(NamedTuple):
-    """Differences between a listing and the watermark."""
-
     changed: tuple[SourcePart, ...]
     gone: tuple[str, ...]
     retired: tuple[str, ...]
@@ -91,7 +87,6 @@ def touched_by(parts: Iterable[ReadPart]) -> set[str]:
 
 
 def sealed(parts: Mapping[str, ReadPart]) -> set[str]:
-    """Days that lost raw data to its retention."""
     return days_of(part for part in parts.values() if part.retired)
 
 

@@ -65,7 +65,6 @@ class Lake(SharedTable):
         self.commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})
 
     def files(self, days: Iterable[str], snapshot: str) -> list[str]:
-        """URIs of the Parquet files of `days` at `snapshot`."""
         return [self.uri_of(file) for file in self.data_files(days, snapshot)]
 
     def models(self, days: Iterable[str]) -> dict[str, dict[str, int]]:
@@ -143,7 +142,6 @@ class Lake(SharedTable):
         self.commit(change, digests, {"traces.erasure": "true"})
 
     def drop_days(self, days: Iterable[str]) -> None:
-        """Delete the rows and the digests of `days` in one commit. The table need not have them."""
         wanted = dict.fromkeys(days)
         if wanted:
             self.commit(lambda: TableChange(self.data_files(wanted), []), wanted, {"traces.dropped": ",".join(wanted)})

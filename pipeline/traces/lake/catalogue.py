@@ -34,7 +34,6 @@ def local_lake(store: Store) -> LakeConfig:
 
 @contextmanager
 def open_table(config: LakeConfig) -> Generator[Table]:
-    """Created on first use."""
     catalogue = load_catalogue(config)
     try:
         yield _table(catalogue, config)

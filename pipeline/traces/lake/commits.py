@@ -31,8 +31,6 @@ class DayReplaced(ValueError):
 
 
 class TableChange(NamedTuple):
-    """Data files that leave the table, and those that come in their place."""
-
     removed: Sequence[DataFile]
     added: Sequence[DataFile]
 
@@ -46,7 +44,6 @@ class SharedTable:
         self._seen = self.digests()
 
     def digests(self) -> dict[str, str]:
-        """Day to the digest under which it was last replaced."""
         return {k.removeprefix(DIGEST): v for k, v in self._table.properties.items() if k.startswith(DIGEST)}
 
     @property

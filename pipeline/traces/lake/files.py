@@ -146,8 +146,6 @@ def _partitions(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBat
 
 
 class _DataFile:
-    """One Parquet file in the making."""
-
     def __init__(self, fs: Any, uri: str) -> None:
         import pyarrow.parquet as pq
 

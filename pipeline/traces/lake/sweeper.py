@@ -33,8 +33,6 @@ class SweepResult(Record):
 
 
 class StoredFile(NamedTuple):
-    """A file, or one version of an object of a bucket."""
-
     path: str
     bytes: int
     modified: float

@@ -35,7 +35,6 @@ _JSON: Passes = (COARSE_JSON, HIDES)
 
 
 def mask_column(values: pa.Array) -> Masked:
-    """A column of texts."""
     return _masked(values, _TEXT, mask)
 
 
@@ -51,12 +50,10 @@ def mask_tools_column(values: pa.Array) -> Masked:
 
 
 def mask_json_column(values: pa.Array) -> pa.Array:
-    """A column of JSON objects."""
     return _masked(values, _JSON, mask_json)[0]
 
 
 def pseudonym_column(values: pa.Array) -> pa.Array:
-    """A column of identities."""
     return _masked(_normalised(values, "NFC"), _TEXT, lambda identity: pseudonym(identity) or "")[0]
 
 
@@ -70,7 +67,6 @@ def mask_repeated(values: pa.Array, function: Callable[[pa.Array], Masked] = mas
 
 
 def mask_messages(values: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
-    """Lists of `rows.MESSAGE`."""
     messages = values.flatten()
     before = messages.flatten()
     lengths = pc.fill_null(pc.list_value_length(values), 0).to_numpy(zero_copy_only=False)

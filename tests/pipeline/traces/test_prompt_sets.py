@@ -104,9 +104,7 @@ def test_splits_are_read_apart(tmp_path: Path) -> None:
     for name in ("train-00000-of-00001", "test-00000-of-00001"):
         pq.write_table(pa.Table.from_pylist([SETS["MATH"]]), tmp_path / "data" / f"{name}.parquet")
     for folder in (tmp_path / "saved", tmp_path / "MATH", tmp_path / "data"):
-        with pytest.raises(
-            ValueError, match=r"the splits (train, test|test, train) and the recipe names none\. Name one"
-        ):
+        with pytest.raises(ValueError, match=r"the splits (train, test|test, train) and the recipe names none\."):
             read(folder)
         with pytest.raises(ValueError, match=r"and no 'validation'\. Name one: fields\.split"):
             read(folder, split="validation")
