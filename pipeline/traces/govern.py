@@ -16,12 +16,12 @@ from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.gates import GateRules, check
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import Rows
 from pipeline.traces.scores import Meanings, ScoreCount
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address, SourcePart
+from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.staging import StagedDays
 
+BROKEN_OFF = {Reason.TRUNCATED_FILE, Reason.TOO_LARGE}
 SEEN_IN = {
     Reason.CONSENT: ("consent_said",),
     Reason.REGION: ("region_said",),
@@ -47,7 +47,6 @@ class GovernTask(NamedTuple):
     settings: Traces
     now: datetime
     erased: Forgotten
-    named_day: str | None
     attributes: str = ""
     only: frozenset[str] | None = None
 
@@ -72,7 +71,7 @@ def govern_part(task: GovernTask) -> GovernedPart:
     explain = partial(_seen, task.settings)
     rows, whole = 0, True
     said = StagedAnnotations(annotations_file(folder, task.place), task.place, Meanings(task.settings.scores))
-    with StagedDays(folder, task.place, task.named_day, task.only) as days, said:
+    with StagedDays(folder, task.place, named_day(task.part.name), task.only) as days, said:
         for block in open_source(task.address).rows(task.part, digest):
             if attached is not None:
                 attached.join(block.traces)
@@ -82,14 +81,10 @@ def govern_part(task: GovernTask) -> GovernedPart:
             days.reject([*block.rejected, *unfit])
             said.write(block)
             rows += len(block.traces) + len(block.rejected) + len(block.scores) + len(block.attributes)
-            whole = whole and _whole(block)
+            whole = whole and not BROKEN_OFF & {rejection.reason for rejection in block.rejected}
         if task.part.holds == "calls":
             days.prove_empty()
     return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, whole, tuple(said.counts.all()))
-
-
-def _whole(block: Rows) -> bool:
-    return all(rejection.reason not in (Reason.TRUNCATED_FILE, Reason.TOO_LARGE) for rejection in block.rejected)
 
 
 def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> str:

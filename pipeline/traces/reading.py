@@ -23,7 +23,7 @@ from pipeline.traces.erased import Forgotten
 from pipeline.traces.govern import GovernedPart, GovernTask, govern_part
 from pipeline.traces.lake import Lake
 from pipeline.traces.scores import ScoreCounts
-from pipeline.traces.sources.protocol import Address, SourcePart, named_day
+from pipeline.traces.sources.protocol import Address, SourcePart
 from pipeline.traces.watermark import Changes, ReadPart, Watermark, sealed, touched_by
 
 
@@ -167,7 +167,6 @@ class Reading:
             settings=self._session.settings,
             now=self._session.now,
             erased=self._session.erased,
-            named_day=named_day(part.name),
             attributes=self._index if part.holds == "calls" else "",
             only=only,
         )

@@ -78,6 +78,7 @@ def _sql_catalogue(config: LakeConfig, options: dict[str, Any]) -> Catalog:
 
 def _table(catalogue: Catalog, config: LakeConfig) -> Table:
     from pyiceberg.exceptions import NoSuchTableError
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
 
     name = (NAMESPACE, NAME)
     try:
@@ -95,7 +96,11 @@ def _table(catalogue: Catalog, config: LakeConfig) -> Table:
             f"The catalogue has the governed table at {table.location()}, and the warehouse would put it at "
             f"{config.location}. Set traces.lake.warehouse to where it is, or use another catalogue."
         )
-    _check_columns(table)
+    if pyarrow_to_schema(numbered_schema()).as_struct() != table.schema().as_struct():  # workers number them alone
+        raise ValueError(
+            f"The columns of the governed table at {table.location()} are not this version's. "
+            "Give traces.lake another warehouse and catalogue, and materialise the traces again."
+        )
     return table
 
 
@@ -117,17 +122,6 @@ def _create(catalogue: Catalog, config: LakeConfig) -> None:
 
 def _location(config: LakeConfig) -> str:
     return LOCATION if config.movable else config.location
-
-
-def _check_columns(table: Table) -> None:
-    """Workers number the columns without asking the catalogue: raise ValueError where it has other ids or names."""
-    from pyiceberg.io.pyarrow import pyarrow_to_schema
-
-    if pyarrow_to_schema(numbered_schema()).as_struct() != table.schema().as_struct():
-        raise ValueError(
-            f"The columns of the governed table at {table.location()} are not this version's. "
-            "Give traces.lake another warehouse and catalogue, and materialise the traces again."
-        )
 
 
 def _properties() -> dict[str, str]:

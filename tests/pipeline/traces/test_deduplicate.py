@@ -20,7 +20,7 @@ from pipeline.traces.deduplicate import DayInput, deduplicate
 from pipeline.traces.govern import GovernTask, govern_part
 from pipeline.traces.records import DayReport, FileReport, Reason
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address, named_day
+from pipeline.traces.sources.protocol import Address
 from pipeline.traces.staging import staged_files
 
 from .conftest import NOW, observation, write
@@ -45,7 +45,7 @@ def governed(
     settings, address = Traces(source=source), Address(source, str(folder))
     parts = open_source(address).parts()
     done = [
-        govern_part(GovernTask(address, part, n, str(folder / "staged"), settings, NOW, {}, named_day(part.name)))
+        govern_part(GovernTask(address, part, n, str(folder / "staged"), settings, NOW, {}))
         for n, part in enumerate(parts)
     ]
     admitted: dict[str, list[str]] = {}
