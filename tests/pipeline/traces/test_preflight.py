@@ -52,13 +52,6 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     assert all(fault.endswith(".") and "\n" not in fault for fault in faults)
 
 
-def test_a_relative_model_says_what_it_is_relative_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (fault,) = preflight(recipe(tmp_path, "base_model.uri=models/x"), None, "")
-    begin = f"base_model.uri (models/x is relative to {tmp_path}): No model directory at {tmp_path}/models/x. Set"
-    assert fault.startswith(begin)
-
-
 def test_a_template_that_renders_nothing_is_a_fault(tmp_path: Path) -> None:
     folder = Path(shutil.copytree(MODEL_DIR, tmp_path / "bare"))
     chat_template = folder / "chat_template.jinja"

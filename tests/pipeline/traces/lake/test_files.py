@@ -16,7 +16,7 @@ from pipeline.core.storage import Store
 from pipeline.traces.lake import LakeConfig, files, local_lake
 from pipeline.traces.lake.files import count_rows, path_of, read_files, write_files
 
-from .lakes import DAY, ROOT, batch, python, row
+from .lakes import DAY, ROOT, batch, row
 
 pytestmark = pytest.mark.slow
 
@@ -98,35 +98,6 @@ def test_a_source_that_fails_half_way_leaves_no_file(config: LakeConfig, monkeyp
     with pytest.raises(OSError, match="went away"):
         write_files(config, DAY, "x", broken())
     assert not written(config)
-
-
-PEAK = """
-import os
-from pipeline.traces.lake.files import read_files
-config = LakeConfig.model_validate_json(sys.argv[1])
-def batches(n):
-    text = os.urandom(2000).hex()
-    for i in range(n):
-        yield batch([row(i * 1000 + k, model=f"m{k % 40}", completion=text + str(i * 1000 + k)) for k in range(1000)])
-import pipeline.traces.lake.files as lake_files
-uris = write_files(config, DAY, "x", batches(1))  # imports and pools
-lake_files.ROW_GROUP_BYTES, lake_files.BUFFER_BYTES = 4 << 20, 12 << 20
-def peak():
-    return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) // 1024
-uris = write_files(config, DAY, "x", batches(10)); sum(b.num_rows for b in read_files(config, uris))
-few = peak()
-uris = write_files(config, DAY, "x", batches(60)); rows = sum(b.num_rows for b in read_files(config, uris))
-print(rows, few, peak())
-"""
-
-
-def test_memory_does_not_grow_with_the_rows(config: LakeConfig) -> None:
-    """60 batches of 4 MB against 10 of them: 200 MB more data pass through."""
-    out, err = python(PEAK, config.model_dump_json()).communicate(timeout=300)
-    assert out, err
-    rows, few, many = map(int, out.split())
-    assert rows == 60_000
-    assert many - few < 120, (few, many)
 
 
 def test_opening_the_module_loads_no_pyiceberg() -> None:
