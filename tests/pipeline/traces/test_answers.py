@@ -89,18 +89,7 @@ def test_a_thumb_on_an_answer_that_stays_out_is_on_no_other(run: Run, store: Sto
     assert rows.to_pylist() == [{"completion": ANSWERS[0], "feedback_count": 0}]
 
 
-@pytest.mark.parametrize(
-    ("name", "helper"),
-    [
-        *(
-            (name, True)
-            for name in ("title_generation", "generateTitle", "Tags", "follow-up", "guardrail", "llama_guard")
-        ),
-        *(
-            (name, False)
-            for name in (None, "", "answer", "ChatOpenAI", "subtitles", "stage", "entitlement", "chat gpt-4o")
-        ),
-    ],
-)
-def test_helpers_are_known_by_their_names(name: str | None, helper: bool) -> None:
-    assert helpers(pa.array([name], pa.string()), "each").to_pylist() == [helper]
+def test_helpers_are_known_by_their_names() -> None:
+    yes = ["title_generation", "generateTitle", "Tags", "follow-up", "guardrail", "llama_guard"]
+    no = [None, "", "answer", "ChatOpenAI", "subtitles", "stage", "entitlement", "chat gpt-4o"]
+    assert helpers(pa.array([*yes, *no], pa.string()), "each").to_pylist() == [True] * 6 + [False] * 8

@@ -53,15 +53,10 @@ def note_and_wait(folder: str) -> None:
 
 
 @pytest.mark.slow
-def test_results_come_in_the_order_of_the_tasks(compute: Compute) -> None:
+def test_results_come_in_order_and_what_a_task_raises_too(compute: Compute) -> None:
     with open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine:
         assert list(engine.map(square, range(9), print)) == [n * n for n in range(9)]
         assert list(engine.map(square, [], print)) == []
-
-
-@pytest.mark.slow
-def test_what_a_task_raises_is_raised_here(compute: Compute) -> None:
-    with open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine:
         with pytest.raises(ValueError, match=r"^Three is one too many\. Take it out\.$"):
             list(engine.map(refuse_three, range(5), print))
         assert list(engine.map(square, [2, 3], print)) == [4, 9]
@@ -74,16 +69,9 @@ def test_the_task_of_a_killed_worker_is_run_again(compute: Compute, tmp_path: Pa
         Path(marker).touch()
     with open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine:
         assert list(engine.map(killed_once, markers, value.append)) == markers
-    assert len(value) == 2 and all("was lost" in line for line in value)
-
-
-@pytest.mark.slow
-def test_a_task_that_always_loses_its_worker_fails_the_stage(compute: Compute) -> None:
-    with (
-        open_engine(compute, os.environ.get("RAY_ADDRESS", "")) as engine,
-        pytest.raises(ValueError, match=rf"task 2 of 4 was lost {RUNS} times .* lower compute\.workers"),
-    ):
-        list(engine.map(killed_always, range(4), print))
+        assert len(value) == 2 and all("was lost" in line for line in value)
+        with pytest.raises(ValueError, match=rf"task 2 of 4 was lost {RUNS} times .* lower compute\.workers"):
+            list(engine.map(killed_always, range(4), print))
 
 
 @pytest.mark.slow

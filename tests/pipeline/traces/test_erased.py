@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.traces.erased import ErasedUser, add, erased_users, exclusive_lock, shared_lock, user_hash
-from pipeline.traces.pii import pseudonym
+from pipeline.traces.erased import ErasedUser, add, erased_users, exclusive_lock, shared_lock
 from tests.contexts import KEYS, mark_of
 
 EARLY, LATE = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
@@ -47,9 +46,3 @@ def test_the_list_does_not_change_while_somebody_publishes(tmp_path: Path) -> No
     thread.join()
     with shared_lock(store) as seen:
         assert [user.mark for user in seen.users] == [mark_of("ann")]
-
-
-def test_a_mark_is_the_same_for_the_source_and_for_the_table() -> None:
-    assert user_hash("ann@example.com") == user_hash(str(pseudonym("ann@example.com")))
-    assert user_hash("ann") != user_hash("bob")
-    assert "ann" not in user_hash("ann")

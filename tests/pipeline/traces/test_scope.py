@@ -131,25 +131,11 @@ def test_the_window_is_of_days_with_rows_that_count(run: Run, store: Store, expo
     assert two.iteration.dataset == governed.iteration.dataset
 
 
-@pytest.mark.parametrize(
-    ("version", "name", "counts"),
-    [
-        (0, "tiny", True),
-        (0, "tiny@cccccccccccc", True),
-        (0, "/models/champion", True),
-        (0, "tiny/1", False),
-        (3, "tiny", False),
-        (3, "tiny/3", True),
-        (3, "tiny:3", True),
-        (3, "tiny-v3", True),
-        (3, "models:/tiny/3", True),
-        (3, "champion-cccccccccccc", True),
-        (3, "tiny/2", False),
-        (3, "tiny/30", False),
-    ],
-)
-def test_a_champion_is_known_by_its_names(version: int, name: str, counts: bool) -> None:
-    assert (name in Producer(CHAMPION, "tiny", version).names) is counts
+def test_a_champion_is_known_by_its_names() -> None:
+    base, third = (Producer(CHAMPION, "tiny", version).names for version in (0, 3))
+    assert base >= {"tiny", "tiny@cccccccccccc", "/models/champion"} and "tiny/1" not in base
+    assert third >= {"tiny/3", "tiny:3", "tiny-v3", "models:/tiny/3", "champion-cccccccccccc"}
+    assert not third & {"tiny", "tiny/2", "tiny/30"}
 
 
 @pytest.mark.parametrize("expired", one_and_variants([True, False]))

@@ -119,7 +119,8 @@ print(won, lost, flush=True)
 
 
 def test_two_processes_that_commit_at_once_leave_whole_days(config: LakeConfig) -> None:
-    """Each has a day of its own, whose every commit must stand, and both fight for one; a third reads all the while."""
+    """Both create the table, each has a day of its own whose every commit must stand, and both fight for one; a third reads
+    all the while."""
     hammers = [python(HAMMER, config.model_dump_json(), mine) for mine in ("01", "02")]
     for process in hammers:
         assert process.stdout is not None and process.stdout.readline() == "ready\n", process.stderr
@@ -143,23 +144,6 @@ def test_two_processes_that_commit_at_once_leave_whole_days(config: LakeConfig) 
         assert created.count(DAY) == sum(won for won, _ in counts)
         assert lake.digests()["2026-02-01"] == "01.7" and lake.digests()["2026-02-02"] == "02.7"
         assert ids(lake, "2026-02-01") == ["t7"] * 3
-
-
-FIRST = """
-from pipeline.traces.lake import open_lake
-print("ready", flush=True)
-sys.stdin.readline()
-with open_lake(LakeConfig.model_validate_json(sys.argv[1])) as lake:
-    print(lake.uri)
-"""
-
-
-def test_two_processes_make_the_table_at_once(config: LakeConfig) -> None:
-    both = [python(FIRST, config.model_dump_json()) for _ in range(2)]
-    for process in both:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    results = [process.communicate("go\n", timeout=300) for process in both]
-    assert [out for out, _ in results] == [config.location + "\n"] * 2, results
 
 
 KILLED = """
