@@ -119,8 +119,8 @@ print(won, lost, flush=True)
 
 
 def test_two_processes_that_commit_at_once_leave_whole_days(config: LakeConfig) -> None:
-    """Both create the table, each has a day of its own whose every commit must stand, and both fight for one; a third reads
-    all the while."""
+    """Both create the table, each has a day of its own whose every commit must stand, and both fight for one; a third
+    reads all the while."""
     hammers = [python(HAMMER, config.model_dump_json(), mine) for mine in ("01", "02")]
     for process in hammers:
         assert process.stdout is not None and process.stdout.readline() == "ready\n", process.stderr

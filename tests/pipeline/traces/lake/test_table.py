@@ -143,7 +143,7 @@ def test_no_user_is_named_in_the_metadata(config: LakeConfig) -> None:
     assert pq.read_metadata(path_of(lake.uri_of(task.file))).row_group(0).column(0).compression == "ZSTD"
 
 
-def test_a_file_that_is_committed_or_broken_already_changes_nothing(config: LakeConfig) -> None:
+def test_a_committed_or_broken_file_changes_nothing(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         files = put(lake, config, DAY, [row(1)], "a")
         with pytest.raises(ValueError, match=r"already; write the day's files anew"):
