@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
 
@@ -49,8 +50,10 @@ def record_dataset_users(store: Store, lake: Lake) -> None:
             continue
         newest: dict[str, datetime] = {}
         for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"], where(window.scope)):
-            for row in pa.table(batch).group_by("user_id").aggregate([("timestamp", "max")]).to_pylist():
-                user, at = row["user_id"], row["timestamp_max"]
+            rows: list[dict[str, Any]] = (
+                pa.table(batch).group_by("user_id").aggregate([("timestamp", "max")]).to_pylist()
+            )
+            for user, at in ((row["user_id"], row["timestamp_max"]) for row in rows):
                 if user is not None:
                     newest[user] = max(newest.get(user, at), at)
         key = bind(store)

@@ -101,10 +101,6 @@ class ScoreCounts:
         key = score.name, score.source, score.kind
         self._merge(ScoreCount(*key, 1, low, low, word, value, outside, meant.declared))
 
-    def extend(self, others: ScoreCounts) -> None:
-        for each in others.all():
-            self._merge(each)
-
     def all(self) -> list[ScoreCount]:
         """The most frequent first."""
         return sorted(self._counts.values(), key=lambda each: (-each.total, each[:3]))

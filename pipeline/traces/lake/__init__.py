@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Compacted", "DayReplaced", "Lake", "LakeConfig", "SweepResult", "local_lake", "open_lake"]
 
+SMALL_BYTES = 64 << 20
+"""Smaller files are compacted."""
 ORDER = ("timestamp", "trace_id", "observation_id")
 
 
@@ -67,13 +70,12 @@ class Lake(SharedTable):
     def files(self, days: Iterable[str], snapshot: str) -> list[str]:
         return [self.uri_of(file) for file in self.data_files(days, snapshot)]
 
-    def models(self, days: Iterable[str]) -> dict[str, dict[str, int]]:
+    def models(self, days: Iterable[str]) -> Mapping[str, Mapping[str, int]]:
         """Day to its models with their number of rows, from the manifests alone."""
-        row_counts: dict[str, dict[str, int]] = {}
+        row_counts = defaultdict[str, Counter[str]](Counter)
         for file in self.data_files(days):
-            rows = row_counts.setdefault(day_of(file), {})
-            rows[file.partition[1]] = rows.get(file.partition[1], 0) + file.record_count
-        return row_counts
+            row_counts[day_of(file)][file.partition[1]] += file.record_count
+        return {**row_counts}
 
     def read(
         self,
@@ -97,27 +99,18 @@ class Lake(SharedTable):
             raise ValueError(f"The governed table has no column {', '.join(unknown)}. Choose from {SCHEMA.names}.")
         return read_files(self._config, self.files(days, snapshot), columns, where)
 
-    def rows_of(
-        self,
-        users: Collection[str],
-        since: datetime | None,
-        snapshot: str | None = None,
-        days: Collection[str] | None = None,
-    ) -> dict[str, int]:
+    def rows_of(self, users: Collection[str], since: datetime | None) -> dict[str, int]:
         """Day to its number of rows of `users` (at or after `since`, UTC unless it says otherwise); no zeros."""
-        return self.count(_of(users, since), days, snapshot)
+        return self.count(_of(users, since))
 
-    def count(
-        self, where: pc.Expression, days: Collection[str] | None = None, snapshot: str | None = None
-    ) -> dict[str, int]:
+    def count(self, where: pc.Expression, days: Collection[str] | None = None) -> dict[str, int]:
         """Day to its number of rows for which `where` holds; no zeros."""
-        files = self.data_files(days, snapshot)
+        files = self.data_files(days)
         counts = count_rows(self._config, [self.uri_of(file) for file in files], where)
-        day_counts: dict[str, int] = {}
+        day_counts = Counter[str]()
         for file in files:
-            if rows := counts.get(self.uri_of(file)):
-                day_counts[day_of(file)] = day_counts.get(day_of(file), 0) + rows
-        return day_counts
+            day_counts[day_of(file)] += counts.get(self.uri_of(file), 0)
+        return {day: rows for day, rows in day_counts.items() if rows}
 
     def erase(self, users: Collection[str], since: datetime | None, digests: Mapping[str, str]) -> None:
         """Delete the rows of `users` (at or after `since`) from every day and set the days' digests: one commit.
@@ -167,12 +160,12 @@ class Lake(SharedTable):
         `grace_s`, as younger ones may be of a commit in flight. 0 is for when no run is on."""
         return sweep(self._config, self._table, self._expired_paths, grace_s)
 
-    def compact(self, target_mb: int = 128, days: Collection[str] | None = None) -> Compacted:
-        """Rewrite files under half of `target_mb` of one partition into few, one commit a day; same rows, same digests.
+    def compact(self) -> Compacted:
+        """Rewrite files under SMALL_BYTES of one partition into few, one commit a day; same rows, same digests.
         A day that another run replaces meanwhile waits for the next compaction."""
         small: dict[str, list[str]] = {}
-        for (day, *_), group in groupby(sorted(self.data_files(days), key=_partition), key=_partition):
-            few = [self.uri_of(file) for file in group if file.file_size_in_bytes < target_mb << 19]
+        for (day, *_), group in groupby(sorted(self.data_files(), key=_partition), key=_partition):
+            few = [self.uri_of(file) for file in group if file.file_size_in_bytes < SMALL_BYTES]
             if len(few) > 1:
                 small.setdefault(day, []).extend(few)
         after = {day: rows for day, uris in small.items() if (rows := self._compact_day(day, uris)) is not None}

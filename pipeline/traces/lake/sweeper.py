@@ -17,19 +17,15 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.snapshots import Snapshot
 
-SHOWN = 20
 KEYS_PER_REQUEST = 1000
 """Objects that S3 deletes in one request at most."""
 
 
 class SweepResult(Record):
-    """What a sweep deleted. `paths`: the first 20."""
-
     files: int = 0
     bytes: int = 0
     uploads: int = 0
     """Incomplete multipart uploads that were aborted."""
-    paths: tuple[str, ...] = ()
 
 
 class StoredFile(NamedTuple):
@@ -60,8 +56,7 @@ def sweep(config: LakeConfig, table: Table, expired: set[str], grace_s: float) -
                 if upload.initiated.timestamp() <= before:
                     upload.abort()
                     uploads += 1
-    paths = tuple(file.path for file in garbage[:SHOWN])
-    return SweepResult(files=len(garbage), bytes=sum(f.bytes for f in garbage), uploads=uploads, paths=paths)
+    return SweepResult(files=len(garbage), bytes=sum(f.bytes for f in garbage), uploads=uploads)
 
 
 def paths_of(config: LakeConfig, table: Table, snapshots: Iterable[Snapshot]) -> set[str]:

@@ -64,7 +64,7 @@ def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
         assert lake.sweep(3600) == lake.sweep(3600)
         assert contents(config) == before
         swept = lake.sweep(0)
-        assert (swept.files, swept.paths) == (1, (path_of(stray[0]),))
+        assert swept.files == 1 and path_of(stray[0]) not in contents(config)
         assert swept.bytes == len(before[path_of(stray[0])])
         assert ids(lake, DAY, snapshot=old) == ["t1"]
         assert len(lake.expire(None)) == 2
