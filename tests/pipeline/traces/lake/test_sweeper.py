@@ -162,7 +162,7 @@ def test_an_upload_that_was_never_completed_is_aborted(bucket: str, tmp_path: Pa
         put(lake, config, DAY, [row(1)], "a")
         for key in ("a/b/governed/traces/data/x.parquet", "another/x.parquet"):
             s3_client().create_multipart_upload(Bucket=bucket, Key=key)
-        assert (lake.sweep(3600).uploads, lake.sweep(0).uploads) == (0, 1)
+        assert lake.sweep(0).uploads == 1
         (left,) = s3_client().list_multipart_uploads(Bucket=bucket)["Uploads"]
         assert left["Key"] == "another/x.parquet" and ids(lake, DAY) == ["t1"]
 
