@@ -52,7 +52,7 @@ def record_dataset_users(store: Store, lake: Lake) -> None:
         for batch in lake.batches(window.days, window.snapshot, ["user_id", "timestamp"], where(window.scope)):
             rows: Any = pa.table(batch).group_by("user_id").aggregate([("timestamp", "max")]).to_pylist()
             for user, at in ((row["user_id"], row["timestamp_max"]) for row in rows if row["user_id"] is not None):
-                newest[user] = max(newest.get(user, at), at)
+                newest[user] = max(newest[user], at) if user in newest else at
         key = bind(store)
         marked = {key.mark(user_hash(user)): at for user, at in newest.items()}
         store.write(_name(window.digest), DatasetUsers(newest=marked))
