@@ -13,7 +13,7 @@ from pipeline.traces.retention import retain
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import KEYS, stage_context
 from tests.pipeline.traces.conftest import NOW
-from tests.pipeline.traces.retention_work import WRITES as WRITES
+from tests.pipeline.traces.lake.upkeep_work import WRITES as WRITES
 
 DAYS = ("2026-01-05", "2026-01-06", "2026-01-07")
 
