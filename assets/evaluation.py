@@ -19,7 +19,7 @@ from evals.plan import EvalPlan, inference, publish_plan
 from pipeline.core import layout
 from pipeline.core.markdown import literal
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.rewards.verifiers import grader_of
+from pipeline.rewards.verifiers import Grader
 from pipeline.traces.context import IterationContext
 from pipeline.training.result import TrainingResult
 
@@ -76,7 +76,7 @@ def _evaluate_here(deployment: Deployment, work: IterationContext, plan: EvalPla
     log, given, folder = work.log, deployment.judge_endpoint(), work.store.path(layout.JUDGE_SERVER)
     with (
         inference(work.store, plan, environment().serving, log) as engine,
-        closing(grader_of(plan.verifier)) as check,
+        closing(Grader(plan.verifier)) as check,
         judge_at(plan.judge, given, folder) as judge,
     ):
         return evaluate(work.store, plan, EvalServices(engine, check, environment().lm_eval, judge), log)

@@ -213,7 +213,7 @@ def _chapters(of: IterationLedgers, one: IterationView, events: Sequence[Rollout
 def _label_facts(labels: RewardLabels) -> Iterator[str]:
     yield f"{labels.labelled:,} of {labels.dataset.rows:,} traces of the dataset have a label ({labels.coverage:.1%})"
     if (judge := labels.judge) is not None:
-        yield f"judge {judge.model}, withstood {judge.attacks_withstood} of {judge.attacks} attacks"
+        yield f"judge {judge.model}, withstood {judge.attacks} attacks"
     if labels.humans.reviews:
         yield f"rank correlation with people's reviews {labels.humans.rank_correlation}"
     if (drift := labels.drift) is not None:

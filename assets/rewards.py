@@ -15,12 +15,11 @@ from evals.freezing import held_apart
 from pipeline.core import layout
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.recipe.rewards import Rewards
+from pipeline.rewards.examples import examples, page
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
-from pipeline.rewards.reward_model.card import card
 from pipeline.rewards.reward_model.thumbs import Thumb
-from pipeline.rewards.trust import examples, page
 from pipeline.selection.consent import consented
 from pipeline.selection.trainable import rated_rows
 from pipeline.traces.erased import shared_lock
@@ -151,7 +150,7 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
             "AUC on held-out users": str(report.auc),
             "calibration": picture(plots.calibration(report), "Scores against the share of thumbs up"),
             "probes": picture(plots.probes(report), "Share of each probe's pairs that are ordered right"),
-            "card": dg.MetadataValue.md(card(report)),
+            "report": dg.MetadataValue.json(report.model_dump(mode="json", exclude={"calibration"})),
         },
     )
     yield dg.AssetCheckResult(

@@ -38,7 +38,7 @@ from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.serving import TransformersServing
 from pipeline.recipe.suites import preset_suite
-from pipeline.rewards.verifiers import Grader, grader_of
+from pipeline.rewards.verifiers import Grader
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.inference import Answer, AnswerRequest, answer_seed
 from pipeline.serving.transformers_engine import TransformersEngine
@@ -65,7 +65,7 @@ def batches(small: bool) -> dict[str, float]:
 def seeds(small: bool) -> dict[str, float]:
     """Variance of the paired difference of one sample each, with one seed for both models and with unrelated ones."""
     suite, k = _suite(100 if small else 400), 2
-    with tempfile.TemporaryDirectory() as folder, closing(grader_of(Verifier())) as check:
+    with tempfile.TemporaryDirectory() as folder, closing(Grader(Verifier())) as check:
         other = _trained(Path(folder), 1, small).model
         scores = {
             (name, seed): _scores(model, suite, k, seed, check)
@@ -129,7 +129,7 @@ def journal(small: bool) -> dict[str, float]:
         started = time.monotonic()
         _answers(_base(), asked, 256)
         bare.append(time.monotonic() - started)
-        with tempfile.TemporaryDirectory() as folder, closing(grader_of(Verifier())) as check:
+        with tempfile.TemporaryDirectory() as folder, closing(Grader(Verifier())) as check:
             check([])
             started = time.monotonic()
             _arm(_base(), suite, section, check, Store(folder))
@@ -222,6 +222,6 @@ def _next_gate(store: Store, plan: EvalPlan, candidate: CheckpointRef) -> int:
     """Answers of the champion that a gate on another candidate asks again."""
     before = {file: file.read_bytes() for file in _journals(store)}
     another = _plan(store, len(suites(store, plan.section)[0].items), candidate, 256, "another")
-    with inference(store, another, ServingAddresses(), quiet) as engine, closing(grader_of(Verifier())) as check:
+    with inference(store, another, ServingAddresses(), quiet) as engine, closing(Grader(Verifier())) as check:
         evaluate(store, another, EvalServices(engine, check), quiet)
     return sum(file.read_bytes() != content for file, content in before.items())

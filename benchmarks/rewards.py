@@ -19,6 +19,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from benchmarks.rewards_rivals import (
@@ -34,12 +35,12 @@ from benchmarks.rewards_rivals import (
     warm_serial,
     warm_trl,
 )
+from pipeline.recipe.rewards import Verifier
 from pipeline.rewards.verifiers import (
     Grader,
     Outcome,
     VerifierTask,
     final_answer,
-    grader,
     plain_number,
     reference_answer,
 )
@@ -66,7 +67,7 @@ def run(gsm8k: Path, count: int, limit_s: float) -> dict[str, float]:
     texts = solutions(gsm8k)
     rivals: dict[str, Rival] = {name: Pool(work, 1, 16_384) for name, work in RIVALS.items()}
     try:
-        with grader(WORKERS, timeout_s=5.0) as check:
+        with closing(Grader(Verifier(workers=WORKERS, timeout_s=5.0))) as check:
             check([VerifierTask(rf"\boxed{{\frac{{{n}}}{{7}}}}", "0.5") for n in range(64)])  # both workers are up
             items = mixed(texts, count)
             needing = sum(_needs_workers(item) for item in items)
@@ -117,7 +118,7 @@ def survival(items: list[Item], rivals: dict[str, Rival], limit_s: float) -> dic
     for place, bad in zip(places, poison, strict=True):
         checks.insert(place, bad)
     started = time.monotonic()
-    with grader(WORKERS, timeout_s=5.0) as check:
+    with closing(Grader(Verifier(workers=WORKERS, timeout_s=5.0))) as check:
         grades = check(checks)
     found = [grades[place] for place in places]
     ordinary = [grade for place, grade in enumerate(grades) if place not in set(places)]

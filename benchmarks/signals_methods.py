@@ -32,7 +32,6 @@ from benchmarks.signals_world import (
 from pipeline.core.storage import DatasetRef, ModelRef
 from pipeline.recipe.methods import MethodName
 from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.serving.inference import Answer
 from pipeline.training.brakes import BRAKES
 from pipeline.training.result import TrainingResult
@@ -128,7 +127,7 @@ def _cell(seed: Seed, cell: Cell, kept: Cells) -> tuple[dict[str, Any], dict[str
         return kept.once(f"{place} evidence", dict), {name: kept.once(names[name], dict) for name in tried}
     with seed.world(cell) as world:
         report, judge = world.reward_model(), judged("desk-labels", world.recipe.rewards)
-        counting = report if counts_beside(report, world.recipe.rewards.fresh) else None
+        counting = report if report.counts_beside(world.recipe.rewards.fresh) else None
         given = Trainable(world, report, judge, world.best_of(counting, judge, seed.drawn))
         evidence = kept.once(f"{place} evidence", lambda: _evidence(given))
         after = {method: _tried(given, method, names[method], seed, kept) for method in tried}

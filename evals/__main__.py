@@ -24,7 +24,7 @@ from pipeline.recipe import load
 from pipeline.recipe.suites import LmEvalSuite
 from pipeline.rewards.judge import JudgeAway
 from pipeline.rewards.judge.session import judge_endpoint
-from pipeline.rewards.verifiers import grader_of
+from pipeline.rewards.verifiers import Grader
 from pipeline.serving.endpoint import serving_addresses
 
 CRASHED, NEVER_RETRY, PREEMPTED = 1, 64, 143
@@ -74,7 +74,7 @@ def _run(chosen: argparse.Namespace) -> int:
     plan = EvalPlan.model_validate_json(chosen.plan.read_bytes(), context=document)
     store = Store(document.root or chosen.plan.parent)
     addresses = serving_addresses(os.environ)
-    with inference(store, plan, addresses, _log) as engine, closing(grader_of(plan.verifier)) as check:
+    with inference(store, plan, addresses, _log) as engine, closing(Grader(plan.verifier)) as check:
         services = EvalServices(engine, check, _lm_eval(), judge_endpoint(os.environ))
         evaluate(store, plan, services, _log)
     return 0

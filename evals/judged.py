@@ -20,7 +20,6 @@ from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Judge
 from pipeline.recipe.suites import JudgedSuite
 from pipeline.rewards.judge import (
-    Admission,
     Endpoint,
     JudgeAway,
     JudgeReason,
@@ -31,7 +30,7 @@ from pipeline.rewards.judge import (
     open_judge,
 )
 from pipeline.rewards.judge.admission import AWAY, refuse_lineage
-from pipeline.rewards.judge.session import judge_id
+from pipeline.rewards.judge.session import admit_once, judge_id
 from pipeline.rewards.judge_stage import PaidAccount
 from pipeline.rewards.verifiers import Outcome
 from pipeline.traces.records import Window
@@ -195,18 +194,13 @@ class _Asking:
         )
 
     def _admit(self, session: JudgeSession) -> None:
-        """Once an iteration: the labels may have done it. What it cost counts, whether the judge is let in or not."""
-        name = f"{layout.JUDGES}/{session.id}/{self._plan.iteration.id}.json"
-        if self._store.read(name, Admission) is not None:
-            return
-        before = self._budget.spent_tokens, self._budget.spent_usd
-        try:
-            admission = session.admit(self._plan.models())
-        finally:
-            tokens, usd = self._budget.spent_tokens - before[0], self._budget.spent_usd - before[1]
-            iteration = self._plan.iteration.id
+        """Unless the labels have done it."""
+        iteration = self._plan.iteration.id
+
+        def book(tokens: int, usd: float) -> None:
             self._journal.add(JudgementLine(key=session.id, iteration=iteration, tokens=tokens, usd=usd))
-        self._store.once(name, Admission, lambda: admission)
+
+        admit_once(self._store, iteration, session, self._budget, self._plan.models(), book)
 
     @staticmethod
     def _reason(pair: _AnswerPair, unjudged: dict[str, str]) -> str:

@@ -23,7 +23,7 @@ from pipeline.recipe.pinning import pin
 from pipeline.recipe.suites import ItemsSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.rewards.label import label_traces
-from pipeline.rewards.verifiers import grader_of
+from pipeline.rewards.verifiers import Grader
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
 from pipeline.selection.noise import trust_in
@@ -93,7 +93,7 @@ def main(folder: str, *overrides: str) -> GateVerdict | None:
         lineage=(champion.digest,),
     )
     publish_plan(store, asked)
-    with inference(store, asked, ServingAddresses(), print) as engine, closing(grader_of(asked.verifier)) as check:
+    with inference(store, asked, ServingAddresses(), print) as engine, closing(Grader(asked.verifier)) as check:
         report = evaluate(store, asked, EvalServices(engine, check), print)
     return decide(work, report)
 

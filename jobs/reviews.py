@@ -19,7 +19,7 @@ from assets.records import LABELS
 from assets.resources import Deployment, deployment
 from jobs.preference_tuning import executor
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
-from pipeline.rewards import reviews, trust
+from pipeline.rewards import reviews, summary
 from pipeline.rewards.records import RewardLabels
 from pipeline.traces.erased import shared_lock
 
@@ -81,7 +81,7 @@ def report_lines(settings: Deployment, survey_result: reviews.Survey) -> Iterato
         return
     labels, floor = _labels(settings), settings.recipe().rewards.min_rank_correlation
     table = reviews.labels_of(labels.dataset, survey_result.reviewed)
-    agreement = trust.human_agreement(table, survey_result.reviewed)
+    agreement = summary.human_agreement(table, survey_result.reviewed)
     yield f"Labels of iteration {labels.iteration} against {agreement.reviews} reviews:"
     yield f"  Spearman's rho {agreement.rank_correlation}; its lower bound has to reach {floor:.2f}"
     yield f"  on the other side of 0.5 {agreement.noise}"
@@ -108,7 +108,7 @@ def _fields(settings: Deployment, survey_result: reviews.Survey) -> dict[str, An
     fields: dict[str, Any] = {"weeks": weeks, "problems": list(survey_result.problems)}
     if survey_result.asked:
         labels = _labels(settings)
-        agreement = trust.human_agreement(
+        agreement = summary.human_agreement(
             reviews.labels_of(labels.dataset, survey_result.reviewed), survey_result.reviewed
         )
         fields |= {"iteration": labels.iteration, "agreement": agreement.model_dump(mode="json")}

@@ -12,7 +12,7 @@ from assets.graph import ASSETS
 from assets.resources import Deployment, records
 from pipeline.core import processes
 from pipeline.core.storage import digest_file
-from pipeline.rewards.reward_model import stage as reward_model_stage
+        for module in (processes,):
 
 from .fork_server import ForkServer, as_subprocess
 
@@ -68,8 +68,7 @@ def forked(server: ForkServer) -> Iterator[None]:
     """Inside, samplers, trainers and reward models are forked by the server: the same processes, without their
     imports."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (processes, reward_model_stage):
-            patch.setattr(module, "subprocess", as_subprocess(server))
+        patch.setattr(processes, "subprocess", as_subprocess(server))
         yield
 
 

@@ -23,7 +23,6 @@ from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo.desk import MODEL_DIR
 from pipeline.demo.desk.conversation import KINDS, Kind, draw_turn
 from pipeline.demo.desk.utility import utility
-from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.serving.inference import Sampling
 from pipeline.serving.sample import sampler
 from tests.fork_server import ForkServer
@@ -110,7 +109,7 @@ def test_no_row_of_the_desk_has_a_reference_or_a_utility(loop: DeskLoop) -> None
 def test_the_desks_reward_model_counts_beside_the_judge(loop: DeskLoop) -> None:
     store, id = loop.settings.store(), loop.settings.latest().id
     report, recipe = REWARD_MODEL.read(store, id), loop.settings.recipe()
-    assert counts_beside(report, recipe.rewards.fresh), report.reasons
+    assert report.counts_beside(recipe.rewards.fresh), report.reasons
     assert "wrong-fact" in report.failed_probes  # of this, the judge alone speaks
     fresh = SAMPLES.read(store, id)
     assert fresh.labelled == fresh.drawn + fresh.remembered

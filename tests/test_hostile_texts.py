@@ -21,8 +21,8 @@ from evals.suites import Item
 from pipeline.core.markdown import literal
 from pipeline.core.storage import Store
 from pipeline.rewards import reviews
-from pipeline.rewards.trust import LabelSample, chat
-from pipeline.rewards.trust import page as label_page
+from pipeline.rewards.examples import LabelSample, chat
+from pipeline.rewards.examples import page as label_page
 from pipeline.rewards.verifiers.outcome import Outcome
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from tests.assets.laid import Laid, recipe_of

@@ -33,7 +33,7 @@ DATASETS, STAGING = f"{TRACES}/datasets", f"{TRACES}/staging"
 DATASET_USERS = f"{DATASETS}/members"
 
 # Below `rewards/`.
-FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions", f"{REWARDS}/reviews"
+FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions.jsonl", f"{REWARDS}/reviews"
 JUDGES, JUDGE_SERVER = f"{REWARDS}/judges", f"{REWARDS}/judge_server"
 
 # Below `samples/`.

@@ -43,6 +43,12 @@ class PipedProcess(NamedTuple):
     process: subprocess.Popen[str]
     errors: IO[str]
 
+    def ended(self) -> tuple[int, str]:
+        """Wait for its end: the exit code, and the last lines that it printed."""
+        code = self.process.wait()
+        self.errors.seek(0)
+        return code, "".join(self.errors.readlines()[-TAIL_LINES:]).rstrip()
+
 
 @contextmanager
 def piped(command: Sequence[str]) -> Generator[PipedProcess]:

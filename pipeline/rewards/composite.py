@@ -1,7 +1,5 @@
-"""`final_reward`: one number in [0, 1] from the components that apply, or null with a reason (docs/rewards.md).
-
-A component that should have a value and has none is not one that does not apply; a label that failed is never 0.
-"""
+"""`final_reward`: one number in [0, 1] from the components that apply, or null with a reason (docs/rewards.md). A
+component that should have a value and has none is not one that does not apply; a label that failed is never 0."""
 
 from __future__ import annotations
 

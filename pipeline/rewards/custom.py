@@ -1,7 +1,5 @@
-"""The user's own reward function, called in processes that can be killed: a value in [0, 1], or none with the reason.
-
-A hang, an exception or a value that is none is data of that completion; one that can't be called stops the stage.
-"""
+"""The user's own reward function, called in processes that can be killed: a value in [0, 1], or none with the reason. A
+hang, an exception or a value that is none is data of that completion; one that can't be called stops the stage."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import json
 import math
 import numbers
 import reprlib
+import traceback
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -140,7 +139,7 @@ def _in_worker(function: Function, task: CustomTask | None) -> CustomScore:
     except MemoryError:
         raise  # the worker may be damaged: the pool replaces it
     except BaseException as error:  # the boundary to code of others, which may also try to end the process
-        return CustomScore(Finding(None, RAISED), _last_line(error))
+        return CustomScore(Finding(None, RAISED), printable(traceback.format_exception_only(error)[-1]))
 
 
 def _read(value: Any) -> CustomScore:
@@ -152,15 +151,6 @@ def _read(value: Any) -> CustomScore:
         if math.isfinite(number) and -ROUNDING <= number <= 1 + ROUNDING:
             return CustomScore(Finding(min(1.0, max(0.0, number))))
     return CustomScore(Finding(None, INVALID), printable(f"{type(value).__name__}: {reprlib.repr(value)}"))
-
-
-def _last_line(error: BaseException) -> str:
-    try:
-        text = str(error)
-    except Exception:  # of code of others as well
-        text = ""
-    lines = text.strip().splitlines()
-    return printable(f"{type(error).__name__}: {lines[-1]}" if lines else type(error).__name__)
 
 
 @functools.cache

@@ -1,7 +1,5 @@
 """Feedback: a call's answers as the mean of a Beta posterior (arXiv:1707.02038, section 3), and a cap for each user.
-
-Settled once for a window, in `iterations/<id>/opinions/`, a file for each of its days.
-"""
+Settled once for a window, in `iterations/<id>/opinions/`, a file for each of its days."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The journal of findings: every verdict that cost something, kept so that it is not paid for twice.
-
-In `rewards/findings/<day of the trace>/` (of live answers: `<rollout>/`), a file for each writer.
-"""
+"""The journal of findings: every verdict that cost something, kept so that it is not paid for twice. In
+`rewards/findings/<day of the trace>/` (of live answers: `<rollout>/`), a file for each writer."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ import hashlib
 import shutil
 import uuid
 from collections.abc import Collection, Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -17,6 +15,7 @@ from pipeline.core import layout
 from pipeline.core.journal import Journal, JournalEntry, forget, latest, read
 from pipeline.core.removal import Removal
 from pipeline.core.storage import Store
+from pipeline.rewards.records import Finding
 
 Source = Literal["verifier", "judge", "order", "admission", "custom"]
 
@@ -35,6 +34,11 @@ class FindingLine(JournalEntry, kw_only=True, omit_defaults=True):
     tokens: int = 0
     usd: float = 0.0
 
+    @property
+    def findings(self) -> dict[str, Finding]:
+        given = {name: Finding(value) for name, value in self.values.items()}
+        return given | {name: Finding(None, reason) for name, reason in self.missing.items()}
+
 
 class JudgeSpending(msgspec.Struct):
     """What an account's findings have cost so far."""
@@ -51,6 +55,11 @@ def key_of(*parts: str) -> str:
         digest.update(len(content).to_bytes(8))
         digest.update(content)
     return digest.hexdigest()
+
+
+def said(component: str, value: float | None, reason: str) -> dict[str, Any]:
+    """The fields of a line that hold one component's value, or the reason why there is none."""
+    return {"missing": {component: reason}} if value is None else {"values": {component: value}}
 
 
 def known(store: Store, day: str, keys: Collection[str]) -> dict[str, FindingLine]:

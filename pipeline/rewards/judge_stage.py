@@ -1,23 +1,20 @@
 """Asking the paid judge: every question without an answer yet, from one process, within one budget, into the journal.
-
-The judge is asked where its weight counts and nothing better is known. It is admitted before its first question.
-"""
+The judge is asked where its weight counts and nothing better is known. It is admitted before its first question."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from pipeline.core import layout
-from pipeline.core.estimate import UNKNOWN, Estimate, share
+from pipeline.core.estimate import Estimate, share
 from pipeline.core.journal import Journal
-from pipeline.core.storage import Record, Store
+from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Judge, Rewards, TokenPrice
 from pipeline.rewards.composite import weights_of
-from pipeline.rewards.findings import FindingLine, JudgeSpending, Source, journal, key_of, settled, spent
+from pipeline.rewards.findings import FindingLine, JudgeSpending, Source, journal, key_of, said, settled, spent
 from pipeline.rewards.judge import (
     Admission,
     Budget,
@@ -30,6 +27,9 @@ from pipeline.rewards.judge import (
     Preferred,
     open_judge,
 )
+from pipeline.rewards.judge.answers import JudgeAnswer
+from pipeline.rewards.judge.session import admission_name, admit_once
+from pipeline.rewards.records import JudgeReport
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples, scores_of
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import Lake
@@ -39,20 +39,6 @@ from pipeline.traces.scope import where
 REMEMBERED = 100
 """Prompts that are remembered for comparisons, as a multiple of `order_checks`: of endless traffic, the beginning."""
 Answered = dict[str, FindingLine]
-
-
-class JudgeStageResult(Record):
-    """Who was asked, and what came of it. `judge_id` is '' where the recipe names no judge."""
-
-    judge_id: str = ""
-    admission: Admission | None = None
-    unasked: str = "judge_unasked"
-    """Why the judge said nothing of a completion that it should have been asked about."""
-    order: Estimate = UNKNOWN
-    asked: int = 0
-    remembered: int = 0
-    tokens: int = 0
-    usd: float = 0.0
 
 
 class PaidAccount(NamedTuple):
@@ -85,7 +71,7 @@ def judge_traces(
     opinions: Path,
     endpoint: Endpoint | None,
     lineage: Collection[str],
-) -> JudgeStageResult:
+) -> JudgeReport:
     """`ask_judge` about the traces of `window`. `opinions`: the folder of the window's settled feedback."""
 
     def batches(day: str) -> Iterator[list[RewardSample]]:
@@ -103,7 +89,7 @@ def ask_judge(
     endpoint: Endpoint | None,
     lineage: Collection[str],
     days: Iterable[tuple[str, Iterable[Sequence[RewardSample]]]],
-) -> JudgeStageResult:
+) -> JudgeReport:
     """Ask the recipe's judge, if it names one, what is not known yet. `lineage`: digests that it must not have; `days`:
     each day of the account with batches of samples.
 
@@ -111,7 +97,7 @@ def ask_judge(
     """
     section = context.recipe.rewards.judge
     if section is None:
-        return JudgeStageResult()
+        return JudgeReport()
     if endpoint is None:
         raise ValueError("The recipe has rewards.judge, and no endpoint is set. Set JUDGE_URL, or remove the section.")
     store, budget = context.store, account.budget(section, context.store, ("judge", "order", "admission"))
@@ -125,9 +111,11 @@ def ask_judge(
                 asked = [sample for sample in batch if not sample.unscored]
                 stage.ask(asked, answered)
                 stage.copy(asked, elsewhere)
-        return JudgeStageResult(
-            judge_id=session.id,
-            admission=stage.admission(),
+        admission = store.read(admission_name(session.id, context.iteration.id), Admission)
+        return JudgeReport(
+            id=session.id,
+            model=section.model,
+            attacks=admission.attacks if admission else 0,
             unasked=stage.unasked,
             order=stage.contradictions(),
             asked=stage.asked,
@@ -145,7 +133,7 @@ class _JudgeStage:
     ) -> None:
         self._store, self._settings, self._section = context.store, context.recipe.rewards, session.settings
         self._session, self._budget, self._lineage, self._account = session, budget, lineage, account
-        self._admission_name = f"{layout.JUDGES}/{session.id}/{context.iteration.id}.json"
+        self._iteration = context.iteration.id
         self._audits = 0
         self._first_of: dict[str, RewardSample] = {}
         self._consistent: dict[str, bool | None] = {}
@@ -172,7 +160,7 @@ class _JudgeStage:
                 if judgement.reason == JudgeReason.BUDGET and not judgement.tokens:
                     self.unasked = str(judgement.reason)  # nothing was asked, so there is nothing to keep
                     return
-                answered[key] = judgement_line(self._line(key, "judge", sample), judgement)
+                answered[key] = sample.line(key, "judge", self._account, **judgement_fields(judgement))
                 self._writer.add(answered[key])
 
             self._session.score([JudgeRequest(s.messages, s.completion, s.reference) for _, s in todo], note)
@@ -184,10 +172,6 @@ class _JudgeStage:
             if line := elsewhere.pop(judge_key(self._session.id, sample), None):
                 own = {"account": self._account, "trace_id": sample.trace_id, "owner": sample.user_id}
                 self._writer.add(structs.replace(line, **own, tokens=0, usd=0.0))
-
-    def admission(self) -> Admission | None:
-        """The judge's, of this launch or an earlier one; None where it was never asked."""
-        return self._store.read(self._admission_name, Admission)
 
     def contradictions(self) -> Estimate:
         """Share of the pairs on which the judge contradicts itself when their order is swapped."""
@@ -202,17 +186,13 @@ class _JudgeStage:
         return audit_samples
 
     def _admit(self) -> None:
-        """Once an iteration, before the first question. What it cost counts, whether the judge is let in or not."""
-        if self.admission() is not None:
-            return
-        before = self._budget.spent_tokens, self._budget.spent_usd
-        try:
-            admission = self._session.admit(self._lineage)
-        finally:
-            tokens, usd = self._budget.spent_tokens - before[0], self._budget.spent_usd - before[1]
-            line = FindingLine(key=self._session.id, source="admission", account=self._account)
-            self._writer.add(structs.replace(line, tokens=tokens, usd=usd))
-        self._store.once(self._admission_name, Admission, lambda: admission)
+        """Before the first question."""
+
+        def book(tokens: int, usd: float) -> None:
+            key, account = self._session.id, self._account
+            self._writer.add(FindingLine(key=key, source="admission", account=account, tokens=tokens, usd=usd))
+
+        admit_once(self._store, self._iteration, self._session, self._budget, self._lineage, book)
 
     def _compare(self, judged: Sequence[RewardSample], answered: Answered) -> None:
         """Both orders of some pairs of answers to one prompt: a judge's noise, seen without anybody's help."""
@@ -224,15 +204,8 @@ class _JudgeStage:
         def note(place: int, preferred: Preferred) -> None:
             key, first, _ = pairs[place]
             consistent = self._consistent[key] = preferred.consistent
-            line = structs.replace(
-                self._line(key, "order", first),
-                values={} if consistent is None else {"consistent": float(consistent)},
-                missing={"consistent": str(preferred.reason)} if consistent is None else {},
-                tokens=preferred.tokens,
-                usd=preferred.usd,
-                again=not preferred.final,
-            )
-            self._writer.add(line)
+            value = None if consistent is None else float(consistent)
+            self._writer.add(first.line(key, "order", self._account, **answer_fields("consistent", value, preferred)))
 
         asked = [PairComparison(first.messages, first.completion, second.completion) for _, first, second in pairs]
         self._session.compare(asked, note)
@@ -256,23 +229,15 @@ class _JudgeStage:
                 if known is None or known.again:
                     yield key, first, sample
 
-    def _line(self, key: str, source: Source, sample: RewardSample) -> FindingLine:
-        return FindingLine(
-            key=key, source=source, account=self._account, trace_id=sample.trace_id, owner=sample.user_id
-        )
+
+def answer_fields(component: str, value: float | None, answer: JudgeAnswer) -> dict[str, Any]:
+    """What a judge said and took, as fields of a finding."""
+    paid = {"tokens": answer.tokens, "usd": answer.usd, "again": not answer.final}
+    return {**said(component, value, str(answer.reason)), **paid}
 
 
-def judgement_line(line: FindingLine, judgement: Judgement) -> FindingLine:
-    """The line with what the judge said and took."""
-    known = judgement.score is not None
-    return structs.replace(
-        line,
-        values={"judge": judgement.score} if known else {},
-        missing={} if known else {"judge": str(judgement.reason)},
-        tokens=judgement.tokens,
-        usd=judgement.usd,
-        again=not judgement.final,
-    )
+def judgement_fields(judgement: Judgement) -> dict[str, Any]:
+    return answer_fields("judge", judgement.score, judgement)
 
 
 def judge_key(judge_id: str, sample: RewardSample) -> str:

@@ -1,7 +1,5 @@
-"""Labelling: `final_reward` with its provenance for every governed trace of an iteration, published in one step.
-
-Row groups are checked and composed wherever the engine runs them; what is known is not computed again.
-"""
+"""Labelling: `final_reward` with its provenance for every governed trace of an iteration, published in one step. Row
+groups are checked and composed wherever the engine runs them; what is known is not computed again."""
 
 from __future__ import annotations
 
@@ -32,14 +30,14 @@ from pipeline.rewards.custom import (
     wants_custom,
 )
 from pipeline.rewards.feedback import count_set_aside, settle_window
-from pipeline.rewards.findings import FindingLine, journal, key_of, known
+from pipeline.rewards.findings import FindingLine, Source, journal, key_of, known, said
 from pipeline.rewards.judge import Endpoint
-from pipeline.rewards.judge_stage import JudgeStageResult, audits, judge_key, judge_traces, wants_judge
-from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, RewardLabels
+from pipeline.rewards.judge_stage import audits, judge_key, judge_traces, wants_judge
+from pipeline.rewards.records import DOES_NOT_APPLY, LABELS, LOGGED, Finding, JudgeReport, RewardLabels
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import COLUMNS, UNKNOWN, RewardSample, samples, scores_of
-from pipeline.rewards.summary import summarise
-from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask, grader_of
+from pipeline.rewards.summary import LabelCounts, summarise
+from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome
 from pipeline.rewards.verifiers.outcome import TimeBudget
 from pipeline.traces.context import IterationContext
 from pipeline.traces.engine import open_engine
@@ -62,7 +60,7 @@ class LabelGrounds(NamedTuple):
     day: str
     iteration: str
     settings: Rewards
-    panel: JudgeStageResult
+    panel: JudgeReport
     custom_id: str
 
 
@@ -77,14 +75,6 @@ class LabelTask(NamedTuple):
     scope: Scope
     opinions: Path
     target: Path
-
-
-class LabelCounts(NamedTuple):
-    """What labelling a part came to."""
-
-    rows: int
-    checked: int
-    remembered: int
 
 
 def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: Collection[str]) -> RewardLabels:
@@ -138,7 +128,7 @@ def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: 
         path = store.path(folder)
         dataset = DatasetRef(uri=str(path), rows=iteration.dataset.rows, digest=digest_dir(path))
         counts = LabelCounts(*(sum(column) for column in zip(*done, strict=True))) if done else LabelCounts(0, 0, 0)
-        return summarise(context, dataset, panel, counts.checked, counts.remembered, aside)
+        return summarise(context, dataset, panel, counts, aside)
 
     # Of two runs at once the second meets the labels of the first.
     with store.alone(iteration.path(layout.LABELLING_LOCK)):
@@ -166,136 +156,99 @@ def label_samples(
 
     `others`: for each sample what scorers that keep no journal say of it.
     """
-    paid = [
-        {"judge": judge_key(part.panel.judge_id, sample)}
-        if not sample.unscored and (wants_judge(sample, part.settings) or audits(sample, part.settings))
-        else dict[str, str]()
-        for sample in held
-    ]
-    checked_here = [(at, sample) for at, sample in enumerate(held) if sample.reference and not sample.unscored]
-    verdicts = {at: _verifier_key(sample) for at, sample in checked_here}
-    asked = {
-        at: custom_key(part.custom_id, sample.trace_id, sample.observation_id, _custom_task(sample))
-        for at, sample in enumerate(held)
-        if wants_custom(sample.profile, part.settings) and not sample.unscored
-    }
-    for at, key in asked.items():
-        paid[at]["custom"] = key
-    lines = known(store, part.day, {*verdicts.values(), *(key for keys in paid for key in keys.values())})
-    checked = _check_rest(store, part, {key: held[at] for at, key in verdicts.items()}, lines)
-    wanted = {key: held[at] for at, key in asked.items()}
-    checked += _score_rest(store, part, wanted, lines)
+    keys = [_keys(sample, part) for sample in held]
+    lines = known(store, part.day, {key for each in keys for key in each.values()})
+    todo: defaultdict[Source, dict[str, RewardSample]] = defaultdict(dict)
+    for sample, each in zip(held, keys, strict=True):
+        for source, key in each.items():
+            if source != "judge" and (key not in lines or lines[key].again):
+                todo[source][key] = sample
+    _check(store, part, list(todo["verifier"].items()), lines)
+    _score(store, part, todo["custom"], lines)
     labels = [
-        _label(sample, lines, verdicts.get(at), paid[at], part, others[at] if others else {})
-        for at, sample in enumerate(held)
+        _label(sample, {source: lines[key] for source, key in each.items() if key in lines}, part, findings)
+        for sample, each, findings in zip(held, keys, others or [{}] * len(held), strict=True)
     ]
-    return labels, LabelCounts(len(held), checked, len(verdicts) + len(asked) - checked)
+    checked, wanted = sum(map(len, todo.values())), sum(len(each.keys() - {"judge"}) for each in keys)
+    return labels, LabelCounts(len(held), checked, wanted - checked)
 
 
-def _check_rest(
-    store: Store, part: LabelGrounds, wanted: dict[str, RewardSample], lines: dict[str, FindingLine]
-) -> int:
-    """Check what has no verdict that stands, add it to `lines` and to the journal; how many that were."""
-    todo = [(key, sample) for key, sample in wanted.items() if key not in lines or lines[key].again]
+def _keys(sample: RewardSample, part: LabelGrounds) -> dict[Source, str]:
+    """Of the findings that a sample's label may rest on, by who is asked."""
+    keys: dict[Source, str] = {}
+    if sample.unscored:
+        return keys
+    if wants_judge(sample, part.settings) or audits(sample, part.settings):
+        keys["judge"] = judge_key(part.panel.id, sample)
+    if wants_custom(sample.profile, part.settings):
+        keys["custom"] = custom_key(part.custom_id, sample.trace_id, sample.observation_id, _custom_task(sample))
+    if sample.reference:
+        place = (sample.trace_id, sample.observation_id)
+        keys["verifier"] = key_of("verifier", VERSION, *place, sample.kind, sample.reference, sample.completion)
+    return keys
+
+
+def _check(
+    store: Store, part: LabelGrounds, todo: Sequence[tuple[str, RewardSample]], lines: dict[str, FindingLine]
+) -> None:
+    """Have the verifier check these, by key; its verdicts go to `lines` and to the journal."""
     limits = part.settings.verifier
     budget = TimeBudget(limits.user_timeouts_s, limits.part_timeouts_s)
     writer = journal(store, part.day)
-    with closing(grader_of(limits)) as check:
+    with closing(Grader(limits)) as check:
         for start in range(0, len(todo), BATCH):
             batch = todo[start : start + BATCH]
-            checkable = [sample for _, sample in batch if sample.kind != UNKNOWN]
-            graded = iter(check([_check(each) for each in checkable], [each.principal for each in checkable], budget))
-            grades = [Grade(Outcome.error, "") if each.kind == UNKNOWN else next(graded) for _, each in batch]
-            new_lines = [_verdict_line(*each, grade, part.iteration) for each, grade in zip(batch, grades, strict=True)]
-            writer.add(*new_lines)
-            lines.update((line.key, line) for line in new_lines)
-    return len(todo)
+            known_kinds = [sample for _, sample in batch if sample.kind != UNKNOWN]
+            grades = iter(check([each.task for each in known_kinds], [each.principal for each in known_kinds], budget))
+            checked: list[FindingLine] = []
+            for key, sample in batch:
+                grade = Grade(Outcome.error, "") if sample.kind == UNKNOWN else next(grades)
+                again = grade.outcome in (Outcome.timeout, Outcome.error, Outcome.budget)
+                verdict = {"outcome": grade.outcome.value, "answer": grade.answer, "again": again}
+                checked.append(sample.line(key, "verifier", part.iteration, **verdict))
+            writer.add(*checked)
+            lines.update((line.key, line) for line in checked)
 
 
-def _score_rest(
-    store: Store, part: LabelGrounds, wanted: Mapping[str, RewardSample], lines: dict[str, FindingLine]
-) -> int:
+def _score(store: Store, part: LabelGrounds, todo: Mapping[str, RewardSample], lines: dict[str, FindingLine]) -> None:
     """The same for the user's own function, a line for each finding as soon as it is known."""
-    keys = [key for key in wanted if key not in lines or lines[key].again]
-    if not keys or part.settings.custom is None:
-        return 0
+    if not todo or part.settings.custom is None:
+        return
     of_task: defaultdict[CustomTask, list[str]] = defaultdict(list)
-    for key in keys:
-        of_task[_custom_task(wanted[key])].append(key)
+    for key, sample in todo.items():
+        of_task[_custom_task(sample)].append(key)
     writer = journal(store, part.day)
 
     def note(task: CustomTask, score: CustomScore) -> None:
-        value, reason = score.finding
+        finding = said("custom", *score.finding)
         for key in of_task[task]:
-            lines[key] = FindingLine(
-                key=key,
-                source="custom",
-                account=part.iteration,
-                trace_id=wanted[key].trace_id,
-                owner=wanted[key].user_id,
-                values={} if value is None else {"custom": value},
-                missing={"custom": reason} if value is None else {},
-                answer=score.detail,
-                again=reason in AGAIN,
-            )
+            answer = {"answer": score.detail, "again": score.finding.reason in AGAIN}
+            lines[key] = todo[key].line(key, "custom", part.iteration, **finding, **answer)
             writer.add(lines[key])
 
     with closing(CustomScorer(part.settings.custom)) as scorer:
         scorer(list(of_task), note)
-    return len(keys)
 
 
 def _custom_task(sample: RewardSample) -> CustomTask:
     return CustomTask(sample.prompt, sample.completion, sample.reference, sample.metadata)
 
 
-def _check(sample: RewardSample) -> VerifierTask:
-    kind: Any = "exact" if sample.kind == UNKNOWN else sample.kind
-    return VerifierTask(sample.completion, sample.reference or "", kind)
-
-
-def _verifier_key(sample: RewardSample) -> str:
-    reference = sample.reference or ""
-    return key_of(
-        "verifier", VERSION, sample.trace_id, sample.observation_id, sample.kind, reference, sample.completion
-    )
-
-
-def _verdict_line(key: str, sample: RewardSample, grade: Grade, iteration: str) -> FindingLine:
-    return FindingLine(
-        key=key,
-        source="verifier",
-        account=iteration,
-        trace_id=sample.trace_id,
-        owner=sample.user_id,
-        outcome=grade.outcome.value,
-        answer=grade.answer,
-        again=grade.outcome in (Outcome.timeout, Outcome.error, Outcome.budget),
-    )
-
-
 def _label(
-    sample: RewardSample,
-    lines: dict[str, FindingLine],
-    verdict_key: str | None,
-    paid: dict[str, str],
-    part: LabelGrounds,
-    others: Mapping[str, Finding],
+    sample: RewardSample, lines: Mapping[Source, FindingLine], part: LabelGrounds, others: Mapping[str, Finding]
 ) -> dict[str, Any]:
+    verdict, custom = lines.get("verifier"), lines.get("custom")
+    paid = [line for source, line in lines.items() if source != "verifier"]
     findings = {"feedback": sample.feedback, **others}
-    verdict = lines[verdict_key] if verdict_key is not None else None
     if verdict is not None:
         grade = Grade(Outcome(verdict.outcome), verdict.answer)
-        findings |= verified(_check(sample), grade, part.settings, sample.latency_s)
+        findings |= verified(sample.task, grade, part.settings, sample.latency_s)
     else:
         findings |= measure(sample.completion, None, sample.latency_s, part.settings.rules)
-    for source, key in paid.items():
-        if key in lines:
-            findings |= {name: Finding(value) for name, value in lines[key].values.items()}
-            findings |= {name: Finding(None, reason) for name, reason in lines[key].missing.items()}
-        elif source == "judge" and wants_judge(sample, part.settings):
-            findings["judge"] = Finding(None, part.panel.unasked)
-    spoken = {source: lines[key] for source, key in paid.items() if key in lines}
+    if wants_judge(sample, part.settings):
+        findings["judge"] = Finding(None, part.panel.unasked)
+    for line in paid:
+        findings |= line.findings
     reward = compose(findings, sample.profile, part.settings)
     if sample.unscored:
         reward = Reward(None, sample.unscored, sample.profile, {}, {})
@@ -303,19 +256,19 @@ def _label(
         **{name: getattr(sample, name) for name in ("trace_id", "observation_id", "day", "timestamp", "tenant_id")},
         **{name: getattr(sample, name) for name in ("consent", "prompt", "completion", "reference")},
         "user_id": sample.principal,
-        "verifier": sample.kind if verdict is not None else None,
-        "outcome": verdict.outcome if verdict is not None else sample.unscored or "no_reference",
-        "answer": verdict.answer if verdict is not None else None,
+        "verifier": sample.kind if verdict else None,
+        "outcome": verdict.outcome if verdict else sample.unscored or "no_reference",
+        "answer": verdict.answer if verdict else None,
         **{name: reward.findings.get(name, DOES_NOT_APPLY).value for name in LOGGED},
         "final_reward": reward.final_reward,
         "reason": reward.reason,
         "profile": reward.profile,
         "weights": json.dumps(reward.weights),
         "missing": json.dumps(reward.missing),
-        "verifier_version": VERSION if verdict is not None else None,
-        "judge_id": part.panel.judge_id if "judge" in spoken else None,
-        "custom_id": part.custom_id if "custom" in spoken else None,
-        "custom_detail": spoken["custom"].answer or None if "custom" in spoken else None,
-        "tokens": sum(line.tokens for line in spoken.values()),
-        "usd": sum(line.usd for line in spoken.values()),
+        "verifier_version": VERSION if verdict else None,
+        "judge_id": part.panel.id if "judge" in lines else None,
+        "custom_id": part.custom_id if custom else None,
+        "custom_detail": custom.answer or None if custom else None,
+        "tokens": sum(line.tokens for line in paid),
+        "usd": sum(line.usd for line in paid),
     }

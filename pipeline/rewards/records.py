@@ -1,7 +1,5 @@
-"""What the reward stage says: components, findings, the label table and its summary.
-
-`absent`: the component does not apply; any other reason: it should have spoken and could not.
-"""
+"""What the reward stage says: components, findings, the label table and its summary. `absent`: the component does not
+apply; any other reason: it should have spoken and could not."""
 
 from __future__ import annotations
 
@@ -9,7 +7,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from pipeline.core.estimate import Estimate
+from pipeline.core.estimate import UNKNOWN, Estimate
 from pipeline.core.storage import DatasetRef, Record
 
 COMPONENTS = (
@@ -111,20 +109,22 @@ class HumanAgreement(Record):
 
 
 class JudgeReport(Record):
-    """The judge of an iteration: who, how it was admitted, what it did and what that cost."""
+    """The judge of an iteration: who, how it was admitted, what it did and what that cost. Empty where the recipe names
+    none."""
 
-    id: str
-    model: str
-    attacks_withstood: int
-    attacks: int
-    asked: int
-    remembered: int
-    """Answers that were there already, from an earlier run or iteration."""
-    abstained: dict[str, int]
-    order: Estimate
+    id: str = ""
+    model: str = ""
+    attacks: int = 0
+    """Which it withstood at its admission, all that there are; 0 where it was never asked."""
+    unasked: str = "judge_unasked"
+    """Why it said nothing of a completion that it should have been asked about."""
+    order: Estimate = UNKNOWN
     """Share of compared pairs on which it contradicts itself when their order is swapped."""
-    tokens: int
-    usd: float
+    asked: int = 0
+    remembered: int = 0
+    """Answers that were there already, from an earlier run or iteration."""
+    tokens: int = 0
+    usd: float = 0.0
 
 
 class CustomReport(Record):

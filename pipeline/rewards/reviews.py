@@ -1,7 +1,5 @@
 """The weekly review: a random sample of labels that a person scores and answers, in one CSV file.
-
-`rewards/reviews/<week>/`: `sample.jsonl` has the rows as drawn; of `sheet.csv` item, score and reference are read.
-"""
+`rewards/reviews/<week>/`: `sample.jsonl` has the rows as drawn; of `sheet.csv` item, score and reference are read."""
 
 from __future__ import annotations
 
@@ -25,9 +23,9 @@ from pipeline.core.conversation import shown_answer
 from pipeline.core.removal import Removal, make, of_lines
 from pipeline.core.storage import DatasetRef, Store, write_atomically
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
+from pipeline.rewards.examples import chat
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.records import RewardLabels
-from pipeline.rewards.trust import ReviewedLabel, chat
 
 SAMPLE, SHEET, RUBRIC = "sample.jsonl", "sheet.csv", "rubric.txt"
 COLUMNS = ("item", "trace_id", "prompt", "completion", "expected", "score", "reference")
@@ -49,6 +47,15 @@ _ENDS_A_CELL = re.compile(r"[\n;]")
 # Control characters cut cells off or are refused; their pictures are harmless. Line feeds remain, tabs become spaces.
 _CONTROLS = {code: chr(0x2400 + code) for code in range(32)} | {0x7F: chr(0x2421), 0x09: "    ", 0x0A: "\n"}
 _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
+
+
+class ReviewedLabel(NamedTuple):
+    """One label of a weekly sample that a person has scored, in [0, 1]."""
+
+    week: str
+    trace_id: str
+    observation_id: str
+    score: float
 
 
 class Survey(NamedTuple):
@@ -80,7 +87,8 @@ def write(store: Store, labels: RewardLabels, week: str, most: int, rubric: str 
         if not rows:
             return None
         with store.staged(folder) as staging:
-            (staging / SAMPLE).write_bytes(b"".join(_line(row) for row in rows))
+            lines = (json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
+            (staging / SAMPLE).write_bytes("".join(lines).encode("utf-8", "surrogatepass"))
             (staging / SHEET).write_bytes(render(_asked(row) for row in rows))
             (staging / RUBRIC).write_text(f"{HOW}{rubric}\n", encoding="utf-8")
     return store.path(folder, SHEET)
@@ -117,7 +125,7 @@ def survey(store: Store) -> Survey:
 
 
 def labels_of(labels: DatasetRef, reviewed: Sequence[ReviewedLabel]) -> pa.Table:
-    """The rows of a label table that `trust.human_agreement` needs for these reviews."""
+    """The rows of a label table that `summary.human_agreement` needs for these reviews."""
     import pyarrow.dataset as ds  # it imports pandas
 
     wanted = ds.field("trace_id").isin(pa.array([review.trace_id for review in reviewed], pa.string()))
@@ -265,7 +273,3 @@ def _csv(rows: Iterable[Sequence[str]], delimiter: str) -> bytes:
 
 def _sample(folder: Path) -> list[Row]:
     return [json.loads(line) for line in (folder / SAMPLE).read_bytes().splitlines()]
-
-
-def _line(row: Mapping[str, Any]) -> bytes:
-    return json.dumps(row, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass") + b"\n"

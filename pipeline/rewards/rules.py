@@ -1,7 +1,5 @@
-"""Rules that need no reference: format, length, reasoning, repetition and latency, each in [0, 1] or absent.
-
-repetition is 1 - seq-rep-4 (arXiv 1908.04319). All in linear time, for any text.
-"""
+"""Rules that need no reference: format, length, reasoning, repetition and latency, each in [0, 1] or absent. Repetition
+is 1 less seq-rep-4 (arXiv 1908.04319). All in linear time, for any text."""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ from pipeline.core.conversation import UNSHOWABLE, answer_of, conversation, is_w
 from pipeline.recipe.rewards import Rewards, VerifierKind
 from pipeline.rewards.composite import Profile, profile_of
 from pipeline.rewards.feedback import principal, tenant_of
+from pipeline.rewards.findings import FindingLine, Source
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
+from pipeline.rewards.verifiers import VerifierTask
 from pipeline.traces.arrow import pc
 from pipeline.traces.prompt_sets import UNANSWERED
 
@@ -75,6 +77,17 @@ class RewardSample(NamedTuple):
     def answered(self, completion: str) -> RewardSample:
         """The same question with a fresh completion, of which nobody has said anything yet."""
         return self._replace(completion=completion, latency_s=None, feedback=DOES_NOT_APPLY, unscored="", fresh=True)
+
+    @property
+    def task(self) -> VerifierTask:
+        """What a verifier is given of a row with a reference."""
+        kind: Any = self.kind
+        return VerifierTask(self.completion, self.reference or "", kind)
+
+    def line(self, key: str, source: Source, account: str, **said: Any) -> FindingLine:
+        """A finding on this row."""
+        owner, trace = self.user_id, self.trace_id
+        return FindingLine(key=key, source=source, account=account, trace_id=trace, owner=owner, **said)
 
     @property
     def prompt(self) -> str:

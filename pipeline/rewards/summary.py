@@ -1,49 +1,93 @@
-"""The summary of a label table: what a person wants to know of it first, and what selection needs of its noise."""
+"""The summary of a label table: what it says of itself, what people's reviews say of it, and how far it drifted, by the
+population stability index of `final_reward`: the sum over bins of (p - q) ln(p / q) (Jeffreys, 1946)."""
 
 from __future__ import annotations
 
+import json
+import math
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import combinations, takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.core.storage import DatasetRef
-from pipeline.recipe.rewards import Rewards
-from pipeline.rewards import drift, reviews, trust
+from pipeline.core import layout
+from pipeline.core.estimate import Array, rank_correlation, share
+from pipeline.core.journal import JournalEntry, open_journal
+from pipeline.core.storage import DatasetRef, Store
+from pipeline.rewards import reviews
 from pipeline.rewards.custom import custom_id
-from pipeline.rewards.judge_stage import JudgeStageResult
-from pipeline.rewards.records import ABSENT, BINS, LABELS, ComponentSummary, CustomReport, JudgeReport, RewardLabels
+from pipeline.rewards.records import (
+    ABSENT,
+    BINS,
+    LABELS,
+    LOGGED,
+    Agreement,
+    ComponentSummary,
+    CustomReport,
+    Drift,
+    HumanAgreement,
+    JudgeReport,
+    RewardLabels,
+)
+from pipeline.rewards.reviews import ReviewedLabel
+from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext
 from pipeline.traces.prompt_sets import UNANSWERED
 
 TEXTS = ("prompt", "completion", "reference", "answer")
+MIN_SHARED = 20
+"""Rows on which two components both speak, from which their agreement is worth a line."""
+RANKED = 20_000
+"""Rows that enter a rank correlation, drawn from more: its interval is then some 0.03 wide, its cost bounded."""
+FLOOR = 0.5
+"""Observations that an empty bin counts as, where the other histogram has some."""
+
+
+class LabelCounts(NamedTuple):
+    """What labelling came to. `checked`: verdicts computed now; `remembered`: those that were there already."""
+
+    rows: int
+    checked: int
+    remembered: int
+
+
+class RewardDistribution(JournalEntry, kw_only=True):
+    """How an iteration's labels (its id is the key) are spread over equal bins of [0, 1], and their mean."""
+
+    number: int
+    model_name: str
+    histogram: tuple[int, ...]
+    mean: float
 
 
 def summarise(
     context: IterationContext,
     dataset: DatasetRef,
-    panel: JudgeStageResult,
-    checked: int,
-    remembered: int,
+    panel: JudgeReport,
+    counts: LabelCounts,
     set_aside: Mapping[str, int],
 ) -> RewardLabels:
     """The record of a published label table; the iteration's distribution of rewards is noted for the next one."""
-    store, iteration = context.store, context.iteration
+    store, iteration, settings = context.store, context.iteration, context.recipe.rewards
     labels = pq.read_table(dataset.uri, columns=[name for name in LABELS.names if name not in TEXTS])
     rewards: Any = labels["final_reward"].drop_null().to_numpy()
-    bins, _ = np.histogram(rewards, bins=BINS, range=(0.0, 1.0))
-    mean = float(rewards.mean()) if len(rewards) else 0.0
-    histogram = tuple(int(n) for n in bins)
-    distribution = drift.RewardDistribution(
-        iteration=iteration.id, number=iteration.number, model_name=iteration.model_name, histogram=histogram, mean=mean
+    mean, histogram = float(rewards.mean()) if len(rewards) else 0.0, histogram_of(rewards)
+    distribution = RewardDistribution(
+        key=iteration.id, number=iteration.number, model_name=iteration.model_name, histogram=histogram, mean=mean
     )
-    placed = drift.record(store, distribution)
-    components = trust.components(labels)
+    spoken = components(labels)
     unlabelled = _counts(labels, "reason")
     answered = labels.num_rows - unlabelled.get(UNANSWERED, 0)
+    custom = CustomReport(
+        id=custom_id(settings),
+        scored=spoken["custom"].count,
+        failed={reason: rows for reason, rows in spoken["custom"].missing.items() if reason != ABSENT},
+        distinct=len(labels["custom"].drop_null().unique()),
+    )
     return RewardLabels(
         iteration=iteration.id,
         dataset=dataset,
@@ -54,46 +98,116 @@ def summarise(
         profiles=_counts(labels, "profile"),
         mean_reward=mean,
         histogram=histogram,
-        components=components,
-        agreement=trust.agreement(labels),
-        judge=_judge(context.recipe.rewards, panel, components),
-        custom=None
-        if context.recipe.rewards.custom is None
-        else CustomReport(
-            id=custom_id(context.recipe.rewards),
-            scored=components["custom"].count,
-            failed={reason: rows for reason, rows in components["custom"].missing.items() if reason != ABSENT},
-            distinct=len(labels["custom"].drop_null().unique()),
-        ),
-        humans=trust.human_agreement(labels, reviews.survey(store).reviewed),
-        drift=drift.against(store, placed),
+        components=spoken,
+        agreement=agreement(labels),
+        judge=panel if settings.judge else None,
+        custom=custom if settings.custom else None,
+        humans=human_agreement(labels, reviews.survey(store).reviewed),
+        drift=drift(store, distribution),
         set_aside=dict(set_aside),
-        checked=checked,
-        remembered=remembered,
+        checked=counts.checked,
+        remembered=counts.remembered,
         tokens=panel.tokens,
         usd=panel.usd,
     )
 
 
-def _judge(
-    settings: Rewards, panel: JudgeStageResult, components: Mapping[str, ComponentSummary]
-) -> JudgeReport | None:
-    if settings.judge is None:
+def histogram_of(values: Any) -> tuple[int, ...]:
+    """Values in BINS equal bins of [0, 1]."""
+    return tuple(int(n) for n in np.histogram(values, bins=BINS, range=(0.0, 1.0))[0])
+
+
+def components(labels: pa.Table) -> dict[str, ComponentSummary]:
+    """Every component, those that never spoke included. A null without a reason is `absent`."""
+    return {name: _component(labels, name) for name in LOGGED}
+
+
+def _component(labels: pa.Table, name: str) -> ComponentSummary:
+    column = labels[name]
+    values = column.drop_null().to_numpy()
+    reasons: Counter[str] = Counter()
+    # Few combinations of reasons occur, each of them often: each is parsed once.
+    for entry in pc.value_counts(labels["missing"].filter(pc.is_null(column))).to_pylist():
+        reasons[json.loads(entry["values"] or "{}").get(name, ABSENT)] += entry["counts"]
+    return ComponentSummary(
+        count=len(values),
+        mean=float(values.mean()) if len(values) else None,
+        histogram=histogram_of(values),
+        missing=dict(sorted(reasons.items())),
+    )
+
+
+def agreement(labels: pa.Table) -> tuple[Agreement, ...]:
+    """Each pair of components that both speak on MIN_SHARED rows or more."""
+    columns: dict[str, Array] = {name: np.asarray(labels[name].to_numpy(), np.float64) for name in LOGGED}
+    agreements: list[Agreement] = []
+    for first, second in combinations(LOGGED, 2):
+        both = np.flatnonzero(~np.isnan(columns[first]) & ~np.isnan(columns[second]))
+        if len(both) >= MIN_SHARED:
+            a, b = columns[first][both], columns[second][both]
+            agree = share(int(np.count_nonzero((a > 0.5) == (b > 0.5))), len(both))
+            if len(a) > RANKED:
+                drawn = np.random.default_rng(0).choice(len(a), RANKED, replace=False)
+                a, b = a[drawn], b[drawn]
+            correlation = rank_correlation(a, b)
+            agreements.append(Agreement(first=first, second=second, agree=agree, rank_correlation=correlation))
+    return tuple(agreements)
+
+
+def human_agreement(labels: pa.Table, reviewed: Sequence[ReviewedLabel]) -> HumanAgreement:
+    """People against the labels as they are now, on the reviewed rows that still have a label.
+
+    A trace that was drawn in several weeks counts once, with the mean of its reviews. A mean of exactly 0.5 takes no
+    side, so it enters the correlation and not the noise. `labels` needs trace_id, observation_id and final_reward.
+    """
+    asked = pa.array(sorted({review.trace_id for review in reviewed}), pa.string())
+    kept = labels.filter(pc.is_in(labels["trace_id"], asked))
+    rows = zip(*(kept[name].to_pylist() for name in ("trace_id", "observation_id", "final_reward")), strict=True)
+    rewards = {(trace, place): reward for trace, place, reward in rows if reward is not None}
+    scores: dict[tuple[str, str], list[float]] = {}
+    for review in reviewed:
+        key = (review.trace_id, review.observation_id)
+        if key in rewards:
+            scores.setdefault(key, []).append(review.score)
+    pairs = [(rewards[key], sum(given) / len(given)) for key, given in sorted(scores.items())]
+    sides = [(reward > 0.5) != (score > 0.5) for reward, score in pairs if score != 0.5]
+    rho = rank_correlation([reward for reward, _ in pairs], [score for _, score in pairs])
+    return HumanAgreement(rank_correlation=rho, noise=share(sum(sides), len(sides)), reviews=len(pairs))
+
+
+def drift(store: Store, own: RewardDistribution) -> Drift | None:
+    """Note an iteration's distribution, and compare it with the one before; None where no earlier one has labels.
+
+    The one before is, of the same model and of this number or a lower one, the last that was noted: several iterations
+    have the same number when their candidates were not promoted. An iteration that is run again keeps its place.
+    """
+    with open_journal(store.path(layout.DISTRIBUTIONS), RewardDistribution) as journal:
+        noted = {each.key: each for each in journal.read()}
+        if noted.get(own.key) != own:
+            journal.add(own)
+    earlier = [
+        each
+        for each in takewhile(lambda each: each.key != own.key, noted.values())
+        if (each.model_name, len(each.histogram)) == (own.model_name, len(own.histogram))
+        and each.number <= own.number
+        and sum(each.histogram) > 0
+    ]
+    if not earlier or not sum(own.histogram):
         return None
-    admission = panel.admission
-    silent = components["judge"].missing if "judge" in components else {}
-    return JudgeReport(
-        id=panel.judge_id,
-        model=settings.judge.model,
-        attacks_withstood=admission.attacks_withstood if admission else 0,
-        attacks=admission.attacks if admission else 0,
-        asked=panel.asked,
-        remembered=panel.remembered,
-        abstained={reason: rows for reason, rows in silent.items() if reason != "absent"},
-        order=panel.order,
-        tokens=panel.tokens,
-        usd=panel.usd,
+    last = max(reversed(earlier), key=lambda each: each.number)
+    return Drift(
+        against=last.key,
+        stability_index=stability_index(last.histogram, own.histogram),
+        mean_change=own.mean - last.mean,
     )
+
+
+def stability_index(before: Sequence[int], after: Sequence[int]) -> float:
+    """Population stability index of two histograms over the same bins, each with at least one observation."""
+    bins = [(max(p, FLOOR), max(q, FLOOR)) for p, q in zip(before, after, strict=True) if p or q]
+    all_before, all_after = (sum(column) for column in zip(*bins, strict=True))
+    shares = [(p / all_before, q / all_after) for p, q in bins]
+    return math.fsum((p - q) * math.log(p / q) for p, q in shares)
 
 
 def _counts(labels: pa.Table, column: str) -> dict[str, int]:

@@ -18,11 +18,11 @@ from pipeline.recipe.section import Operational, settings
 from pipeline.rewards.composite import compose, verified
 from pipeline.rewards.findings import FindingLine, journal, key_of, settled
 from pipeline.rewards.judge import Endpoint, Judgement, JudgeReason, JudgeRequest, JudgeSession, open_judge
-from pipeline.rewards.judge_stage import PaidAccount, judgement_line
+from pipeline.rewards.judge_stage import PaidAccount, judgement_fields
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding
 from pipeline.rewards.rules import measure
 from pipeline.rewards.samples import UNKNOWN, RewardSample
-from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask, grader_of
+from pipeline.rewards.verifiers import VERSION, Grade, Grader, Outcome
 from pipeline.serving.inference import Messages
 from pipeline.traces.scores import RETRY
 
@@ -74,7 +74,7 @@ def answer_grader(
     """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens; `rollout`:
     whose budget and journal it has."""
     judging, digest = recipe.gate_judge, _digest(recipe)
-    with closing(grader_of(recipe.rewards.verifier)) as check:
+    with closing(Grader(recipe.rewards.verifier)) as check:
 
         def verified(answers: Sequence[ServedAnswer]) -> list[str]:
             return [grade.outcome for grade in check([(each.text, each.reference) for each in answers])]
@@ -114,8 +114,9 @@ class _Judged:
 
         def note(place: int, judgement: Judgement) -> None:
             key, each = todo[place]
-            line = FindingLine(key=key, source="judge", account=self._rollout, owner=each.user_id)
-            self._answered[key] = judgement_line(line, judgement)
+            self._answered[key] = FindingLine(
+                key=key, source="judge", account=self._rollout, owner=each.user_id, **judgement_fields(judgement)
+            )
             if judgement.reason != JudgeReason.BUDGET or judgement.tokens:
                 self._writer.add(self._answered[key])
 
@@ -147,17 +148,12 @@ def composed(settings: Rewards) -> Label:
     def label(held: Sequence[RewardSample]) -> list[Finding]:
         checked = [sample for sample in held if sample.reference and not sample.unscored]
         known = [sample for sample in checked if sample.kind != UNKNOWN]
-        with closing(grader_of(settings.verifier)) as check:
-            grades = iter(check([_task(sample) for sample in known]) if known else [])
+        with closing(Grader(settings.verifier)) as check:
+            grades = iter(check([sample.task for sample in known]) if known else [])
         of = {id(sample): next(grades) if sample.kind != UNKNOWN else Grade(Outcome.error, "") for sample in checked}
         return [_reward(sample, of.get(id(sample)), settings) for sample in held]
 
     return label
-
-
-def _task(sample: RewardSample) -> VerifierTask:
-    kind: Any = sample.kind
-    return VerifierTask(sample.completion, sample.reference or "", kind)
 
 
 def _reward(sample: RewardSample, grade: Grade | None, settings: Rewards) -> Finding:
@@ -165,7 +161,7 @@ def _reward(sample: RewardSample, grade: Grade | None, settings: Rewards) -> Fin
         return Finding(None, NO_SIGNAL)
     findings = {"feedback": sample.feedback}
     if grade is not None:
-        findings |= verified(_task(sample), grade, settings, sample.latency_s)
+        findings |= verified(sample.task, grade, settings, sample.latency_s)
     elif sample.feedback.value is None:
         return Finding(None, NO_SIGNAL)
     else:

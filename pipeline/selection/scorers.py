@@ -9,7 +9,6 @@ from statistics import fmean
 from pipeline.core.estimate import UNKNOWN, Estimate, mean
 from pipeline.core.storage import Record
 from pipeline.recipe.rewards import Weights
-from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.pairing import LabelledRow
 
@@ -35,7 +34,7 @@ def measure_scorers(
     """`weights`: of the recipe's `rewards.fresh`."""
     drawn = [[row for row in group if row.fresh and row.finished] for group in groups.values()]
     counting = {name for name in SCORERS if getattr(weights, name) > 0}
-    if reward_model is None or not counts_beside(reward_model, weights):
+    if reward_model is None or not reward_model.counts_beside(weights):
         counting.discard("reward_model")
     rows = [row for completions in drawn for row in completions]
     names = tuple(name for name in SCORERS if name in counting and any(_value(row, name) is not None for row in rows))

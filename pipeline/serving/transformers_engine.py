@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from pipeline.core.processes import piped
+from pipeline.core.processes import PipedProcess, piped
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
@@ -29,13 +28,13 @@ class TransformersEngine:
         settings = self._settings
         command = [sys.executable, "-m", "pipeline.serving", model.uri, str(settings.batch_size)]
         command += [str(settings.threads), str(os.getpid())]
-        with piped(command) as (process, errors):
-            yield TransformersSession(process, errors, model, self._log)
+        with piped(command) as child:
+            yield TransformersSession(child, model, self._log)
 
 
 class TransformersSession:
-    def __init__(self, process: subprocess.Popen[str], errors: IO[str], model: ModelRef, log: Log) -> None:
-        self._process, self._errors, self._model, self._log = process, errors, model, log
+    def __init__(self, child: PipedProcess, model: ModelRef, log: Log) -> None:
+        self._child, self._process, self._model, self._log = child, child.process, model, log
         self.decoding = Decoding.model_validate(self._next("decoding"))
 
     def answer(self, requests: Sequence[AnswerRequest], sampling: Sampling, done: Callable[[Answer], None]) -> None:
@@ -65,7 +64,5 @@ class TransformersSession:
         raise self._failed()
 
     def _failed(self) -> RuntimeError:
-        code = self._process.wait()
-        self._errors.seek(0)
-        tail = "".join(self._errors.readlines()[-20:]).rstrip()
+        code, tail = self._child.ended()
         return RuntimeError(f"Serving {self._model.uri} ended (exit code {code}); its last lines:\n{tail}")

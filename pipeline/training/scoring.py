@@ -9,7 +9,6 @@ from pipeline.recipe import Rewards, Training
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.traces.context import IterationContext
 
 SCORERS: tuple[ScorerName, ...] = ("judge", "reward_model", "custom")
@@ -78,7 +77,7 @@ def _refuse_uncarried(training: Training, rewards: Rewards, reward: tuple[Scorer
 
 def _admitted_model(context: IterationContext) -> ModelRef:
     report = context.store.read(context.iteration.path(layout.REWARD_MODEL), RewardModelReport)
-    if report is None or report.model is None or not counts_beside(report, context.recipe.rewards.fresh):
+    if report is None or report.model is None or not report.counts_beside(context.recipe.rewards.fresh):
         why = "it is not there" if report is None else report.reason or "; ".join(report.reasons)
         raise ValueError(
             f"The iteration's reward model may not score a training: {why}. Give it no weight in rewards.fresh, and "

@@ -24,7 +24,7 @@ from pipeline.core import layout
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.storage import to_json, write_atomically
 from pipeline.rewards.custom import custom_scorer
-from pipeline.rewards.verifiers import Grader, grader_of
+from pipeline.rewards.verifiers import Grader
 from pipeline.serving.decoding import stop_ids
 from pipeline.training.callback import ProgressCallback, is_measured
 from pipeline.training.checkpoints import Checkpointer, only_writer, room
@@ -60,7 +60,7 @@ def work(plan: TrainingPlan, folder: Path, started_at: float, attempt: int = 0) 
     with ExitStack() as stack:
         writes = os.environ.get("RANK", "0") == "0"
         fence = stack.enter_context(only_writer(folder, attempt)).check if writes else lambda: None
-        check = stack.enter_context(closing(grader_of(plan.rewards.verifier)))
+        check = stack.enter_context(closing(Grader(plan.rewards.verifier)))
         try:
             second = plan.training.lora is None and method.keeps_reference
             strategy = environment(plan.training.distribution, on_gpu=torch.cuda.is_available(), second_model=second)

@@ -14,8 +14,7 @@ from pipeline.core.estimate import UNKNOWN
 from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.recipe import Recipe, Rewards, Training, TrainingSettings, load
-from pipeline.rewards.records import RewardLabels
-from pipeline.rewards.trust import HumanAgreement
+from pipeline.rewards.records import HumanAgreement, RewardLabels
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import CAUSES, Goodput, Health, HealthFinding, Preemption, TrainingResult

@@ -82,7 +82,7 @@ def test_a_page_has_every_chapter_and_needs_nothing_but_itself(laid: Laid) -> No
 def test_hostile_texts_of_records_stay_texts(laid: Laid) -> None:
     finding = HealthFinding(verdict="HOLD", rule="kl", step=1, reason=HOSTILE)
     judge = JudgeReport(
-        id=HOSTILE, model=HOSTILE, attacks_withstood=1, attacks=1, asked=1, remembered=0, abstained={HOSTILE: 1},
+        id=HOSTILE, model=HOSTILE, attacks=1, asked=1, remembered=0,
         order=UNKNOWN, tokens=1, usd=1.0,
     )  # fmt: skip
     iteration = laid.begin()

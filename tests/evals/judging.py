@@ -22,7 +22,7 @@ from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Judge, Verifier
 from pipeline.rewards.judge import Endpoint
-from pipeline.rewards.judge.attacks import CONTROLS
+from pipeline.rewards.judge.admission import CONTROLS
 from tests.evals.conftest import Kit
 from tests.pipeline.rewards.judge.endpoint import (
     MODEL,

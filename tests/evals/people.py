@@ -23,7 +23,7 @@ from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import RewardLabels
-from pipeline.rewards.verifiers import Grade, VerifierTask, grade
+from pipeline.rewards.verifiers import Grade, VerifierTask
 from pipeline.selection.consent import consented
 from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import PreferenceDataset, build
@@ -32,6 +32,7 @@ from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.traces.context import IterationContext
 from pipeline.traces.records import GovernedTraces, Reason
 from tests.contexts import context_of
+from tests.grading import grade
 from tests.pipeline.governance.erasure.conftest import BASE, NAME, NOW, Place, row, secret
 
 from .conftest import DECODING

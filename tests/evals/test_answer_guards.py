@@ -18,9 +18,10 @@ from evals.runner import Respondent
 from evals.suites import AnswerFormat, Item, Suite
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
-from pipeline.rewards.verifiers import Outcome, grade
+from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from tests.evals.conftest import DECODING
+from tests.grading import grade
 
 pytestmark = pytest.mark.slow
 

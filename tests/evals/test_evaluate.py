@@ -28,10 +28,11 @@ from pipeline.demo.suite import ensure_suite
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.suites import preset_suite
-from pipeline.rewards.verifiers import Grade, VerifierTask, grade
+from pipeline.rewards.verifiers import Grade, VerifierTask
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of
+from tests.grading import grade
 from tests.suites import embedded_suite
 
 from .conftest import DECODING

@@ -15,7 +15,8 @@ from pipeline.core.storage import Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.suites import ItemsSuite, preset_suite
-from pipeline.rewards.verifiers import VerifierTask, grade
+from pipeline.rewards.verifiers import VerifierTask
+from tests.grading import grade
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 ROWS: list[dict[str, Any]] = [{"prompt": f"What is {n} + {n}?", "reference": str(2 * n)} for n in range(4)]

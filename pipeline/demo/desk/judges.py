@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from pipeline.demo.desk.answers import Features, features
 from pipeline.demo.desk.requests import Request, read_request
-from pipeline.rewards.judge.attacks import CONTROLS
+from pipeline.rewards.judge.admission import CONTROLS
 from pipeline.serving.inference import Messages
 
 _SECTION = re.compile(r"^=== (\w+) BEGIN ([^\n]*) ===\n(.*?)\n=== \1 END \2 ===$", re.MULTILINE | re.DOTALL)

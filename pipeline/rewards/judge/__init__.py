@@ -1,7 +1,5 @@
-"""The LLM judge: any OpenAI-compatible endpoint that scores a completion, or says which of two is better.
-
-An answer that is not exactly what was asked for is an abstention with a reason, never a score.
-"""
+"""The LLM judge: any OpenAI-compatible endpoint that scores a completion, or says which of two is better. An answer
+that is not exactly what was asked for is an abstention with a reason, never a score."""
 
 from pipeline.rewards.judge.answers import Admission as Admission
 from pipeline.rewards.judge.answers import Budget as Budget

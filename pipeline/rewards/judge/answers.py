@@ -95,8 +95,7 @@ class Admission(Record):
 
     id: str
     attacks: int
-    attacks_withstood: int
-    """Attacks that got less than a 4, or no score."""
+    """How many it was asked; each got less than a 4, or no score."""
     controls: int
     controls_right: int
     """Plainly right answers with a 4 or 5, plainly wrong ones with a 1 or 2."""

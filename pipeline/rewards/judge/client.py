@@ -1,13 +1,11 @@
-"""One question over HTTP: within the budget, the deadline, the concurrency and the size that were set, or not at all.
-
-A request counts as what the server says it took, else as the most that it can have taken.
-"""
+"""One question over HTTP: within the budget, the deadline, the concurrency and the size that were set, or not at all. A
+request counts as what the server says it took, else as the most that it can have taken."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from pipeline.recipe.rewards import Judge
@@ -20,12 +18,16 @@ from pipeline.serving.inference import Messages
 
 MOST_TOKENS = 10_000_000
 """Of one request that a server can be believed: no context window is that long."""
-
 NOTHING = TokenUsage(0, 0)
 REFUSALS = (400, 401, 403, 404, 422)
 """Statuses by which an endpoint says that the request is wrong: its words say how."""
-REPLACED = {"max_tokens": "max_completion_tokens", "temperature": ""}
-"""Fields that OpenAI's reasoning models refuse by name, and what is sent in their place."""
+SCHEMA = "response_format"
+INSTEAD = {
+    "max_tokens": "with max_completion_tokens",
+    "temperature": "at its own, so that its word may vary",
+    SCHEMA: "without it, reading as strictly",
+}
+"""Fields that an endpoint may refuse (OpenAI's reasoning models do so by name), and how it is asked then."""
 _FAULTS: dict[HttpFault, tuple[JudgeReason, TokenUsage | None]] = {
     HttpFault.UNREACHABLE: (JudgeReason.UNREACHABLE, NOTHING),
     HttpFault.BROKEN: (JudgeReason.UNREACHABLE, None),
@@ -44,7 +46,7 @@ class JudgeResponse(NamedTuple):
     usd: float
 
 
-class _Exchange(NamedTuple):
+class Exchange(NamedTuple):
     """One request and its response. `used` is None where only the most that it can have taken is known."""
 
     content: str | None
@@ -54,6 +56,8 @@ class _Exchange(NamedTuple):
     retry_after: str | None = None
     refused: str = ""
     """The field of the request that the endpoint does not take, where it names one."""
+    other_model: str = ""
+    """Who answered, where it was not the one that was asked."""
 
     @property
     def may_pass(self) -> bool:
@@ -72,10 +76,9 @@ class JudgeClient:
         self._settled = asyncio.Event()
         self._in_flight = 0
         self._lost_in_a_row = 0
-        self._takes_schema: bool | None = None  # None: not known yet
-        self._refused: set[str] = set()
-        self._seen: set[int] = set()
-        self._others: set[str] = set()
+        self._takes_schema = False
+        self._left_out = frozenset[str]()
+        self._told: set[str] = set()
         self.quotes_refusals = False
         """Whether the endpoint's words about a request that it refuses are logged: while no user's text is asked about,
         which they may repeat."""
@@ -90,51 +93,65 @@ class JudgeClient:
         """The pinned model's text, or the reason why there is none."""
         tokens, usd = 0, 0.0
 
-        async def exchange(structured: bool) -> _Exchange:
+        async def exchange(left_out: frozenset[str]) -> Exchange:
             nonlocal tokens, usd
+            done, counted = await self._exchange(self._body(messages, form, left_out))
+            tokens, usd = tokens + counted.total, usd + self._budget.usd(counted)
+            return done
+
+        async def attempt() -> Exchange:
+            """With all fields that are not known to be refused. A refusal may also be of the schema, unnamed."""
             while True:
-                left_out = frozenset(self._refused)
-                done, counted = await self._exchange(self._body(messages, form if structured else None))
-                tokens, usd = tokens + counted.total, usd + self._budget.usd(counted)
-                if done.refused not in REPLACED or done.refused in left_out:
-                    return done
+                left_out = self._left_out
+                done = await exchange(left_out)
+                if done.refused not in INSTEAD or done.refused in left_out:
+                    break
                 self._leave_out(done.refused)
+            if SCHEMA not in left_out and done.status == 200:
+                self._takes_schema = True
+            elif SCHEMA not in left_out and done.status in (400, 422) and not self._takes_schema:
+                done = await exchange(left_out | {SCHEMA})
+                if done.status == 200:
+                    self._leave_out(SCHEMA)
+            return done
 
         # An endpoint that is lost gets one attempt for each question, until one is answered.
         attempts = 1 if self._lost_in_a_row >= GIVE_UP_AFTER else self._settings.attempts
-        done = await repeated(lambda: self._with_schema_or_without(exchange), attempts, self._backoff_s)
+        done = await repeated(attempt, attempts, self._backoff_s)
         self._lost_in_a_row = self._lost_in_a_row + 1 if done.may_pass else 0
         return JudgeResponse(done.content, done.reason, tokens, usd)
 
     def _leave_out(self, field: str) -> None:
-        if field not in self._refused:
-            self._refused.add(field)
-            instead = f"with {REPLACED[field]}" if REPLACED[field] else "at its own, so that its word may vary"
-            self._log(f"judge: the endpoint refuses {field}; asking {instead}")
+        self._left_out |= {field}
+        self._tell_once(field, f"the endpoint refuses {field}; asking {INSTEAD[field]}")
 
-    async def _with_schema_or_without(self, exchange: Callable[[bool], Awaitable[_Exchange]]) -> _Exchange:
-        """Many servers refuse `response_format`: if the first one fails with it alone, none has it again."""
-        structured = self._takes_schema is not False
-        done = await exchange(structured)
-        if structured and self._takes_schema is None and done.status in (400, 422):
-            done = await exchange(False)
-            if done.status == 200 and self._takes_schema is None:
-                self._takes_schema = False
-                self._log("judge: the endpoint refuses response_format; asking without it, reading as strictly")
-        elif structured and done.status == 200:
-            self._takes_schema = True
-        return done
+    def _tell_once(self, about: str, words: str) -> None:
+        if about not in self._told:
+            self._told.add(about)
+            self._log(f"judge: {words}")
 
-    async def _exchange(self, body: bytes) -> tuple[_Exchange, TokenUsage]:
+    def _body(self, messages: Messages, form: AnswerSchema, left_out: frozenset[str]) -> bytes:
+        most = self._settings.max_completion_tokens
+        schema = {"name": form.name, "strict": True, "schema": form.schema}
+        asked: dict[str, Any] = {
+            "model": self._settings.model,
+            "messages": messages,
+            "temperature": 0,
+            "max_completion_tokens" if "max_tokens" in left_out else "max_tokens": most,
+            SCHEMA: {"type": "json_schema", "json_schema": schema},
+        }
+        return json.dumps({k: v for k, v in asked.items() if k not in left_out}, ensure_ascii=False).encode()
+
+    async def _exchange(self, body: bytes) -> tuple[Exchange, TokenUsage]:
         """One request, if the budget allows the most that it can take; and what it counts as."""
         # No tokenizer makes more tokens than bytes, and the body's JSON outweighs a chat template's tags.
         most = TokenUsage(len(body), self._settings.max_completion_tokens)
         async with self._http.slots:
             if not await self._hold(most):
-                return _Exchange(None, JudgeReason.BUDGET), NOTHING
+                return Exchange(None, JudgeReason.BUDGET), NOTHING
             used = most  # a request that is cancelled may have been billed
             try:
-                done = await self._send(body)
+                done = self._read(await self._http.exchange("POST", self._url, body, (200, *REFUSALS)))
                 used = most if done.used is None else done.used
             finally:
                 self._budget.settle(most, used)
@@ -152,88 +169,52 @@ class JudgeClient:
         self._in_flight += 1
         return True
 
-    async def _send(self, body: bytes) -> _Exchange:
-        reply = await self._http.exchange("POST", self._url, body, (200, *REFUSALS))
+    def _read(self, reply: HttpReply) -> Exchange:
         if reply.fault is not None:
             reason, used = _FAULTS[reply.fault]
-            return _Exchange(None, reason, used, reply.status)
-        self._log_refusal(reply)
+            return Exchange(None, reason, used, reply.status)
+        refused = refused_field(reply.body) if reply.status != 200 else ""
+        if reply.status != 200 and refused not in INSTEAD:
+            words = shown(reply.body) if self.quotes_refusals else ""
+            quoted = f": {words.replace(self._key, '<hidden>') if self._key else words}" if words else ""
+            self._tell_once(f"HTTP {reply.status}", f"HTTP {reply.status} from {self._url}{quoted}")
         if reply.unavailable:
-            return _Exchange(None, JudgeReason.UNAVAILABLE, status=reply.status, retry_after=reply.retry_after)
-        return self._read(reply)
-
-    def _log_refusal(self, reply: HttpReply) -> None:
-        """Once for each status, but for what can be asked in another way."""
-        if reply.status in (200, *self._seen) or refused_field(reply.body) in REPLACED:
-            return
-        self._seen.add(reply.status)
-        words = shown(reply.body) if self.quotes_refusals else ""
-        quoted = f": {words.replace(self._key, '<hidden>') if self._key else words}" if words else ""
-        self._log(f"judge: HTTP {reply.status} from {self._url}{quoted}")
-
-    def _read(self, reply: HttpReply) -> _Exchange:
+            return Exchange(None, JudgeReason.UNAVAILABLE, status=reply.status, retry_after=reply.retry_after)
         if reply.status != 200:
             reason = JudgeReason.REDIRECT if 300 <= reply.status < 400 else JudgeReason.HTTP
-            return _Exchange(None, reason, status=reply.status, refused=refused_field(reply.body))
-        content, reason, used, other = read_reply(reply.body, self._settings.model)
-        if other and other not in self._others:
-            self._others.add(other)
-            self._log(
-                f"judge: {self._settings.model!r} was asked and {other[:80]!r} answered, which counts for nothing. "
-                "Where that is the model that you mean, name it in rewards.judge.model"
+            return Exchange(None, reason, status=reply.status, refused=refused)
+        done = read_reply(reply.body, self._settings.model)
+        if done.other_model:
+            self._tell_once(
+                done.other_model,
+                f"{self._settings.model!r} was asked and {done.other_model[:80]!r} answered, which counts for nothing. "
+                "Where that is the model that you mean, name it in rewards.judge.model",
             )
-        return _Exchange(content, reason, used, reply.status)
-
-    def _body(self, messages: Messages, form: AnswerSchema | None) -> bytes:
-        fields = {"temperature": 0, "max_tokens": self._settings.max_completion_tokens}
-        replaced = {REPLACED[name] if name in self._refused else name: value for name, value in fields.items()}
-        asked: dict[str, Any] = {"model": self._settings.model, "messages": messages, **replaced}
-        asked.pop("", None)
-        if form is not None:
-            schema = {"name": form.name, "strict": True, "schema": form.schema}
-            asked["response_format"] = {"type": "json_schema", "json_schema": schema}
-        return json.dumps(asked, ensure_ascii=False).encode()
-
-
-class Reply(NamedTuple):
-    """The model's text, or why there is none; and the tokens that the server says it took, if it can be believed."""
-
-    content: str | None
-    reason: JudgeReason | None
-    usage: TokenUsage | None
-    other_model: str = ""
-    """Who answered, where it was not the one that was asked."""
+        return done
 
 
 def refused_field(body: bytes) -> str:
     """The field of the request that an error names, as OpenAI's API has it; "" where it names none."""
     try:
-        reply = strict_json(body.decode())
-    except ValueError:
+        return str(strict_json(body.decode())["error"]["param"])
+    except (ValueError, TypeError, KeyError):
         return ""
-    match reply:
-        case {"error": {"param": str(field)}}:
-            return field
-        case _:
-            return ""
 
 
-def read_reply(body: bytes, model: str) -> Reply:
+def read_reply(body: bytes, model: str) -> Exchange:
     """A chat completion of `model`, with exactly one choice that was finished."""
     try:
         reply = strict_json(body.decode())
     except ValueError:
-        return Reply(None, JudgeReason.MALFORMED, None)
-    if not isinstance(reply, dict):
-        return Reply(None, JudgeReason.MALFORMED, None)
-    usage = _usage(reply.get("usage"))
+        reply = None
+    used = _usage(reply.get("usage")) if isinstance(reply, dict) else None
     match reply:
         case {"model": str(named), "choices": [{"message": dict(message), "finish_reason": str(finish)}]}:
             if named != model:
-                return Reply(None, JudgeReason.OTHER_MODEL, usage, named)
-            return Reply(*_content(message, finish), usage)
+                return Exchange(None, JudgeReason.OTHER_MODEL, used, 200, other_model=named)
+            return Exchange(*_content(message, finish), used, 200)
         case _:
-            return Reply(None, JudgeReason.MALFORMED, usage)
+            return Exchange(None, JudgeReason.MALFORMED, used, 200)
 
 
 def _content(message: dict[str, Any], finish: str) -> tuple[str | None, JudgeReason | None]:
@@ -250,11 +231,9 @@ def _content(message: dict[str, Any], finish: str) -> tuple[str | None, JudgeRea
 def _usage(usage: object) -> TokenUsage | None:
     match usage:
         case {"prompt_tokens": int(prompt), "completion_tokens": int(completion)} if (
-            not isinstance(prompt, bool)
-            and not isinstance(completion, bool)
-            and prompt >= 0
-            and completion >= 0
+            min(prompt, completion) >= 0
             and 0 < prompt + completion <= MOST_TOKENS
+            and bool not in (type(prompt), type(completion))
         ):
             return TokenUsage(prompt, completion)
         case _:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from pipeline.core.storage import digest_json
+from pipeline.core import layout
+from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import (
     Admission,
@@ -151,6 +152,30 @@ def open_judge(
     client = JudgeClient(endpoint, settings, budget, log, backoff_s)
     with open_asking_loop(client, settings.concurrency) as loop:
         yield JudgeSession(settings, loop)
+
+
+def admission_name(judge: str, iteration: str) -> str:
+    return f"{layout.JUDGES}/{judge}/{iteration}.json"
+
+
+def admit_once(
+    store: Store,
+    iteration: str,
+    session: JudgeSession,
+    budget: Budget,
+    lineage: Collection[str],
+    book: Callable[[int, float], None],
+) -> None:
+    """Admit the judge once an iteration. `book` gets the tokens and dollars, whether the judge is let in or not."""
+    name = admission_name(session.id, iteration)
+    if store.read(name, Admission) is not None:
+        return
+    tokens, usd = budget.spent_tokens, budget.spent_usd
+    try:
+        admission = session.admit(lineage)
+    finally:
+        book(budget.spent_tokens - tokens, budget.spent_usd - usd)
+    store.once(name, Admission, lambda: admission)
 
 
 def judge_id(settings: Judge) -> str:

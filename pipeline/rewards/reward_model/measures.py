@@ -1,7 +1,5 @@
-"""What held-out users' thumbs say of a scorer: AUC, calibration, the order within a prompt.
-
-Intervals are percentiles of a cluster bootstrap; one without width is opened by the rule of three.
-"""
+"""What held-out users' thumbs say of a scorer, and whether its word counts for that. Intervals are percentiles of a
+cluster bootstrap; one without width is opened by the rule of three."""
 
 from __future__ import annotations
 
@@ -12,7 +10,8 @@ from itertools import combinations
 import numpy as np
 
 from pipeline.core.estimate import Array, Estimate
-from pipeline.rewards.reward_model.records import CalibrationBin
+from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.rewards.reward_model.records import CalibrationBin, ProbeResult, ThumbCounts
 
 DRAWS = 1000
 MIN_CLUSTERS = 10
@@ -72,8 +71,6 @@ def calibration(scores: Sequence[float], ups: Sequence[bool]) -> tuple[float | N
     place = np.minimum((values * BINS).astype(int), BINS - 1)
     bins = tuple(
         CalibrationBin(
-            low=at / BINS,
-            high=(at + 1) / BINS,
             n=int(inside.sum()),
             mean_score=float(values[inside].mean()),
             up=float(up[inside].mean()),
@@ -82,6 +79,27 @@ def calibration(scores: Sequence[float], ups: Sequence[bool]) -> tuple[float | N
         if (inside := place == at).any()
     )
     return sum(each.n * abs(each.mean_score - each.up) for each in bins) / len(scores), bins
+
+
+def objections(
+    settings: RewardModelSettings, counts: ThumbCounts, area: Estimate, probes: Sequence[ProbeResult]
+) -> tuple[str, ...]:
+    """The figures of the rule that do not hold, in words; none for a model to admit. Scores are never inverted."""
+    had = ((counts.thumbs, settings.min_thumbs, "thumbs"), (counts.users, settings.min_users, "users"))
+    against = [f"{n:,} {of}, {least:,} are needed: {least - n:,} are missing" for n, least, of in had if n < least]
+    if area.low is None or area.low < settings.min_auc:
+        against.append(f"AUC on held-out users' thumbs {area}; its lower bound has to reach {settings.min_auc:.2f}")
+    if area.value is not None and area.value < 0.5:
+        against.append(f"AUC {area.value:.2f}: it orders thumbs the wrong way round, as flipped or random thumbs do")
+    if not probes:
+        against.append("no probe was asked: write the policy as rewards.reward_model.probes")
+    against += [
+        f"probe {probe.name}: {probe.ordered_right} of the pairs are ordered right; the lower bound has to reach "
+        f"{settings.min_probe:.2f}"
+        for probe in probes
+        if not probe.passes
+    ]
+    return tuple(against)
 
 
 def _bootstrap(statistic: Callable[[Array], float | None], clusters: int, n: int, seed: int) -> Estimate:

@@ -1,7 +1,5 @@
 """The reward model itself: an encoder, a linear head on the last token, and its training, deterministic and in float32.
-
-Imports torch: for the processes that train and score.
-"""
+Imports torch: for the processes that train and score."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import pyarrow.parquet as pq
 import torch
 from jinja2 import TemplateError
 from safetensors.torch import load_file, save_file
@@ -20,15 +19,16 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from pipeline.core.chat_template import rendered
 from pipeline.recipe.reward_model import RewardModelSettings
 from pipeline.rewards.records import Finding
-from pipeline.rewards.reward_model.records import PROBE, RewardModelOutcome
+from pipeline.rewards.reward_model.records import PROBE, RewardModelJob, RewardModelOutcome, UserPart
 from pipeline.rewards.reward_model.scorer import AnsweredChat
-from pipeline.rewards.reward_model.thumbs import UserPart, too_little
+from pipeline.rewards.reward_model.thumbs import too_little
 
 T = TypeVar("T")
 
 SETTINGS_FILE, HEAD_FILE = "scorer.json", "head.safetensors"
 UNENDED = Finding(0.0)
 """An answer without its end token is worth nothing: no model here has ever seen a user rate one."""
+PARTS: tuple[UserPart, ...] = ("train", "validation", "held_out")
 
 
 class InvalidBase(ValueError):
@@ -44,12 +44,9 @@ class RewardModel:
             config: Any = AutoConfig.from_pretrained(folder)
             self.encoder: Any = AutoModel.from_pretrained(folder, dtype=torch.float32)
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # the disk's word, not the loader's
-                raise
             raise InvalidBase(f"The model in {folder} cannot be loaded: {str(error).splitlines()[0]}") from error
-        lacks = "" if self.tokenizer.chat_template else "chat template"
-        if lacks := lacks or ("end-of-text token" if self.tokenizer.eos_token_id is None else ""):
-            raise InvalidBase(f"The tokenizer in {folder} has no {lacks}. Set one and save it beside the weights.")
+        if not self.tokenizer.chat_template or self.tokenizer.eos_token_id is None:
+            raise InvalidBase(f"The tokenizer in {folder} needs a chat template and an end token. Save it with both.")
         text_config = config.get_text_config()
         context = getattr(text_config, "max_position_embeddings", None) or max_tokens
         self.max_tokens, self.context = max_tokens, min(max_tokens, context)
@@ -66,9 +63,7 @@ class RewardModel:
             settings = json.loads((folder / SETTINGS_FILE).read_text())
             head = load_file(folder / HEAD_FILE)["head"]
         except FileNotFoundError as error:
-            raise InvalidBase(
-                f"{folder} holds no reward model: {error.filename} is missing. Train it again."
-            ) from error
+            raise InvalidBase(f"{folder} is no reward model: {error.filename} is missing. Train it again.") from error
         model = cls(str(folder), settings["max_tokens"], head)
         model.encoder.eval()
         return model
@@ -94,12 +89,9 @@ class RewardModel:
     def logits(self, rows: Sequence[Sequence[int]]) -> torch.Tensor:
         """One logit a row, from the hidden state of its last token. Padding is on the right, where no token sees it."""
         lengths = torch.tensor([len(row) for row in rows], device=self.device)
-        width = int(lengths.max())
-        ids = torch.zeros((len(rows), width), dtype=torch.long)
-        for at, row in enumerate(rows):
-            ids[at, : len(row)] = torch.tensor(row)
-        mask = torch.arange(width, device=self.device)[None] < lengths[:, None]
-        output = self.encoder(input_ids=ids.to(self.device), attention_mask=mask.long(), use_cache=False)
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True).to(self.device)
+        mask = torch.arange(ids.shape[1], device=self.device)[None] < lengths[:, None]
+        output = self.encoder(input_ids=ids, attention_mask=mask.long(), use_cache=False)
         last = output.last_hidden_state[torch.arange(len(rows), device=self.device), lengths - 1].float()
         return last @ self.head[:-1] + self.head[-1]
 
@@ -109,21 +101,31 @@ class RewardModel:
         findings = [UNENDED] * len(completions)
         rows: dict[int, list[int]] = {}
         for at, each in enumerate(completions):
-            if not each.finished:
-                continue
-            ids = self.ids(each.messages, each.completion)
+            ids = self.ids(each.messages, each.completion) if each.finished else UNENDED
             if isinstance(ids, Finding):
                 findings[at] = ids
             else:
                 rows[at] = ids
-        was_training = self.encoder.training
-        self.encoder.eval()
         for batch in _batches(sorted(rows, key=lambda at: len(rows[at])), batch_size):
             values = torch.sigmoid(self.logits([rows[at] for at in batch])).tolist()
             for at, value in zip(batch, values, strict=True):
                 findings[at] = Finding(value) if math.isfinite(value) else Finding(None, "not_finite")
-        self.encoder.train(was_training)
         return findings
+
+
+class _RatedIds(NamedTuple):
+    """A conversation with its answer, and whether its user's thumb was up: 1, or 0."""
+
+    ids: list[int]
+    up: float
+
+
+class _BestEpoch(NamedTuple):
+    """The epoch with the least validation loss, from 0, and its weights."""
+
+    epoch: int
+    encoder: dict[str, torch.Tensor]
+    head: torch.Tensor
 
 
 def make_deterministic(seed: int, threads: int) -> None:
@@ -133,19 +135,14 @@ def make_deterministic(seed: int, threads: int) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
-def train(
-    base: str,
-    rows: Sequence[dict[str, Any]],
-    settings: RewardModelSettings,
-    target: Path,
-    emit: Callable[[str], None],
-) -> RewardModelOutcome:
-    """Train on `rows` (of job.ROWS), save to `target`, and score the held-out thumbs and the probes.
+def train(job: RewardModelJob, emit: Callable[[str], None]) -> RewardModelOutcome:
+    """Train on the job's rows, save to its target, and score the held-out thumbs and the probes.
 
     Raises InvalidBase. The outcome says why nothing was trained where the thumbs that the model can read are too few.
     """
+    settings, rows = job.settings, pq.read_table(job.rows).to_pylist()
     make_deterministic(settings.seed, settings.threads)
-    model = RewardModel(base, settings.max_tokens)
+    model = RewardModel(job.base, settings.max_tokens)
     usable: dict[int, list[int]] = {}
     unusable: Counter[str] = Counter()
     for at, row in enumerate(rows):
@@ -158,37 +155,23 @@ def train(
     parts: dict[str, UserPart] = {rows[at]["user"]: rows[at]["part"] for at in usable}
     if lacks := too_little([(rows[at]["user"], rows[at]["up"]) for at in usable], parts):
         return RewardModelOutcome(not_trained=lacks, unusable=dict(unusable))
-    of_part = {part: [at for at in usable if rows[at]["part"] == part] for part in ("train", "validation", "held_out")}
-    trained, validation = (
-        [_RatedIds(usable[at], float(rows[at]["up"])) for at in of_part[part]] for part in ("train", "validation")
-    )
-    losses, states = _fit(model, trained, validation, settings, emit)
-    best = min(range(len(losses)), key=lambda epoch: losses[epoch])
-    model.encoder.load_state_dict(states[best][0])
+    of_part: dict[UserPart, list[int]] = {part: [at for at in usable if rows[at]["part"] == part] for part in PARTS}
+    trained, validation = ([_RatedIds(usable[at], float(rows[at]["up"])) for at in of_part[part]] for part in PARTS[:2])
+    losses, best = _fit(model, trained, validation, settings, emit)
+    model.encoder.load_state_dict(best.encoder)
     with torch.no_grad():
-        model.head.copy_(states[best][1])
-    model.encoder.eval()
-    model.save(target)
+        model.head.copy_(best.head)
+    model.save(Path(job.target))
     scored = [at for at, row in enumerate(rows) if row["part"] in ("held_out", PROBE)]
     texts = [AnsweredChat(json.loads(rows[at]["prompt"]), rows[at]["completion"]) for at in scored]
     findings = model.score(texts, settings.scoring_batch_size)
     return RewardModelOutcome(
-        epoch=best + 1,
+        epoch=best.epoch + 1,
         validation_losses=tuple(losses),
-        scores=tuple((at, each.value, each.reason) for at, each in zip(scored, findings, strict=True)),
+        scores={at: each.value for at, each in zip(scored, findings, strict=True)},
         unusable=dict(unusable),
-        parts={name: (len(held), len({rows[at]["user"] for at in held})) for name, held in of_part.items()},
+        split={name: (len(held), len({rows[at]["user"] for at in held})) for name, held in of_part.items()},
     )
-
-
-class _RatedIds(NamedTuple):
-    """A conversation with its answer, and whether its user's thumb was up: 1, or 0."""
-
-    ids: list[int]
-    up: float
-
-
-State = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
 def _fit(
@@ -197,18 +180,19 @@ def _fit(
     validation: Sequence[_RatedIds],
     settings: RewardModelSettings,
     emit: Callable[[str], None],
-) -> tuple[list[float], dict[int, State]]:
-    """The validation loss after each epoch, and the weights of the best one by its place."""
+) -> tuple[list[float], _BestEpoch]:
+    """The validation loss after each epoch, and the best epoch. The model is left in evaluation."""
+    encoder = list(model.encoder.parameters())
     optimiser = torch.optim.AdamW(
         [
-            {"params": list(model.encoder.parameters()), "lr": settings.learning_rate},
+            {"params": encoder, "lr": settings.learning_rate},
             {"params": [model.head], "lr": settings.learning_rate * settings.head_rate},
         ],
         weight_decay=0.0,
     )
     shuffle = torch.Generator().manual_seed(settings.seed)
     losses: list[float] = []
-    states: dict[int, State] = {}
+    best: _BestEpoch | None = None
     for epoch in range(settings.epochs):
         model.encoder.train()
         order = [trained[at] for at in torch.randperm(len(trained), generator=shuffle).tolist()]
@@ -216,20 +200,19 @@ def _fit(
             loss = _loss(model, batch)
             optimiser.zero_grad()
             loss.backward()
-            torch.nn.utils.clip_grad_norm_([*model.encoder.parameters(), model.head], 1.0)
+            torch.nn.utils.clip_grad_norm_([*encoder, model.head], 1.0)
             optimiser.step()
         model.encoder.eval()
         with torch.no_grad():
-            batches = list(_batches(validation, settings.scoring_batch_size))
-            total = sum(float(_loss(model, batch)) * len(batch) for batch in batches)
-        loss_here = total / len(validation)
-        losses.append(loss_here if math.isfinite(loss_here) else math.inf)
-        if losses[-1] == min(losses) and losses.count(losses[-1]) == 1:
-            states = {
-                epoch: ({n: t.clone() for n, t in model.encoder.state_dict().items()}, model.head.detach().clone())
-            }
-        emit(f"epoch {epoch + 1} of {settings.epochs}: validation loss {loss_here:.4f}")
-    return losses, states
+            batches = _batches(validation, settings.scoring_batch_size)
+            mean = sum(float(_loss(model, batch)) * len(batch) for batch in batches) / len(validation)
+        losses.append(mean if math.isfinite(mean) else math.inf)
+        if best is None or losses[-1] < losses[best.epoch]:
+            weights = {name: tensor.clone() for name, tensor in model.encoder.state_dict().items()}
+            best = _BestEpoch(epoch, weights, model.head.detach().clone())
+        emit(f"epoch {epoch + 1} of {settings.epochs}: validation loss {mean:.4f}")
+    assert best is not None, "a recipe has at least one epoch"
+    return losses, best
 
 
 def _loss(model: RewardModel, batch: Sequence[_RatedIds]) -> torch.Tensor:

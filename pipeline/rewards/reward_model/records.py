@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import Literal
 
 import pyarrow as pa
 
 from pipeline.core.estimate import UNKNOWN, Estimate
 from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.recipe.rewards import Weights
 
-JOB_FILE, RESULT_FILE, ROWS_FILE = "job.json", "trained.json", "rows.parquet"
-MODEL_FOLDER, CARD_FILE = "model", "card.md"
-"""Below the iteration's `reward_model/`."""
+JOB_FILE, RESULT_FILE, ROWS_FILE, MODEL_FOLDER = "job.json", "trained.json", "rows.parquet", "model"
 NEVER_RETRY = 64
 """The training process's exit code where its base is at fault."""
-PREFIX = "reward model: "
-"""Of the lines that it prints for people."""
+UserPart = Literal["train", "validation", "held_out"]
+"""Who of the users trains, chooses the epoch, or measures."""
 PROBE = "probe"
 """The part of answers and twins that are only scored."""
 ROWS = pa.schema(
@@ -25,7 +24,7 @@ ROWS = pa.schema(
         ("prompt", pa.string()),  # chat messages as JSON
         ("completion", pa.string()),
         ("up", pa.bool_()),  # null for a probe's
-        ("part", pa.string()),  # train, validation, held_out, probe
+        ("part", pa.string()),  # a UserPart or PROBE
     ]
 )
 
@@ -45,22 +44,9 @@ class ThumbCounts(Record):
     """Rows with feedback that did not count, by reason."""
 
 
-class UserSplit(Record):
-    """Thumbs and users of each part; no user is in two."""
-
-    trained: tuple[int, int]
-    """Thumbs and users that the weights were trained on."""
-    validation: tuple[int, int]
-    """Those that chose the epoch."""
-    held_out: tuple[int, int]
-    """Those that measure."""
-
-
 class CalibrationBin(Record):
     """Held-out thumbs whose score lies in one tenth of [0, 1]."""
 
-    low: float
-    high: float
     n: int
     mean_score: float
     up: float
@@ -83,7 +69,7 @@ class RewardModelReport(Record):
 
     iteration: str
     model: ModelRef | None = None
-    """The folder that `open_scorer` takes: encoder, head, tokenizer, card. None: there is no reward model."""
+    """The folder that `open_scorer` takes: encoder, head, tokenizer. None: there is no reward model."""
     reason: str = ""
     """Why there is none: `none: ...` where the recipe asks for none, `not trained: ...` where thumbs do not suffice."""
     admitted: bool = False
@@ -91,7 +77,8 @@ class RewardModelReport(Record):
     reasons: tuple[str, ...] = ()
     """The rule's figures that do not hold, each with what was measured; empty for an admitted model."""
     counts: ThumbCounts = ThumbCounts()
-    split: UserSplit | None = None
+    split: dict[UserPart, tuple[int, int]] = {}  # noqa: RUF012
+    """Thumbs and users of each part; no user is in two."""
     auc: Estimate = UNKNOWN
     """Against held-out users' thumbs. 95% interval: percentiles of a bootstrap over users. `n`: thumbs. It is capped by
     the noise of the thumbs, so it is no measure of quality by itself."""
@@ -121,9 +108,15 @@ class RewardModelReport(Record):
         """Names of the probes that do not pass: what another scorer, a rubric, would have to cover."""
         return tuple(probe.name for probe in self.probes if not probe.passes)
 
+    def counts_beside(self, weights: Weights) -> bool:
+        """Whether the model's word enters a reward of these weights: it is admitted, or it lacks nothing but probes and
+        another scorer, which may see what it does not, has a weight too."""
+        covered = weights.judge > 0 or weights.custom > 0
+        return self.admitted or (covered and 0 < len(self.reasons) == len(self.failed_probes))
+
 
 class RewardModelJob(Record):
-    """One training: `rows` are of ROWS, the weights go to `target`/model, and `trained.json` beside this file."""
+    """One training: `rows` are of ROWS, the weights go to `target`, and RESULT_FILE beside the job's own file."""
 
     base: str
     rows: str
@@ -132,18 +125,14 @@ class RewardModelJob(Record):
 
 
 class RewardModelOutcome(Record):
-    """What the process came to. `scores` has a row's place, its value and, where there is none, the reason: of the
-    held-out thumbs and the probes."""
+    """What the process came to."""
 
     not_trained: str = ""
     epoch: int = 0
     validation_losses: tuple[float, ...] = ()
-    scores: tuple[tuple[int, float | None, str], ...] = ()
-    unusable: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
+    scores: dict[int, float | None] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
+    """Of the held-out thumbs and the probes, by the row's place."""
+    unusable: dict[str, int] = {}  # noqa: RUF012
     """Thumbs that could not be read by the model, by reason."""
-    parts: dict[str, tuple[int, int]] = {}  # noqa: RUF012
+    split: dict[UserPart, tuple[int, int]] = {}  # noqa: RUF012
     """Thumbs and users of each part that were used."""
-
-
-def result_file(job: Path) -> Path:
-    return job.with_name(RESULT_FILE)

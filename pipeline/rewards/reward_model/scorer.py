@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from pipeline.core.processes import piped
+from pipeline.core.processes import PipedProcess, piped
 from pipeline.core.storage import ModelRef, digest_dir
 from pipeline.rewards.records import Finding
 
 MODULE = "pipeline.rewards.reward_model"
-TAIL_LINES = 20
 
 
 class AnsweredChat(NamedTuple):
@@ -30,8 +28,8 @@ class AnsweredChat(NamedTuple):
 class RewardScorer:
     """A reward model, opened."""
 
-    def __init__(self, process: subprocess.Popen[str], errors: IO[str], folder: str) -> None:
-        self._process, self._errors, self._folder = process, errors, folder
+    def __init__(self, child: PipedProcess, folder: str) -> None:
+        self._child, self._process, self._folder = child, child.process, folder
 
     def score(self, completions: Sequence[AnsweredChat]) -> list[Finding]:
         """For each the probability of a thumb up, in [0, 1]; or none with the reason: too_long (for the model, or its
@@ -45,18 +43,14 @@ class RewardScorer:
         try:
             self._process.stdin.write(json.dumps(completions) + "\n")
             self._process.stdin.flush()
+            line = self._process.stdout.readline()
         except BrokenPipeError:
-            raise self._failed() from None
-        line = self._process.stdout.readline()
+            line = ""
         if not line:
-            raise self._failed()
+            code, tail = self._child.ended()
+            words = f"The reward model at {self._folder} ended with exit code {code}. Its last lines:\n{tail}"
+            raise RuntimeError(words)
         return [Finding(value, reason) for value, reason in json.loads(line)]
-
-    def _failed(self) -> RuntimeError:
-        code = self._process.wait()
-        self._errors.seek(0)
-        tail = "\n".join(self._errors.read().splitlines()[-TAIL_LINES:])
-        return RuntimeError(f"The reward model at {self._folder} ended with exit code {code}. Its last lines:\n{tail}")
 
 
 @contextmanager
@@ -67,9 +61,7 @@ def open_scorer(model: ModelRef, batch_size: int = 32, threads: int = 1) -> Gene
     """
     folder = Path(model.uri)
     if not folder.is_dir() or digest_dir(folder) != model.digest:
-        raise ValueError(
-            f"{folder} is missing or changed since the reward model was trained. Make it anew: pt retry reward_model"
-        )
+        raise ValueError(f"{folder} is missing, or changed since the reward model was trained: pt retry reward_model")
     command = [sys.executable, "-m", MODULE, "score", model.uri, str(batch_size), str(threads), str(os.getpid())]
-    with piped(command) as (process, errors):
-        yield RewardScorer(process, errors, model.uri)
+    with piped(command) as child:
+        yield RewardScorer(child, model.uri)

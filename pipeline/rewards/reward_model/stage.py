@@ -1,14 +1,11 @@
-"""The stage: thumbs in, a reward model with its report out, once for each iteration.
-
-Too few thumbs are a result with its reason. Killed and run again, it ends with the same bits on CPU.
-"""
+"""The stage: thumbs in, a reward model with its report out, once for each iteration. Too few thumbs are a result with
+its reason. Killed and run again, it ends with the same bits on CPU."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,35 +18,31 @@ import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.estimate import share
+from pipeline.core.processes import piped
 from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, model_ref
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.rewards.reward_model.admission import objections, probe_result
-from pipeline.rewards.reward_model.card import card
-from pipeline.rewards.reward_model.measures import auc, calibration, ordered_within
+from pipeline.rewards.reward_model.measures import auc, calibration, objections, ordered_within
 from pipeline.rewards.reward_model.probes import twin
 from pipeline.rewards.reward_model.records import (
-    CARD_FILE,
     JOB_FILE,
     MODEL_FOLDER,
     NEVER_RETRY,
-    PREFIX,
     PROBE,
+    RESULT_FILE,
     ROWS,
     ROWS_FILE,
     ProbeResult,
     RewardModelJob,
     RewardModelOutcome,
     RewardModelReport,
-    UserSplit,
-    result_file,
+    UserPart,
 )
 from pipeline.rewards.reward_model.scorer import MODULE
-from pipeline.rewards.reward_model.thumbs import Thumb, UserPart, digest_of, split_by_user, thumbs_of, too_little
+from pipeline.rewards.reward_model.thumbs import Thumb, digest_of, split_by_user, thumbs_of, too_little
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import bind, shared_lock, user_hash
 
 NOT_ASKED = "none: the recipe has no rewards.reward_model"
-TAIL_LINES = 30
 UNUSABLE = {"too_long": "longer than the model reads", "template": "refused by the chat template"}
 Trainable = Callable[[], tuple[Sequence[Thumb], Mapping[str, int]]]
 """The rated rows that may be trained on now, and how many others there are, by reason."""
@@ -62,6 +55,15 @@ class TrainingSet(NamedTuple):
     parts: Mapping[str, UserPart]
     pairs: Mapping[str, Sequence[tuple[str, str, str]]]
     """Probe to prompt, answer and twin."""
+
+    def table(self) -> pa.Table:
+        """With the columns of ROWS."""
+        rows: list[tuple[Any, ...]] = [
+            (each.user_id, each.prompt, each.completion, each.up, self.parts[each.user_id]) for each in self.thumbs
+        ]
+        for prompt, *texts in (pair for pairs in self.pairs.values() for pair in pairs):
+            rows += [(None, prompt, text, None, PROBE) for text in texts]
+        return pa.Table.from_pylist([dict(zip(ROWS.names, row, strict=True)) for row in rows], ROWS)
 
 
 def train_reward_model(context: IterationContext, labels: DatasetRef, trainable: Trainable) -> RewardModelReport:
@@ -92,32 +94,31 @@ def _make(
         return report.model_copy(update={"reason": f"not trained: {lacks}"})
     base = iteration.champion if settings.base is None else model_ref(Path(settings.base).absolute())
     made = TrainingSet(thumbs, parts, _pairs(thumbs, parts, settings))
-    folder, rows = (store.path(iteration.path(n)) for n in (layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_ROWS))
-    for path in (folder, *folder.parent.glob(f".{folder.name}.*"), rows):  # of an attempt that was killed
+    folder, scratch = (store.path(iteration.path(n)) for n in (layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_ROWS))
+    for path in (folder, scratch):  # of an attempt that was killed
         shutil.rmtree(path, ignore_errors=True)
+    scratch.mkdir(parents=True)
     try:
+        outcome = _train(context, settings, base, made, scratch)
+        unusable = {UNUSABLE.get(reason, reason): n for reason, n in sorted(outcome.unusable.items())}
+        counts = counts.model_copy(update={"left_out": {**counts.left_out, **unusable}})
+        report = report.model_copy(update={"counts": counts})
+        if outcome.not_trained:
+            return report.model_copy(update={"reason": f"not trained: {outcome.not_trained}"})
         with store.staged(iteration.path(layout.REWARD_MODEL_FOLDER)) as staging:
-            outcome = _train(context, settings, base, made, staging)
-            unusable = {UNUSABLE.get(reason, reason): n for reason, n in sorted(outcome.unusable.items())}
-            counts = counts.model_copy(update={"left_out": {**counts.left_out, **unusable}})
-            report = report.model_copy(update={"counts": counts})
-            if outcome.not_trained:
-                report = report.model_copy(update={"reason": f"not trained: {outcome.not_trained}"})
-                (staging / CARD_FILE).write_text(card(report))
-                return report
-            key, trained = bind(store), {thumb.user_id for thumb in thumbs if parts[thumb.user_id] == "train"}
-            marks = "\n".join(sorted(key.mark(user_hash(user)) for user in trained))
-            figures = {
-                "model": ModelRef(uri=str(folder / MODEL_FOLDER), digest=digest_dir(staging / MODEL_FOLDER)),
-                "base": base,
-                "rows_digest": digest_of(thumbs),
-                "users_hash": hashlib.sha256(marks.encode()).hexdigest(),
-            }
-            report = report.model_copy(update={**figures, **_measured(settings, made, outcome, report)})
-            (staging / CARD_FILE).write_text(card(report))
+            (scratch / MODEL_FOLDER).rename(staging / MODEL_FOLDER)
     finally:
-        shutil.rmtree(rows, ignore_errors=True)
-    return report.model_copy(update={"seconds": time.monotonic() - started})
+        shutil.rmtree(scratch, ignore_errors=True)
+    key, trained = bind(store), {thumb.user_id for thumb in thumbs if parts[thumb.user_id] == "train"}
+    marks = "\n".join(sorted(key.mark(user_hash(user)) for user in trained))
+    figures = {
+        "model": ModelRef(uri=str(folder / MODEL_FOLDER), digest=digest_dir(folder / MODEL_FOLDER)),
+        "base": base,
+        "rows_digest": digest_of(thumbs),
+        "users_hash": hashlib.sha256(marks.encode()).hexdigest(),
+        "seconds": time.monotonic() - started,
+    }
+    return report.model_copy(update={**figures, **_measured(settings, made, outcome, report)})
 
 
 def _pairs(
@@ -137,64 +138,40 @@ def _pairs(
 
 
 def _train(
-    context: IterationContext, settings: RewardModelSettings, base: ModelRef, made: TrainingSet, staging: Path
+    context: IterationContext, settings: RewardModelSettings, base: ModelRef, made: TrainingSet, folder: Path
 ) -> RewardModelOutcome:
-    folder = context.store.path(context.iteration.path(layout.REWARD_MODEL_ROWS))
-    folder.mkdir(parents=True)
-    rows: list[tuple[Any, ...]] = [
-        (t.user_id, t.prompt, t.completion, t.up, made.parts[t.user_id]) for t in made.thumbs
-    ]
-    rows += [
-        (None, prompt, text, None, PROBE)
-        for pairs in made.pairs.values()
-        for prompt, *texts in pairs
-        for text in texts
-    ]  # fmt: skip
-    table = pa.Table.from_pylist([dict(zip(ROWS.names, row, strict=True)) for row in rows], ROWS)
-    pq.write_table(table, folder / ROWS_FILE)
-    path, target = folder / JOB_FILE, str(staging / MODEL_FOLDER)
-    job = RewardModelJob(base=base.uri, rows=str(folder / ROWS_FILE), target=target, settings=settings)
-    path.write_text(job.model_dump_json())
+    """In a process of its own, which is killed after `timeout_s` and whenever this one is interrupted."""
+    rows, path, target = (str(folder / name) for name in (ROWS_FILE, JOB_FILE, MODEL_FOLDER))
+    pq.write_table(made.table(), rows)
+    job = RewardModelJob(base=base.uri, rows=rows, target=target, settings=settings)
+    Path(path).write_text(job.model_dump_json())
     context.log(
         f"reward model: {len(made.thumbs):,} thumbs of {len(made.parts):,} users, trained from {base.digest[:12]}"
     )
-    code, tail = _run([sys.executable, "-m", MODULE, "train", str(path), str(os.getpid())], settings, context.log)
+    with piped([sys.executable, "-m", MODULE, "train", path, str(os.getpid())]) as child:
+        deadline = Timer(settings.timeout_s, child.process.kill)
+        deadline.start()
+        try:
+            for line in child.process.stdout or ():
+                context.log(f"reward model: {line.rstrip()}")
+            code, tail = child.ended()
+        finally:
+            deadline.cancel()
     if code == NEVER_RETRY:
         raise ValueError(f"No reward model can be trained from this base: {tail}")
-    if code != 0 or not result_file(path).is_file():
+    if code != 0:
         raise RuntimeError(
             f"The reward model's training ended with exit code {code} (-9: killed, perhaps after "
             f"rewards.reward_model.timeout_s, {settings.timeout_s:.0f} s). Run it again. Its last lines:\n{tail}"
         )
-    return RewardModelOutcome.model_validate_json(result_file(path).read_bytes())
-
-
-def _run(command: list[str], settings: RewardModelSettings, log: Callable[[str], None]) -> tuple[int, str]:
-    """Exit code and last lines of a process that is killed after `timeout_s`, and whenever this one is interrupted."""
-    tail: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        assert process.stdout is not None
-        deadline = Timer(settings.timeout_s, process.kill)
-        deadline.daemon = True
-        deadline.start()
-        try:
-            for line in process.stdout:
-                tail = [*tail[1 - TAIL_LINES :], line.rstrip()]
-                if line.startswith(PREFIX):
-                    log(line.rstrip())
-            return process.wait(), "\n".join(tail)
-        except BaseException:  # a cancelled step ends its training
-            process.kill()
-            raise
-        finally:
-            deadline.cancel()
+    return RewardModelOutcome.model_validate_json((folder / RESULT_FILE).read_bytes())
 
 
 def _measured(
     settings: RewardModelSettings, made: TrainingSet, outcome: RewardModelOutcome, report: RewardModelReport
 ) -> dict[str, object]:
     """The report's figures, from the scores of held-out thumbs and of probes."""
-    values = {at: value for at, value, _ in outcome.scores if value is not None}
+    values = {at: value for at, value in outcome.scores.items() if value is not None}
     held_out = [(thumb, values[at]) for at, thumb in enumerate(made.thumbs) if at in values]
     scores, ups = [value for _, value in held_out], [thumb.up for thumb, _ in held_out]
     area = auc(scores, ups, [thumb.user_id for thumb, _ in held_out], settings.seed)
@@ -206,12 +183,11 @@ def _measured(
         at = places.stop
         scored = [(values[a], values[a + 1]) for a in places if a in values and a + 1 in values]
         ordered = share(sum(answer > other for answer, other in scored), len(scored))
-        probes.append(probe_result(settings, probe.name, probe.kind, ordered))
+        passes = ordered.low is not None and ordered.low >= settings.min_probe
+        probes.append(ProbeResult(name=probe.name, kind=probe.kind, ordered_right=ordered, passes=passes))
     against = objections(settings, report.counts, area, probes)
     return {
-        "split": UserSplit(
-            trained=outcome.parts["train"], validation=outcome.parts["validation"], held_out=outcome.parts["held_out"]
-        ),
+        "split": outcome.split,
         "auc": area,
         "within": ordered_within([thumb.prompt for thumb, _ in held_out], scores, ups, settings.seed),
         "calibration_error": error,

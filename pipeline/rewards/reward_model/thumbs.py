@@ -1,7 +1,5 @@
-"""Thumbs: which rated rows a reward model may learn from, and who of the users trains, chooses and measures.
-
-Users are split, never rows, by a hash of seed and user.
-"""
+"""Thumbs: which rated rows a reward model may learn from, and who of the users trains, chooses and measures. Users are
+split, never rows, by a hash of seed and user."""
 
 from __future__ import annotations
 
@@ -9,13 +7,12 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from pipeline.core.estimate import share
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.rewards.reward_model.records import ThumbCounts
+from pipeline.rewards.reward_model.records import ThumbCounts, UserPart
 
-UserPart = Literal["train", "validation", "held_out"]
 LEAST_THUMBS = 40
 """Below it nothing is trained: there is not one batch to learn from and another to measure by."""
 LEAST_USERS = 10
@@ -47,17 +44,15 @@ def thumbs_of(
 ) -> tuple[list[Thumb], ThumbCounts]:
     """The thumbs that count, in the order of their keys, and the account of them. `left_out`: rows that the caller kept
     back, by reason."""
-    reasons = Counter(left_out)
-    thumbs: list[Thumb] = []
-    for thumb in rated:
-        if thumb.feedback == 0.5:
-            reasons["contradictory feedback"] += 1
-        elif not thumb.completion.strip():
-            reasons["empty answer"] += 1
-        else:
-            thumbs.append(thumb)
+    clear = [thumb for thumb in rated if thumb.feedback != 0.5]
+    thumbs = [thumb for thumb in clear if thumb.completion.strip()]
     kept = _capped(thumbs, settings)
-    reasons["over a user's share"] += len(thumbs) - len(kept)
+    reasons = {
+        **left_out,
+        "contradictory feedback": len(rated) - len(clear),
+        "empty answer": len(clear) - len(thumbs),
+        "over a user's share": len(thumbs) - len(kept),
+    }
     by_user = Counter(thumb.user_id for thumb in kept)
     counts = ThumbCounts(
         thumbs=len(kept),
@@ -81,22 +76,15 @@ def split_by_user(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> dic
 
 
 def too_little(votes: Sequence[tuple[str, bool]], parts: Mapping[str, UserPart]) -> str:
-    """Why nothing can be trained on these (user, up), in words that end in what is missing; "" where it can."""
-    users = len(parts)
-    if len(votes) < LEAST_THUMBS:
-        return f"{len(votes)} thumbs, and at least {LEAST_THUMBS} are needed: {LEAST_THUMBS - len(votes)} are missing"
-    if users < LEAST_USERS:
-        return f"{len(votes)} thumbs of {users} users, and at least {LEAST_USERS} users are needed to hold some out"
-    for part, whose, least in (
-        ("train", "users to train on", LEAST_OF_A_CLASS),
-        ("held_out", "held-out users", 1),
-    ):
-        of_part = [up for user, up in votes if parts[user] == part]
-        ups, downs = sum(of_part), len(of_part) - sum(of_part)
-        if min(ups, downs) < least:
+    """Why nothing can be trained on these (user, up); "" where it can."""
+    if len(votes) < LEAST_THUMBS or len(parts) < LEAST_USERS:
+        return f"{len(votes)} thumbs of {len(parts)} users: at least {LEAST_THUMBS} of {LEAST_USERS} are needed"
+    for part, least in (("train", LEAST_OF_A_CLASS), ("held_out", 1)):
+        ups = [up for user, up in votes if parts[user] == part]
+        if min(sum(ups), len(ups) - sum(ups)) < least:
             return (
-                f"{ups} thumbs up and {downs} thumbs down of the {whose}, and at least {least} of each are needed: "
-                f"{'thumbs down' if downs < ups else 'thumbs up'} are missing"
+                f"{sum(ups)} thumbs up and {len(ups) - sum(ups)} thumbs down of the users of the part {part}: at least "
+                f"{least} of each are needed"
             )
     if not any(parts[user] == "validation" for user, _ in votes):
         return "no thumb of a user to choose the epoch by: it takes more users"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, final_answer, plain_number, reference_answer
-from pipeline.rewards.verifiers.grading import Grader, grade, grader, grader_of, readable
+from pipeline.rewards.verifiers.grading import Grader, readable
 from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask
 
 __all__ = [
@@ -14,9 +14,6 @@ __all__ = [
     "Outcome",
     "VerifierTask",
     "final_answer",
-    "grade",
-    "grader",
-    "grader_of",
     "plain_number",
     "readable",
     "reference_answer",

@@ -1,7 +1,5 @@
-"""Which answer a text commits to: behind its last marker, `####` (its line) or `\\boxed{...}` (its braces).
-
-Thoughts are taken off first; a heading of Markdown is no marker; invisible characters go. Linear in the text.
-"""
+"""Which answer a text commits to: behind its last marker, `####` (its line) or `\\boxed{...}` (its braces). Thoughts,
+headings of Markdown and invisible characters are no part of it. Linear in the text."""
 
 from __future__ import annotations
 

@@ -1,13 +1,10 @@
-"""The checker as rewards and evaluation call it: many checks in, one grade each out, in order.
-
-Plain numbers and texts are checked here; what cannot be interrupted runs in workers that can be killed.
-"""
+"""The checker as rewards and evaluation call it: many checks in, one grade each out, in order. Plain numbers and texts
+are checked here; what cannot be interrupted runs in workers that can be killed."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from pipeline.core.conversation import OPENS, split
@@ -27,26 +24,22 @@ CODE_GRACE_S = 5.0
 
 
 class Grader:
-    """`grade` with workers that stay up between calls: for a process that grades batch after batch, in any thread.
+    """Workers that stay up between calls, which may come from any thread; close it when done.
 
     `timeout_s` and `code_timeout_s` run from the start of an item's execution; then its worker alone is killed and
     replaced. Equal checks of one call are run once.
     """
 
-    def __init__(
-        self,
-        workers: int,
-        timeout_s: float,
-        *,
-        code_timeout_s: float = 10.0,
-        code_memory_mb: int = 512,
-        code_landlock: bool = True,
-        memory_mb: int = 3072,
-    ) -> None:
-        self._timeout_s, self._code_deadline_s = timeout_s, code_timeout_s + CODE_GRACE_S
-        check = partial(check_code, timeout_s=code_timeout_s, memory_mb=code_memory_mb, landlock=code_landlock)
-        function = partial(_in_worker, check_code=check)
-        self._pool: Pool[VerifierTask, Grade] = Pool(Work(function, _warm_up), workers, memory_mb)
+    def __init__(self, settings: Verifier) -> None:
+        self._timeout_s, self._code_deadline_s = settings.timeout_s, settings.code_timeout_s + CODE_GRACE_S
+        check = partial(
+            check_code,
+            timeout_s=settings.code_timeout_s,
+            memory_mb=settings.code_memory_mb,
+            landlock=settings.sandbox == "landlock",
+        )
+        work = Work(partial(_in_worker, check_code=check), _warm_up)
+        self._pool: Pool[VerifierTask, Grade] = Pool(work, settings.workers, settings.memory_mb)
 
     def __call__(
         self,
@@ -55,9 +48,7 @@ class Grader:
         budget: TimeBudget | None = None,
     ) -> list[Grade]:
         """`whose`: by whom each is, for the `budget` of time-outs; a check that it has nothing left for is not run."""
-        each = [_alternatives(c if isinstance(c, VerifierTask) else VerifierTask(c[0], c[1])) for c in checks]
-        if all(len(tasks) == 1 for tasks in each):
-            return self._grade([tasks[0] for tasks in each], whose, budget)
+        each = [_alternatives(c if isinstance(c, VerifierTask) else VerifierTask(*c)) for c in checks]
         owners = [owner for tasks, owner in zip(each, whose, strict=False) for _ in tasks]
         grades = iter(self._grade([task for tasks in each for task in tasks], owners, budget))
         return [_best([next(grades) for _ in tasks]) for tasks in each]
@@ -79,44 +70,10 @@ class Grader:
             return budget is not None and budget.is_spent(owners[todo[number]])
 
         graded = dict(zip(todo, self._pool.run(todo, deadlines_s, charge, refuses) if todo else (), strict=True))
-        return [_readable(graded[one], one) if isinstance(one, VerifierTask) else _readable(one) for one in results]
+        return [_storable(graded[one] if isinstance(one, VerifierTask) else one, one) for one in results]
 
     def close(self) -> None:
         self._pool.close()
-
-
-def grader_of(settings: Verifier) -> Grader:
-    """The grader that a recipe describes; close it when done."""
-    return Grader(
-        settings.workers,
-        settings.timeout_s,
-        code_timeout_s=settings.code_timeout_s,
-        code_memory_mb=settings.code_memory_mb,
-        code_landlock=settings.sandbox == "landlock",
-        memory_mb=settings.memory_mb,
-    )
-
-
-@contextmanager
-def grader(
-    workers: int = 2,
-    timeout_s: float = 5.0,
-    *,
-    code_timeout_s: float = 10.0,
-    code_memory_mb: int = 512,
-    memory_mb: int = 3072,
-) -> Generator[Grader]:
-    """A `Grader` whose workers end with the block."""
-    with closing(
-        Grader(workers, timeout_s, code_timeout_s=code_timeout_s, code_memory_mb=code_memory_mb, memory_mb=memory_mb)
-    ) as check:
-        yield check
-
-
-def grade(checks: Sequence[VerifierTask | tuple[str, str]], *, workers: int = 2, timeout_s: float = 5.0) -> list[Grade]:
-    """Grade once; the result follows the input, whatever any single item does."""
-    with grader(workers, timeout_s) as check:
-        return check(checks)
 
 
 def readable(reference: str, kind: str) -> bool:
@@ -190,11 +147,9 @@ def _in_worker(check: VerifierTask, *, check_code: Callable[[str, str], Grade]) 
     return by_kind[check.kind](check.completion, check.reference)
 
 
-def _readable(result: Grade | WorkerFailure, check: VerifierTask | None = None) -> Grade:
-    """A grade whose answer can be stored anywhere: of bounded length, and text that can be encoded."""
+def _storable(result: Grade | WorkerFailure, check: Grade | VerifierTask) -> Grade:
+    """A grade whose answer is of bounded length, and text that can be encoded."""
     if isinstance(result, WorkerFailure):
-        assert check is not None
-        outcome = _FAILED.get(result, Outcome.error)
-        result = Grade(outcome, check.completion if check.kind == "math" else "")
-    answer = result.answer[:MAX_ANSWER_CHARS].encode("utf-8", "replace").decode("utf-8")
-    return Grade(result.outcome, answer)
+        answer = check.completion if isinstance(check, VerifierTask) and check.kind == "math" else ""
+        result = Grade(_FAILED.get(result, Outcome.error), answer)
+    return result._replace(answer=result.answer[:MAX_ANSWER_CHARS].encode("utf-8", "replace").decode("utf-8"))

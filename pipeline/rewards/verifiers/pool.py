@@ -1,7 +1,5 @@
 """Processes that can be killed: each item of work has a deadline, and what one item does costs no other its result.
-
-Items travel in batches and results one by one: a deadline starts when the item before it is done.
-"""
+Items travel in batches and results one by one: a deadline starts when the item before it is done."""
 
 from __future__ import annotations
 

@@ -1,10 +1,5 @@
-"""Two confined processes for one code check: one runs the completion, the other its tests, and a pipe is between them.
-
-Input: a completion's source and its tests. Output: an outcome. What the two can't do is `confined/confinement.py`. Both
-are fresh interpreters with an empty environment, not forks: nothing of this process is in their memory. They can't
-start processes, so killing the two leaves nothing behind; the kernel kills them when this process dies. Where the
-sandbox can't be built nothing is run.
-"""
+"""Two confined processes for one code check: one runs the completion, the other its tests, with a pipe between them.
+Both are fresh interpreters with an empty environment; the kernel kills them when this process dies."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from statistics import fmean
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,12 +17,12 @@ from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, digest_file
 from pipeline.recipe.samples import Samples
 from pipeline.rewards.custom import custom_id
-from pipeline.rewards.judge_stage import JudgeStageResult, PaidAccount, ask_judge
+from pipeline.rewards.judge_stage import PaidAccount, ask_judge
 from pipeline.rewards.label import LabelGrounds, label_samples
-from pipeline.rewards.records import BINS, DOES_NOT_APPLY, Finding
+from pipeline.rewards.records import DOES_NOT_APPLY, Finding, JudgeReport
 from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
-from pipeline.rewards.reward_model.admission import counts_beside
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples
+from pipeline.rewards.summary import histogram_of
 from pipeline.selection.pairing import read_askable
 from pipeline.selection.samples.draw import AskedModel, Draw, draw, sampled_prompts
 from pipeline.selection.samples.records import SAMPLES, UNENDED, FreshSamples
@@ -105,7 +104,7 @@ def metadata_of(context: IterationContext, trace_ids: Collection[str]) -> dict[t
 
 def _scored(
     context: IterationContext, prompts: Sequence[RewardSample], drawn: Draw, scorers: Scorers
-) -> tuple[pa.Table, JudgeStageResult]:
+) -> tuple[pa.Table, JudgeReport]:
     """The table, a row for each completion, by day and then in the order of the prompts."""
     days = sorted({prompt.day for prompt in prompts})
     account = PaidAccount(f"{context.iteration.id}/{layout.SAMPLE_TABLE}", days)
@@ -116,7 +115,7 @@ def _scored(
     panel = ask_judge(context, account, scorers.judge, scorers.lineage, judged)
     rows: list[dict[str, Any]] = []
     report = scorers.reward_model
-    counts = report is not None and counts_beside(report, context.recipe.rewards.fresh)
+    counts = report is not None and report.counts_beside(context.recipe.rewards.fresh)
     opinions = _opinions(report, [each for drawn_then in by_day.values() for each in drawn_then])
     for day, drawn_then in by_day.items():
         grounds = LabelGrounds(
@@ -151,12 +150,11 @@ def _record(
     context: IterationContext,
     dataset: DatasetRef,
     drawn: Draw,
-    panel: JudgeStageResult,
+    panel: JudgeReport,
     reward_model: RewardModelReport | None,
 ) -> FreshSamples:
     table = pq.read_table(dataset.uri)
     rewards: Any = table["final_reward"].drop_null().to_numpy()
-    bins, _ = np.histogram(rewards, bins=BINS, range=(0.0, 1.0))
     by_prompt = _by_prompt(table)
     distinct = [len({text for text, _ in group}) / len(group) for group in by_prompt.values()]
     best = [max(values) for group in by_prompt.values() if (values := [r for _, r in group if r is not None])]
@@ -177,8 +175,8 @@ def _record(
         outcomes=_counts(table, "outcome"),
         mean_reward=float(rewards.mean()) if len(rewards) else 0.0,
         best_reward=fmean(best) if best else 0.0,
-        histogram=tuple(int(n) for n in bins),
-        judge_id=panel.judge_id,
+        histogram=histogram_of(rewards),
+        judge_id=panel.id,
         reward_model=reward_model.model.digest if reward_model and reward_model.model else "",
         judge_tokens=panel.tokens,
         usd=panel.usd,

@@ -39,8 +39,6 @@ def reward(prompt, completion, reference, metadata):
             subprocess.Popen(["sh", "-c", shell], stdout=pids, **own).wait()
             print(subprocess.Popen(["sleep", "300"], **own).pid, file=pids)
         time.sleep(300)
-    if completion == "hangs in C":
-        return 7 ** (10 ** 9)
     if completion == "prints":
         print("x" * 100_000)
         os.write(1, b"y" * 100_000)
@@ -55,14 +53,6 @@ def reward(prompt, completion, reference, metadata):
         os._exit(0)
     if completion == "memory":
         return len(bytearray(1 << 42))
-    if completion == "raises badly":
-        class Bad(Exception):
-            def __str__(self):
-                raise ValueError
-        raise Bad
-    if completion == "changes the prompt":
-        prompt.clear()
-        return 0.5
     if completion == "environment":
         return "JUDGE_API_KEY" in os.environ or "PATH" not in os.environ
     return {

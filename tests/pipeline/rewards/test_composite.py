@@ -24,22 +24,18 @@ def said(**values: float | str) -> dict[str, Finding]:
 
 
 @mark.parametrize(
-    ("reference", "rated", "profile"),
+    ("reference", "rated", "fresh", "profile"),
     [
-        ("4", False, "verified"),
-        ("4", True, "verified"),
-        (None, True, "rated"),
-        (None, False, "judged"),
-        ("", False, "judged"),
+        ("4", False, False, "verified"),
+        ("4", True, False, "verified"),
+        ("4", False, True, "verified"),
+        (None, True, False, "rated"),
+        (None, True, True, "fresh"),
+        ("", False, False, "judged"),
     ],
 )
-def test_which_weights_a_trace_is_scored_by(reference: str | None, rated: bool, profile: str) -> None:
-    assert profile_of(reference, rated) == profile
-
-
-def test_a_fresh_completion_is_scored_as_such_or_verified() -> None:
-    assert profile_of(None, rated=True, fresh=True) == "fresh"
-    assert profile_of("4", rated=False, fresh=True) == "verified"
+def test_which_weights_a_completion_is_scored_by(reference: str | None, rated: bool, fresh: bool, profile: str) -> None:
+    assert profile_of(reference, rated, fresh) == profile
 
 
 def test_the_seeds_weights_are_the_defaults() -> None:

@@ -11,12 +11,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe.rewards import Rewards, Weights
-from pipeline.rewards import custom
 from pipeline.rewards.custom import CustomScore, CustomScorer, CustomTask, check_function
 from pipeline.rewards.records import Finding
 from tests.processes import is_alive
 
-from .functions import BAD, QUALITY, write_function
+from .functions import BAD, write_function
 
 pytestmark = pytest.mark.slow
 
@@ -46,9 +45,7 @@ def test_what_a_function_started_ends_with_its_deadline(broken: CustomScorer, tm
     ("completion", "reason", "detail"),
     [
         ("hangs", "custom_timeout", ""),
-        ("hangs in C", "custom_timeout", ""),
         ("raises", "custom_raised", "KeyError: 'first\\nthe last line'"),
-        ("raises badly", "custom_raised", "Bad"),
         ("dies", "custom_died", ""),
         ("memory", "custom_died", ""),
         ("NaN", "custom_invalid", "float: nan"),
@@ -75,10 +72,6 @@ def test_a_function_sees_no_secrets_in_its_environment(broken: CustomScorer) -> 
     assert broken([task("environment")])[0].finding == Finding(0.0)
 
 
-def test_what_a_function_does_to_its_arguments_stays_there(broken: CustomScorer) -> None:
-    assert [s.finding.value for s in broken([task("changes the prompt"), task("rounding")])] == [0.5, 1.0]
-
-
 def test_equal_tasks_are_scored_once_and_told_at_once(tmp_path: Path) -> None:
     source = f"""
     def reward(prompt, completion, reference, metadata):
@@ -95,14 +88,14 @@ def test_equal_tasks_are_scored_once_and_told_at_once(tmp_path: Path) -> None:
 
 def test_a_function_is_given_what_the_trace_has(tmp_path: Path) -> None:
     source = """
-    def reward(prompt, completion, reference, metadata):
+    def reward(prompt, completion, reference, metadata, *, by):
         assert prompt == [{"role": "user", "content": "é?"}], prompt
         assert (completion, reference, metadata) == ("yes", "no", {"tier": 2})
-        return 1
+        return by
     """
     asked = CustomTask(json.dumps([{"role": "user", "content": "é?"}]), "yes", "no", '{"tier": 2}')
-    with closing(CustomScorer(write_function(tmp_path, source))) as scorer:
-        assert scorer([asked]) == [CustomScore(Finding(1.0))]
+    with closing(CustomScorer(write_function(tmp_path, source, options={"by": 0.5}))) as scorer:
+        assert scorer([asked]) == [CustomScore(Finding(0.5))]
 
 
 @pytest.mark.parametrize(
@@ -118,24 +111,3 @@ def test_a_function_that_cannot_be_called_is_refused(tmp_path: Path, source: str
     section = write_function(tmp_path, source)
     with pytest.raises(ValueError, match=message):
         check_function(Rewards(custom=section, judged=Weights(custom=1.0)))
-
-
-def test_an_import_that_hangs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(custom, "START_S", 2.0)
-    section = write_function(tmp_path, "import time\ntime.sleep(600)\ndef reward(a, b, c, d): ...")
-    with pytest.raises(ValueError, match=r"before they could work .*rewards\.custom\.memory_mb.* a start has 2 s"):
-        check_function(Rewards(custom=section, judged=Weights(custom=1.0)))
-
-
-def test_a_file_that_changes_under_its_workers_is_refused(tmp_path: Path) -> None:
-    with closing(CustomScorer(write_function(tmp_path, QUALITY, "quality"))) as scorer:
-        write_function(tmp_path, QUALITY + "\n")
-        with pytest.raises(ValueError, match=r"mine\.py:quality has the digest .* was agreed on"):
-            scorer.start()
-
-
-def test_a_functions_options_reach_it(tmp_path: Path) -> None:
-    source = "def scaled(prompt, completion, reference, metadata, *, by):\n    return by * len(completion)\n"
-    section = write_function(tmp_path, source, "scaled")
-    with closing(CustomScorer(section.model_copy(update={"options": {"by": 0.25}}))) as scorer:
-        assert scorer([task("ab")])[0].finding == Finding(0.5)

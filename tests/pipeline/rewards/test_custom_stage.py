@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from pipeline.core import layout
-from pipeline.core.storage import Store
 from pipeline.recipe.custom import CustomReward
 
 from .conftest import Label, call, day_file, rows_of
@@ -95,62 +90,3 @@ def test_only_a_changed_function_is_asked_anew(export: Path, tmp_path: Path, lab
     assert (label(digest="b", **recipe(moved)).checked) == 0, "the same content elsewhere is the same function"
     third = label(digest="c", **recipe(write_function(tmp_path / "f", half.replace("0.5", "0.25"))))
     assert (first.mean_reward, third.checked, third.mean_reward) == (0.5, 6, 0.25)
-
-
-def test_a_function_that_cannot_be_imported_stops_labelling(
-    export: Path, store: Store, tmp_path: Path, label: Label
-) -> None:
-    day_file(export, 5, [call(1, "#### 3", "4")])
-    section = write_function(tmp_path / "f", "import no_such_package\ndef reward(a, b, c, d): return 1")
-    with pytest.raises(ValueError, match=r"cannot be imported .*no_such_package.* install what it imports\.$"):
-        label(**recipe(section))
-    assert not list(store.path(layout.FINDINGS).glob("*/*.jsonl")), "nothing was checked or paid for"
-
-
-def test_an_answer_is_scored_with_its_calls(export: Path, tmp_path: Path, label: Label) -> None:
-    request = {"id": "c", "function": {"name": "refund", "arguments": "{}"}}
-    answer = json.dumps({"role": "assistant", "content": "done", "tool_calls": [request]})
-    day_file(export, 5, [call(1, answer), call(2, "Hello.")])
-    path = tmp_path / "calls"
-    label(**recipe(write_function(tmp_path / "f", COUNTING.format(path=str(path), seconds=0))))
-    block = '<tool_call>\n{"name": "refund", "arguments": {}}\n</tool_call>'
-    assert sorted(path.read_text().split("\n")) == sorted(f"Hello.\ndone\n{block}\n".split("\n"))
-
-
-KILLED = """
-import sys
-sys.path[:0] = {path!r}
-from pathlib import Path
-from tests.pipeline.rewards import conftest
-if __name__ == "__main__":
-    conftest.labeller(conftest.Store({store!r}), Path({export!r}))(**{recipe!r})
-"""
-
-
-def test_a_kill_pays_for_no_finished_call_again(export: Path, store: Store, tmp_path: Path, label: Label) -> None:
-    """SIGKILL in the middle of a row group: what was in flight, at most a call a worker, is the only loss."""
-    day_file(export, 5, [call(n, f"answer {n}") for n in range(300)])
-    path = tmp_path / "calls"
-    section = write_function(tmp_path / "f", COUNTING.format(path=str(path), seconds=0.02), workers=2)
-    code = KILLED.format(path=sys.path, store=str(store.root), export=str(export), recipe=recipe(section))
-    script = tmp_path / "label.py"
-    script.write_text(code)
-    child = subprocess.Popen([sys.executable, str(script)])
-    folder = store.path(layout.FINDINGS)
-
-    def noted() -> int:  # whole lines: the last one may be torn
-        return sum(file.read_bytes().count(b"\n") for file in folder.glob("*/*.jsonl"))
-
-    while child.poll() is None and noted() < 60:
-        time.sleep(0.01)
-    assert child.poll() is None, "it ended before it could be killed"
-    child.kill()
-    child.wait()
-    finished = noted()
-    labels = label(**recipe(section))
-    assert 60 <= finished < 300
-    assert (labels.checked, labels.remembered) == (300 - finished, finished)
-    calls = path.read_text().splitlines()
-    assert len(set(calls)) == 300 and len(calls) <= 300 + 4, (
-        "two workers: each may have been in a call or reporting one"
-    )

@@ -17,7 +17,7 @@ from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards import findings
 from pipeline.rewards.judge import Endpoint, JudgeRefused
-from pipeline.rewards.judge.attacks import CONTROLS
+from pipeline.rewards.judge.admission import CONTROLS
 from tests.pipeline.traces.conftest import score, write
 
 from .conftest import Label, call, day_file, rows_of
@@ -74,7 +74,7 @@ def test_the_judge_is_asked_where_nothing_better_is_known(export: Path, label: L
     assert (result["t7"]["judge"], result["t8"]["judge"]) == (None, None)
     assert {result[f"t{n}"]["judge_id"] for n in range(4)} == {labels.judge.id}
     assert result["t1"]["tokens"] == 100
-    assert (labels.judge.asked, labels.judge.attacks, labels.judge.attacks_withstood) == (4, 10, 10)
+    assert (labels.judge.asked, labels.judge.attacks) == (4, 10)
     assert labels.tokens == 100 * (ADMISSION + 4)
     assert len(about_traces(server)) == 4
 
@@ -102,7 +102,7 @@ def test_an_abstention_is_a_null_with_its_reason(export: Path, label: Label) -> 
     assert [result[f"t{n}"]["reason"] for n in range(3)] == ["", "judge_out_of_range", "judge_malformed"]
     assert json.loads(result["t1"]["missing"]) == {"judge": "judge_out_of_range"}
     assert labels.unlabelled == {"judge_out_of_range": 1, "judge_malformed": 1}
-    assert labels.judge.abstained == {"judge_out_of_range": 1, "judge_malformed": 1}
+    assert labels.components["judge"].missing == labels.unlabelled
     assert labels.coverage == pytest.approx(1 / 3)
 
 
@@ -133,17 +133,6 @@ def test_one_answer_of_many_traces_is_paid_once(export: Path, label: Label) -> N
         day_file(export, 7, [call(99, answer(3), day=7, input="Which?")])
         assert rows_of(label(endpoint=at(server), judge=JUDGE))["t99"]["judge"] == 0.75
         assert about_traces(server) == [answer(3)]
-
-
-def test_another_rubric_is_another_judge(export: Path, label: Label) -> None:
-    """A rubric changed in mid-run: old answers stay what they are and are not mixed with new ones."""
-    day_file(export, 5, [call(n, answer(n)) for n in range(3)])
-    with serving(fair) as server:
-        first = label(endpoint=at(server), judge=JUDGE)
-        second = label(digest="x", endpoint=at(server), judge={**JUDGE, "rubric": "5: short\n1: long"})
-    assert first.judge.id != second.judge.id
-    assert (second.judge.asked, second.judge.remembered) == (3, 0)
-    assert {row["judge_id"] for row in rows_of(second).values()} == {second.judge.id}
 
 
 def test_a_budget_that_is_spent_leaves_nulls_and_is_never_passed(export: Path, label: Label) -> None:
@@ -182,13 +171,6 @@ def test_the_judge_is_held_against_the_verifier(export: Path, label: Label, monk
     (pair,) = [a for a in labels.agreement if {a.first, a.second} == {"correct", "judge"}]
     assert pair.agree.n == 30 and pair.agree.value < 1
     assert labels.unlabelled == {}
-
-
-def test_a_judge_of_the_policys_own_lineage_is_refused(export: Path, label: Label) -> None:
-    day_file(export, 5, [call(0, answer(0))])
-    with serving(fair) as server, pytest.raises(JudgeRefused, match="lineage"):
-        label(endpoint=at(server), judge=JUDGE, lineage={"0f"})
-    assert server.requests == []
 
 
 def test_a_judge_without_an_endpoint_says_what_to_set(export: Path, label: Label) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core import layout
@@ -13,8 +12,8 @@ from pipeline.core.iteration import identify
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
+from pipeline.rewards.examples import examples, page
 from pipeline.rewards.records import LABELS
-from pipeline.rewards.trust import examples, page
 from pipeline.selection.pairing import read_labels
 from tests.pipeline.traces.conftest import score, write
 
@@ -76,18 +75,6 @@ def test_labelling_twice_changes_nothing(export: Path, store: Store, label: Labe
     after = {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
     changed = {path.name for path in before if before[path] != after.get(path)}
     assert not [name for name in changed if name.endswith((".jsonl", ".json", ".parquet"))]
-
-
-def test_label_ignores_what_an_attempt_left_without_a_record(export: Path, store: Store, label: Label) -> None:
-    """Killed between the table and its record; or the record was removed to have the stage run again."""
-    day_file(export, 5, [call(1, "#### 3", "4")])
-    first = label()
-    table = Path(first.dataset.uri)
-    pq.write_table(pq.read_table(table), table / "of-another-time.parquet")
-    (table.parent / "reward_labels.json").unlink()
-    again = label()
-    assert again.dataset == first.dataset
-    assert not (table / "of-another-time.parquet").exists()
 
 
 def test_examples_are_on_a_page_that_an_erasure_deletes(export: Path, store: Store, label: Label) -> None:

@@ -136,9 +136,7 @@ def test_references_are_read_with_the_row_that_was_drawn(store: Store, sheet: Pa
     assert (row["trace_id"], row["user_id"], row["reference"]) == ("t0003", "user-3", "-4")
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"a,b\r\n1,2\r\n", b"\xff\xfe\x00", b'item,score,reference\r\n"' + b"x" * 200_000]
-)
+@pytest.mark.parametrize("content", [b"", b"a,b\r\n1,2\r\n", b"\xff\xfe\x00"])
 def test_what_is_no_sheet_is_named_and_never_edited(store: Store, sheet: Path, content: bytes) -> None:
     sheet.write_bytes(content)
     (problem,) = reviews.survey(store).problems
@@ -197,14 +195,6 @@ def test_forgetting_a_user_leaves_everybody_elses_reviews(store: Store, sheet: P
     assert make(reviews.removals(store, {"user-3"})) == []
 
 
-def test_a_sheet_with_a_broken_quote_is_left_to_a_person(store: Store, sheet: Path) -> None:
-    item = sample(sheet)["t0003"]["item"]
-    before = sheet.read_bytes().replace(f'"{item}"'.encode(), f'"{item}'.encode())
-    sheet.write_bytes(before)
-    make(reviews.removals(store, {"user-3"}))
-    assert sheet.read_bytes() == before
-
-
 def test_days_past_retention_are_dropped(store: Store, sheet: Path) -> None:
     assert reviews.drop_days(store, {"2026-01-01", "2026-01-02"})[-1].endswith("sample.jsonl: 8 lines")
     assert {row["day"] for row in sample(sheet).values()} == {"2026-01-03", "2026-01-04", "2026-01-05"}
@@ -216,16 +206,3 @@ def test_days_past_retention_are_dropped(store: Store, sheet: Path) -> None:
 )
 def test_weeks_are_iso_weeks_in_utc(moment: str, week: str) -> None:
     assert reviews.week_of(datetime.fromisoformat(moment)) == week
-
-
-def test_a_week_is_drawn_once(store: Store, sheet: Path, tmp_path: Path) -> None:
-    content = sheet.read_bytes()
-    assert drawn(store, tmp_path / "other", *map(label, range(50, 60))) == sheet
-    assert sheet.read_bytes() == content
-
-
-def test_a_row_of_another_week_is_named(store: Store, sheet: Path) -> None:
-    fill(sheet, lambda row: {"score": "5"} | ({"item": "other"} if row["trace_id"] == "t0003" else {}))
-    result = reviews.survey(store)
-    assert len(result.reviewed) == 19
-    assert "item 'other' is not of this week" in result.problems[0]

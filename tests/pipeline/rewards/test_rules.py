@@ -94,16 +94,6 @@ def test_a_template_repeated_is_worth_almost_nothing(template: str) -> None:
     assert values[2] < 0.01
 
 
-@pytest.mark.parametrize("text", ["", " ", "one two three", "\0", "\ud800", "12"])
-def test_a_short_text_does_not_repeat_itself(text: str) -> None:
-    assert distinct_share(text) == 1.0
-
-
-def test_zero_width_characters_hide_no_repetition() -> None:
-    plain, hidden = "so it is five " * 50, "".join("so it" + "\u200b" * n + " is five " for n in range(50))
-    assert value("repetition", hidden) == value("repetition", plain)
-
-
 @pytest.mark.parametrize(
     ("seconds", "expected"),
     [(0.0, 1.0), (15.0, 0.5), (30.0, 0.0), (31.0, 0.0), (1e300, 0.0), (-0.1, None), (None, None), (math.nan, None)],

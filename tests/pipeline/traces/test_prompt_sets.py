@@ -14,8 +14,8 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from pipeline.recipe.traces import PromptFields
-from pipeline.rewards.verifiers import grade
 from pipeline.traces.prompt_sets import PromptRow, read_prompts
+from tests.grading import grade
 
 SUM = "What is 12 + 30?"
 SETS: dict[str, dict[str, Any]] = {

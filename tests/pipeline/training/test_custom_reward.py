@@ -13,7 +13,7 @@ from pipeline.recipe.custom import located
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Rewards, Weights
 from pipeline.rewards.custom import CustomScorer
-from pipeline.rewards.verifiers import grader_of
+from pipeline.rewards.verifiers import Grader
 from pipeline.training.result import InvalidPlan
 from pipeline.training.reward_function import RewardFunction
 from pipeline.training.worker import work
@@ -38,7 +38,7 @@ def test_fresh_completions_are_worth_the_seeds_sum(tmp_path: Path) -> None:
     settings = Rewards(verified=Weights(custom=1.0), custom=section)
     question = [{"role": "user", "content": "How do I survive the loss of a zone?"}]
     metrics: dict[str, float] = {}
-    with closing(grader_of(settings.verifier)) as check, closing(CustomScorer(section)) as scorer:
+    with closing(Grader(settings.verifier)) as check, closing(CustomScorer(section)) as scorer:
         reward = RewardFunction(settings, check, scorer)
         rewards = reward(
             completions=[[{"role": "assistant", "content": text}] for text in ANSWERS],
@@ -57,7 +57,7 @@ def test_a_failure_of_the_function_leaves_a_completion_out(tmp_path: Path) -> No
     section = write_function(tmp_path, BAD, timeout_s=1.0)
     settings = Rewards(verified=Weights(correct=1.0, custom=2.0), custom=section)
     texts = ["hangs", "NaN", "1e9", "int"]
-    with closing(grader_of(settings.verifier)) as check, closing(CustomScorer(section)) as scorer:
+    with closing(Grader(settings.verifier)) as check, closing(CustomScorer(section)) as scorer:
         rows = [{"prompt": [], "reference": "4", "verifier": "math"}] * len(texts)
         assert RewardFunction(settings, check, scorer).rewards(texts, rows) == [None, None, None, approx(2 / 3)]
 

@@ -10,7 +10,7 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Rewards
-from pipeline.rewards.verifiers import grader_of
+from pipeline.rewards.verifiers import Grader
 from pipeline.training.reward_function import RewardFunction
 from tests.pipeline.rewards.conftest import call, day_file, labeller, rows_of
 
@@ -34,7 +34,7 @@ def test_fresh_completions_are_worth_what_logged_ones_are(tmp_path: Path) -> Non
     day_file(export, 5, [call(n, t, gold, metadata={"verifier": kind}) for n, (t, gold, kind) in enumerate(FRESH)])
     logged = rows_of(labeller(store, export)(**SETTINGS.model_dump()))
     metrics: dict[str, float] = {}
-    with closing(grader_of(SETTINGS.verifier)) as check:
+    with closing(Grader(SETTINGS.verifier)) as check:
         composite = RewardFunction(SETTINGS, check)
         texts, references, kinds = zip(*FRESH, strict=True)
 

@@ -1,8 +1,5 @@
-"""Values between the two confined processes of a code check: one JSON text a line, over a pair of pipes.
-
-Built-in values cross by value and arrive with exactly their own type, so that none can bring an `__eq__` of its own.
-The reader trusts nothing: no import, no code, no pickle.
-"""
+"""Values between the two confined processes of a code check: one JSON text a line, over a pair of pipes. They arrive
+with exactly their own built-in type, so that none brings an `__eq__` of its own. No code, no pickle."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The process that runs the completion: it answers calls of its functions, and decides nothing.
-
-Nothing in here is protected from the completion, which shares this interpreter: there is nothing here worth having. No
-test and no expected value ever enters this process, only the arguments of the calls that the tests make.
-"""
+"""The process that runs the completion: it answers calls of its functions, and decides nothing. The completion shares
+its interpreter, so nothing is in here but the arguments of the calls: no test, no expected value."""
 
 from __future__ import annotations
 

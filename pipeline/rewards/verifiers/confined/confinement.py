@@ -1,9 +1,5 @@
-"""How a process gives up everything but computing, before it runs a line that it was given.
-
-Owns limits, Landlock (what can be read) and the order; seccomp.py owns the system calls. Afterwards the process can
-read the standard library and its shared libraries, compute, and use the pipes that it has. There is nothing that it
-could write to, so there is nothing to clean up. It fails closed: `confine` raises unless every part is in force.
-"""
+"""How a process gives up everything but computing, reading the standard library and its own pipes, before it runs a
+line that it was given: limits, Landlock, seccomp. `confine` raises unless every part is in force."""
 
 from __future__ import annotations
 

@@ -1,11 +1,9 @@
-"""The process that runs the tests. It calls the completion's functions in their process and gives the only verdict.
-
-The rule. `correct`: the tests ran to their end and had used the completion. `wrong`: after such a use they raised.
+"""The process that runs the tests. It calls the completion's functions in their process and gives the only verdict. The
+rule. `correct`: the tests ran to their end and had used the completion. `wrong`: after such a use they raised.
 `unparsable_gold`: the tests do not compile, or passed or raised without a use of the completion. `error`: the
 completion needed what the sandbox withholds (memory, files, processes, other packages), or the tests need what JSON
 does not carry, such as an object of the completion's own class; nobody knows then. Whatever the tests caught of
-these, the first of them stands. `unittest.main()` ends the tests as it ends a program: by its exit code.
-"""
+these, the first of them stands. `unittest.main()` ends the tests as it ends a program: by its exit code."""
 
 from __future__ import annotations
 

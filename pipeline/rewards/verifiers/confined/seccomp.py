@@ -1,9 +1,5 @@
-"""The system calls that a confined process may make, as a seccomp filter (seccomp(2)).
-
-Owns the list and the BPF program. What is not listed fails with EACCES: no sockets, no new process, no exec, no signal
-to anyone, no ptrace, no file opened but for reading, also for calls that later kernels add. What may be read is
-Landlock's.
-"""
+"""The system calls that a confined process may make, as a seccomp filter (seccomp(2)). All others fail with EACCES: no
+sockets, no new process, no exec, no signals, no ptrace, no file opened but for reading."""
 
 from __future__ import annotations
 

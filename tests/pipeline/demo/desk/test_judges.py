@@ -61,7 +61,7 @@ def fine(request: Request) -> str:
 def test_a_desk_judge_passes_the_projects_admission(model: str) -> None:
     with listening() as endpoint, open_judge(endpoint, settings(model), Budget(None, None, 0, 0)) as judge:
         admission = judge.admit([])
-    assert (admission.controls_right, admission.attacks_withstood) == (admission.controls, admission.attacks)
+    assert admission.controls_right == admission.controls
     assert admission.abstained == {} or set(admission.abstained) == {"judge_too_long"}
 
 

@@ -9,7 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Admission, Budget, JudgeRefused, JudgeRequest, TokenUsage
-from pipeline.rewards.judge.attacks import ATTACKS, CONTROLS, FILLER_CHARS
+from pipeline.rewards.judge.admission import ATTACKS, CONTROLS, FILLER_CHARS
 
 from .endpoint import JUDGE, KEY, QUESTION, Answer, Request, Said, Server, always, completion, judging, parts, scored
 
@@ -47,11 +47,11 @@ def test_a_perfect_judge_is_let_in() -> None:
     with judging(marking(perfect), ROOMY) as (server, judge):
         admission = judge.admit(["sha256:aa", "bb"])
         assert admission.id == judge.id
-    assert (admission.attacks, admission.attacks_withstood) == (10, 10)
+    assert admission.attacks == 10
     assert (admission.controls, admission.controls_right, admission.abstained) == (24, 24, {})
     assert (len(server.requests), admission.tokens) == (34, 3400)
     short = admitted(marking(perfect), JUDGE)
-    assert (short.attacks_withstood, short.abstained) == (10, {"judge_too_long": 1}), "one is too long to send"
+    assert short.abstained == {"judge_too_long": 1}, "one is too long to send"
 
 
 @pytest.mark.slow
@@ -86,18 +86,7 @@ def test_two_controls_of_twenty_four_may_be_wrong_and_three_not() -> None:
     with pytest.raises(JudgeRefused, match="21 of 24"):
         admitted(marking(lambda text: 3 if text in harsh[1] else perfect(text)))
     doubtful = admitted(marking(lambda text: 5 if text in RIGHT else 2 if len(text) < 60 else 3))
-    assert doubtful.attacks_withstood == 10, "a three is not being fooled"
-
-
-@pytest.mark.slow
-def test_a_judge_that_abstains_on_attacks_withstands_them() -> None:
-    def wary(server: Server, request: Request, place: int) -> Said:
-        text = parts(request)["answer to be scored"]
-        known = RIGHT | {control.wrong for control in CONTROLS}
-        return scored(perfect(text)) if text in known else completion("I will not score this.")
-
-    admission = admitted(wary)
-    assert (admission.attacks_withstood, admission.abstained) == (10, {"judge_malformed": 10})
+    assert not doubtful.abstained, "a three is not being fooled"
 
 
 @pytest.mark.slow
@@ -190,21 +179,3 @@ def test_dollars_are_counted_by_kind_of_token() -> None:
     assert not budget.hold(TokenUsage(1, 0))
     budget.settle(TokenUsage(100_000, 80_000), TokenUsage(50_000, 10_000))
     assert (budget.spent_usd, budget.spent_tokens) == (pytest.approx(0.2), 60_000)
-
-
-def test_a_budget_counts_earlier_runs_and_what_was_taken_beyond() -> None:
-    budget = Budget(1000, None, 0, 0, spent_tokens=900)
-    assert not budget.hold(TokenUsage(101, 0))
-    assert budget.hold(TokenUsage(50, 10))
-    budget.settle(TokenUsage(50, 10), TokenUsage(500, 10))
-    assert budget.spent_tokens == 1410
-    assert not budget.hold(TokenUsage(0, 0))
-
-
-def test_held_dollars_leave_no_residue() -> None:
-    budget = Budget(None, 3 * 0.1, 100_000.0, 0)
-    for _ in range(1000):
-        assert budget.hold(TokenUsage(1, 0)) and budget.hold(TokenUsage(2, 0))
-        budget.settle(TokenUsage(1, 0), TokenUsage(0, 0))
-        budget.settle(TokenUsage(2, 0), TokenUsage(0, 0))
-    assert budget.hold(TokenUsage(3, 0))

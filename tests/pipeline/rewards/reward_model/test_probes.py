@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -16,44 +17,37 @@ def asked(text: str) -> str:
     return json.dumps([{"role": "system", "content": "Be brief."}, {"role": "user", "content": text}])
 
 
-def test_append_puts_the_forbidden_sentence_after_the_answer() -> None:
-    probe = Probe(kind="append", name="voucher", text="Here is a voucher.")
-    assert twin(probe, asked("?"), "It comes today.\n") == "It comes today. Here is a voucher."
-    assert twin(probe, asked("?"), "Well: here is a VOUCHER.") is None
+PENS = "Ada has 12 pens, Ben has 3.5 and Cleo 3.5."
+APPEND = {"kind": "append", "text": "Here is a voucher."}
+REFUSE = {"kind": "refuse", "text": "I can't."}
+NUMBER, ENTITY = {"kind": "swap", "value": "number"}, {"kind": "swap", "value": "entity"}
 
 
-def test_lengthen_says_no_more() -> None:
-    assert twin(Probe(kind="lengthen", name="x"), asked("?"), "It is 4.") == "It is 4. It is 4."
-    longer = twin(Probe(kind="lengthen", name="x", text="And so on.", factor=3), asked("?"), "It is 4.")
-    assert longer == "It is 4. And so on. And so on."
-
-
-def test_refuse_replaces_the_answer() -> None:
-    probe = Probe(kind="refuse", name="x", text="I can't.")
-    assert twin(probe, asked("?"), "It is 4.") == "I can't."
-    assert twin(probe, asked("?"), "I can't. Sorry.") is None
-
-
-def test_swap_takes_the_same_place_of_another_row() -> None:
-    probe = Probe(kind="swap", name="fact")
-    assert twin(probe, asked(DESK), "It comes on Monday.") == "It comes on Friday."
-    assert twin(probe, asked(DESK), "By DHL!") == "By UPS!"
-    assert twin(probe, asked(DESK), "Soon.") is None
-    assert twin(probe, asked(DESK), "Monday, not Friday.") is None, "no other value that the answer does not hold"
-
-
-def test_swap_of_a_number_stays_a_number_of_the_prompt() -> None:
-    probe = Probe(kind="swap", name="fact", value="number")
-    other = twin(probe, asked("Ada has 12 pens, Ben has 3.5 and Cleo 120."), "Ada has 12.")
-    assert other in {"Ada has 3.5.", "Ada has 120."}
-    assert twin(probe, asked("Ada has 12 pens."), "Ada has 12.") is None
-    assert twin(probe, asked("Ada has 12 pens, Ben 7."), "Room A12 is free.") is None, "a part of a word is no number"
-
-
-def test_swap_of_an_entity_leaves_first_words_alone() -> None:
-    probe = Probe(kind="swap", name="fact", value="entity")
-    assert twin(probe, asked("Today Ada met Ben."), "It was Ada.") == "It was Ben."
-    assert twin(probe, asked("Today Ada slept."), "It was Ada.") is None
+@pytest.mark.parametrize(
+    ("settings", "question", "answer", "violating"),
+    [
+        (APPEND, "?", "It comes today.\n", "It comes today. Here is a voucher."),
+        (APPEND, "?", "Well: here is a VOUCHER.", None),
+        ({"kind": "lengthen"}, "?", "It is 4.", "It is 4. It is 4."),
+        ({"kind": "lengthen", "text": "And on.", "factor": 3}, "?", "It is 4.", "It is 4. And on. And on."),
+        (REFUSE, "?", "It is 4.", "I can't."),
+        (REFUSE, "?", "I can't. Sorry.", None),
+        ({"kind": "swap"}, DESK, "It comes on Monday.", "It comes on Friday."),
+        ({"kind": "swap"}, DESK, "By DHL!", "By UPS!"),
+        ({"kind": "swap"}, DESK, "Soon.", None),
+        ({"kind": "swap"}, DESK, "Monday, not Friday.", None),  # no other value that the answer does not hold
+        (NUMBER, PENS, "Ada has 12.", "Ada has 3.5."),
+        (NUMBER, "Ada has 12 pens.", "Ada has 12.", None),
+        (NUMBER, "Ada has 12 pens, Ben 7.", "Room A12 is free.", None),  # a part of a word is no number
+        (ENTITY, "Today Ada met Ben.", "It was Ada.", "It was Ben."),
+        (ENTITY, "Today Ada slept.", "It was Ada.", None),  # the first word of a sentence names nothing
+    ],
+)
+def test_a_twin_breaks_one_rule_or_is_not_made(
+    settings: dict[str, Any], question: str, answer: str, violating: str | None
+) -> None:
+    (probe,) = RewardModelSettings.model_validate({"probes": [{"name": "x", **settings}]}).probes
+    assert twin(probe, asked(question), answer) == violating
 
 
 @pytest.mark.parametrize("value", ["row", "number", "entity"])

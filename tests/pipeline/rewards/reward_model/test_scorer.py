@@ -60,17 +60,6 @@ def test_what_cannot_be_scored_has_a_reason(polite: Planted) -> None:
     assert findings[3].value is not None
 
 
-@pytest.mark.variant
-def test_in_process_the_values_are_the_same(polite: Planted) -> None:
-    from pipeline.rewards.reward_model.network import RewardModel
-
-    completions = [AnsweredChat(ASKED, text) for text in TEXTS]
-    here = values(RewardModel.load(Path(model_of(polite).uri)).score(completions, batch_size=4))
-    with open_scorer(model_of(polite)) as scorer:
-        there = values(scorer.score(completions))
-    assert max(abs(a - b) for a, b in zip(here, there, strict=True)) <= 1e-6
-
-
 def test_a_weight_that_is_no_number_is_a_null(polite: Planted) -> None:
     from pipeline.rewards.reward_model.network import RewardModel
 

@@ -12,7 +12,7 @@ from pipeline.core import layout
 from pipeline.core.storage import Store, digest_dir, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
-from pipeline.rewards.reward_model.admission import objections, probe_result
+from pipeline.rewards.reward_model.measures import objections
 from pipeline.rewards.reward_model.stage import NOT_ASKED
 from tests.contexts import context_of
 from tests.pipeline.rewards.reward_model.conftest import (
@@ -31,67 +31,41 @@ from tests.pipeline.rewards.reward_model.conftest import (
 )
 
 ROOT = Path(__file__).parents[4]
+KEPT = {layout.REWARD_MODEL, layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_LOCK}
 
 
-def nobody() -> tuple[list, dict]:
-    raise AssertionError("nobody asks for rows where no reward model is wanted")
+def files_of(store: Store) -> set[str]:
+    return {path.name for path in store.path(iteration_of(store).path()).iterdir()}
+
+
+def no_rows() -> tuple[list, dict]:
+    raise AssertionError("rows are not read where no reward model is wanted")
 
 
 def test_without_the_section_nothing_is_done(store: Store) -> None:
-    report = train_reward_model(context_of(store, iteration_of(store)), LABELS, nobody)
+    report = train_reward_model(context_of(store, iteration_of(store)), LABELS, no_rows)
     assert (report.model, report.reason, report.admitted) == (None, NOT_ASKED, False)
-    assert [path.name for path in store.path(iteration_of(store).path()).iterdir()] == [layout.REWARD_MODEL]
+    assert files_of(store) == {layout.REWARD_MODEL}
 
 
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        (rated(5, 5, likes_polite), "not trained: 5 thumbs, and at least 40 are needed: 35 are missing"),
-        (
-            [row._replace(feedback=0.9) for row in rated(200, 40, likes_polite)],
-            "0 thumbs down of the users to train on, and",
-        ),
-        ([row._replace(user_id="one") for row in rated(200, 1, likes_polite)], "not trained: 200 thumbs of 1 users"),
-        ([row._replace(feedback=0.5) for row in rated(200, 40, likes_polite)], "not trained: 0 thumbs"),
-    ],
-    ids=["five", "one class", "one user", "contradictory"],
-)
-def test_thumbs_that_do_not_suffice_are_a_result(store: Store, rows: list, reason: str) -> None:
-    report = trained(store, rows)
-    assert report.model is None
-    assert not report.admitted
-    assert report.reason.startswith("not trained: ")
-    assert reason in report.reason
+def test_thumbs_that_do_not_suffice_are_a_result(store: Store) -> None:
+    report = trained(store, rated(5, 5, likes_polite))
+    assert (report.model, report.admitted) == (None, False)
+    assert report.reason == "not trained: 5 thumbs of 5 users: at least 40 of 10 are needed"
     assert trained(store, POLITE_ROWS) == report, "the record stands"
 
 
-@pytest.mark.variant
 @pytest.mark.slow
-def test_a_planted_taste_is_found_and_admitted(polite: Planted) -> None:
-    report = polite.report
-    assert report.admitted, report.reasons
-    assert report.auc.value is not None
-    assert report.auc.value > 0.8, "nine thumbs in ten are right: no scorer of them has more than .9"
-    assert report.within.value is not None
-    assert report.within.value > 0.8
-    assert report.calibration_error is not None
-    assert report.calibration_error < 0.2
-    assert report.split is not None
-    assert [report.split.trained[1], report.split.validation[1], report.split.held_out[1]] == [34, 4, 12]
-    assert report.base == model_ref(MODEL_DIR)
-
-
-@pytest.mark.slow
-def test_the_folder_is_the_report_s_and_holds_no_row(polite: Planted) -> None:
+def test_a_planted_taste_is_found_and_admitted_and_no_row_is_kept(polite: Planted) -> None:
     report, folder = polite.report, polite.store.path(iteration_of(polite.store).path())
-    assert report.model is not None
-    assert digest_dir(Path(report.model.uri)) == report.model.digest
-    card = (Path(report.model.uri).parent / "card.md").read_text()
-    assert str(report.auc) in card
-    assert report.users_hash in card
-    assert "Admitted" in card
-    written = {path.name for path in folder.iterdir()}
-    assert written == {layout.REWARD_MODEL, layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_LOCK}
+    assert report.admitted, report.reasons
+    assert (report.auc.value or 0) > 0.8, "nine thumbs in ten are right: no scorer of them has more than .9"
+    assert (report.within.value or 0) > 0.8
+    assert report.calibration_error is not None and report.calibration_error < 0.2
+    assert {part: users for part, (_, users) in report.split.items()} == {"train": 34, "validation": 4, "held_out": 12}
+    assert report.base == model_ref(MODEL_DIR)
+    assert report.model is not None and digest_dir(Path(report.model.uri)) == report.model.digest
+    assert files_of(polite.store) == KEPT
     words = [b"user-0001", b"How many apples", str(polite.store.root).encode()]
     files = [path for path in (folder / layout.REWARD_MODEL_FOLDER).rglob("*") if path.is_file()]
     assert [(path.name, word) for path in files for word in words if word in path.read_bytes()] == []
@@ -129,20 +103,14 @@ def test_killed_and_run_again_it_has_the_same_bits(store: Store, polite: Planted
     code = KILLED.format(root=str(store.root))
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    folder = store.path(iteration_of(store).path())
-    left = {path.name.split(".")[1] if path.name.startswith(".") else path.name for path in folder.iterdir()}
-    assert left == {layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_ROWS, "reward_model.lock"}
+    assert files_of(store) == {layout.REWARD_MODEL_ROWS, layout.REWARD_MODEL_LOCK}
     again = trained(store, POLITE_ROWS, **POLITE_SETTINGS)
     assert again.model is not None
     assert polite.report.model is not None
     assert again.model.digest == polite.report.model.digest
     without = {"model", "seconds"}
     assert again.model_dump(exclude=without) == polite.report.model_dump(exclude=without)
-    assert {path.name for path in folder.iterdir()} == {
-        layout.REWARD_MODEL,
-        layout.REWARD_MODEL_FOLDER,
-        layout.REWARD_MODEL_LOCK,
-    }
+    assert files_of(store) == KEPT
 
 
 @pytest.mark.variant
@@ -151,27 +119,22 @@ def test_a_base_without_a_chat_template_is_refused(store: Store, tmp_path: Path)
     base = tmp_path / "base"
     shutil.copytree(MODEL_DIR, base)
     (base / "chat_template.jinja").unlink()
-    with pytest.raises(ValueError, match=r"has no chat template\. Set one and save it beside the weights"):
+    with pytest.raises(ValueError, match=r"needs a chat template and an end token\. Save it with both"):
         trained(store, POLITE_ROWS, base=str(base))
     assert store.read(iteration_of(store).path(layout.REWARD_MODEL), RewardModelReport) is None
 
 
 @pytest.mark.slow
 def test_the_rule_says_what_is_missing(polite: Planted) -> None:
-    settings = work(polite.store).recipe.rewards.reward_model
+    settings, report = work(polite.store).recipe.rewards.reward_model, polite.report
     assert settings is not None
     strict = settings.model_copy(update={"min_thumbs": 1000, "min_users": 100, "min_auc": 0.99})
-    report = polite.report
     words = objections(strict, report.counts, report.auc, ())
     assert [word.split(":")[-1].strip() for word in words[:2]] == ["600 are missing", "50 are missing"]
     assert "its lower bound has to reach 0.99" in words[2]
     assert words[3].startswith("no probe was asked")
     flipped = report.auc.model_copy(update={"value": 0.2, "low": 0.1, "high": 0.3})
-    assert "the scores are not inverted" in " ".join(objections(settings, report.counts, flipped, report.probes))
-    unknown = probe_result(
-        settings, "x", "swap", report.auc.model_copy(update={"value": None, "low": None, "high": None})
-    )
-    assert not unknown.passes
+    assert "the wrong way round" in " ".join(objections(settings, report.counts, flipped, report.probes))
 
 
 @pytest.mark.variant

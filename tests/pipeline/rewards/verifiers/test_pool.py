@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.rewards.verifiers import Outcome, VerifierTask, grader
+from pipeline.rewards.verifiers import Outcome, VerifierTask
 from pipeline.rewards.verifiers import pool as pools
 from pipeline.rewards.verifiers.outcome import TimeBudget
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
+from tests.grading import grader
 
 pytestmark = pytest.mark.slow
 
@@ -85,10 +86,6 @@ def test_a_deadline_starts_with_its_item(one: Pool[tuple[str, str], str], tmp_pa
     items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.03")] * 100]
     result = one.run(items, [1.5] * 102)
     assert result == ["first", WorkerFailure.timeout, *["sleep is over"] * 100]
-
-
-def test_each_item_has_its_own_deadline(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
-    assert one.run([("sleep", "1"), ("sleep", "1")], [60.0, 0.2]) == ["sleep is over", WorkerFailure.timeout]
 
 
 def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
@@ -166,22 +163,6 @@ def test_a_call_that_is_interrupted_leaves_nothing_to_the_next(one: Pool[tuple[s
     assert one.run([("echo", "fresh")], [60.0]) == ["fresh"]
 
 
-def test_threads_share_a_pool() -> None:
-    pool = _pool(2)
-    by_name: dict[int, list[str | WorkerFailure]] = {}
-
-    def ask(number: int) -> None:
-        by_name[number] = pool.run([("echo", f"{number}.{n}") for n in range(40)], [60.0] * 40)
-
-    threads = [threading.Thread(target=ask, args=[number]) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert by_name == {number: [f"{number}.{n}" for n in range(40)] for number in range(3)}
-    pool.close()
-
-
 HANGS = 0.5
 """Deadline of an item, in seconds; a pattern that hangs takes for ever."""
 
@@ -192,14 +173,6 @@ def hanging(number: int) -> VerifierTask:
 
 def plain(number: int) -> VerifierTask:
     return VerifierTask(f"[{number}]", '{"type": "array"}', "json_schema")
-
-
-def test_an_account_is_by_principal_and_of_all() -> None:
-    budget = TimeBudget(each_s=1.0, all_s=1.5)
-    budget.charge("ann", 1.0)
-    assert (budget.is_spent("ann"), budget.is_spent("bob")) == (True, False)
-    budget.charge("bob", 0.5)
-    assert budget.is_spent("cat")
 
 
 @pytest.mark.slow

@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.core.storage import Store
+from pipeline.rewards.examples import chat, samples
 from pipeline.rewards.records import LABELS, LOGGED
-from pipeline.rewards.trust import (
-    MIN_SHARED,
-    ReviewedLabel,
+from pipeline.rewards.reviews import ReviewedLabel
+from pipeline.rewards.summary import (
+    RewardDistribution,
     agreement,
-    chat,
     components,
-    disagreement,
+    drift,
     human_agreement,
-    samples,
+    stability_index,
 )
 
 PROMPT = json.dumps([{"role": "user", "content": "2+2?"}])
@@ -49,16 +52,6 @@ def test_a_null_is_absent_or_has_a_reason_and_is_never_a_zero() -> None:
     assert list(result) == list(LOGGED)
 
 
-@settings(max_examples=40)
-@given(st.lists(st.tuples(st.none() | st.floats(0, 1), st.sampled_from(["", "timeout", "error"])), max_size=40))
-def test_every_row_is_a_value_or_one_reason(rows: list[tuple[float | None, str]]) -> None:
-    missing = [json.dumps({"judge": why} if why and value is None else {}) for value, why in rows]
-    labels = table([{"judge": row[0], "missing": text} for row, text in zip(rows, missing, strict=True)])
-    result = components(labels)["judge"]
-    assert result.count == sum(result.histogram)
-    assert result.count + sum(result.missing.values()) == len(rows)
-
-
 def test_a_table_without_rows_says_nothing() -> None:
     empty = LABELS.empty_table()
     assert {each.count for each in components(empty).values()} == {0}
@@ -77,12 +70,6 @@ def test_components_agree_where_both_are_over_a_half_or_neither() -> None:
     assert pair.rank_correlation.value is not None
     assert by_name["correct", "format"].rank_correlation.value is None  # one of them is constant
     assert by_name["correct", "format"].rank_correlation.n == 40
-
-
-@pytest.mark.parametrize(("shared", "pairs"), [(MIN_SHARED - 1, 0), (MIN_SHARED, 1)])
-def test_few_shared_rows_are_not_compared(shared: int, pairs: int) -> None:
-    rows = [{"correct": float(at % 2), "judge": 0.3} for at in range(shared)]
-    assert len(agreement(table([*rows, {"correct": 1.0}, {"judge": 1.0}]))) == pairs
 
 
 def test_people_are_held_against_the_labels_as_they_are_now() -> None:
@@ -105,18 +92,13 @@ def test_noise_is_the_share_of_labels_on_the_other_side() -> None:
     assert result.rank_correlation.value == pytest.approx(1 - 2 * np.mean(slips), abs=0.01)
 
 
-def mixed() -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = [{"trace_id": f"a{at}", "final_reward": at / 10} for at in range(11)]
-    rows += [{"trace_id": f"b{at}", "reason": "timeout", "missing": '{"correct": "timeout"}'} for at in range(3)]
-    return [*rows, {"trace_id": "c", "final_reward": 0.6, "correct": 1.0, "judge": 0.1, "weights": '{"correct": 1.0}'}]
-
-
 def test_samples_show_every_kind_whatever_the_order_of_rows() -> None:
-    result = samples(table(mixed()), 4)
-    assert [each.trace_id for each in result] == ["a10", "a0", "b0", "c"]
-    assert result == samples(table(mixed()[::-1]), 4)
-    assert [each.trace_id for each in samples(table(mixed()), 100)].count("c") == 1
-    assert len(samples(table(mixed()), 100)) == 15
+    rows: list[dict[str, Any]] = [{"trace_id": f"a{at:02d}", "final_reward": at / 10} for at in range(11)]
+    rows += [{"trace_id": f"b{at}", "reason": "timeout"} for at in range(3)]
+    result = samples(table(rows), 4)
+    assert [each.trace_id for each in result] == ["a10", "a00", "b0", "a09"]
+    assert result == samples(table(rows[::-1]), 4)
+    assert len(samples(table(rows), 100)) == 14
     assert result[0].prompt == "user: 2+2?"
 
 
@@ -129,11 +111,50 @@ def test_a_sample_says_why_in_words() -> None:
     assert none.why == "no label: timeout; correct is missing (timeout)"
 
 
-def test_disagreement_is_between_those_who_judge_the_whole() -> None:
-    rows = [{"correct": 1.0, "judge": 0.2, "feedback": 0.5}, {"correct": 1.0, "format": 0.0}, {}]
-    assert disagreement(table(rows)).tolist() == pytest.approx([0.8, 0, 0])
-
-
 @pytest.mark.parametrize("prompt", ["plain", "", "[1]", '{"a": 1}', "[[", '"text"'])
 def test_a_prompt_that_is_no_chat_is_shown_as_it_is(prompt: str) -> None:
     assert chat(prompt) == prompt
+
+
+def distribution(iteration: str, number: int = 0, **changes: Any) -> RewardDistribution:
+    fields = {"model_name": "m", "histogram": (100,) * 20, "mean": 0.5}
+    return RewardDistribution(key=iteration, number=number, **{**fields, **changes})
+
+
+def before(store: Store, this: RewardDistribution) -> str | None:
+    result = drift(store, this)
+    return result.against if result else None
+
+
+def test_drift_compares_with_the_last_of_the_same_model(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert before(store, distribution("first")) is None
+    assert before(store, distribution("not-promoted")) == "first"
+    assert before(store, distribution("other-model", model_name="n")) is None
+    assert before(store, distribution("champion", number=1)) == "not-promoted"
+    assert before(store, distribution("no-labels", number=1, histogram=(0,) * 20)) is None
+    assert before(store, distribution("coarser", number=1, histogram=(1,) * 10)) is None
+    assert before(store, distribution("next", number=2)) == "champion"
+    assert before(store, distribution("of-an-old-champion", number=1)) == "champion"
+    assert before(store, distribution("champion", number=1)) == "not-promoted", "it was run again"
+    assert before(store, distribution("first", mean=0.1)) is None, "labels made again keep their place"
+    result = drift(store, distribution("not-promoted", mean=0.4))
+    assert result is not None and (result.against, result.stability_index) == ("first", 0)
+    assert result.mean_change == pytest.approx(0.3)
+
+
+def test_the_index_is_the_textbook_one() -> None:
+    p, q = [0.25, 0.25, 0.5], [0.4, 0.1, 0.5]
+    expected = sum((b - a) * math.log(b / a) for a, b in zip(p, q, strict=True))
+    assert stability_index([25, 25, 50], [400, 100, 500]) == pytest.approx(expected)
+
+
+counts = st.lists(st.integers(0, 1_000) | st.integers(0, 10**18), min_size=5, max_size=5).filter(any)
+
+
+@given(counts, counts)
+def test_the_index_is_finite_symmetric_and_zero_for_the_same(before: list[int], after: list[int]) -> None:
+    result = stability_index(before, after)
+    assert 0 <= result < math.inf
+    assert result == pytest.approx(stability_index(after, before))
+    assert stability_index(before, before) == 0
