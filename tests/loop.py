@@ -12,7 +12,6 @@ from assets.graph import ASSETS
 from assets.resources import Deployment, records
 from pipeline.core import processes
 from pipeline.core.storage import digest_file
-        for module in (processes,):
 
 from .fork_server import ForkServer, as_subprocess
 
