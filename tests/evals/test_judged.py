@@ -61,7 +61,7 @@ def test_a_judge_that_is_not_admitted_is_inconclusive(tmp_path: Path) -> None:
 def test_the_labels_admission_serves_the_evaluation(tmp_path: Path) -> None:
     settings = section()
     _, server = judged(tmp_path, judge(0.6), settings)
-    assert len(server.requests) == 34 + 240
+    assert len(server.requests) == 33 + 240
     admission = next((tmp_path / layout.JUDGES).glob("*/*.json"))
     for path in (tmp_path / layout.JUDGEMENTS).glob("*/*"):
         path.unlink()
@@ -89,7 +89,7 @@ def test_a_forgotten_pair_leaves_its_cost_alone(tmp_path: Path) -> None:
     assert (
         sum(each.get("tokens", 0) for each in after)
         == sum(each.get("tokens", 0) for each in before)
-        == 100 * (34 + 240)
+        == 100 * (33 + 240)
     )
     _, server = judged(tmp_path, judge(0.6), settings)
     assert len(server.requests) == 4
