@@ -149,35 +149,23 @@ def test_two_processes_that_commit_at_once_leave_whole_days(config: LakeConfig) 
 KILLED = """
 import os
 from pipeline.traces.lake import open_lake
-config, where = LakeConfig.model_validate_json(sys.argv[1]), sys.argv[2]
-def rows():
-    yield batch([row(8)])
-    if where == "writing":
-        print("now", flush=True); sys.stdin.readline()
-    yield batch([row(9)])
-import pipeline.traces.lake.files as lake_files
-lake_files.BUFFER_BYTES = 1
+config = LakeConfig.model_validate_json(sys.argv[1])
 with open_lake(config) as lake:
-    files = write_files(config, DAY, "killed", rows())
-    if where == "committing":
-        commit = lake._table.catalog._write_metadata
-        def stop(*args, **kwargs):
-            commit(*args, **kwargs)
-            print("now", flush=True); sys.stdin.readline()
-        lake._table.catalog._write_metadata = stop
-    elif where == "written":
+    commit = lake._table.catalog._write_metadata
+    def stop(*args, **kwargs):
+        commit(*args, **kwargs)
         print("now", flush=True); sys.stdin.readline()
-    lake.replace_day(DAY, files, "killed")
+    lake._table.catalog._write_metadata = stop
+    put(lake, config, DAY, [row(8), row(9)], "killed")
 """
 
 
-@pytest.mark.parametrize("where", one_and_variants(["committing", "writing", "written"]))
-def test_a_killed_run_is_never_seen_and_its_files_are_swept(config: LakeConfig, where: str) -> None:
+def test_a_killed_commit_is_never_seen_and_its_files_are_swept(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1)], "a")
     folder = Path(path_of(config.location))
     before = set(folder.rglob("*"))
-    process = python(KILLED, config.model_dump_json(), where)
+    process = python(KILLED, config.model_dump_json())
     assert process.stdout is not None and process.stdout.readline() == "now\n"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
