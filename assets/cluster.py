@@ -15,10 +15,10 @@ from evals.measurements import EvalReport
 from evals.plan import EvalPlan
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls, template_refusals
 from evals.suites import Suite
+from k8s.attempts import LaunchAttempt
 from k8s.client import connect
 from k8s.follow import Hooks
 from k8s.launch import check_launch, evaluation_task, machine, training_task
-from k8s.ledger import LaunchAttempt
 from k8s.task import Task, delete, run
 from pipeline.core import layout
 from pipeline.demo import is_demo_model

@@ -9,10 +9,10 @@ import dagster as dg
 from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, SAMPLES, TRACES
 from assets.resources import Deployment
 from evals import bundle, report
-from evals.answer_table import answer_table
 from evals.gate import GateVerdict
 from evals.measurements import EvalReport
-from k8s.ledger import Ledger
+from evals.page import answer_table
+from k8s.attempts import Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.recipe import Evaluation

@@ -12,8 +12,8 @@ from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
 from assets.resources import Deployment
 from evals.suites import suites
+from k8s.attempts import Ledger
 from k8s.launch import account_for
-from k8s.ledger import Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.demo.desk.judge_process import judge_at

@@ -1,8 +1,5 @@
-"""Runs every benchmark in its small size, two at a time: `python -m benchmarks [NAME ...]`.
-
-Figures of a small size say nothing. A benchmark fails where it ends with another code than 0, or where its last line is
-not JSON with the figures below.
-"""
+"""Runs every benchmark in its small size, two at a time: `python -m benchmarks [NAME ...]`. Figures of a small size say
+nothing; a benchmark fails by its exit code, or where its last line is not JSON with the figures below."""
 
 import json
 import subprocess

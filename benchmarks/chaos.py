@@ -1,10 +1,5 @@
-"""The whole loop under SIGKILLs: `python -m benchmarks.chaos [--small] [--kills 500] [--seed 1]`.
-
-Each episode is a new deployment on a shortened recipe. `dagster job launch` of `preference_tuning`, then of
-`canary_rollout`, is typed; at random moments a random process of theirs is killed, at times two at once, the command
-among them; what failed is typed again until both went through. Then the outcome has to be that of an undisturbed
-deployment to the bit, with one version in MLflow and one rollout, every label once, and nothing left running.
-"""
+"""The whole loop under SIGKILLs of random processes, typed again until it went through: `python -m benchmarks.chaos`.
+The outcome has to be that of an undisturbed deployment to the bit, with nothing left running."""
 
 from __future__ import annotations
 
@@ -122,20 +117,22 @@ class ChaosDeployment:
         }
 
 
-def undisturbed(folder: Path) -> tuple[dict[str, Any], float]:
+def undisturbed(folder: Path, jobs: Sequence[str]) -> tuple[dict[str, Any], float]:
     """What comes out where nothing is killed, and the seconds that it takes."""
     deployment, begun = ChaosDeployment(folder, folder.name), time.monotonic()
-    for job in JOBS:
+    for job in jobs:
         if code := deployment.launch(job).wait():
             raise RuntimeError(f"{job} ended with {code} where nothing was killed: see {folder / 'launches.log'}")
     return deployment.outcome(), time.monotonic() - begun
 
 
-def episode(folder: Path, kills: int, dice: random.Random, expected: dict[str, Any]) -> EpisodeResult:
+def episode(
+    folder: Path, kills: int, dice: random.Random, expected: dict[str, Any], jobs: Sequence[str]
+) -> EpisodeResult:
     """One deployment through so many kills, or as many as there is time for."""
     deployment, begun = ChaosDeployment(folder, folder.name), time.monotonic()
     victims: list[str] = []
-    for job in JOBS:
+    for job in jobs:
         while deployment.launches < MOST_LAUNCHES:
             command = deployment.launch(job)
             while len(victims) < kills and _waits(command, dice.uniform(*PAUSE_S)):
@@ -191,15 +188,17 @@ def violations(
             yield f"left running: {' '.join(process.cmdline())[:120]}"
 
 
-def run(kills: int, seed: int, place: Path, per_episode: int = PER_EPISODE) -> dict[str, Any]:
+def run(
+    kills: int, seed: int, place: Path, per_episode: int = PER_EPISODE, jobs: Sequence[str] = JOBS
+) -> dict[str, Any]:
     """Episodes until there were so many kills; the figures."""
     dice = random.Random(seed)
-    expected, alone_s = undisturbed(place / f"chaos-{seed}-undisturbed")
+    expected, alone_s = undisturbed(place / f"chaos-{seed}-undisturbed", jobs)
     print(f"undisturbed: {alone_s:.0f} s, {json.dumps(expected)}", flush=True)
     results: list[EpisodeResult] = []
     while (so_far := sum(each.kills for each in results)) < kills:
         folder = place / f"chaos-{seed}-{len(results)}"
-        results.append(result := episode(folder, min(per_episode, kills - so_far), dice, expected))
+        results.append(result := episode(folder, min(per_episode, kills - so_far), dice, expected, jobs))
         print(f"{folder.name}: {result.kills} kills, {result.launches} launches, {result.seconds:.0f} s", flush=True)
         for line in (*result.victims, *result.violations):
             print(f"    {line}", flush=True)
@@ -221,12 +220,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=500)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-episode", type=int, default=PER_EPISODE)
-    parser.add_argument("--small", action="store_true", help="one kill")
+    parser.add_argument("--small", action="store_true", help="one kill, and no rollout")
     asked = parser.parse_args(arguments)
-    if asked.small:
-        asked.kills = 1
+    jobs = JOBS[:1] if asked.small else JOBS
+    asked.kills = 1 if asked.small else asked.kills
     with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
-        figures = run(asked.kills, asked.seed, Path(folder), asked.per_episode)
+        figures = run(asked.kills, asked.seed, Path(folder), asked.per_episode, jobs)
     print(json.dumps(figures))
     return 1 if figures["violations"] else 0
 

@@ -1,15 +1,6 @@
-"""Erasure: ids that stand in other people's texts are forgotten, one by one, and the erasure is killed and done again.
-
-    python -m benchmarks.erasure [--small] [--kills 100] [--rows 2000] [--ids 33] [--seed 0]
-
-Every user has rows in the table, spans, feedback, findings and the embedded export; each text names the next user.
-Each id is forgotten on a copy. Each kill is a SIGKILL at an event drawn from those of an undisturbed erasure (a file
-that is opened, renamed or removed); the same erasure then runs to its end, and its proof is compared with the
-undisturbed one's. The last line is JSON: `planted` rows of the forgotten, `found` by the erasure, `left_after` rows
-that still have one of them as owner, `others_changed` rows of others that are not as they were, `kills`,
-`proofs_differing`, `bytes_per_s` under the data root through one erasure. Rows are read by plain libraries, which share
-no code with the erasure.
-"""
+"""Forgets ids that stand in other people's texts, one by one, and again after SIGKILLs: `python -m benchmarks.erasure`.
+The last line is JSON: `planted` rows, `found`, `left_after` with their owner, `others_changed`, `kills`,
+`proofs_differing`, `bytes_per_s`. Rows are read by plain libraries, which share no code with the erasure."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""How often the gate errs, and what its evidence costs: `python -m benchmarks.evaluation [--small] [PART ...]`.
-
-Each part prints what it measured and gives some of the figures; the last line is JSON with all of them. Without names
-every part runs. The parts of evaluation_gates.py simulate evaluations whose truth is known and judge them by the gate's
-own code; they need no model. Those of evaluation_answers.py ask the embedded one.
-"""
+"""How often the gate errs, and what its evidence costs: `python -m benchmarks.evaluation [--small] [PART ...]`. Each
+part prints what it measured; the last line is JSON with all figures. Without names every part runs."""
 
 import argparse
 import json

@@ -1,12 +1,9 @@
-"""What answers cost, with real processes and the embedded model: batches, seeds, kills, the next gate, the journal.
-
-The second model is a candidate that the project's own trainer makes of the embedded one, by the embedded recipe's GRPO
-on fresh problems of the same task. Kills are SIGKILLs of `python -m evals run` at random instants, each of which takes
-its serving process with it.
-"""
+"""What answers cost, with the embedded model and a candidate that the trainer makes of it: batches, seeds, the journal,
+and SIGKILLs of `python -m evals run` at random instants."""
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import signal
@@ -51,7 +48,7 @@ STEPS = 32
 
 def batches(small: bool) -> dict[str, float]:
     """The same questions in batches of 256 and of 17: the share of equal texts, and answers a second."""
-    asked = _requests(_suite(50 if small else 200), 4, seed=1)
+    asked = _requests(_suite(20 if small else 200), 4, seed=1)
     texts: list[dict[str, str]] = []
     for size in (256, 17):
         started = time.monotonic()
@@ -64,9 +61,9 @@ def batches(small: bool) -> dict[str, float]:
 
 def seeds(small: bool) -> dict[str, float]:
     """Variance of the paired difference of one sample each, with one seed for both models and with unrelated ones."""
-    suite, k = _suite(100 if small else 400), 2
-    with tempfile.TemporaryDirectory() as folder, closing(Grader(Verifier())) as check:
-        other = _trained(Path(folder), 1, small).model
+    suite, k = _suite(40 if small else 400), 2
+    other = _trained(1, small).model
+    with closing(Grader(Verifier())) as check:
         scores = {
             (name, seed): _scores(model, suite, k, seed, check)
             for name, model in (("champion", _base()), ("candidate", other))
@@ -84,11 +81,11 @@ def seeds(small: bool) -> dict[str, float]:
 def kills(small: bool) -> dict[str, float]:
     """20 SIGKILLs at random instants, in as many evaluations as that takes; each then ends. What was asked twice, and
     whether the evidence is that of an evaluation without a kill."""
-    draw, times, items = random.Random(7), 1 if small else 20, 60 if small else 600
+    draw, times, items = random.Random(7), 1 if small else 20, 40 if small else 600
     killed = twice = evaluations = 0
     same = True
     with tempfile.TemporaryDirectory() as folder:
-        candidate = _trained(Path(folder) / "trained", 1, small)
+        candidate = _trained(1, small)
         whole = Store(Path(folder) / "whole")
         plan = _plan(whole, items, candidate, batch_size=256)
         with _run(whole, plan) as process:
@@ -107,7 +104,7 @@ def kills(small: bool) -> dict[str, float]:
             keys = [(file, json.loads(line)["answer"]["key"]) for file in _journals(store) for line in file.open()]
             twice += len(keys) - len(set(keys))
             same &= _bundle(store, plan) == _bundle(whole, plan)
-        again = _next_gate(whole, plan, _trained(Path(folder) / "another", 2, small))
+        again = _next_gate(whole, plan, _trained(2, small))
     print(f"  {killed} kills; evaluations: {evaluations}, of {4 * items:,} answers")
     print(f"  the evidence has {'the same' if same else 'ANOTHER'} digest as without a kill")
     return {
@@ -120,7 +117,7 @@ def kills(small: bool) -> dict[str, float]:
 
 def journal(small: bool) -> dict[str, float]:
     """Time of the runner (journal, grades, defects) over that of the bare engine, the faster of two runs of each."""
-    suite, plan = _suite(100 if small else 1000), Evaluation()
+    suite, plan = _suite(40 if small else 1000), Evaluation()
     section = plan.model_copy(update={"samples_per_item": 2, "max_completion_tokens": 32})
     asked = _requests(suite, 2, section.seed)
     bare: list[float] = []
@@ -141,9 +138,15 @@ def _base() -> ModelRef:
     return model_ref(MODEL_DIR)
 
 
-def _trained(root: Path, seed: int, small: bool) -> CheckpointRef:
+TRAINED = tempfile.TemporaryDirectory(prefix="trained-")
+"""Until the process ends: parts share a candidate."""
+
+
+@functools.cache
+def _trained(seed: int, small: bool) -> CheckpointRef:
     """What the trainer makes of the embedded model."""
-    grpo = GRPO(steps=4 if small else STEPS, learning_rate=1.2e-3, max_completion_tokens=32)
+    root = Path(TRAINED.name, str(seed))
+    grpo = GRPO(steps=2 if small else STEPS, learning_rate=1.2e-3, max_completion_tokens=32)
     path = write_plan(root, Training(grpo=grpo, seed=seed, threads=1), seed=seed)
     subprocess.run([sys.executable, "-m", "pipeline.training", str(path)], check=True, capture_output=True)
     return result_of(path).checkpoint

@@ -1,22 +1,99 @@
-"""Simulated evaluations whose truth is known, judged by the gate's own statistics (the parts of evaluation.py).
+"""Simulated evaluations whose truth is known, judged together by the gate's own statistics over arrays (counts are
+whole, so numbers are equal to the bit), and some of them also one by one by `gate.judge`."""
 
-Ten thousand gates one by one would take hours, because each draws its bootstrap anew. So their decisions are taken
-together, by the same functions over arrays (counts are whole, so the numbers are equal to the bit), and some hundreds
-of the same evaluations are also judged one by one, from their samples, by `bundle.measure` and `gate.judge`.
-"""
+from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.evaluation_arms import judged
-from benchmarks.judged_pairs import simulated_pairs
-from evals import statistics
+from evals import bundle, gate, statistics
+from evals.bundle import SuiteEvidence
 from evals.gate import Verdict
+from evals.measurements import BundleRef
+from evals.results import EvalArm, EvalSample, ItemResult, Protocol
+from evals.runner import sampling
 from evals.statistics import Array
 from evals.suites import Item, Suite
-from evals.win_rate import problems, win_rate
+from evals.win_rate import JudgedPair, problems, win_rate
+from pipeline.core.storage import ModelRef
 from pipeline.recipe import Evaluation
+from pipeline.rewards.verifiers import Outcome
+from pipeline.serving.inference import Decoding
+from pipeline.serving.journal import AnswerProtocol
+
+
+def simulated_pairs(
+    seed: int, count: int, win: float, longer: float, habit: float, cluster: int = 1
+) -> list[JudgedPair]:
+    """`win`: chance that the candidate is preferred at equal lengths. `longer`: ratio of the median lengths. `habit`:
+    what the judge's logit gains with tanh(d / sd(d)). About one pair in five is judged differently when swapped;
+    `cluster` pairs in a row share a cluster."""
+    rng = np.random.default_rng(seed)
+    champion = np.exp(rng.normal(np.log(200), 0.4, count))
+    candidate = longer * champion * np.exp(rng.normal(0, 0.4, count))
+    lengths = np.round(candidate) - np.round(champion)
+    chance = 1 / (1 + np.exp(-(np.log(win / (1 - win)) + habit * np.tanh(lengths / lengths.std(ddof=1)))))
+    first = rng.random(count)
+    second = np.where(rng.random(count) < 0.4, rng.random(count), first)
+    return [
+        JudgedPair(
+            item=f"item-{i:04d}",
+            cluster=f"cluster-{i // cluster:04d}",
+            candidate_first=float(first[i] < chance[i]),
+            champion_first=float(second[i] < chance[i]),
+            champion_length=round(champion[i]),
+            candidate_length=round(candidate[i]),
+        )
+        for i in range(count)
+    ]
+
+
+DECODING = Decoding(
+    engine="simulated", version="1", device="cpu", dtype="float32", stop_ids=(0,), context=None, tokens_digest="0" * 64
+)
+RIGHT, WRONG = (
+    EvalSample(text="", tokens=9, finished=True, outcome=outcome, answer="")
+    for outcome in (Outcome.correct, Outcome.wrong)
+)
+
+
+def judged(section: Evaluation, suites: Mapping[str, Suite], counts: Mapping[str, Counts], row: int) -> Verdict:
+    """What the gate says of one of the evaluations, from its samples."""
+    evidence = tuple(
+        SuiteEvidence(
+            suite=suite,
+            arms=(
+                arm("champion", section, suite, counts[name].champion[row]),
+                arm("candidate", section, suite, counts[name].candidate[row]),
+            ),
+        )
+        for name, suite in suites.items()
+    )
+    gathered = bundle.evidence("simulated", section, bundle.Gathered(evidence))
+    report = bundle.report(gathered, bundle.measure(gathered), BundleRef(uri="", digest=""))
+    return gate.judge(report, section).verdict
+
+
+def arm(name: str, section: Evaluation, suite: Suite, right: Array) -> EvalArm:
+    """One run, made from the right answers to each item."""
+    plan = sampling(section, section.suite(suite.name))
+    answers = AnswerProtocol(
+        decoding=DECODING,
+        temperature=plan.temperature,
+        max_completion_tokens=plan.max_completion_tokens,
+        seed=plan.seed,
+    )
+    protocol = Protocol(
+        suite=suite.name, suite_digest=suite.digest(), samples=plan.samples, verifier="simulated", answers=answers
+    )
+    results = (
+        ItemResult(id=item.id, samples=(RIGHT,) * int(count) + (WRONG,) * (plan.samples - int(count)))
+        for item, count in zip(suite.items, right, strict=True)
+    )
+    return EvalArm(model=ModelRef(uri=name, digest=name), protocol=protocol, results=tuple(results))
+
 
 MARGIN = 0.05
 GATES_OF_A_YEAR = 20

@@ -1,9 +1,6 @@
-"""What the gateway costs and whether it keeps its promises: `python -m benchmarks.gateway [--small]`.
-
-The last line is JSON. Latencies are those of 100 requests a second, over what the slot takes when it is asked directly;
-requests per CPU second are of one worker at 16 connections. Errors are what OpenAI's client raises with the retries
-that it has by default, while weights change, the canary is killed and workers are restarted.
-"""
+"""What the gateway costs and whether it keeps its promises: `python -m benchmarks.gateway [--small]`. Latencies are
+those of 100 requests a second over the slot's own; errors are those of OpenAI's client while weights change and
+processes are killed. The last line is JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What `benchmarks.gpu` trains: a model of a real one's shape with random weights, and plans over long word problems.
-
-The tokenizer is the embedded model's, so only its few hundred ids are drawn; embedding and logits keep all the rows of
-the real vocabulary, for they are much of the time and the memory.
-"""
+"""What `benchmarks.gpu` trains: a model of a real one's shape with random weights, whose embedding and logits keep all
+rows of the real vocabulary, and plans over long word problems."""
 
 from __future__ import annotations
 

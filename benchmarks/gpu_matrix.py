@@ -1,9 +1,5 @@
-"""Every method under every strategy of distribution, in one rank on a GPU: trained, killed, resumed.
-
-A strategy for several devices runs in one process all the same: what accelerate, FSDP2 and DeepSpeed make of our
-settings, of adapters in bf16 and of checkpoints is real; what only several devices have (a shard that is a part, a
-collective that waits) is not shown. The embedded model, deterministic settings.
-"""
+"""Every method under every strategy of distribution, in one rank on a GPU, on the embedded model: trained, killed,
+resumed. What only several devices have (a shard that is a part, a collective that waits) is not shown."""
 
 from __future__ import annotations
 

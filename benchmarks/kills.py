@@ -1,8 +1,5 @@
-"""The trainer under a schedule of kills, with the imports paid once.
-
-`Zygote` is a process that has imported the trainer and forks a child for each attempt, so that many short attempts can
-be killed in little time. The child runs what `python -m pipeline.training PLAN` runs.
-"""
+"""The trainer under a schedule of kills, with the imports paid once: `Zygote` has imported the trainer and forks a
+child for each attempt, which runs what `python -m pipeline.training PLAN` runs."""
 
 import os
 import random

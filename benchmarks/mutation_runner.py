@@ -1,9 +1,6 @@
 """Runs a module's tests again and again, each time in a process forked from one that has imported all but the module.
-
-The first run imports the libraries, and notes how long each test takes and which lines of the module it executes. From
-then on the tests that execute the line in question come first, the short files before the long ones. No test is left
-out, because a line may be executed by a fixture that several tests share, or by another process.
-"""
+The first run notes times and executed lines; the tests of the line in question come first later, and none is left
+out."""
 
 import ast
 import contextlib

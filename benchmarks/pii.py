@@ -1,9 +1,5 @@
-"""Recall and precision of the mask for personal data: `python -m benchmarks.pii [--small] [--per-cell N]`.
-
-Faker, not our patterns, makes the entities, locale by locale; each stands in a sentence of chat traffic and counts as
-found when nothing of it is left. Precision is the share of texts without personal data that stay as they are. The last
-line is JSON: `recall` by entity and locale, `kept` by sort of clean text.
-"""
+"""Recall and precision of the mask for personal data: `python -m benchmarks.pii [--small] [--per-cell N]`. Faker makes
+the entities, locale by locale. The last line is JSON: `recall` by entity and locale, `kept` by sort of clean text."""
 
 import argparse
 import json

@@ -1,13 +1,7 @@
-"""Goodput under pre-emptions, simulated: `python -m benchmarks.preemption [--small] [--schedules N]`.
-
-The trainer's own decisions and account (`SaveSchedule`, `goodput.account`, SIGTERM as in pipeline/training/callback.py)
-on a virtual clock. First goodput by profile and number of pre-emptions, mean and worst over seeded schedules (instants
-uniform over the time of an undisturbed training), then where the time of the worst number goes, then the interval
-between saves that simulation and Young's and Daly's rule plan for 3 and for 300 nodes, each interrupted as a Poisson
-process while the gang holds its nodes. The aim for five hours with restarts of 300 s: .93 at three, .88 at six with
-notice. The last line is JSON: `goodput` and `worst` by profile and number, `time_share` by profile and cause,
-`interval`.
-"""
+"""Goodput under simulated pre-emptions, by the trainer's own decisions and account on a virtual clock: `python -m
+benchmarks.preemption [--small] [--schedules N]`. The aim for five hours with restarts of 300 s: .93 at three, .88 at
+six with notice. The last line is JSON: `goodput` and `worst` by profile and number, `time_share` by profile and cause,
+`interval` between saves by simulation and by Young's and Daly's rule."""
 
 import argparse
 import json

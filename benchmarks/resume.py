@@ -1,11 +1,6 @@
-"""What interruptions cost a training, and that they change nothing: `python -m benchmarks.resume [--small]`.
-
-First the same GRPO (several iterations and mini-batches of each batch of generation, dynamic sampling, accumulation)
-and the same DPO are trained under random schedules of SIGKILL and SIGTERM: their adapters must be one. Then the
-embedded recipe's GRPO is trained with 0, 1, 3 and 6 pre-emptions, evenly spread, each a SIGTERM with notice to a whole
-process that is then started again at once. The last line is JSON: `kill_schedules`, `distinct_digests` (one for each
-method), `goodput` by number of pre-emptions, steps lost by signal, median seconds of a save and of a start.
-"""
+"""What interruptions cost a training, and that they change nothing: `python -m benchmarks.resume [--small]`. Adapters
+under random schedules of SIGKILL and SIGTERM must be one. The last line is JSON: `kill_schedules`, `distinct_digests`
+by method, `goodput` by number of pre-emptions, steps lost by signal, median seconds of a save and of a start."""
 
 import argparse
 import json

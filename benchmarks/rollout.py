@@ -1,12 +1,6 @@
-"""How a rollout's rules do over a stage: `python -m benchmarks.rollout [--small] [PART ...]`.
-
-Parts: `alarms` (a canary at all three limits at once, which is harmless, and sums that are looked at 168 times: how
-often it is rolled back, or held for its shares), `drops` (looks until a drop of quality is proven), `latency` (false
-alarms and detection of slow answers), `advance` (how often the test of a stage passes), `rollback` (ticks until 0% is
-read back), and `machine` (rollout_machine.py: everybody who acts on a rollout at once). The rules are the real ones;
-`check` builds evidence through the controller's tallies too and compares. The last line is JSON, with the worst cell of
-each part.
-"""
+"""How a rollout's rules do over a stage: `python -m benchmarks.rollout [--small] [PART ...]`. Parts: `alarms` at all
+limits at once, `drops` (looks until one is proven), `latency`, `advance`, `rollback` (ticks until 0%), `machine`
+(everybody who acts at once). The rules are the real ones. The last line is JSON, with the worst cell of each part."""
 
 import argparse
 import json

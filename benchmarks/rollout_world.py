@@ -1,8 +1,5 @@
 """A simulated production for benchmarks/rollout.py: users who come back, and what both arms do to their requests.
-
-Everything is drawn; sums are kept in numpy and turned into the evidence that the real rules judge. `replayed` builds
-the same evidence through the tallies that the controller keeps, as a cross-check.
-"""
+`replayed` builds the same evidence through the controller's tallies, as a cross-check."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

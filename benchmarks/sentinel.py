@@ -1,10 +1,6 @@
-"""How soon the sentinel sees what goes wrong, and how often it cries wolf: `python -m benchmarks.sentinel [--small]`.
-
-Planted failures and clean trainings of the embedded model (sentinel_plants.py), judged step by step with the rules'
-defaults. A plant counts as detected when the sentinel says STOP before a quarter of its steps; a clean training is
-judged to its end. Shares come with Wilson's 95% interval. The last line is JSON: `detected_share`, of all planted
-trainings and of the worst plant, `false_stop_share` and `seeds`.
-"""
+"""How soon the sentinel sees what goes wrong, and how often it cries wolf: `python -m benchmarks.sentinel [--small]`. A
+plant counts as detected when it says STOP before a quarter of its steps. The last line is JSON: `detected_share` of all
+and of the worst plant, `false_stop_share`, `seeds`."""
 
 import argparse
 import json

@@ -1,8 +1,5 @@
-"""Trainings that go wrong on purpose, and clean ones, of the embedded model: histories for the sentinel to judge.
-
-Stock TRL with the settings of the embedded recipe, unless a plant changes them; the trainer's own code is not in it,
-so that what the rules see depends on nothing but the metrics. `train` yields one row for each optimizer step.
-"""
+"""Trainings of the embedded model that go wrong on purpose, and clean ones, by stock TRL with the embedded recipe's
+settings: histories for the sentinel to judge. `train` yields one row for each optimizer step."""
 
 import math
 import tempfile

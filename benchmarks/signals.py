@@ -1,10 +1,6 @@
 """What signals without references are worth on the embedded desk: `python -m benchmarks.signals [--small] [PART ...]`.
-
-Each part prints its cells and gives some of the figures; the last line is JSON with all of them. Without names every
-part runs. With `--cells FILE` an interrupted run goes on where it was: a cell of the file is not measured again.
-Utility is hidden from the pipeline: it is measured here, on facts that no training shows. One cell's standard error is
-printed beside it; numbers order methods, and are no promise for large models.
-"""
+Utility is hidden from the pipeline and measured here. With `--cells FILE` a cell of the file is not measured again. The
+last line is JSON with all figures."""
 
 import argparse
 import json

@@ -1,8 +1,5 @@
-"""The whole loop on the desk, as the command that people type, and its samples under kills.
-
-Kills: a process draws fresh samples of the base model through the stage's own journal and is killed at random moments
-until it ends; an answer that the journal holds twice was paid for twice.
-"""
+"""The whole loop on the desk, as the command that people type, and its samples under kills: an answer that the journal
+holds twice was paid for twice."""
 
 import json
 import os

@@ -1,10 +1,5 @@
-"""Each method on the same thumbs and samples: hidden utility before and after, what the rule chooses, and controls.
-
-Fresh samples are scored as the pipeline would: by the judge, and by the reward model where its word counts. SFT on the
-best of k and KTO run in every cell; GRPO over judge and reward model, and DPO on fresh pairs, neither of which the rule
-takes unforced, at 10% noise. A choice is right when no method of its cell is better by more than the best one's
-standard error, or when it is `none` and every method is worse than no training by more than its own.
-"""
+"""Each method on the same thumbs and samples: hidden utility before and after, what the rule chooses, and controls. A
+choice is right when no method of its cell is better by more than the best one's standard error."""
 
 import math
 import tempfile

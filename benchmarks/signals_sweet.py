@@ -1,9 +1,5 @@
-"""The planted over-optimiser: users who love a voucher, which the shop forbids, and a policy that wants to please them.
-
-A reward model of their thumbs is all that rewards, inside GRPO, half as long again; the desk's judge watches
-held-out answers. The model is let in as if its owner had written no probes: by the recipe's own it is refused. The
-policy is stopped where a brake ends its training, or the gate's judge, which had no part in it, refuses what it left.
-"""
+"""The planted over-optimiser: users who love a voucher, which the shop forbids, and a reward model of their thumbs
+inside GRPO. A brake must end its training, or the gate's judge refuse what it left."""
 
 import json
 import random

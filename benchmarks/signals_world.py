@@ -1,8 +1,5 @@
-"""The desk as a benchmark sees it: its traffic, its thumbs at any noise, and what an answer is truly worth.
-
-Everything between traffic and candidate is the pipeline's own: reward model, best of k, thumbs, plan and trainer. Only
-the two ends know utility: the simulated users who leave thumbs, and the measurement on held-out facts.
-"""
+"""The desk as a benchmark sees it: its traffic, its thumbs at any noise, and what an answer is truly worth. All between
+traffic and candidate is the pipeline's own; only the two ends know utility."""
 
 import json
 import math

@@ -1,11 +1,7 @@
-"""What the traces stage costs: `python -m benchmarks.traces [--rows N] [--folder F] [--small]`.
-
-Runs the stage and other ways to the same table over one generated Langfuse export, each way in a process of its own,
-and compares CPU seconds (children included), wall-clock time and peak memory; every count is checked against the
-generator's. The last line is JSON:
-`floor_ratio` is the CPU of the bare one-core floor over ours, `cpu_ratio_to_pandas` that of pandas over ours,
-`two_process_speedup` one process's wall-clock time over two's.
-"""
+"""What the traces stage costs beside other ways to the same table over one generated Langfuse export: `python -m
+benchmarks.traces [--rows N] [--folder F] [--small]`. The last line is JSON: `floor_ratio` is the CPU of the bare
+one-core floor over ours, `cpu_ratio_to_pandas` that of pandas over ours, `two_process_speedup` one process's wall-clock
+time over two's."""
 
 import argparse
 import json

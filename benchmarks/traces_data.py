@@ -1,8 +1,5 @@
-"""Seeded Langfuse export to measure the traces stage on, and the truth about it.
-
-Writes `observations_v2/*.jsonl.gz` as Langfuse's blob storage does (1.33 kB of JSON a row, eight files over four days)
-and `truth.json`: how many rows end where. The same rows and seed give the same bytes; a folder that has them is kept.
-"""
+"""Seeded Langfuse export to measure the traces stage on (1.33 kB of JSON a row, eight files over four days), and
+`truth.json`: how many rows end where. The same rows and seed give the same bytes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,6 @@
-"""Ways to the same table, each in a process of its own: `python -m benchmarks.traces_rivals WAY EXPORT OUT`.
-
-Every way but the floor keeps consented rows of unregulated regions without errors, the newest export of each and one of
-each content, in Parquet by day: the truth's `admitted`. None but ours looks for personal data, counts reasons or says
-which rows were malformed; one that would stop at those is handed the cheapest filter that saves it. The last line is
-JSON: `admitted`, and what else is known by name.
-"""
+"""Ways to the same table, each in a process of its own: `python -m benchmarks.traces_rivals WAY EXPORT OUT`. Every way
+but the floor keeps the truth's `admitted`; none but ours looks for personal data or counts reasons. The last line is
+JSON."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 import pyarrow.parquet as pq
 
-from evals.suites.chats import ROLES
+from evals.suites.lines import ROLES
 from pipeline.core.conversation import FIELDS, TOOLS, UNSHOWABLE
 from pipeline.core.storage import DatasetRef
 from pipeline.recipe.rewards import VerifierKind

@@ -95,7 +95,7 @@ def ensure_listed(section: LmEvalSuite, store: Store, environment: LmEvalEnviron
 
 
 def parse(listed: list[dict[str, Any]], name: str) -> tuple[Item, ...]:
-    """The items that the harness listed. Raises ValueError where they cannot be told apart."""
+    """The items that the harness listed. Raises ValueError where there are none."""
     items = tuple(
         Item(
             id=each["id"],
@@ -108,11 +108,6 @@ def parse(listed: list[dict[str, Any]], name: str) -> tuple[Item, ...]:
     )
     if not items:
         raise ValueError(f"The task of the suite {name} has no items. Give it a dataset.")
-    for what, keys in (("id", [i.id for i in items]), ("prompt", [digest_json(i.messages) for i in items])):
-        if repeated := next((place for place, key in enumerate(keys) if key in keys[:place]), None):
-            raise ValueError(
-                f"The task of the suite {name} has the {what} of item {items[repeated].id!r} twice. Keep one of them."
-            )
     return items
 
 

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from k8s.attempts import GangAttempts
+from k8s.attempts import GangAttempts, LaunchAttempt
 from k8s.classify import NO_PROGRESS, NOT_STARTED, OVER, Classification, classify
 from k8s.client import KubernetesClient, Refused, Unreachable
 from k8s.gang import Gang
-from k8s.ledger import LaunchAttempt
 from k8s.log_tail import LogTail
 from k8s.observe import Observed, PodSeen, observe, pods_of, resource
 from k8s.render import render

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from k8s.attempts import GangAttempts
+from k8s.attempts import GangAttempts, Ledger, ledger
 from k8s.estimate import LaunchEstimate, estimate_launch, expected_hours, over_budget, paid_devices
 from k8s.gang import NO_DIGEST, evaluation_gang, gang_of
-from k8s.ledger import Ledger, ledger
 from k8s.lint import Violation, lint_gang
 from k8s.render import render
 from k8s.task import Task

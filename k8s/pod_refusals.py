@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from k8s.lint.tree import quantity
+from k8s.lint.rules import quantity
 
 _FORBIDDEN = re.compile(
     r"is forbidden: |denied the request|denied request|must specify|serviceaccount .{0,80} not found"

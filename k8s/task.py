@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, NoReturn, TypeVar
 
-from k8s.attempts import GangAttempts
+from k8s.attempts import GangAttempts, LaunchAttempt
 from k8s.classify import Classification
 from k8s.client import KubernetesClient, Refused
 from k8s.follow import GangFollower, GangProgress, Hooks, NotOurs
 from k8s.gang import Gang
-from k8s.ledger import LaunchAttempt
 
 R = TypeVar("R")
 

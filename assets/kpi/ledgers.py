@@ -11,8 +11,7 @@ from assets.records import RECORDS, StageRecord
 from evals.gate import GateVerdict
 from evals.judgements import spent_on
 from evals.measurements import EvalReport
-from k8s.attempts import GangAttempts
-from k8s.ledger import LaunchAttempt, Ledger
+from k8s.attempts import GangAttempts, LaunchAttempt, Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Record, Store

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from k8s.gang import Gang
 from k8s.lint.manifests import CAPACITY, Manifests, Pods
-from k8s.lint.rules import GANG_RULES, Hits, rule
-from k8s.lint.tree import Node, at, rows, sub, text, texts, whole
+from k8s.lint.rules import GANG_RULES, Hits, Node, at, rows, rule, sub, text, texts, whole
 
 SAVE_S = 21.5
 """A checkpoint of an 8B model, all weights, to Lustre (seed 003's log): the longest that a seed reports."""

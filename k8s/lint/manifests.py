@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from k8s.instances import INSTANCES, Instance
-from k8s.lint.tree import Node, at, labels, quantity, rows, sub, text, texts, whole
+from k8s.lint.rules import Node, at, labels, quantity, rows, sub, text, texts, whole
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"

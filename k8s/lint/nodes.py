@@ -5,8 +5,7 @@ from __future__ import annotations
 from k8s.instances import INSTANCES
 from k8s.lint.manifests import CAPACITY, EFA, GPU, INSTANCE_TYPE, Manifests, Pods, matches, namespace, where
 from k8s.lint.queues import offers, quota
-from k8s.lint.rules import Hits, rule
-from k8s.lint.tree import Node, at, labels, quantity, rows, sub, text, texts
+from k8s.lint.rules import Hits, Node, at, labels, quantity, rows, rule, sub, text, texts
 
 ZONE = "topology.kubernetes.io/zone"
 CAPACITIES = frozenset({"spot", "on-demand", "reserved"})

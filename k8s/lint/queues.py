@@ -5,8 +5,7 @@ from __future__ import annotations
 import yaml
 
 from k8s.lint.manifests import GANGS, GPU, Manifests, Pods, Workload, matches, namespace, where
-from k8s.lint.rules import Hits, rule
-from k8s.lint.tree import Node, at, labels, quantity, rows, sub, text, texts, whole
+from k8s.lint.rules import Hits, Node, at, labels, quantity, rows, rule, sub, text, texts, whole
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 LAUNCHER, KEYS = "launcher", "mark-keys"

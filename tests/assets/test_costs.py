@@ -9,8 +9,8 @@ from assets.kpi.fold import RolloutLog, kpi, read_kpi
 from assets.kpi.ledgers import read_ledgers
 from assets.kpi.records import CostLine, CostTotal, IterationView
 from evals.judgements import JudgementLine, open_judgements, spent_on
+from k8s.attempts import LaunchAttempt, ledger
 from k8s.estimate import Range
-from k8s.ledger import LaunchAttempt, ledger
 from pipeline.core import layout
 from pipeline.recipe import load
 from pipeline.rewards.findings import FindingLine, journal

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.evaluation_arms import judged
-from benchmarks.evaluation_gates import drawn, improves, keeps
+from benchmarks.evaluation_gates import drawn, improves, judged, keeps
 from evals.gate import Verdict
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation

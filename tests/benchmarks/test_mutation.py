@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.mutants import applied, mutants
-from benchmarks.mutation import ROOT, TESTS
+from benchmarks.mutation import ROOT, TESTS, applied, mutants
 from benchmarks.mutation_runner import dependents
 
 MODULE = "pipeline/guarded.py"

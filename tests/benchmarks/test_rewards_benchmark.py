@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.rewards_rivals import CORRUPTIONS, corrupted, mixed, solutions
+from benchmarks.rewards import CORRUPTIONS, corrupted, mixed, solutions
 from pipeline.rewards.verifiers import final_answer, plain_number
 
 NOWHERE = Path("nowhere")

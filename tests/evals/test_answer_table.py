@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from evals import bundle
-from evals.answer_table import SHARES, TEXTS, answer_table
 from evals.bundle import EvalEvidence, Gathered, SuiteEvidence
+from evals.page import SHARES, TEXTS, answer_table
 from evals.results import EvalArm
 from evals.suites import Suite
 from pipeline.recipe import Evaluation

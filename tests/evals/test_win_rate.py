@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from benchmarks.judged_pairs import simulated_pairs
+from benchmarks.evaluation_gates import simulated_pairs
 from evals.win_rate import JudgedPair, fit, problems, tanh_lengths, win_rate
 
 pytestmark = pytest.mark.slow

@@ -17,8 +17,8 @@ from celpy import celtypes
 from celpy.adapter import json_to_cel
 
 from k8s.client import resource_of
+from k8s.lint.rules import Node, rows, sub, text, texts
 from k8s.lint.schemas import FAILURES, program
-from k8s.lint.tree import Node, rows, sub, text, texts
 
 from .manifests import MANIFESTS, Object, pod_specs
 

@@ -78,16 +78,6 @@ def test_a_report_says_what_where_why_and_how(tmp_path: Path, capsys: pytest.Cap
     assert lines[-1].startswith("errors: ")
 
 
-def test_references_are_followed_into_the_manifests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    queue = "{apiVersion: kueue.x-k8s.io/v1beta2, kind: LocalQueue, metadata: {name: a, namespace: preference-tuning}}"
-    (tmp_path / "queue.yaml").write_text(queue)
-    assert main(["lint", recipe("spot_h200_dpo"), "--manifests", str(tmp_path / "queue.yaml")]) == 1
-    ours, theirs = capsys.readouterr().out.split(f"{tmp_path / 'queue.yaml'}: 1 objects")
-    assert "LocalQueue 'training'" in ours
-    assert "ClusterQueue ''" not in ours
-    assert "ClusterQueue ''" in theirs
-
-
 @pytest.mark.parametrize("name", ON_CLUSTERS)
 def test_render_prints_what_would_be_applied(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["render", recipe(name)]) == 0

@@ -59,15 +59,6 @@ def test_a_refusal_is_told_with_what_helps_and_asked_once(name: str) -> None:
     assert len(api.asked) == 1
 
 
-def test_a_missing_kind_is_told_from_a_missing_object() -> None:
-    api = FakeApi()
-    api.fault = lambda verb, path: Answer(404, "404 page not found")
-    for ask in (lambda: api.client().get(JOBSETS, "gang", "x"), lambda: api.client().list(PODS, "gang")):
-        with pytest.raises(Refused, match="404 page not found"):
-            ask()
-    assert not api.client().delete(JOBSETS, "gang", "x"), "then there is nothing to delete either"
-
-
 @pytest.mark.parametrize(
     "trouble", [NoAnswer(), refusal(500, "etcd"), refusal(503, "x"), Answer(410, {"message": "old"})]
 )

@@ -15,9 +15,8 @@ from evals.suites import pin as evaluation_pin
 from evals.suites import suites
 from jobs.definitions import definitions
 from jobs.gangs import delete_orphaned_gang
-from k8s.attempts import GangAttempts
+from k8s.attempts import GangAttempts, Ledger
 from k8s.follow import Hooks
-from k8s.ledger import Ledger
 from k8s.task import Task
 from pipeline.core.iteration import Iteration
 from pipeline.core.layout import ATTEMPTS, EVAL_ATTEMPTS, EVAL_PLAN, EVAL_REPORT, LATEST, RESULT

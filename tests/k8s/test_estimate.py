@@ -69,13 +69,6 @@ def test_what_does_not_end_is_refused_by_any_budget(every_s: float) -> None:
     assert over_budget(result, None) == ""
 
 
-@pytest.mark.parametrize(("every_s", "low", "high"), [(1000, 6.71, 8.32), (6000, 5.15, 5.58), (20_000, 5.0, 5.22)])
-def test_estimates_are_near_simulated_courses(every_s: float, low: float, high: float) -> None:
-    """Five hours: the luckiest and the unluckiest tenth of 40 seeded schedules of the trainer's own decisions."""
-    result = estimate_launch(compute(), (5, 5), Checkpoints(interruption_every_s=every_s))
-    assert (result.hours.low, result.hours.high) == (pytest.approx(low, rel=0.08), pytest.approx(high, rel=0.08))
-
-
 def test_a_budget_is_held_against_the_high_end() -> None:
     result = estimate_launch(compute(), (4, 6), NEVER)
     assert [over_budget(result, budget) == "" for budget in (None, 2160.0, 2159.99, 961.0)] == [

@@ -14,18 +14,15 @@ from k8s.gang import LABEL, Gang, evaluation_gang, example, gang_of, label_value
 from k8s.launch import machine
 from k8s.render import primary, render
 from k8s.render.pod import container
-from pipeline.core.storage import Store
-from pipeline.recipe import Compute, Evaluation, Kubernetes, Rewards, Training, load
+from pipeline.recipe import Compute, Kubernetes, Rewards, Training
 from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.custom import located
 from pipeline.recipe.rewards import Weights
-from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.node_cache import CACHE, SIZE, SOURCE
 from tests.pipeline.rewards.functions import QUALITY, write_function
 from tests.pipeline.training.plans import make_plan
 from tests.pipeline.training.scored_plans import make_scored_plan, rubric
 
-from .evaluations import SECTION, noisy, published
 from .render.kubelet import pods
 
 DNS_LABEL = r"[a-z](?:[-a-z0-9]*[a-z0-9])?"
@@ -89,7 +86,6 @@ def test_other_trainings_hear_of_no_judge(tmp_path: Path) -> None:
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "trainer@sha256:" + "0" * 64
-SPOT = ROOT / "jobs" / "recipes" / "spot_h200_dpo.yaml"
 
 
 def test_a_rayjobs_image_is_no_evaluations() -> None:
@@ -128,19 +124,3 @@ def test_an_evaluations_pod_has_its_nodes_cache(backend: str) -> None:
     training = Training.model_validate({"engine": engine, "timeout_s": 3600.0})
     trainer = str(render(example("i", "/checkpoints/data", compute, training)))
     assert (CACHE in trainer) == (engine == "trl")
-
-
-def test_where_an_evaluation_runs_is_in_no_digest() -> None:
-    pod = "compute.evaluation={devices: 8, secret: endpoints}"
-    assert load(SPOT, [pod]).digest() == load(SPOT).digest()
-
-
-def test_a_batch_size_does_not_make_another_evaluation(tmp_path: Path) -> None:
-    candidate, store = noisy(tmp_path / "candidate"), Store(tmp_path / "data")
-    first = published(store, candidate)
-
-    def other(section: Evaluation) -> str:
-        return first.model_copy(update={"section": section}).digest()
-
-    assert other(SECTION.model_copy(update={"serving": TransformersServing(batch_size=8)})) == first.digest()
-    assert other(SECTION.model_copy(update={"seed": 12})) != first.digest()

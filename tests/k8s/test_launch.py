@@ -141,14 +141,6 @@ def test_a_gang_with_checkpoints_is_not_refused_for_waiting(planned: Planned) ->
         (root / "checkpoints" / "step-2").mkdir(parents=True, exist_ok=True)
 
 
-def test_words_that_differ_in_the_pod_set_alone_are_one_line(planned: Planned) -> None:
-    words = "couldn't assign flavors to pod set {}: insufficient unused quota for nvidia.com/gpu in flavor training"
-    world = World()
-    world.script += [lambda n=n: world.hold(words.format(("head", "trainer")[n % 2])) for n in range(20)]
-    world.fails(planned.task())
-    assert len([line for line in world.lines if "queued" in line]) == 1
-
-
 def test_a_gang_that_no_run_follows_goes_only_while_it_is_held(planned: Planned) -> None:
     """Also where its queue lets it go between the look that saw it held and its deletion."""
     world = World()
@@ -186,7 +178,7 @@ def test_an_api_server_that_stays_away_ends_the_step_alone(planned: Planned, sin
     away(world, since, float("inf"))
     error = world.fails(planned.task())
     assert type(error) is RuntimeError and "goes on; run this again" in str(error)
-    assert patience_s <= world.now <= patience_s + 10
+    assert patience_s <= world.now <= patience_s + 2 * planned.task().gang(1).settings.poll_s
     assert planned.attempts() == [(1, "")]
 
 
@@ -215,13 +207,6 @@ def test_an_answer_that_is_lost_makes_no_second_gang(planned: Planned) -> None:
     world.script += world.trains(planned)
     assert world.launch(planned.task())
     assert len(world.made) == 2 and len(world.gangs()) == 1
-
-
-def test_what_a_running_gang_asks_of_the_api_server(planned: Planned) -> None:
-    world = World()
-    world.script += [world.run, *[lambda: None] * 60, kill]
-    world.fails(planned.task())
-    assert len(world.asked) <= 3 + 3 * 62, "the object, its pods and the log, each time"
 
 
 @pytest.mark.parametrize("pattern", CHECKPOINTS)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from k8s.attempts import GangAttempts
-from k8s.ledger import LaunchAttempt
+from k8s.attempts import GangAttempts, LaunchAttempt
 from pipeline.core.storage import Store
 
 from .fake_api import Answer, refusal

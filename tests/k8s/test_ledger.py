@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from k8s.ledger import LaunchAttempt, Ledger, ledger
+from k8s.attempts import LaunchAttempt, Ledger, ledger
 from pipeline.core.storage import CheckpointRef, ModelRef
 from pipeline.recipe import Accelerator, Compute, Kubernetes
 from pipeline.training.goodput import account, interruptions

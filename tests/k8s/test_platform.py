@@ -125,24 +125,6 @@ def test_the_instance_is_one_that_dagster_takes() -> None:
     assert validate_config(dagster_instance_config_schema(), config | {"run_monitorng": {}}).errors
 
 
-def test_gke_differs_in_where_logs_go_alone() -> None:
-    from dagster._core.storage.compute_log_manager import ComputeLogManager
-    from dagster._serdes import ConfigurableClassData
-
-    objects = objects_of(MANIFESTS / "overlays" / "gke")
-    (config,) = (obj["data"] for obj in of_kind(objects, "ConfigMap") if "dagster.yaml" in obj["data"])
-    gke = yaml.safe_load(config["dagster.yaml"])
-    logs = gke["compute_logs"]
-    data = ConfigurableClassData(logs["module"], logs["class"], yaml.safe_dump(logs.get("config", {})))
-    assert isinstance(data.rehydrate(as_type=ComputeLogManager), ComputeLogManager)
-    assert gke | {"compute_logs": instance()["compute_logs"]} == instance()
-    assert not [
-        name
-        for name in ("AWS_REGION", "DAGSTER_LOGS_BUCKET", "s3://")
-        if name in yaml.safe_dump_all(objects[:]).replace(config["dagster.yaml"], "")
-    ]
-
-
 @pytest.mark.parametrize("folder", OVERLAYS, ids=lambda path: path.name)
 def test_the_instance_finds_what_it_reads_from_the_environment(folder: Path) -> None:
     objects = objects_of(folder)

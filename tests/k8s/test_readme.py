@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import shlex
@@ -97,21 +96,6 @@ def test_the_table_has_the_versions() -> None:
     assert table == {"Kubernetes": VERSIONS["kubernetes"]} | {name: each["version"] for name, each in OPERATORS.items()}
     for name, each in OPERATORS.items():
         assert f"| {name} | {each['version']} | {each['namespace']} |" in SECTION
-
-
-def test_charts_are_installed_as_the_versions_say() -> None:
-    installed = [shlex.split(line) for line in LINES if line.startswith("helm ")]
-    assert {words[3] for words in installed} == {"karpenter", "jobset", "kueue", "kuberay", "volcano"}
-    for words in installed:
-        name, chart, options = words[3], words[4], dict(itertools.pairwise(words[5:]))
-        wanted = OPERATORS[name]
-        assert (chart, options["--version"], options["--namespace"]) == (
-            wanted["chart"], wanted["version"], wanted["namespace"],
-        )  # fmt: skip
-        assert options.get("--repo") == wanted.get("repository")
-        values = options.get("--values")
-        assert values == (f"k8s/manifests/operators/{wanted['values']}" if "values" in wanted else None)
-        assert values is None or (ROOT / values).is_file()
 
 
 def test_manifests_and_gangs_are_of_these_apis() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from k8s.client import RESOURCES
 
-from .manifests import MANIFESTS, Object, gang_of, objects_of, of_kind, overlay, pods, recipe_of, rights
+from .manifests import MANIFESTS, Object, gang_of, objects_of, of_kind, overlay, recipe_of, rights
 from .schemas import problems
 
 RUNS, PLATFORM, SERVING = "preference-tuning", "preference-tuning-platform", "preference-tuning-serving"
@@ -86,21 +85,6 @@ def test_nobody_may_make_what_nothing_bounds(name: str) -> None:
     for binding in of_kind(objects, "ValidatingAdmissionPolicyBinding"):
         assert binding["spec"]["validationActions"][0] == "Deny"
         assert binding["spec"].get("paramRef", {}).get("parameterNotFoundAction", "Deny") == "Deny"
-
-
-@every_overlay
-def test_pods_have_accounts_of_their_own(name: str) -> None:
-    of = {pod.owner.split("/")[1]: pod.spec["serviceAccountName"] for pod in pods(overlay(name))}
-    assert of["dagster-code"] == "code-location" and of["dagster-daemon"] == "daemon"
-    assert of["dagster-webserver"] == "webserver"
-    shared = Counter(of.values())
-    assert {account for account, times in shared.items() if times > 1} == {"proxy", "server"}
-    mounted = {
-        obj["metadata"]["name"]
-        for obj in of_kind(overlay(name), "ServiceAccount")
-        if obj.get("automountServiceAccountToken") is not False
-    }
-    assert mounted == {"launcher"}
 
 
 @pytest.mark.shared

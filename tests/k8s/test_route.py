@@ -12,7 +12,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.rollout.reconcile import slot_of
 from pipeline.rollout.router import Split, Unsettled, asked_for
 
-from .fake_api import NoAnswer, refusal
+from .fake_api import refusal
 from .slotted import SPACE, A, B, C, SlottedCluster, key, route, split
 
 Spoil = Callable[[SlottedCluster], object]
@@ -82,13 +82,6 @@ def test_a_conflict_with_an_operator_is_tried_again(slotted: SlottedCluster) -> 
     before_the_patch(slotted, lambda: slotted.operate(hostnames=["again.example.com"]), times=1000)
     with pytest.raises(ConnectionError, match="changed by others in each of 60 tries"):
         slotted.port().apply(split(6, epoch=2))
-
-
-def test_a_patch_whose_answer_was_lost_is_not_undone(slotted: SlottedCluster) -> None:
-    losses = [NoAnswer()]
-    slotted.lost = lambda verb, path: losses.pop() if verb == "PATCH" and losses else None
-    slotted.port().apply(split(5, epoch=1))
-    assert read(slotted) == split(5, epoch=1)
 
 
 def test_an_operators_weights_are_read_as_they_are(slotted: SlottedCluster) -> None:
@@ -208,14 +201,6 @@ def test_a_model_that_no_slot_holds_gets_no_weight(slotted: SlottedCluster) -> N
     assert slotted.weights() == {"slot-a": 100, "slot-b": 0}, "a lost canary does not stand in the way back"
 
 
-def test_a_server_that_is_away_raises_what_a_miss_is(slotted: SlottedCluster) -> None:
-    port = slotted.port()
-    slotted.fault = lambda verb, path: NoAnswer()
-    for call in (port.read, lambda: port.apply(split(5, epoch=1)), lambda: port.ready(A)):
-        with pytest.raises(OSError, match="gave no usable answer"):
-            call()
-
-
 def local(model: ModelRef) -> ModelRef:
     """As the rollout names it: where it was trained."""
     return ModelRef(uri=f"/data/{model.digest}", digest=model.digest)
@@ -270,17 +255,6 @@ def test_servers_end_after_their_weight_is_gone(slotted: SlottedCluster) -> None
     assert read(slotted).warm == B
     port.apply(over)
     assert slotted.wanted("slot-b") == 0 and read(slotted).warm is None
-
-
-def test_the_way_back_stays_loaded_while_it_is_warm(slotted: SlottedCluster) -> None:
-    port, promoted = slotted.port(), split(0, epoch=2, champion=B, other=None)
-    port.apply(split(95, epoch=1))
-    for _ in range(2):
-        slotted.obey()
-        port.apply(promoted.model_copy(update={"warm": A}))
-    assert slotted.wanted("slot-a") == 1
-    port.apply(promoted)
-    assert slotted.wanted("slot-a") == 0 and slotted.wanted("slot-b") == 1
 
 
 def test_a_slot_is_ready_by_what_it_serves(slotted: SlottedCluster) -> None:

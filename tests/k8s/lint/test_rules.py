@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,9 @@ from hypothesis import strategies as st
 
 from k8s.gang import Gang
 from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
-from k8s.lint.tree import quantity
+from k8s.lint.rules import quantity
 from k8s.render import render
-from tests.k8s.lint.cases import STATIC, find, gang, good, put
+from tests.k8s.lint.cases import STATIC, gang, good
 from tests.k8s.lint.mistakes import MISTAKES, Mistake
 
 BACKENDS = ("jobset", "volcano", "rayjob")
@@ -101,19 +100,6 @@ def test_the_workshop_s_own_text(shared_data: Path) -> None:
     (text,) = [file.read_text() for file in (shared_data.parent / "seeds").glob("000_*.txt")]
     (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: Job" in block]
     assert rules(lint_objects(list(yaml.safe_load_all(block)))) == SEEDS["seed 000"]
-
-
-def test_pools_of_others_are_no_refusal() -> None:
-    """Without a pool for trainings the nodes come from elsewhere; of two pools either will do."""
-    objects = good()
-    put(find(objects, "NodePool"), 'spec.template.metadata.labels."preference-tuning/pool"', "serving")
-    put(find(objects, "NodePool"), "spec.template.spec.requirements.1.values", ["g6e.4xlarge"])
-    assert not rules(lint_objects(objects)) & {"no-pool", "flavour-without-pool"}
-    objects = good()
-    other = deepcopy(find(objects, "NodePool"))
-    put(other, "metadata.name", "others")
-    put(other, "spec.template.spec.requirements.1.values", ["p5.48xlarge"])
-    assert "no-pool" not in rules(lint_objects([*objects, other]))
 
 
 @pytest.mark.parametrize(
