@@ -21,9 +21,8 @@ from pipeline.recipe.mistakes import explain
 from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
-from pipeline.recipe.samples import Samples
 from pipeline.recipe.section import Line, Operational, Section, settings
-from pipeline.recipe.selection import Selection
+from pipeline.recipe.selection import Samples, Selection
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import (
     Checkpoints,

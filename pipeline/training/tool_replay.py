@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.core.chat_template import rendered
 from pipeline.core.conversation import joined, split
-from pipeline.recipe.tools import RecordedTools
+from pipeline.recipe.training import RecordedTools
 from pipeline.traces.recorded_calls import Call, calls_in, conversation_key
 
 Ids = list[int]

@@ -59,11 +59,8 @@ def test_an_active_rollout_gets_a_look(
     assert bool(requests) == asks
 
 
-@pytest.mark.parametrize("phase", [Phase.HELD, Phase.OBSERVING])
-def test_a_held_rollout_gets_its_looks_like_any_other(
-    phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sensors, "read_state", lambda *_: RolloutState(phase=phase))
+def test_a_held_rollout_gets_its_looks_like_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensors, "read_state", lambda *_: RolloutState(phase=Phase.HELD))
     job = definitions.resolve_job_def("canary_rollout")
     with dg.instance_for_test() as instance:
         instance.create_run_for_job(job, status=dg.DagsterRunStatus.SUCCESS)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from pipeline.core import layout
 from pipeline.core.removal import Removal
 from pipeline.core.storage import ModelRef, Store
-from pipeline.recipe.samples import Samples
+from pipeline.recipe.selection import Samples
 from pipeline.rewards.samples import RewardSample
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.serving import journal

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, digest_file
-from pipeline.recipe.samples import Samples
+from pipeline.recipe.selection import Samples
 from pipeline.rewards.custom import custom_id
 from pipeline.rewards.judge_stage import PaidAccount, ask_judge
 from pipeline.rewards.label import LabelGrounds, label_samples

@@ -40,8 +40,10 @@ def test_the_job_decides_like_the_command(settings: Deployment, held: str, tmp_p
     assert (state(settings).phase, weight(settings)) == (Phase.ABORTED, 0)
 
 
-@pytest.mark.parametrize("action", ["abort", "rollback", "resume", "pause", "approve"])
-@pytest.mark.parametrize("wrong", ["rollout", "digest", "short", "none"])
+@pytest.mark.parametrize(
+    ("action", "wrong"),
+    [("abort", "rollout"), ("rollback", "digest"), ("resume", "short"), ("pause", "none"), ("approve", "digest")],
+)
 def test_the_job_refuses_another_candidate(
     action: str, wrong: str, settings: Deployment, held: str, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from pipeline.demo.desk.conversation import Turn, begin
 from pipeline.demo.desk.tool import result_message
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training
 from pipeline.recipe.methods import GRPO
-from pipeline.recipe.tools import RecordedTools
+from pipeline.recipe.training import RecordedTools
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
