@@ -1,6 +1,5 @@
-"""Scores, and attributes of whole traces that a source keeps in rows of their own: masked, staged in a file for each
-part, and joined to the calls of a day. The newest export of each counts; a call's own attributes win over its
-trace's."""
+"""Scores and attributes of whole traces: masked, staged in a file for each part and joined to the calls of a day. The
+newest export of each counts; a call's own attributes win over its trace's."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Compares the rows of a day by their keys, in SQL that DuckDB runs within a memory limit: which export of an
-observation is the newest, which call answers a user's message, which rows say the same. The order of files and rows is
-no matter."""
+"""Compares a day's rows by their keys, in SQL within a memory limit, in any order of files and rows: which export of an
+observation is the newest, which call answers a user's message, which rows say the same."""
 
 from __future__ import annotations
 

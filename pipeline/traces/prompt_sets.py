@@ -1,6 +1,5 @@
-"""Prompt sets as they are published: a file or folder of problems with their answers, a bare answer or a whole
-solution. Options of a multiple choice stand in the prompt, with a letter as reference; of a list of answers any is
-right."""
+"""Prompt sets as they are published: files of problems with their answers, bare or as a whole solution. Options of a
+multiple choice stand in the prompt, with a letter as reference; of a list of answers any is right."""
 
 from __future__ import annotations
 

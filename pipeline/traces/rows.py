@@ -171,5 +171,5 @@ SEEN = pa.schema(
         pa.field("confidential_said", pa.string()),
     ]
 )
-"""What the gates and the comparison of rows see beside the table's columns. `*_said` is JSON, null where absent;
+"""Columns of the gates and the comparison of rows, which the table lacks. `*_said` is JSON, null where absent;
 `helper` and `turn` are `pipeline.traces.answers`'s."""

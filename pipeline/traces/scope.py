@@ -1,6 +1,5 @@
-"""Which rows of its days a dataset holds, by the recipe's rule (`traces.attribution`): those that count for the
-champion. Rows of earlier models are off-policy, and with the same rows after every promotion the loop would learn
-nothing new."""
+"""Which rows of its days a dataset holds, by the recipe's rule (`traces.attribution`). Rows of earlier models are
+off-policy, and with the same rows after every promotion the loop would learn nothing new."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Producer(NamedTuple):
     version: int = 0
     """0: the base model."""
     since: datetime | None = None
-    """When it was promoted; None for the base model, and where nobody knows."""
+    """When it was promoted; None for the base model, and where it is unknown."""
     kept_out: frozenset[str] = frozenset()
     """Names of models whose rows nothing learns from: of a canary while its rollout runs, and of one taken back."""
 

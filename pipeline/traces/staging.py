@@ -43,7 +43,7 @@ Explain = Callable[[pa.RecordBatch, int, Reason], str]
 MAX_OPEN = 16
 """Days whose files are open at once; a part with more of them gets several files a day."""
 SAMPLES = 3
-"""Rejections of a part that say in words what was seen, per reason."""
+"""Rejections of a part with a detail in words, per reason."""
 ROW_GROUP_ROWS = 25_000
 
 

@@ -1,6 +1,5 @@
-"""Marks the rows of a batch whose texts nobody said, before the gates: placeholders that loggers and gateways write in
-the place of a text, and control tokens; takes thoughts off the texts of assistants. A recipe adds
-`traces.placeholders`."""
+"""Marks the rows of a batch, before the gates, whose texts are placeholders of loggers (a recipe adds
+`traces.placeholders`) or hold control tokens, and takes thoughts off the texts of assistants."""
 
 from __future__ import annotations
 

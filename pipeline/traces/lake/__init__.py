@@ -62,7 +62,7 @@ class Lake(SharedTable):
         def change() -> TableChange:
             removed = self.data_files([day])
             if again := {self.uri_of(file) for file in removed} & set(files):
-                raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files anew.")
+                raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files again.")
             return TableChange(removed, added)
 
         self.commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})

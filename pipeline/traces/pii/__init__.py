@@ -1,9 +1,5 @@
-"""Personal data in text: found by linear-time patterns (RE2), confirmed by checksums, replaced by placeholders.
-
-Owns how a text, a JSON value and an identity are searched and masked. Refuses to define the kinds (`pii.kinds`) and to
-decide about a record: the gates do. Text in which nothing is found stays exactly as it was; text with a finding is kept
-in its normalised form (NFKC, ASCII digits and dashes, no invisible characters, no `\\uXXXX`), where the finding is.
-"""
+"""Personal data in text: found by linear-time patterns (RE2), confirmed by checksums, replaced by placeholders. Text
+with a finding is kept in its normalised form (`normalised`), other text exactly as it was."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""What stands around a candidate and shows that it is code, a version or a sum, and no personal data.
-
-Each function takes a text and the place of a candidate in it. Fenced code is left alone but for keys and tokens.
-"""
+"""Context of a candidate that shows that it is code, a version or a sum, and no personal data. Fenced code is left
+alone but for keys and tokens."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-r"""The kinds of personal data: for each a linear-time pattern (RE2) and a function that confirms what it finds.
-
-Owns patterns and validators. Refuses to know how a text is normalised, masked or read from a column (`pii`,
-`pii.columns`). `\b`, `\d` and `\w` are ASCII in RE2, so the letters of other scripts are boundaries.
-"""
+r"""The kinds of personal data: for each a linear-time pattern (RE2) and a function that confirms what it finds. `\b`,
+`\d` and `\w` are ASCII in RE2, so the letters of other scripts are boundaries."""
 
 from __future__ import annotations
 

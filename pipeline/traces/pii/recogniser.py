@@ -1,9 +1,5 @@
-"""A recogniser of the recipe's own (`traces.pii.recogniser`) for names, addresses and what else has no format.
-
-It is a function `(text) -> iterable of (start, end)`: what it gives is masked as `[PERSONAL]`, in the messages, calls,
-completion and error of rows that every gate admits; a row whose reference it would mask has none. A row on which it
-raises, or of whose calls a mask leaves no JSON, is discarded.
-"""
+"""A recogniser of the recipe's own (`traces.pii.recogniser`): its spans are masked as `[PERSONAL]` in admitted rows. A
+row on which it raises, or of whose calls a mask leaves no JSON, is discarded; a masked reference is none."""
 
 from __future__ import annotations
 

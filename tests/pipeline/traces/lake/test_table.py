@@ -141,7 +141,7 @@ def test_no_user_is_named_in_the_metadata(config: LakeConfig) -> None:
 def test_a_committed_or_broken_file_changes_nothing(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         files = put(lake, config, DAY, [row(1)], "a")
-        with pytest.raises(ValueError, match=r"already; write the day's files anew"):
+        with pytest.raises(ValueError, match=r"already; write the day's files again"):
             lake.replace_day(DAY, files, "b")
         (whole,) = write_files(config, DAY, "x", [batch([row(2)])])
         path = Path(path_of(whole))
