@@ -23,7 +23,7 @@ class Reward(NamedTuple):
     """'' for a label; else `no_signal`, or the reason of the heaviest component that could not speak."""
     profile: Profile
     weights: dict[str, float]
-    """Of the components that spoke; they sum to 1, or there are none."""
+    """Of the components with a value; they sum to 1, or there are none."""
     findings: dict[str, Finding]
 
     @property
@@ -82,6 +82,6 @@ def score_fresh(
 ) -> Reward:
     """The reward of a completion that was sampled just now, from a prompt with a reference.
 
-    `others`: findings of scorers beside verifier and rules, such as the user's own function.
+    `others`: findings of scorers other than verifier and rules, such as the user's own function.
     """
     return compose({**verified(check, grade, settings), **others}, "verified", settings)

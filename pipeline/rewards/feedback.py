@@ -102,7 +102,7 @@ select trace_id, observation_id, epoch_us(timestamp), principal, nullif(session_
     coalesce(total, 0), coalesce(answers, 0)
 from batch left join summed using (row)
 """
-# A turn that nobody rated has the answers of the next rated turn of its session, of the same principal.
+# An unrated turn has the answers of the next rated turn of its session, of the same principal.
 EARLIER = """
 select * exclude (later_total, later_answers) replace (
     if(unrated, later_total, total) as total, if(unrated, later_answers, answers) as answers

@@ -55,7 +55,7 @@ BATCH = 500
 
 
 class LabelGrounds(NamedTuple):
-    """What decides the labels of samples of one day, beside the samples. `custom_id`: of the user's own function."""
+    """What decides the labels of one day, apart from the samples. `custom_id`: of the user's own function."""
 
     day: str
     iteration: str
@@ -138,7 +138,7 @@ def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: 
 def label_part(part: LabelTask) -> LabelCounts:
     """Check and compose one row group, and write it under the part's target. May run any number of times."""
     store, (day, _, settings, _, _) = Store(part.root), part.grounds
-    with held_lock(store):  # nobody is forgotten while another machine still writes
+    with held_lock(store):  # no user is forgotten while another machine still writes
         rows = read_row_group(part.lake, part.uri, part.row_group, COLUMNS, where(part.scope))
         day_opinions = scores_of(part.opinions / f"{day}.parquet", rows["trace_id"].to_pylist())
         labels, counts = label_samples(store, samples(rows.to_pylist(), day_opinions, settings), part.grounds)

@@ -57,7 +57,7 @@ LABELS = pa.schema(
         ("final_reward", pa.float64()),
         ("reason", pa.string()),  # why there is no final_reward; "" for a label
         ("profile", pa.string()),  # verified, rated or judged: which weights
-        ("weights", pa.string()),  # JSON: the renormalised weight of each component that spoke
+        ("weights", pa.string()),  # JSON: the renormalised weight of each component with a value
         ("missing", pa.string()),  # JSON: component to reason, of those that should have spoken
         ("verifier_version", pa.string()),
         ("judge_id", pa.string()),  # digest of judge, rubric and prompt; null where it did not speak

@@ -144,7 +144,7 @@ def drop_days(store: Store, days: Collection[str]) -> list[str]:
 
 
 def unreadable(store: Store) -> list[str]:
-    """What lies beside samples and is no sheet that can be read: nobody knows whom it names, so it is never edited."""
+    """What lies beside samples and is no sheet that can be read: it is unknown whom it names, so it is never edited."""
     lines: list[str] = []
     for folder in weeks(store):
         for path in sorted(set(folder.iterdir()) - {folder / SAMPLE, folder / RUBRIC}):

@@ -144,7 +144,7 @@ def open_judge(
     check_endpoint(endpoint, "The judge's", "JUDGE")
     if not settings.digest.strip():
         raise JudgeRefused(
-            "rewards.judge.digest is empty, so nobody could say which weights a label came from. "
+            "rewards.judge.digest is empty, so a label would not say which weights it came from. "
             "Set it to the digest of the judge's weights or image, as deployed."
         )
     from pipeline.rewards.judge.client import JudgeClient  # httpx2 takes a while to import
