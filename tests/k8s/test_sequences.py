@@ -38,6 +38,12 @@ MENDED = {
 """How a launch ends where the recorded one was wrong."""
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often as the recorded launcher did: it saw each state."""
+    monkeypatch.setattr(Kubernetes, "poll_s", 0.5)
+
+
 class Launched(NamedTuple):
     """What came of a launch, how its attempts ended and how often they were started again, what people were told."""
 
