@@ -134,7 +134,7 @@ class TrainingSettings(Section):
     threads: PositiveInt = 1
     """Compute threads on CPU. Two help on a quiet machine and hurt badly on a busy one."""
     timeout_s: Annotated[PositiveFloat, Operational] = Field(default=6 * 3600.0, le=1e9)
-    """Longest duration of one attempt, which then gets SIGTERM. On one machine the step is retried, on a cluster not."""
+    """Longest duration of one attempt, then SIGTERM. On one machine the step is retried, on a cluster not."""
     grace_s: Annotated[PositiveFloat, Operational] = Field(default=100.0, le=1e9)
     """From SIGTERM to SIGKILL. A spot notice is 120 s, of which a pod's grace may use about 110."""
 
