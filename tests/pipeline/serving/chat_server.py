@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
@@ -16,13 +16,12 @@ WORDS = ("one", "two", "three", "four", "five", "six", "seven", "eight")
 
 
 class HttpResponse(NamedTuple):
-    """`promised`: the length that is announced, where that is a lie. `endless`: a body that never ends."""
+    """A body in pieces is sent as they come. `promised`: the length that is announced, where that is a lie."""
 
     status: int = 200
-    body: bytes = b""
+    body: bytes | Iterable[bytes] = b""
     headers: dict[str, str] | None = None
     promised: int | None = None
-    endless: bool = False
 
 
 class HttpRequest(NamedTuple):
@@ -44,6 +43,7 @@ class ChatServer:
     def __init__(self, change: Change, routes: dict[str, Any], fingerprint: str) -> None:
         self.url, self.change, self.routes, self.fingerprint = "", change, routes, fingerprint
         self.requests: list[HttpRequest] = []
+        self.sent_bytes = 0
         self.in_flight = self.most_in_flight = 0
         self.closing = threading.Event()
         self.lock = threading.Lock()
@@ -88,6 +88,16 @@ def completion(body: dict[str, Any], fingerprint: str = "", **changes: Any) -> H
         reply["system_fingerprint"] = fingerprint
     choice |= changes.pop("choice", {})
     return as_json(reply | changes)
+
+
+def trickle(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+    """A byte now and then, until the test is over."""
+
+    def drops() -> Generator[bytes]:
+        while not server.closing.wait(0.02):
+            yield b" "
+
+    return HttpResponse(200, drops(), {"Content-Type": "application/json"})
 
 
 def as_json(value: object, status: int = 200) -> HttpResponse:
@@ -136,14 +146,18 @@ def chat_server(
             self.send_response(response.status)
             for name, value in (response.headers or {}).items():
                 self.send_header(name, value)
-            length = len(response.body) if response.promised is None else response.promised
-            self.send_header("Content-Length", str(1 << 20 if response.endless else length))
-            self.close_connection = response.endless or response.promised is not None
+            whole = isinstance(response.body, bytes)
+            self.close_connection = not whole or response.promised is not None
+            if whole or response.promised is not None:
+                length = len(response.body) if response.promised is None else response.promised
+                self.send_header("Content-Length", str(length))
+            else:
+                self.send_header("Connection", "close")
             try:
                 self.end_headers()
-                self.wfile.write(response.body)
-                while response.endless and not server.closing.wait(0.02):
-                    self.wfile.write(b" ")
+                for piece in [response.body] if whole else response.body:
+                    self.wfile.write(piece)
+                    server.sent_bytes += len(piece)
             except ConnectionError:
                 self.close_connection = True
 

@@ -24,6 +24,7 @@ from .chat_server import (
     as_json,
     chat_server,
     completion,
+    trickle,
 )
 
 pytestmark = pytest.mark.slow
@@ -89,14 +90,15 @@ def test_a_prompt_that_is_refused_is_an_error_of_its_question() -> None:
     assert len(answers) == len(REQUESTS)
 
 
-@pytest.mark.parametrize("endless", [True, False], ids=["trickles", "is silent"])
-def test_an_answer_that_never_ends_is_an_error(endless: bool) -> None:
+@pytest.mark.parametrize("trickles", [True, False], ids=["trickles", "is silent"])
+def test_an_answer_that_never_ends_is_an_error(trickles: bool) -> None:
     def stuck(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse | None:
         if request.body["messages"] != REQUESTS[0].messages:
             return None
-        if not endless:
-            server.closing.wait()
-        return HttpResponse(200, b"", endless=endless)
+        if trickles:
+            return trickle(server, request, place)
+        server.closing.wait()
+        return HttpResponse(200, b"")
 
     with chat_server(stuck) as server:
         settings = SERVING.model_copy(update={"timeout_s": 1.0, "attempts": 2})

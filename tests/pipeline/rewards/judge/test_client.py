@@ -3,7 +3,6 @@
 import gzip
 import json
 import logging
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -22,6 +21,7 @@ from pipeline.rewards.judge import (
 )
 from pipeline.rewards.judge.client import read_reply
 from pipeline.serving.client import GIVE_UP_AFTER
+from tests.pipeline.serving.chat_server import as_json, trickle
 
 from .endpoint import (
     JUDGE,
@@ -36,7 +36,6 @@ from .endpoint import (
     asked,
     by_number,
     completion,
-    envelope,
     in_turn,
     judging,
     parts,
@@ -172,14 +171,6 @@ def silence(server: Server, request: Request, place: int) -> Said:
     return GOOD
 
 
-def trickle(server: Server, request: Request, place: int) -> Said:
-    def drops() -> Iterator[bytes]:
-        while not server.closing.wait(0.02):
-            yield b" "
-
-    return Said(200, drops(), {"Content-Type": "application/json"})
-
-
 def forty_megabytes(server: Server, request: Request, place: int) -> Said:
     return Said(200, (b" " * MB for _ in range(40)), {"Content-Type": "application/json"})
 
@@ -190,7 +181,7 @@ def body(of: Said = GOOD) -> bytes:
 
 
 def choices(*choices: object) -> Said:
-    return envelope({"model": JUDGE.model, "choices": choices, "usage": {"prompt_tokens": 90, "completion_tokens": 10}})
+    return as_json({"model": JUDGE.model, "choices": choices, "usage": {"prompt_tokens": 90, "completion_tokens": 10}})
 
 
 R = JudgeReason
@@ -207,7 +198,7 @@ BAD = [
     Bad("a model twice", always(Said(200, body()[:-1] + b', "model": "another"}')), R.MALFORMED, billed=None),
     Bad("half a response", always(Said(200, b'{"model": "exa')), R.MALFORMED, billed=None),
     Bad("nothing", always(Said(200, b"")), R.MALFORMED, billed=None),
-    Bad("an error that says 200", always(envelope({"error": {"message": "overloaded"}})), R.MALFORMED, billed=None),
+    Bad("an error that says 200", always(as_json({"error": {"message": "overloaded"}})), R.MALFORMED, billed=None),
     Bad("40 MB", forty_megabytes, R.TOO_LARGE, billed=None),
     Bad(
         "a gzip bomb",

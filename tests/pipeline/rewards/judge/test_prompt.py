@@ -43,7 +43,7 @@ anything = st.text(st.characters(exclude_categories=[]))  # with lone surrogates
 
 
 def seen(messages: list[dict[str, str]]) -> dict[str, str]:
-    return parts(Request({"messages": messages}, {}))
+    return parts(Request("POST", "", {}, {"messages": messages}))
 
 
 def test_a_score_is_asked_for_with_everything_that_there_is() -> None:
