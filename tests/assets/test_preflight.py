@@ -50,7 +50,7 @@ def test_what_the_environment_lacks_is_named(
 
 @pytest.mark.slow
 def test_a_look_before_a_launch_imports_nothing_heavy(tmp_path: Path) -> None:
-    heavy = ["torch", "transformers", "mlflow", "trl", "pandas", "matplotlib", "s3fs"]
+    heavy = ["torch", "mlflow", "trl", "pandas", "matplotlib", "s3fs"]  # transformers without torch takes half a second
     code = (
         "import sys; from assets.preflight import launch_faults; from assets.resources import Deployment;"
         f"print(launch_faults(Deployment(recipe_path={str(EMBEDDED)!r}, overrides=['data_root={tmp_path}'])));"
