@@ -16,8 +16,7 @@ from assets.observations import rollout_observation, show_figures, tell_of_champ
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
 from jobs.dagster_internals import UnresolvedAssetJobDefinition
-from jobs.rollout.decide import exit_code, outcome_lines, take
-from jobs.rollout.launchpad import LaunchpadForm, launchpad_decision
+from jobs.rollout.decide import exit_code, launchpad_decision, outcome_lines, take
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot
 from pipeline.rollout.record import Action, read_events
@@ -115,7 +114,7 @@ def canary_rollout():
 def decide_rollout(context: dg.OpExecutionContext, deployment: Deployment) -> None:
     """Carry out a decision about the latest rollout, if its candidate is the one that is meant."""
     try:
-        decision = launchpad_decision(deployment, LaunchpadForm(**context.op_config))
+        decision = launchpad_decision(deployment, **context.op_config)
         done = take(deployment, decision)
     except ValueError as error:
         raise dg.Failure(str(error), allow_retries=False) from error

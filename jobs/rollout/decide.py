@@ -4,12 +4,13 @@ import argparse
 import time
 from collections.abc import Iterator
 
-from assets.resources import Deployment
+from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
-from jobs.rollout import COMMAND, DONE, FAILED, REFUSED, AddCommand, look_command, next_command
-from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
+from jobs.rollout import COMMAND, DONE, FAILED, REFUSED, AddCommand, look_command
+from pipeline.rollout.decision import MIN_DIGEST, DecisionResult, RolloutDecision, decide
+from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import account
-from pipeline.rollout.record import Phase, RolloutState
+from pipeline.rollout.record import Action, Phase, RolloutState
 
 HELP = {
     "approve": "let a candidate in that waits for a person: one of rollout.approvers, who did not propose it",
@@ -33,6 +34,21 @@ def decision_options(command: argparse.ArgumentParser, reason_required: bool = T
     command.add_argument("--reason", default="", required=reason_required, help=text)
     command.add_argument("--by", default=account(), help="who decides (default: %(default)s)")
     command.add_argument("--rollout", default="", help="its id or its candidate's digest: refused for another one")
+
+
+def launchpad_decision(
+    settings: Deployment, action: Action, rollout: str, digest: str, reason: str, by: str
+) -> RolloutDecision:
+    """A decision of Dagster's Launchpad, which names its rollout and its candidate: a form is easily sent late. Raises
+    ValueError where they are not those of the latest. `digest`: of the candidate, or its beginning."""
+    state = read_state(settings.store(), settings.recipe().base_model.name)
+    latest = state.proposal.version.model.digest if state.proposal else ""
+    if len(digest) < MIN_DIGEST or not latest.startswith(digest) or rollout != state.rollout:
+        raise ValueError(
+            f"The decision is about rollout {rollout or '(none)'} of model {digest or '(none)'}; the latest is "
+            f"{f'{state.rollout} of {latest[:MIN_DIGEST]}' if latest else 'none'}. Look at it, and decide again."
+        )
+    return RolloutDecision(action=action, reason=reason, by=by, rollout=rollout)
 
 
 def take(settings: Deployment, decision: RolloutDecision, registry: bool = True) -> DecisionResult:
@@ -63,7 +79,7 @@ def _taken_back(state: RolloutState) -> Iterator[str]:
         yield f"  try again: {look_command()}"
         return
     yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
-    yield f"  the next candidate: {next_command()}"
+    yield f"  the next candidate: {deployment().launch()}"
 
 
 def _goes_on(decision: RolloutDecision, state: RolloutState) -> str:

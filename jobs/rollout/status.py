@@ -1,22 +1,19 @@
-"""`status` and `watch`: where the rollout stands, what was measured, why, and what may be typed next."""
+"""`status`: where the rollout stands, what was measured, why, and what may be typed next."""
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from assets.resources import Deployment
+from assets.resources import Deployment, deployment
 from assets.rollout import read_status
-from jobs.rollout import COMMAND, DONE, AddCommand, look_command, next_command
+from jobs.rollout import COMMAND, DONE, AddCommand, look_command
 from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
 from pipeline.rollout.record import TERMINAL, Phase
 from pipeline.rollout.status import RolloutStatus
 from pipeline.views.rollout import ArmRow, StageMark, arm_rows, sentences, stage_marks
 
 BAR_WIDTH = 16
-CLEAR = "\x1b[H\x1b[2J"
-FAULTS = 10
-"""Looks in a row that may fail, at a busy store or a router that restarts, before the watch ends."""
 SIGNS = {"done": ("✔", GREEN), "now": ("▶", CYAN), "held": ("‖", YELLOW), "undone": ("✘", RED), "next": (" ", GREY)}
 PHASES = {
     Phase.HELD: YELLOW,
@@ -32,9 +29,6 @@ def add_to(add: AddCommand) -> None:
     command = add("status", help="where it stands, what was measured, what may be decided")
     command.add_argument("--json", action="store_true", help="the same as one JSON object")
     command.set_defaults(run=_status)
-    command = add("watch", help="the status, live, until the rollout is over (Ctrl-C ends it)")
-    command.add_argument("--every", type=float, default=2.0, metavar="SECONDS", help="default: %(default)s")
-    command.set_defaults(run=lambda settings, asked: follow(lambda: read_status(settings), asked.every))
 
 
 def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = False) -> Iterator[str]:
@@ -49,41 +43,10 @@ def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = Fals
     for name, text in sentences(report, now):
         yield from named(name, text, width)
     over = report.candidate is None or report.phase in TERMINAL
-    yield from named("commands", next_command() if over else look_command())
+    yield from named("commands", deployment().launch() if over else look_command())
     for action in report.decisions:
         wants = "--by NAME --reason 'WHY'" if action == "approve" else "--reason 'WHY'"
         yield from named("", f"{COMMAND} {action} --rollout {report.rollout} {wants}")
-
-
-def follow(read: Callable[[], RolloutStatus], every_s: float) -> int:
-    """Show each status until no rollout is active: in place at a terminal, else a line when it changes. Raises what
-    reading raises once it did so FAULTS times in a row."""
-    faults, before, live = 0, "", sys.stdout.isatty()
-    while True:
-        try:
-            report, faults = read(), 0
-        except (OSError, ValueError) as error:
-            faults += 1
-            if faults > FAULTS:
-                raise
-            report, line = None, f"cannot be read now: {error}"
-        else:
-            line = change_line(report)
-        if live and report is not None:
-            print(CLEAR + "\n".join(view(report, time.time(), terminal_width(), colour=True)), flush=True)
-        elif line != before:
-            print(f"{time.strftime('%H:%M:%S')}  {line}", flush=True)
-        before = line
-        if report is not None and (report.phase in TERMINAL or report.phase is Phase.IDLE):
-            return DONE
-        time.sleep(every_s)
-
-
-def change_line(report: RolloutStatus) -> str:
-    """What is printed without a terminal, when it changes."""
-    if not report.rollout:
-        return f"{report.model} no rollout{' yet' if report.routed else f': {report.router_reason}'}"
-    return f"{report.model} {report.rollout} {report.phase}, {report.weight}% on the canary: {report.reason}"
 
 
 def _bars(marks: list[StageMark], width: int, colour: bool) -> Iterator[str]:

@@ -51,6 +51,7 @@ def test_abort_moves_the_traffic_and_says_so(settings: Deployment, held: str, ca
     assert main(["abort", "--reason", "it cannot be graded"]) == 0
     assert "is aborted: the router reads 0%" in capsys.readouterr().out
     assert (state(settings).phase, weight(settings)) == (Phase.ABORTED, 0)
+    assert not state(settings).past.quarantined
     account = pwd.getpwuid(os.getuid()).pw_name
     assert decided(settings) == [("abort", account, "it cannot be graded")]
     assert main(["abort", "--reason", "once more"]) == 1

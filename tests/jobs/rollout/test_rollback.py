@@ -36,11 +36,6 @@ def test_a_rollback_moves_the_traffic_and_quarantines(how: list[str], settings: 
     assert decided(settings)[0] == ("rollback", "ada", "it insults people")
 
 
-def test_an_abort_does_not_quarantine(settings: Deployment, held: str) -> None:
-    main(["abort", "--reason", "another plan"])
-    assert not quarantined(settings)
-
-
 def test_now_needs_no_registry(
     settings: Deployment, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:
@@ -66,12 +61,6 @@ def test_a_router_that_does_not_obey_is_said(settings: Deployment, held: str, ca
     assert main(["rollback", "--now", "--reason", "r"]) == 2
     assert "the router does not read that yet" in capsys.readouterr().out
     assert state(settings).phase is Phase.ROLLING_BACK
-
-
-def test_a_rollback_needs_a_reason(settings: Deployment, held: str, capsys) -> None:
-    assert main(["rollback", "--now"]) == 2
-    assert "no reason" in capsys.readouterr().err
-    assert weight(settings) == 5
 
 
 def test_router_only_writes_no_event_and_the_next_look_holds(settings: Deployment, held: str, capsys) -> None:

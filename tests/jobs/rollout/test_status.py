@@ -1,14 +1,11 @@
-"""The picture at a terminal: it fits, its commands can be copied, and the live one ends with the rollout."""
+"""The picture at a terminal: it fits, and its commands can be copied."""
 
 import re
-from collections.abc import Sequence
 
 import pytest
 
-from jobs.rollout import DONE
-from jobs.rollout.status import FAULTS, follow, view
+from jobs.rollout.status import view
 from pipeline.rollout.record import Phase
-from pipeline.rollout.status import RolloutStatus
 from tests.pipeline.rollout.reports import NOW, arm, bare, report
 
 COMMAND = re.compile(r"(dagster job launch|pt rollout)")
@@ -84,32 +81,3 @@ def test_each_decision_has_a_command_of_one_line() -> None:
     lines = list(view(report(Phase.HELD, decisions=("resume", "abort")), NOW, 60))
     for action in ("resume", "abort"):
         assert [each for each in lines if each.endswith(f"{action} --rollout 3f9c1a2b4d5e --reason 'WHY'")]
-
-
-def watched(reads: Sequence[RolloutStatus | Exception]) -> int:
-    left = list(reads)
-
-    def read() -> RolloutStatus:
-        each = left.pop(0)
-        if isinstance(each, Exception):
-            raise each
-        return each
-
-    assert follow(read, 0.0) == DONE
-    return len(reads) - len(left)
-
-
-def test_a_watch_prints_changes_and_ends_with_the_rollout(capsys: pytest.CaptureFixture[str]) -> None:
-    gone = OSError("the router is gone")
-    reads = [report(), report(dwell_s=500.0), gone, report(Phase.HELD), report(Phase.PROMOTED), report()]
-    assert watched(reads) == 5
-    lines = [line.split("  ", 1)[1] for line in capsys.readouterr().out.splitlines()]
-    words = ("observing, 25%", "cannot be read now: the router is gone", "held, 25%", "promoted, 25%")
-    assert len(lines) == len(words) and all(word in line for word, line in zip(words, lines, strict=True))
-    assert watched([bare()]) == 1
-    assert "desk no rollout yet" in capsys.readouterr().out
-
-
-def test_a_watch_that_sees_nothing_any_more_ends() -> None:
-    with pytest.raises(ValueError, match="no store"):
-        watched([ValueError("no store")] * (FAULTS + 1))

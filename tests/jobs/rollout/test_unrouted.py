@@ -30,7 +30,6 @@ def unrouted(overrides: list[str], settings: Deployment, monkeypatch: pytest.Mon
     [
         (["status"], DONE, SAYS),
         (["status", "--json"], DONE, '"routed": false'),
-        (["watch"], DONE, SAYS),
         (["plan"], REFUSED, SAYS),
         (["history"], REFUSED, "No candidate was ever rolled out"),
         (["approve", "--reason", "r"], REFUSED, "no rollout is active"),
