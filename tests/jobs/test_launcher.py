@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
 from jobs.launcher import DetachedRunLauncher
@@ -60,3 +61,10 @@ def test_a_pid_file_that_is_not_written_yet_names_nobody(launcher: DetachedRunLa
     assert launcher.pid("run") is None
     launcher.workers.pid_file("run").touch()
     assert launcher.pid("run") is None
+
+
+def test_a_launch_in_another_directory_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(click.ClickException, match=r"There is no dagster\.yaml here.*cd there"):
+        DetachedRunLauncher(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
