@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,18 +93,6 @@ def judge(win: float, habit: float = 0.0, admits: bool = True) -> Answer:
         drawn = int.from_bytes(hashlib.sha256(data["turn 1 (user)"].encode()).digest()[:8]) / 2**64
         better = new if drawn < chance else old
         return preferring("A" if better == first else "B")
-
-    return answer
-
-
-def saying(winner: Callable[[int], object]) -> Answer:
-    """The same admission; of pairs it says what `winner` does, by the request's number."""
-    admitting = judge(0.5)
-
-    def answer(server: Server, request: Request, place: int) -> Said:
-        return (
-            admitting(server, request, place) if "answer to be scored" in parts(request) else preferring(winner(place))
-        )
 
     return answer
 

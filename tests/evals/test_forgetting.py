@@ -125,16 +125,6 @@ def test_the_next_gate_asks_a_smaller_suite(gated: Gated) -> None:
     assert protocol.suite_digest == after.digest()
 
 
-def test_a_gate_under_way_goes_on_with_the_items_that_are_left(made: Gated, tmp_path: Path) -> None:
-    people = People(tmp_path / "data")
-    work = people.window(DAYS[0], [each for user in USERS for each in asked(user, DAYS[0])], SECTION)
-    _, (suite,) = people.select(work)
-    gated = Gated(people, work, suite, made.verdict, str(suite.items[0].user_id))
-    gated.forget()
-    verdict = people.gate(work)
-    assert verdict.verdict is Verdict.PASS, "what was pinned is the generation, and training was cleaned of all of it"
-
-
 class Crash(BaseException):
     """No handler of ours catches it, as none outlives a kill."""
 

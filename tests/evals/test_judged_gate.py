@@ -12,14 +12,10 @@ from evals import gate
 from evals.gate import Verdict
 from evals.report import table
 from pipeline.recipe import Evaluation
+from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, preferring
 from tests.variants import one_and_variants
 
-from .judging import (
-    gated,
-    judge,
-    saying,
-    section,
-)
+from .judging import gated, judge, section
 
 pytestmark = pytest.mark.slow
 
@@ -49,7 +45,12 @@ def test_tests_of_preference_that_disagree_are_inconclusive(tmp_path: Path, boun
 
 @pytest.mark.parametrize("role", ["target", "guard"])
 def test_a_judge_that_always_says_a_is_inconclusive(tmp_path: Path, role: str) -> None:
-    verdict, _ = gated(tmp_path, saying(lambda _: "A"), section(role=role))
+    admits = judge(0.5)
+
+    def always_a(server: Server, request: Request, place: int) -> Said:
+        return preferring("A") if "answer A" in parts(request) else admits(server, request, place)
+
+    verdict, _ = gated(tmp_path, always_a, section(role=role))
     assert verdict.verdict is Verdict.INCONCLUSIVE
     assert "prefers another answer of 100% of the pairs when their order is swapped" in verdict.reasons[0]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,6 @@ from evals.page import page
 from evals.report import picture, table
 from evals.suites import Item
 from pipeline.core.storage import Store
-from pipeline.rewards.verifiers import Outcome
 from tests.evals.judging import MARK, evidence, judge, judged, section
 
 pytestmark = pytest.mark.slow
@@ -58,18 +56,3 @@ def test_the_picture_has_rows_for_judged_suites(published: Path) -> None:
     assert picture(report).height > picture(alone).height
     only = report.model_copy(update={"measurements": ()})
     assert picture(only).png().startswith(b"\x89PNG") and "pairs in 120 clusters" in table(only)
-
-
-def height(png: bytes) -> int:
-    return int.from_bytes(png[20:24])
-
-
-def unchecked(arm: Any, suite: Any) -> Any:
-    results = tuple(
-        each.model_copy(
-            update={"samples": tuple(s.model_copy(update={"outcome": Outcome.unchecked}) for s in each.samples)}
-        )
-        for each in arm.results
-    )
-    protocol = arm.protocol.model_copy(update={"suite": suite.name, "suite_digest": suite.digest()})
-    return arm.model_copy(update={"results": results, "protocol": protocol})

@@ -73,10 +73,3 @@ def test_a_margin_that_changes_after_the_answers_is_refused(gates: Gates) -> Non
     assert len(reasons) == 1 and "iteration of-a asked about this candidate on 2026-06-01" in reasons[0]
     assert gates.ask("a") == []
     assert gates.ask("b", changes={"guard_margin": 0.1}) == []
-
-
-def test_targets_of_which_one_is_enough_share_the_level() -> None:
-    assert Evaluation().target_alpha() == Evaluation().improvement_alpha == 0.0025
-    two = [{"kind": "items", "preset": "arithmetic"}, {"kind": "items", "preset": "arithmetic", "name": "other"}]
-    assert Evaluation.model_validate({"suites": two}).target_alpha() == 0.0025
-    assert Evaluation.model_validate({"suites": two, "improve": "any"}).target_alpha() == 0.00125

@@ -24,14 +24,6 @@ ANSWERS = {
     "Region, failover, replica" + " and so on" * 20 + ".": 0.5 + 0.1,
 }
 """What the composed reward of seed 000 makes of each, by hand."""
-COUNTING = """
-    def reward(prompt, completion, reference, metadata):
-        import time
-        time.sleep({seconds})
-        with open({path!r}, "a") as stream:
-            stream.write(completion + "\\n")
-        return 0.5
-"""
 
 
 def recipe(section: CustomReward) -> dict[str, object]:
@@ -46,19 +38,6 @@ def test_logged_completions_are_worth_the_seeds_sum(export: Path, tmp_path: Path
     assert rows["t0"]["custom_id"] == (labels.custom and labels.custom.id) != ""
     assert labels.custom is not None and (labels.custom.scored, labels.custom.distinct) == (5, 5)
     assert labels.custom.failed == {}
-
-
-def test_the_function_has_its_weight_and_no_more(export: Path, tmp_path: Path, label: Label) -> None:
-    """Beside the verifier in one profile, and not asked in another."""
-    path = tmp_path / "calls"
-    section = write_function(tmp_path / "f", COUNTING.format(path=str(path), seconds=0))
-    day_file(export, 5, [call(1, "#### 4", "4"), call(2, "#### 5", "4"), call(3, "Hello.")])
-    weights = {"verified": {"correct": 3.0, "custom": 1.0}, "judged": {"judge": 1.0}}
-    rows = rows_of(label(**weights, custom=section.model_dump()))
-    assert [rows[f"t{n}"]["final_reward"] for n in (1, 2, 3)] == [pytest.approx(0.875), pytest.approx(0.125), None]
-    assert json.loads(rows["t1"]["weights"]) == {"correct": 0.75, "custom": 0.25}
-    assert sorted(path.read_text().split("\n")) == ["", "#### 4", "#### 5"]
-    assert rows["t3"]["custom_id"] is None
 
 
 def test_bad_answers_are_nulls_with_a_reason(export: Path, tmp_path: Path, label: Label) -> None:

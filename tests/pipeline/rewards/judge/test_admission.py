@@ -3,9 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Admission, Budget, JudgeRefused, JudgeRequest, TokenUsage
@@ -125,52 +122,6 @@ def test_who_refuses_is_quoted_while_only_ours_is_asked() -> None:
     first, later = [line for line in lines if "HTTP" in line]
     assert first.endswith("chat/completions: max_tokens is not supported with this model. Key: <hidden>")
     assert "HTTP 422" in later and later.endswith("chat/completions"), "an answer of a user's may be in its words"
-
-
-counts = st.integers(0, 1000)
-usages = st.builds(TokenUsage, counts, counts)
-
-
-class Spending(RuleBasedStateMachine):
-    """Requests are held, run side by side, and settle in any order for anything up to what was held."""
-
-    held = Bundle("held")
-
-    @initialize(tokens=st.none() | st.integers(0, 5000), usd=st.none() | st.floats(0, 0.05))
-    def open(self, tokens: int | None, usd: float | None) -> None:
-        self.tokens, self.usd = tokens, usd
-        self.budget = Budget(tokens, usd, 3.0, 15.0)
-        self.open_requests = 0
-
-    @rule(target=held, most=usages)
-    def hold(self, most: TokenUsage) -> TokenUsage | None:
-        if not self.budget.hold(most):
-            return None
-        self.open_requests += 1
-        return most
-
-    @rule(most=consumes(held), share=st.floats(0, 1) | st.just(0))
-    def settle(self, most: TokenUsage | None, share: float) -> None:
-        if most is not None:
-            self.budget.settle(most, TokenUsage(int(most.prompt * share), int(most.completion * share)))
-            self.open_requests -= 1
-
-    @invariant()
-    def it_is_never_passed(self) -> None:
-        assert self.tokens is None or self.budget.spent_tokens <= self.tokens
-        assert self.usd is None or self.budget.spent_usd <= self.usd + 1e-12
-
-    @invariant()
-    def what_was_given_back_can_be_used(self) -> None:
-        if self.open_requests == 0 and self.tokens is not None and self.usd is None:
-            left = TokenUsage(self.tokens - self.budget.spent_tokens, 0)
-            assert self.budget.hold(left)
-            assert not self.budget.hold(TokenUsage(1, 0))
-            self.budget.settle(left, TokenUsage(0, 0))
-
-
-TestSpending = Spending.TestCase
-TestSpending.settings = settings(max_examples=50)
 
 
 def test_dollars_are_counted_by_kind_of_token() -> None:

@@ -35,10 +35,6 @@ def likes_polite(polite: bool, text: str, chance: random.Random) -> bool:
     return polite
 
 
-def likes_nothing_in_particular(polite: bool, text: str, chance: random.Random) -> bool:
-    return chance.random() < 0.5
-
-
 def likes_long(polite: bool, text: str, chance: random.Random) -> bool:
     return chance.random() < 0.05 + 0.3 * text.count(FILLER)
 

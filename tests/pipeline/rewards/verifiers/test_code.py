@@ -14,18 +14,10 @@ def check(code: str, tests: str, *, timeout_s: float = 20.0, memory_mb: int = 51
     return check_code(f"Here it is:\n```python\n{code}\n```\n", tests, timeout_s=timeout_s, memory_mb=memory_mb)
 
 
-def test_a_completion_that_passes_its_tests_is_correct() -> None:
-    assert check(ADD, TESTS) == Grade(Outcome.correct, "")
-
-
-def test_completion_that_fails_one_test_is_wrong_and_says_which() -> None:
-    grade = check("def add(a, b):\n    return 3", TESTS)
-    assert grade == Grade(Outcome.wrong, "AssertionError | assert add(-1, 1) == 0")
-
-
 @pytest.mark.parametrize(
     ("code", "answer"),
     [
+        ("def add(a, b):\n    return 3", "AssertionError | assert add(-1, 1) == 0"),
         ("def add(a, b):\n    raise ValueError('no')", "ValueError: no | assert add(1, 2) == 3"),
         ("def plus(a, b):\n    return a + b", "NameError: name 'add' is not defined | assert add(1, 2) == 3"),
         ("def add(a):\n    return a", "TypeError: add() takes 1 positional argument but 2 were given | assert add(1, 2) == 3"),
@@ -69,25 +61,6 @@ def test_code_that_does_not_end_is_a_timeout() -> None:
     assert check("import time; time.sleep(1000)", TESTS, timeout_s=1).outcome is Outcome.timeout
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("code", "word"),
-    [
-        ("def add(a, b):\n    return len('x' * 10**10)", "MemoryError"),
-        ("kept = []\ndef add(a, b):\n    while True: kept.append(bytearray(1 << 20))", "MemoryError"),
-        ("def add(a, b):\n    return [0] * 10_000_000", "too large"),
-        ("import numpy\n" + ADD, "ModuleNotFoundError"),
-        ("def add(a, b):\n    open('/tmp/note', 'w').write('x')\n    return a + b", "PermissionError"),
-        ("def add(a, b):\n    x = []\n    x.append(x)\n    return x", "nested too deeply"),
-        ("async def add(a, b):\n    return a + b", "coroutine"),
-    ],
-)
-def test_sandbox_refusal_is_an_error_and_no_wrong_answer(code: str, word: str) -> None:
-    grade = check(code, TESTS)
-    assert grade.outcome is Outcome.error
-    assert word in grade.answer
-
-
 VALUES = """
 VALUES = [
     None, True, 0, -1, 2**64, -(2**40000), 1.5, float("inf"), 1 + 2j, "", "\\ud800\\0é", b"\\xff", [], [1, [2]],
@@ -118,6 +91,7 @@ if __name__ == '__main__':
 """
 
 HONEST = [
+    (ADD, TESTS),
     ("def f(x):\n    x.sort()", "x = [3, 1, 2]\nf(x)\nassert x == [1, 2, 3]"),
     ("def f(x):\n    x['a'] = 1\n    return x", "x = {}\nassert f(x) is x and x == {'a': 1}"),
     ("def f(x):\n    return list(x)", "x = [1]\ny = f(x)\nassert y == x and y is not x"),
@@ -168,6 +142,13 @@ def test_plainly_wrong_values_are_wrong_and_no_error(code: str, tests: str) -> N
 @pytest.mark.parametrize(
     ("code", "tests", "word"),
     [
+        ("def add(a, b):\n    return len('x' * 10**10)", TESTS, "MemoryError"),
+        ("kept = []\ndef add(a, b):\n    while True: kept.append(bytearray(1 << 20))", TESTS, "MemoryError"),
+        ("def add(a, b):\n    return [0] * 10_000_000", TESTS, "too large"),
+        ("import numpy\n" + ADD, TESTS, "ModuleNotFoundError"),
+        ("def add(a, b):\n    open('/tmp/note', 'w').write('x')\n    return a + b", TESTS, "PermissionError"),
+        ("def add(a, b):\n    x = []\n    x.append(x)\n    return x", TESTS, "nested too deeply"),
+        ("async def add(a, b):\n    return a + b", TESTS, "coroutine"),
         (
             "class A:\n    def f(self): return 1",
             "class B(A): pass\nassert B().f() == 1",
@@ -181,7 +162,7 @@ def test_plainly_wrong_values_are_wrong_and_no_error(code: str, tests: str) -> N
         ("class M(int): pass\ndef f(x):\n    return M(x)", "assert f(1) == 1", "a M, which can't be sent"),
     ],
 )
-def test_what_two_processes_cannot_do_is_an_abstention(code: str, tests: str, word: str) -> None:
+def test_what_a_sandbox_refuses_is_an_abstention(code: str, tests: str, word: str) -> None:
     grade = check(code, tests)
     assert grade.outcome is Outcome.error
     assert word in grade.answer

@@ -103,17 +103,6 @@ def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], s
     killer.join()
 
 
-def test_pool_item_that_kills_its_worker_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
-    items = [("echo", "a"), ("die", ""), ("echo", "b"), ("die", ""), ("die", ""), ("echo", "c")]
-    died = WorkerFailure.died
-    assert one.run(items, [60.0] * 6) == ["a", died, "b", died, died, "c"]
-
-
-def test_a_memory_bomb_costs_only_itself(one: Pool[tuple[str, str], str]) -> None:
-    items = [("echo", "a"), ("memory", ""), ("memory", ""), ("echo", "b")]
-    assert one.run(items, [60.0] * 4) == ["a", WorkerFailure.died, WorkerFailure.died, "b"]
-
-
 def test_workers_stay_up_are_recycled_and_replaced(
     one: Pool[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
