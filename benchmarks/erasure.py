@@ -71,15 +71,15 @@ def plant(root: Path, count: int) -> None:
             "id": f"o{trace}", "trace_id": trace, "type": "GENERATION", "name": "chat", "user_id": user,
             "start_time": f"{at:%Y-%m-%d %H:%M:%S}.000000", "end_time": f"{at:%Y-%m-%d %H:%M:%S}.900000",
             "provided_model_name": "m", "input": messages, "output": other, "session_id": trace,
-            "metadata": json.dumps({"user_consent": "true"}),
+            "metadata": json.dumps({"user_consent": "true", "region": "us"}),
         })  # fmt: skip
         named = {"recorded_at": at.timestamp(), "trace_id": trace, "timestamp": at.isoformat()}
         asked = {"key": "gen_ai.input.messages", "value": {"stringValue": messages}}
         span = {"traceId": trace, "spanId": trace[:16], "startTimeUnixNano": "1", "attributes": [asked]}
         spans.append({**named, "user_id": user, "resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
         said.append({**named, "resourceLogs": [{"scopeLogs": [{"logRecords": [{"traceId": trace}]}]}]})
-        found = {"key": trace, "source": "judge", "iteration": "i", "trace_id": trace, "user_id": user, "answer": text}
-        findings.append(found)
+        finding = {"key": trace, "owner": user, "source": "judge", "account": "i", "trace_id": trace, "answer": text}
+        findings.append(finding)
     lines(root / "production/observations_v2/2026-01-05.jsonl.gz", calls)
     lines(root / "production/served/m/2026-01-05-1.jsonl", spans)
     lines(root / "production/served/m/evaluation_results/2026-01-05-1.jsonl", said)
@@ -103,7 +103,8 @@ def rows_of(root: Path) -> Rows:
     for path in [*root.glob("production/**/*.jsonl*"), *root.glob("rewards/findings/*/*.jsonl")]:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         for line in content.decode().splitlines():
-            owner = json.loads(line).get("user_id") or IDS[int(json.loads(line)["trace_id"], 16) % len(IDS)]
+            row = json.loads(line)
+            owner = row.get("user_id") or row.get("owner") or IDS[int(row["trace_id"], 16) % len(IDS)]
             rows[str(path.relative_to(root)), owner, line] += 1
     context = context_of(root)
     with open_lake(context.lake) as lake:
