@@ -13,7 +13,7 @@ from typing import Any, cast
 import re2
 
 from pipeline.traces.pii.contexts import SECRETS, fences
-from pipeline.traces.pii.kinds import FAMILIES, KINDS, LABEL, PLACEHOLDER, UUID, UUID_HYPHENS, Kind
+from pipeline.traces.pii.kinds import KINDS, LABEL, PLACEHOLDER, UUID, UUID_HYPHENS, Kind
 
 MAX_CHARS = 1_000_000
 """Longer text is not searched, so it cannot be called clean."""
@@ -21,8 +21,8 @@ MAX_ROUNDS = 8
 MAX_DEPTH = 32
 BINARY = "[BINARY]"
 
-CANDIDATES = tuple("|".join(kind.hint or kind.pattern for kind in KINDS if kind.name in names) for names in FAMILIES)
-"""Passes that clear most texts, and raw JSON; what one of them lets through is searched for each kind."""
+CANDIDATE = "|".join(kind.hint or kind.pattern for kind in KINDS)
+"""Clears most texts, and raw JSON; what it lets through is searched for each kind."""
 BLOB = r"data:[\w/+.\-]+;base64,|[A-Za-z0-9+/]{256}"
 INVISIBLE = r"[\p{Cf}\x{034F}\x{115F}\x{1160}\x{3164}\x{FE00}-\x{FE0F}]"
 """Format characters, joiners, fillers and variation selectors: they show as nothing and part what they stand in."""
@@ -50,7 +50,7 @@ def _test(pattern: str) -> Any:
 
 _compiled = [(kind, re2.compile(kind.pattern)) for kind in KINDS]
 _which = _search_set()
-_candidate, _blob, _hides = map(_test, ("|".join(CANDIDATES), BLOB, HIDES))
+_candidate, _blob, _hides = map(_test, (CANDIDATE, BLOB, HIDES))
 _any = _test("|".join(f"(?:{kind.pattern})" for kind in KINDS))
 _placeholder = _test(PLACEHOLDER)
 _invisible, _odd, _label, _escape, _uuid = *map(_test, (INVISIBLE, ODD, LABEL)), *map(re2.compile, (ESCAPE, UUID))
@@ -85,16 +85,6 @@ def mask(text: str) -> str:
 def is_masked(text: str) -> bool:
     """Whether a text holds a placeholder for personal data."""
     return "[" in text and _placeholder.search(text) is not None
-
-
-def personal_values(text: str) -> set[str]:
-    """The personal data in a text, as it stands there, normalised. Of a longer text the first MAX_CHARS characters."""
-    seen = normalised(text[:MAX_CHARS].encode(errors="replace").decode())
-    if not _candidate.search(seen):
-        return set()
-    which = _which.Match(seen)
-    kinds = [_compiled[n] for n in sorted(which)] if which else _compiled
-    return {seen[start:end] for kind, pattern in kinds for start, end in _spans(seen, kind, pattern)}
 
 
 def mask_json(text: str, refuse: bool = False, calls: bool = False) -> str:

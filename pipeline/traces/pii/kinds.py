@@ -296,5 +296,3 @@ COARSE_JSON = (
     rf"A[A-Z0-9]{{19}}|[A-Za-z0-9/+]{{40}}|{SSN_WORD}|{PHONE_WORD}\D*[0-9]",
 )
 """The same for JSON, which is full of identifiers and times: they should not match."""
-FAMILIES = (("PHONE",), ("CARD", "RRN", "SSN", "IP", "IBAN"), ("EMAIL",), ("PRIVATE_KEY", "API_KEY", "AWS_KEY"))
-"""Kinds whose patterns make one pass together without multiplying each other's states."""
