@@ -127,7 +127,7 @@ class PromptFields(Section):
 
 class PromptsSource(Section):
     """A set of problems with their answers, such as GSM8K, OpenMathInstruct-2, DeepScaleR or MATH as published: JSON
-    lines (gzipped or not), Parquet, or a folder of them or saved by `datasets`. The recipe's `samples` answers them."""
+    lines (gzipped or not), Parquet, or a folder of them. The recipe's `samples` answers them."""
 
     kind: Literal["prompts"] = "prompts"
     """Selects a prompt set."""

@@ -7,9 +7,8 @@ import gzip
 import hashlib
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import chain
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -40,14 +39,17 @@ class PromptRow(NamedTuple):
     metadata: dict[str, Any]
 
 
-def read_prompts(path: Path, fields: PromptFields, rejected: Counter[str]) -> Iterator[PromptRow]:
-    """The problems of a JSONL file (gzipped or not), a Parquet file, or a folder of them or saved by `datasets`.
+def read_prompts(path: Path, fields: PromptFields) -> Iterator[PromptRow | str]:
+    """The problems of a JSONL file (gzipped or not), a Parquet file, or a folder of them; for a row that is left out,
+    why: `unreadable`, `empty_prompt`, `empty_reference`, `duplicate`, `contradictory` (another answer to a problem).
 
-    `rejected` counts what is left out: `unreadable`, `empty_prompt`, `empty_reference`, `duplicate`, `contradictory`
-    (a later reference of a problem). Raises ValueError when there is nothing to read, or the first row lacks a field.
+    Raises ValueError when there is nothing to read, or the first row lacks a field.
     """
-    rows = _rows(path, fields.split, rejected)
-    first = next(rows, None)
+    rows, first, torn = _rows(path, fields.split), None, 0
+    for first in rows:
+        if first is not None:
+            break
+        torn += 1
     if first is None:
         raise ValueError(
             f"{path} holds no problem that can be read. Give a JSONL or Parquet file, or a folder of them."
@@ -65,15 +67,18 @@ def read_prompts(path: Path, fields: PromptFields, rejected: Counter[str]) -> It
             f"{path} has the field {beside}, and no prompt would hold it: its questions cannot be answered without it. "
             "Write it into the problem and name that field (fields.prompt), or keep it as metadata (fields.metadata)."
         )
-    return _prompts(chain([first], rows), *names, fields, rejected)
+    return _prompts(chain(repeat(None, torn), [first], rows), *names, fields)
 
 
 def _prompts(
-    rows: Iterator[Mapping[str, Any]], prompt: str, reference: str, fields: PromptFields, rejected: Counter[str]
-) -> Iterator[PromptRow]:
+    rows: Iterator[Mapping[str, Any] | None], prompt: str, reference: str, fields: PromptFields
+) -> Iterator[PromptRow | str]:
     references: dict[bytes, bytes] = {}
     before = [{"role": "system", "content": fields.system}] if fields.system else []
     for row in rows:
+        if row is None:
+            yield "unreadable"
+            continue
         prompt, reference = _layout(row, fields) or (prompt, reference)  # files of two sets may lie in one folder
         problem, answer = _text(row.get(prompt)), _reference(row.get(reference))
         metadata = {name: row[name] for name in fields.metadata if name in row}
@@ -82,11 +87,11 @@ def _prompts(
             problem, answer = with_options(problem, options), letter_of(row.get(reference), options)
             metadata[Verifier().kind_key] = "choice"
         if not problem or not answer:
-            rejected["empty_reference" if problem else "empty_prompt"] += 1
+            yield "empty_reference" if problem else "empty_prompt"
             continue
         key, value = _digest(" ".join(problem.split())), _digest(answer)
         if key in references:
-            rejected["duplicate" if references[key] == value else "contradictory"] += 1
+            yield "duplicate" if references[key] == value else "contradictory"
             continue
         references[key] = value
         messages = [*before, {"role": "user", "content": problem}]
@@ -106,29 +111,17 @@ def set_files(path: Path) -> list[Path]:
     """Every file of a set, in name order. Raises ValueError when there is none."""
     if not path.exists():
         raise ValueError(f"There is no prompt set at {path}. Give the path of a file or folder.")
-    if path.is_file():
-        files = [path]
-    elif _is_saved(path):
-        files = sorted(file for file in path.rglob("*") if file.suffix in (".arrow", ".json"))
-    else:
-        files = sorted(file for file in path.rglob("*") if file.name.endswith((*LINES, ".parquet")))
+    found = [path] if path.is_file() else sorted(path.rglob("*"))
+    files = [file for file in found if file == path or file.name.endswith((*LINES, ".parquet"))]
     if not files:
         raise ValueError(f"{path} holds no JSONL and no Parquet file. Give the file or folder of a prompt set.")
     return files
 
 
-def _rows(path: Path, split: str | None, rejected: Counter[str]) -> Iterator[Mapping[str, Any]]:
-    files = set_files(path)
-    if path.is_dir() and _is_saved(path):
-        return _saved(path, split)
-    return chain.from_iterable(
-        _parquet(file) if file.suffix == ".parquet" else _lines(file, rejected)
-        for file in _of_split(path, files, split)
-    )
-
-
-def _is_saved(path: Path) -> bool:
-    return any((path / name).exists() for name in ("dataset_dict.json", "state.json"))
+def _rows(path: Path, split: str | None) -> Iterator[Mapping[str, Any] | None]:
+    """Rows of a set; None for a line that is no object."""
+    files = _of_split(path, set_files(path), split)
+    return chain.from_iterable(_parquet(file) if file.suffix == ".parquet" else _lines(file) for file in files)
 
 
 def _of_split(path: Path, files: list[Path], split: str | None) -> list[Path]:
@@ -140,26 +133,9 @@ def _of_split(path: Path, files: list[Path], split: str | None) -> list[Path]:
         return named
     several = sorted({word for each in words.values() for word in each & SPLITS})
     if several and (split is not None or len(several) > 1):
-        raise _undecided(path, several, split)
+        none = f"no {split!r}" if split is not None else "the recipe names none"
+        raise ValueError(f"{path} has the splits {', '.join(several)} and {none}. Name one: fields.split.")
     return files
-
-
-def _saved(path: Path, split: str | None) -> Iterator[Mapping[str, Any]]:
-    from datasets import DatasetDict, load_from_disk
-
-    saved = load_from_disk(str(path))
-    if isinstance(saved, DatasetDict):
-        names = list(map(str, saved))
-        if split not in names if split is not None else len(names) != 1:
-            raise _undecided(path, names, split)
-        saved = saved[split or names[0]]
-    rows: Any = saved
-    return iter(rows)
-
-
-def _undecided(path: Path, names: list[str], split: str | None) -> ValueError:
-    none = f"no {split!r}" if split is not None else "the recipe names none"
-    return ValueError(f"{path} has the splits {', '.join(names)} and {none}. Name one: fields.split.")
 
 
 def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -168,19 +144,14 @@ def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
             yield from batch.to_pylist()
 
 
-def _lines(file: Path, rejected: Counter[str]) -> Iterator[Mapping[str, Any]]:
+def _lines(file: Path) -> Iterator[Mapping[str, Any] | None]:
     with gzip.open(file) if file.name.endswith(".gz") else file.open("rb") as stream:
-        for line in stream:
-            if not line.strip():
-                continue
+        for line in filter(bytes.strip, stream):
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 row = None
-            if isinstance(row, dict):
-                yield row
-            else:
-                rejected["unreadable"] += 1
+            yield cast(Mapping[str, Any], row) if isinstance(row, dict) else None
 
 
 def _reference(value: Any) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import hashlib
 import json
 import zlib
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -53,12 +52,9 @@ class Prompts:
             with file.open("rb") as stream:
                 while chunk := stream.read(CHUNK):
                     digest.update(chunk)
-        rejected, counted = Counter[str](), Counter[str]()
         try:
-            rows = read_prompts(self._path, self._section.fields, rejected)
+            rows = read_prompts(self._path, self._section.fields)
         except Broken as error:
-            if isinstance(error, ValueError) and not isinstance(error, pa.ArrowException):
-                raise
             raise ValueError(
                 f"{shown_path(self._path)} cannot be read ({type(error).__name__}: {error}). Copy the prompt set again."
             ) from error
@@ -70,14 +66,13 @@ class Prompts:
                 row = next(rows, None)
             except Broken as error:
                 row, why = None, type(error).__name__
-            for name, count in (rejected - counted).items():
-                reason, detail = WHY[name]
-                block.rejected += [Rejection(line + n, reason, None, day, detail) for n in range(1, count + 1)]
-                line += count
-            counted = rejected.copy()
             if row is None:
                 break
             line += 1
+            if isinstance(row, str):
+                reason, detail = WHY[row]
+                block.rejected.append(Rejection(line, reason, None, day, detail))
+                continue
             traces.append(self._trace(row, line))
             held += sum(len(message["content"]) for message in row.messages) + len(row.reference)
             if held >= BLOCK:

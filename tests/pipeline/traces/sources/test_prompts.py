@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset, DatasetDict
 
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import ExportSource, PromptsSource
@@ -104,30 +103,11 @@ def test_no_other_source_may_be_silent(store: Store, export: Path) -> None:
     assert govern(store, source, source.uri).rejected == {Reason.EMPTY_OUTPUT: 1}
 
 
-def test_saved_folder_is_governed(store: Store, tmp_path: Path) -> None:
-    saved = Dataset.from_list([problem(1), problem(2)])
-    DatasetDict({"train": saved, "test": Dataset.from_list([problem(3)])}).save_to_disk(tmp_path / "set")
-    with pytest.raises(ValueError, match=r"has the splits train, test and the recipe names none\. Name one"):
-        run(store, tmp_path / "set")
-    assert run(store, tmp_path / "set", {"fields": {"split": "train"}}).admitted == 2
-
-
 def test_broken_gzip_leaves_what_came_before(store: Store, tmp_path: Path) -> None:
     path = write(tmp_path, "set.jsonl.gz", [problem(n) for n in range(20_000)])
     path.write_bytes(path.read_bytes()[:-2_000])
     governed = run(store, path)
     assert governed.rejected == {Reason.TRUNCATED_FILE: 1} and 1_000 < governed.admitted < 20_000
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [([], "holds no problem that can be read"), ([{"text": "a"}], "has the fields text, and a prompt set has")],
-)
-def test_set_that_cannot_be_read_is_refused(store: Store, tmp_path: Path, lines: list[Any], message: str) -> None:
-    path = write(tmp_path, "set.jsonl", lines)
-    with pytest.raises(ValueError, match=message):
-        run(store, path)
-    assert not list(store.path("iterations").glob("*"))
 
 
 def test_set_that_is_not_there_has_no_parts(tmp_path: Path) -> None:
