@@ -87,6 +87,16 @@ def is_masked(text: str) -> bool:
     return "[" in text and _placeholder.search(text) is not None
 
 
+def personal_values(text: str) -> set[str]:
+    """The personal data in a text, as it stands there, normalised. Of a longer text the first MAX_CHARS characters."""
+    seen = normalised(text[:MAX_CHARS].encode(errors="replace").decode())
+    if not _candidate.search(seen):
+        return set()
+    which = _which.Match(seen)
+    kinds = [_compiled[n] for n in sorted(which)] if which else _compiled
+    return {seen[start:end] for kind, pattern in kinds for start, end in _spans(seen, kind, pattern)}
+
+
 def mask_json(text: str, refuse: bool = False, calls: bool = False) -> str:
     """JSON in text with every text, key and number masked (`mask_value`); the same text where nothing is found.
 
