@@ -1,4 +1,4 @@
-"""Retention, upkeep and promotion killed before each of their writes: done again, they leave what they always leave."""
+"""Retention and upkeep killed before each of their writes: done again, they leave what they always leave."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from pipeline.core.storage import Store
 from pipeline.recipe.traces import ExportSource
 from tests.contexts import KEYS
 from tests.killing import differing
-from tests.pipeline.rollout import promotion_work
 from tests.pipeline.traces import retention_work
 from tests.pipeline.traces.conftest import govern, observation, write
 from tests.pipeline.traces.lake import upkeep_work
@@ -36,11 +35,4 @@ def test_retention_killed_at_its_writes_heals(tmp_path: Path, every: int) -> Non
 def test_upkeep_killed_at_its_writes_heals(tmp_path: Path) -> None:
     upkeep_work.fill(tmp_path / "data")
     kills, wrong = differing(upkeep_work.__name__, tmp_path / "data", tmp_path, every=1)
-    assert kills > 5 and wrong == []
-
-
-@pytest.mark.variant
-def test_promotion_killed_at_its_writes_heals(tmp_path: Path) -> None:
-    promotion_work.fill(tmp_path / "data", tmp_path / "before")
-    kills, wrong = differing(promotion_work.__name__, tmp_path / "data", tmp_path, every=1)
     assert kills > 5 and wrong == []

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Generator
-from contextlib import contextmanager
-
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.evidence import Unit
-from pipeline.rollout.router import Arm, Readiness, Split, route
+from pipeline.rollout.router import Readiness, Split
 
 
 class LocalRouter:
-    """The embedded traffic split: routes by a salted hash of the request id, by the weights in `router.json`."""
+    """The embedded traffic split: its weights are in `router.json`."""
 
     unit: Unit = "request"
 
@@ -25,7 +21,7 @@ class LocalRouter:
         return self._in_force()
 
     def apply(self, split: Split) -> None:
-        with self._locked():
+        with self._store.alone(f"{self._name}.lock"):
             current = self._in_force()
             if current is None or current.epoch <= split.epoch:
                 self._store.write(self._name, split)
@@ -37,19 +33,5 @@ class LocalRouter:
     def servers(self, model: ModelRef) -> tuple[str, ...]:
         return ()
 
-    def route(self, request_id: str) -> Arm:
-        """The arm that answers this request. A rising weight only ever moves requests towards the canary."""
-        split = self.read()
-        return "champion" if split is None else route(split, request_id)
-
     def _in_force(self) -> Split | None:
         return self._store.read(self._name, Split)
-
-    @contextmanager
-    def _locked(self) -> Generator[None]:
-        """Held while the epoch is compared and the file replaced; the kernel drops it with the process."""
-        path = self._store.path(f"{self._name}.lock")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield

@@ -55,14 +55,6 @@ def test_threshold_is_frozen_once_and_slow_counts_from_then():
     assert stage([busy, busy, look(slower)]).slow_over_s == 2.0
 
 
-def test_the_next_stage_keeps_the_threshold_and_nothing_else():
-    busy = look(champion=arm_look("a", 300, 10.0), canary=arm_look("b"))
-    first = stage([busy])
-    assert first.basis is not None
-    assert first.fresh() == LiveEvidence(slow_over_s=first.slow_over_s)
-    assert first.slow_over_s == 2.0
-
-
 def test_grades_count_from_the_stages_first_request():
     late = look(start=100.0, end=160.0, graded_until=40.0)
     assert stage([late]).graded_until == 100.0

@@ -62,15 +62,6 @@ def test_a_slot_loads_what_was_exported(root: str, model: ModelRef, tmp_path: Pa
     assert digest_dir(tmp_path / "slot") == model.digest
 
 
-def test_an_export_is_done_once(root: str, model: ModelRef) -> None:
-    lines: list[str] = []
-    first = export_model(model, root, "model", lines.append)
-    done = len(lines)
-    shutil.rmtree(model.uri)
-    assert export_model(model, root, "model", lines.append) == first
-    assert len(lines) == done > 6, "the files here are not even read again"
-
-
 def test_an_export_that_was_cut_off_goes_on(root: str, model: ModelRef) -> None:
     uri = exported_uri(root, "model", model.digest)
     fs = files(uri)
@@ -95,21 +86,3 @@ def test_files_that_changed_are_not_exported(root: str, model: ModelRef) -> None
         export_model(model, root, "model")
     with pytest.raises(ValueError, match="is not exported"):
         exported(model.digest, root, "model")
-
-
-def test_a_file_of_somebody_else_is_named(root: str, model: ModelRef) -> None:
-    uri = exported_uri(root, "model", model.digest)
-    fs = files(uri)
-    fs.makedirs(place(uri), exist_ok=True)
-    fs.pipe_file(f"{place(uri)}/optimizer.pt", b"stray")
-    with pytest.raises(ValueError, match=r"also holds optimizer\.pt"):
-        export_model(model, root, "model")
-
-
-def test_a_bucket_that_is_away_is_an_os_error(monkeypatch: pytest.MonkeyPatch, model: ModelRef) -> None:
-    monkeypatch.setattr("pipeline.serving.model_places.S3_ATTEMPTS", 1)
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    for name, value in {**keys, "AWS_ENDPOINT_URL": "http://127.0.0.1:9"}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(OSError, match="s3://nowhere/models"):
-        exported(model.digest, "s3://nowhere/models", "model")

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.demo.desk.answers import statement
-from pipeline.demo.desk.judges import server
-from pipeline.demo.desk.requests import draw
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.findings import spent
@@ -26,39 +19,7 @@ pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).parent.parent.parent.parent / "jobs" / "recipes"
 DESK, ARITHMETIC = load(RECIPES / "desk.yaml"), load(RECIPES / "embedded.yaml")
-AWAY = Endpoint("http://127.0.0.1:9/v1")
 SUM = [{"role": "user", "content": "3 + 4?"}]
-
-
-@contextmanager
-def judges() -> Generator[Endpoint]:
-    with server() as running:
-        Thread(target=running.serve_forever, daemon=True).start()
-        yield Endpoint(f"http://127.0.0.1:{running.server_port}/v1")
-        running.shutdown()
-
-
-def right_and_refused(number: int) -> list[ServedAnswer]:
-    """Requests of the desk, each answered right and then refused."""
-    rng = random.Random(3)
-    asked = [draw(rng, "heldout") for _ in range(number)]
-    texts = [(each.messages, f"Hello! {statement(each.fact)} Good day!") for each in asked]
-    texts += [(each.messages, "Hello! I cannot say. Good day!") for each in asked]
-    return [ServedAnswer(messages, text, True, "") for messages, text in texts]
-
-
-def test_answers_without_references_are_the_judges(tmp_path: Path) -> None:
-    with judges() as endpoint, answer_grader(DESK, endpoint, Store(tmp_path), "r") as grading:
-        verdicts = grading.grade(right_and_refused(40))
-    assert set(verdicts) == {"correct", "wrong"}
-    assert verdicts[:40].count("correct") > 20  # it errs at its planted rates
-    assert verdicts[40:].count("correct") < 8
-
-
-def test_no_judge_is_asked_about_what_is_no_answer(tmp_path: Path) -> None:
-    (right, refused) = right_and_refused(1)
-    with answer_grader(DESK, AWAY, Store(tmp_path), "r") as grading:
-        assert grading.grade([right._replace(text=" "), refused._replace(finished=False)]) == ["no_answer", "no_answer"]
 
 
 def test_references_and_answers_without_keep_their_order(tmp_path: Path) -> None:
@@ -72,8 +33,15 @@ def test_references_and_answers_without_keep_their_order(tmp_path: Path) -> None
     ]
     with answer_grader(ARITHMETIC, None, Store(tmp_path), "r") as grading:
         assert grading.grade(answers) == ["correct", UNGRADED, "wrong", UNGRADED, "no_answer"]
-    with judges() as endpoint, answer_grader(DESK, endpoint, Store(tmp_path), "r") as grading:
-        assert grading.grade(answers) == ["correct", "wrong", "wrong", "wrong", "no_answer"]
+    with serving(lambda server, request, place: scored(1)) as server:
+        recipe, endpoint = judged_by(server)
+        with answer_grader(recipe, endpoint, Store(tmp_path), "r") as grading:
+            assert grading.grade(answers) == ["correct", "wrong", "wrong", "wrong", "no_answer"]
+            assert (
+                grading.grade([ServedAnswer(SUM, " ", True, ""), ServedAnswer(SUM, "7", False, "")])
+                == ["no_answer"] * 2
+            )
+    assert len(server.requests) == 1
 
 
 def judged_by(server: Server, **fields: Any) -> tuple[Recipe, Endpoint]:

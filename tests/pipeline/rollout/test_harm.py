@@ -17,22 +17,32 @@ def test_a_canary_that_answers_nothing_is_harm_without_blame():
     assert harm(evidence(arm(1425), arm(29, errors=29, users=2), silent=29), POLICY) is None
 
 
-def test_availability_is_judged_before_what_would_be_blamed():
-    seen = harm(evidence(arm(20_000), arm(1000, 0.2, errors=900), silent=500), POLICY)
-    assert seen is not None and not seen.quarantine
-
-
 def test_a_canary_without_a_ready_replica_for_two_looks_is_harm():
     assert harm(LiveEvidence(), POLICY, unready_looks=1) is None
     seen = harm(LiveEvidence(), POLICY, unready_looks=2)
     assert seen is not None and "no replica" in seen.reason and not seen.quarantine
 
 
-def test_errors_are_harm_without_a_graded_request():
-    seen = harm(evidence(arm(20_000, errors=200, graded=0), arm(1000, errors=80, graded=0)), POLICY)
-    assert seen is not None and "errors went from 0.0100 to 0.0800" in seen.reason and seen.quarantine
-    blind = POLICY.model_copy(update={"gradable": False})
-    assert harm(evidence(arm(20_000, errors=200), arm(1000, errors=80)), blind) is not None
+CALM, HASTY = arm(19_000, timed=19_000, slow=1140), arm(1000, timed=1000, slow=60)
+JUDGED = [
+    (evidence(arm(20_000), arm(1000, 0.2, errors=900), silent=500), POLICY, "unavailable"),
+    (evidence(arm(20_000, errors=200, graded=0), arm(1000, errors=80, graded=0)), POLICY, "errors"),
+    (evidence(arm(200_000, errors=2000), arm(100_000, errors=2600)), POLICY, "errors"),
+    (evidence(arm(200_000, errors=2000), arm(100_000, errors=2000)), POLICY, ""),
+    (evidence(arm(19_000), arm(1000, 0.5)), POLICY, "quality"),
+    (evidence(arm(19_000), arm(1000, 0.5)), POLICY.model_copy(update={"gradable": False}), ""),
+    (evidence(arm(190_000), arm(100_000, 0.675)), POLICY, ""),
+    (evidence(arm(1000, 1.0), arm(30, 0.0, users=25)), RASH, "quality"),
+    (evidence(arm(1000, 1.0, users=25), arm(29, 0.0, users=25)), RASH, ""),
+    (evidence(arm(29, 1.0, users=25), arm(1000, 0.0, users=25)), RASH, ""),
+    (evidence(CALM, HASTY), POLICY, ""),
+]
+
+
+@pytest.mark.parametrize(("seen", "policy", "kind"), JUDGED)
+def test_harm_is_over_its_margin_alone(seen, policy, kind):
+    found = harm(seen, policy)
+    assert (found.kind if found else "") == kind
 
 
 def test_few_errors_are_no_evidence():
@@ -43,35 +53,12 @@ def test_few_errors_are_no_evidence():
     assert not harm(evidence(arm(20_000), arm(900, errors=9)), RASH)
 
 
-def test_twice_the_errors_are_allowed():
-    assert not harm(evidence(arm(200_000, errors=2000), arm(100_000, errors=2000)), POLICY)
-    assert harm(evidence(arm(200_000, errors=2000), arm(100_000, errors=2600)), POLICY)
-
-
-def test_quality_is_harm_over_the_margin_alone():
-    assert harm(evidence(arm(19_000), arm(1000, 0.5)), POLICY)
-    assert not harm(evidence(arm(190_000), arm(100_000, 0.675)), POLICY)
-    assert not harm(evidence(arm(190_000), arm(100_000, 0.9)), POLICY)
-
-
-@pytest.mark.parametrize(("canary", "champion"), [(29, 1000), (1000, 29)])
-def test_quality_takes_30_graded_answers_in_each_arm(canary, champion):
-    few = evidence(arm(champion, 1.0, users=25), arm(canary, 0.0, users=25))
-    assert harm(few, RASH) is None
-    assert harm(evidence(arm(1000, 1.0), arm(30, 0.0, users=25)), RASH)
-
-
 @pytest.mark.parametrize(("canary", "champion"), [(19, 500), (500, 19)])
 def test_quality_takes_20_users_in_each_arm(canary, champion):
     few = evidence(arm(10_000, 0.9, users=champion), arm(10_000, 0.2, users=canary))
     assert harm(few, POLICY) is None
     assert harm(few, BY_REQUEST)
     assert harm(evidence(arm(10_000, 0.9), arm(10_000, 0.2, users=20)), POLICY)
-
-
-def test_quality_is_not_judged_where_nothing_can_be_graded():
-    bad = evidence(arm(19_000), arm(1000, 0.2))
-    assert harm(bad, POLICY) and not harm(bad, POLICY.model_copy(update={"gradable": False}))
 
 
 def test_latency_is_harm_when_more_than_1_percent_are_slow():
@@ -81,10 +68,6 @@ def test_latency_is_harm_when_more_than_1_percent_are_slow():
     assert not harm(evidence(calm, arm(1000, timed=1000, slow=12), slow_over_s=2.5), POLICY)
     assert not harm(evidence(calm, arm(100, timed=100, slow=9), slow_over_s=2.5), RASH)
     assert harm(evidence(calm, arm(100, timed=100, slow=10), slow_over_s=2.5), RASH)
-
-
-def test_an_hour_that_slows_the_champion_too_is_no_harm():
-    assert not harm(evidence(arm(19_000, timed=19_000, slow=1140), arm(1000, timed=1000, slow=60)), POLICY)
 
 
 @pytest.mark.parametrize(

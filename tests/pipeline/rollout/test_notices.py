@@ -87,14 +87,6 @@ def test_a_router_that_does_not_obey_is_told_once(held: World, hook: Webhook, mo
     assert "NOT OBEYED. It is to go back to 0%" in hook.messages[1]
 
 
-def test_a_person_s_decision_is_told_with_their_name(held: World, hook: Webhook) -> None:
-    abort(held.store, NAME, "<!channel> it is rude & wrong", held.now, "ada")
-    held.tick_until("aborted")
-    told(held, hook)
-    assert "ABORTED: the router reads 0%" in hook.messages[0]
-    assert "&lt;!channel&gt; it is rude &amp; wrong (by ada)" in hook.messages[0]
-
-
 def test_a_receiver_that_fails_gets_the_rest_later(held: World, hook: Webhook) -> None:
     hook.status = 503
     assert told(held, hook) == "127.0.0.1 answered 503"
@@ -115,20 +107,3 @@ def test_the_secret_of_an_address_is_in_no_error(held: World, hook: Webhook) -> 
     errors.append(tell(held.store, NAME, "hooks.example.org/secret"))
     assert all(errors) and "secret" not in " ".join(errors)
     assert "NOTIFY_URL is no address of a web server" in errors[2]
-
-
-def test_a_first_message_is_not_the_history(held: World, hook: Webhook) -> None:
-    abort(held.store, NAME, "enough", held.now, "ada")
-    held.tick_until("aborted")
-    held.metrics.spoil = lambda look: look
-    held.propose("newer", number=2)
-    held.tick_until("promoted")
-    told(held, hook)
-    assert len(hook.messages[0].splitlines()) == 1
-    assert "version 2 (newer)" in hook.messages[0]
-
-
-def test_a_damaged_mark_or_no_address_fails_no_tick(held: World, hook: Webhook) -> None:
-    assert tell(held.store, NAME, "") == ""
-    held.store.path("rollout", NAME, "notices.json").write_text("{")
-    assert "notices.json is not a readable Told" in told(held, hook)

@@ -111,19 +111,6 @@ def test_labels_that_come_late_hold_the_watermark(tmp_path: Path, monkeypatch: p
     assert (after.champion.graded, after.canary.graded) == (0, 20), "and are counted once they are there"
 
 
-def test_users_who_do_not_consent_are_not_graded(tmp_path: Path) -> None:
-    refused = {"metadata": {"user_consent": "false", "expected_answer": "1"}}
-    rows = [
-        *answers(8, A),
-        *answers(2, A, first=10, **refused),
-        *answers(5, B, first=20),
-        *answers(5, B, first=30, **refused),
-    ]
-    write(tmp_path, "observations/2026-01-05.jsonl", rows)
-    seen = look(tmp_path)
-    assert (seen.champion.graded, seen.canary.graded, seen.whole.readable) == (8, 5, (0.8, 0.5))
-
-
 def test_where_thumbs_alone_grade_the_unrated_are_counted(tmp_path: Path) -> None:
     rows = [*answers(4, A), *answers(4, B, wrong=4, first=10)]
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
@@ -148,16 +135,11 @@ def trace(model: str = "", **metadata: Any) -> Trace:
     [
         (trace(A), "a" * 12),
         (trace("model", version=A), "a" * 12),
-        (trace("model", trace_version=A), "a" * 12),
-        (trace("model", release=A), "a" * 12),
         (trace("model", tags=["beta", A]), "a" * 12),
         (trace(A, version="1.2.0", release="main"), "a" * 12),
-        (trace(A, version=A), "a" * 12),
         (trace(A, version=B), ""),
         (trace("model"), ""),
-        (trace("other@" + "a" * 12), ""),
         (trace(A + "b"), ""),
-        (trace("model@" + "A" * 12), ""),
         (trace("a" * 12, version=7, tags="model"), ""),
     ],
 )
@@ -179,8 +161,11 @@ def test_grades_join_what_a_metrics_server_counted(tmp_path: Path) -> None:
         look(tmp_path, request(now=START - 5))
 
 
-def test_forgotten_users_are_not_graded(tmp_path: Path) -> None:
-    rows = [*answers(4, A), *answers(4, B, first=10), *answers(4, B, first=20, user_id="forgotten")]
+def test_users_who_refused_or_are_forgotten_are_not_graded(tmp_path: Path) -> None:
+    refused = {"metadata": {"user_consent": "false", "expected_answer": "1"}}
+    rows = [*answers(8, A), *answers(2, A, first=10, **refused), *answers(4, B, first=20)]
+    rows += answers(4, B, first=30, user_id="forgotten")
     write(tmp_path, "observations/2026-01-05.jsonl", rows)
     before, after = look(tmp_path), look(tmp_path, erased=lambda: forgetting({"forgotten": None}))
-    assert (before.canary.graded, after.canary.graded, after.whole.readable) == (8, 4, (1.0, 0.5))
+    assert (before.champion.graded, before.canary.graded, before.whole.readable) == (8, 8, (0.8, 1.0))
+    assert (after.canary.graded, after.whole.readable) == (4, (0.8, 0.5))

@@ -4,8 +4,7 @@ from pipeline.rollout.decision import abort
 from pipeline.rollout.propose import ChampionState, champion
 from pipeline.rollout.record import Phase, read_events
 from pipeline.rollout.status import RolloutStatus, status
-from pipeline.views.rollout import arm_rows, sentences
-from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, World, iteration_over
+from tests.pipeline.rollout.conftest import BASE, NAME, World, iteration_over
 
 
 def shown(world: World) -> RolloutStatus:
@@ -43,22 +42,6 @@ def test_a_held_rollout_is_told_with_what_was_measured_and_why(world):
         world.now,
     )
     assert report.decisions == ("resume", "abort", "rollback")
-
-
-def test_what_a_rollout_cannot_see_is_told_while_it_runs(world):
-    world.propose("new", policy=POLICY.model_copy(update={"gradable": False}))
-    world.tick_until("gated")
-    spots = shown(world).cannot_see
-    assert [spot.split(":")[0] for spot in spots] == ["quality"], "no request was seen yet"
-    told = [text for name, text in sentences(shown(world), world.now) if name == "cannot see"]
-    assert told == list(spots) and "collect feedback" in told[0]
-    world.tick_until("observing")
-    world.metrics.spoil = lambda look: look.model_copy(update={"readable": (0.91, 0.5)})
-    world.tick(50.0)
-    (row,) = [row for row in arm_rows(shown(world)) if row.name == "readable"]
-    assert (row.champion, row.canary) == ("91%", "50%")
-    world.metrics.spoil = lambda look: look
-    assert not shown_after(world, "promoted").cannot_see
 
 
 @pytest.mark.parametrize(

@@ -3,16 +3,13 @@
 import hashlib
 import json
 import time
-from datetime import UTC, datetime
 
 import pytest
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.served import ServedRows
 from pipeline.recipe import Rewards
-from pipeline.recipe.traces import DemoSource, ExportSource, Traces
+from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.rollout.evidence import LiveMetrics, LookRequest
 from pipeline.rollout.gateway.asked import BadRequest, CallerRequest
 from pipeline.rollout.gateway.feedback import FeedbackRecorder
@@ -20,12 +17,9 @@ from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.spans import Served, Try, line
 from pipeline.rollout.grading import by_thumbs
 from pipeline.rollout.router import route
-from pipeline.traces.lake import local_lake
-from pipeline.traces.materialize import read
 from pipeline.traces.sources.otel import Otel
 from tests.pipeline.rollout.gateway.slot_server import response
-from tests.pipeline.rollout.gateway.world import NAME, World, awaited, world
-from tests.pipeline.traces.conftest import govern
+from tests.pipeline.rollout.gateway.world import NAME, World, awaited
 
 pytestmark = pytest.mark.slow
 
@@ -107,26 +101,6 @@ def test_what_is_no_feedback_is_refused(gateway, body, status):
     reply = gateway.client.post("/v1/feedback", json=body)
     assert (reply.status_code, reply.json()["error"]["type"]) == (status, "invalid_request_error")
     assert not before or len(scores_of(gateway)) == before
-
-
-def test_the_governed_rows_have_what_users_said(tmp_path):
-    with world(tmp_path) as gateway:
-        gateway.split(50)
-        traces = [answered_as(gateway, f"chatcmpl-{number}") for number in range(12)]
-        for number in range(12):
-            if number % 3:
-                assert send(gateway, id=f"chatcmpl-{number}", score="up" if number % 3 == 1 else "down").is_success
-        awaited(lambda: gateway.state().counts.recorded == 12)
-    folder = Store(tmp_path).path(layout.served(NAME))
-    source = ExportSource(kind="otel", uri=str(folder))
-    governed = govern(Store(tmp_path), source, source.uri, now=datetime.now(UTC), regions_allowed=("us",))
-    store = Store(tmp_path)
-    table = read(store, local_lake(store), governed.iteration.dataset, ["trace_id", "feedback_mean"])
-    rows = {row["trace_id"]: row["feedback_mean"] for row in table.to_pylist()}
-    assert rows == {trace: None if n % 3 == 0 else float(n % 3 == 1) for n, trace in enumerate(traces)}
-    for place in ServedRows(store, Person.named("somebody"), has_export=False).places():
-        place.remove()
-    assert all(not path.read_text() for path in folder.rglob("*.jsonl")), "an erasure takes the thumbs along"
 
 
 def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:

@@ -138,20 +138,3 @@ def test_grades_that_are_late_hold_the_watermark(gateway):
     later = look(gateway, seen.window_end, graded_since=seen.graded_until)
     units = later.canary.units.values()
     assert (sum(unit.requests for unit in units), sum(unit.graded for unit in units)) == (0, 10)
-
-
-def test_a_gap_in_the_records_is_said(gateway, tmp_path):
-    gateway.split(50)
-    since, notes = time.time(), []
-    folder = gateway.store.path("production", "served", NAME)
-    gateway.post(user="u")
-    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
-    folder.rename(tmp_path / "away")
-    gateway.post(user="u")
-    time.sleep(0.3)
-    (tmp_path / "away").rename(folder)
-    gateway.post(user="u")
-    time.sleep(0.3)
-    metrics = SpanMetrics(gateway.store, NAME, Grading(exact), TRACES, log=notes.append)
-    metrics.look(gateway.state().split, LookRequest(since=since, now=time.time(), slow_over_s=None))
-    assert notes == ["gateway: 1 answers were served and are not in the spans"]

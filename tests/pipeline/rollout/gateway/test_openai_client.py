@@ -74,10 +74,3 @@ def test_a_refusal_of_the_model_keeps_its_kind(
     assert (raised.value.status_code, raised.value.code, raised.value.param) == (status, "a_code", "messages")
     assert "not now" in str(raised.value) and raised.value.type == "tokens"
     assert gateway.request(raised.value.response).failed
-
-
-def test_what_the_gateway_does_not_serve_is_said(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.NotFoundError, match="The gateway has no POST /v1/embeddings"):
-        client.embeddings.create(model="any", input="text")
-    with pytest.raises(openai.NotFoundError, match="The gateway has no POST /v1/responses"):
-        client.responses.create(model="any", input="text")

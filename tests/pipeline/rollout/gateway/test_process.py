@@ -12,7 +12,6 @@ from pipeline.core.processes import process_start
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
 from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.gateway.tables import ServedSlot
 from pipeline.rollout.router import Unsettled
 from pipeline.serving.served_names import served_name
 from tests.pipeline.rollout.gateway.slot_server import slot_server
@@ -152,14 +151,3 @@ def test_a_user_header_is_believed_where_it_is_trusted(tmp_path):
         assert gateway.request(answer).marks["user.id"] == own
         assert gateway.post(headers={"x-rollout-arm": "canary"}).status_code == 403
         assert gateway.post(headers={"x-rollout-arm": "canary", "origin": gateway.gateway.url}).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("served", "ready"),
-    [(CANARY.digest, (CANARY.digest, 1, "")), (CHAMPION.digest, (CHAMPION.digest, 1, "serves model aaaaaaaaaaaa"))],
-)
-def test_readiness_is_what_the_slot_serves(tmp_path, served, ready):
-    slot = ServedSlot(digest=CANARY.digest, url="http://127.0.0.1:1/v1", name="desk@bbbbbbbbbbbb")
-    port = GatewaySplit(Store(tmp_path), NAME, lambda digest: slot, lambda url: served)
-    read = port.ready(CANARY)
-    assert (read.served_digest, read.replicas) == ready[:2] and ready[2] in read.reason
