@@ -109,9 +109,6 @@ class Rollout(Section):
     max_wait_s: PositiveFloat | None = 2_592_000.0
     """How long a stage may wait, once its dwell is over, for what it lacks (answers, grades, its slot), in time that
     usable metrics covered: then it is held with what would help (default: 30 days). null: for ever."""
-    requests_per_server: PositiveFloat | None = None
-    """Requests a second that one server of a slot carries: a weight that takes more servers than the canary's slot has
-    is not given. null: the champion's servers in proportion."""
     slot_usd_per_hour: Annotated[float | None, Operational, Field(ge=0, le=1e6)] = None
     """Price of an hour of the canary's slot, all its servers, for the bill of a rollout. null: of a slot that the
     gateway starts by itself, one device at `compute.accelerator.usd_per_hour`; of others it is not known."""

@@ -28,8 +28,6 @@ MAX_MISSES = 3
 """Looks in a row without usable evidence, after which a person is asked."""
 MAX_LOADING = 60
 """Ticks for which a slot may load the candidate before its first weight, after which a person is asked."""
-MAX_RAISED = 3
-"""How often in a stage a weight that somebody raised is put back before a person is asked."""
 
 
 def tick(ports: RolloutPorts, now: float) -> Tick:
@@ -85,10 +83,8 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
     slot = slot_of(ports.split, proposal.version.model)
     if slot.wrong:
         return RolloutStep(phase=Phase.HELD, reason=slot.reason)
-    first, busiest = proposal.policy.weight_at(0), state.watch.evidence.busiest_per_s
-    if reason := (
-        slot.reason or too_few_servers(ports.split, proposal, first, busiest) or ports.warm(proposal.version.model)
-    ):
+    first = proposal.policy.weight_at(0)
+    if reason := slot.reason or too_few_servers(ports.split, proposal, first) or ports.warm(proposal.version.model):
         return _missed(state, reason, most=MAX_LOADING)
     if state.phase is Phase.APPROVED and (lost := _lost(proposal, ports)):  # a person may have taken days
         return RolloutStep(phase=Phase.ROLLING_BACK, reason=lost)
@@ -116,8 +112,7 @@ def _shifting(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now:
     look = _look(state, proposal, ports, now)  # it may be in force all the same
     if step := look.decided or _lowered(router, look):
         return step
-    busiest = state.watch.evidence.busiest_per_s
-    short = too_few_servers(ports.split, proposal, state.canary_weight, busiest) if router.differs else ""
+    short = too_few_servers(ports.split, proposal, state.canary_weight) if router.differs else ""
     return _missed(state, look.slot.reason or short or router.reason, look=None if router.differs else look.result)
 
 
@@ -132,14 +127,9 @@ def _judge(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: fl
     if step := _lowered(router, look):
         return step
     if reason := router.reason or look.blind:  # what the arms did at another weight is no evidence of this one
-        again = router.raised and state.watch.weight_raised_externally >= MAX_RAISED
-        most = 0 if again else MAX_MISSES
-        return _missed(state, reason, look=None if router.differs else look.result, most=most).model_copy(
-            update={
-                "unready": look.slot.down,
-                "weight_raised_externally": router.raised,
-                "unread": bool(look.blind) and not router.differs and state.watch.misses + 1 < MAX_MISSES,
-            }
+        unread = bool(look.blind) and not router.differs and state.watch.misses + 1 < MAX_MISSES
+        return _missed(state, reason, look=None if router.differs else look.result).model_copy(
+            update={"unready": look.slot.down, "unread": unread}
         )
     if look.result is None:  # nothing new since it was looked at
         return None
@@ -167,7 +157,6 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
         look=None if router.differs else look.result,  # at another weight, as in `_judge`
         missed=bool(missed),
         unready=look.slot.down,
-        weight_raised_externally=router.raised,
     )
 
 
@@ -190,7 +179,7 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
         return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
     last = state.stage + 1 == len(policy.weights)
     above = weight if last else policy.weight_at(state.stage + 1)
-    if waits := look.slot.reason or too_few_servers(ports.split, proposal, above, evidence.busiest_per_s):
+    if waits := look.slot.reason or too_few_servers(ports.split, proposal, above):
         if reason := stage_timeout(waits, evidence, policy, covered, policy.dwell_s[state.stage]):
             return RolloutStep(phase=Phase.HELD, reason=reason, look=look.result)
         return RolloutStep(phase=Phase.OBSERVING, reason=waits, look=look.result, unready=look.slot.down)

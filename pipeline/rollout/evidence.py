@@ -173,8 +173,6 @@ class LiveEvidence(Record):
     slow_over_s: float | None = None
     """Frozen once in a rollout: the limit times the champion's p99, upper end."""
     basis: Basis | None = None
-    busiest_per_s: float = 0.0
-    """Most requests a second of both arms in any look of this rollout."""
     graded_until: float | None = None
     at_resume: tuple[ArmSums, ArmSums] = (ArmSums(), ArmSums())
     """Champion and canary when a person resumed the stage: their shares of traffic and grades are tested from there."""
@@ -190,15 +188,12 @@ class LiveEvidence(Record):
         return max(apart, 1 / self.canary.graded**2)
 
     def fresh(self) -> LiveEvidence:
-        """Where the next stage starts from, with a tally of its own: nothing but the threshold and the load."""
-        return LiveEvidence(slow_over_s=self.slow_over_s, busiest_per_s=self.busiest_per_s)
+        """Where the next stage starts from, with a tally of its own: nothing but the threshold."""
+        return LiveEvidence(slow_over_s=self.slow_over_s)
 
     def described_by(self, look: LiveMetrics) -> LiveEvidence:
-        """With what its newest look says of the grades, and its requests a second where they are the most so far."""
-        seconds = look.window_end - look.window_start
-        rate = (look.champion.sum().requests + look.canary.sum().requests) / seconds if seconds > 0 else 0.0
-        own = {"label_digest": look.label_digest, "readable": look.readable}
-        return self.model_copy(update={**own, "busiest_per_s": max(self.busiest_per_s, rate)})
+        """With what its newest look says of the grades."""
+        return self.model_copy(update={"label_digest": look.label_digest, "readable": look.readable})
 
     def skipped_to(self, at: float) -> LiveEvidence:
         """Where requests up to then are counted by no look: their grades are not either."""

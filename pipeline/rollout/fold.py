@@ -64,8 +64,7 @@ def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:
 
 def _seen(state: RolloutState, event: RolloutEvent) -> StageWatch:
     watch, look = state.watch, event.look
-    raised = watch.weight_raised_externally + event.weight_raised_externally
-    change: dict[str, object] = {"weight_raised_externally": raised}
+    change: dict[str, object] = {}
     if event.clock_went_back:  # what the new readings cover is counted again, so the evidence starts over
         change |= {"evidence": watch.evidence.fresh(), "tally": "", "looks": watch.looks + 1, "watched_until": event.at}
     elif look is not None or event.missed:

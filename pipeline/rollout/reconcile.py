@@ -11,7 +11,6 @@ from typing import NamedTuple
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.fold import drop_tallies, fold
-from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState, read_events
 from pipeline.rollout.router import Split, TrafficSplit, Unsettled, asked_for
@@ -58,7 +57,6 @@ def wanted_split(state: RolloutState, now: float) -> Split:
         canary_weight=weight,
         warm=proposal.champion if now < state.warm_until else None,
         expires_at=now + proposal.policy.lease_s if weight else None,
-        lease_s=proposal.policy.lease_s if weight else None,
     )
 
 
@@ -88,31 +86,19 @@ def slot_of(split: TrafficSplit, model: ModelRef) -> SlotState:
     return SlotState(f"the slot of {short} is not ready{why}" if slot.reason else "", servers=slot.replicas)
 
 
-def too_few_servers(split: TrafficSplit, proposal: Proposal, weight: int, busiest_per_s: float) -> str:
-    """Why the candidate's slot has too few servers for a weight, in percent, or "". Asks both slots; one that cannot be
-    asked counts for nothing."""
-    canary, champion = (slot_of(split, model) for model in (proposal.version.model, proposal.champion))
-    reason = too_few(proposal.policy, weight, canary.servers, champion.servers, busiest_per_s)
-    return f"the slot of {proposal.version.model.digest[:12]} has {reason}" if reason else ""
-
-
-def too_few(policy: RolloutPolicy, weight: int, servers: int, champion_servers: int, busiest_per_s: float) -> str:
-    """Why a slot with so many servers is not given a weight, or "". `champion_servers`: those that carry all requests
-    now; `busiest_per_s`: requests a second of all production; 0 where that is not known."""
-    percent = (
-        100 if weight >= policy.weight_at(len(policy.weights) - 1) else weight
-    )  # the last one leads to all of them
-    by_load = busiest_per_s * percent / 100 / policy.requests_per_server if policy.requests_per_server else 0.0
-    needed = max(1, math.ceil(percent * champion_servers / 100), math.ceil(by_load))
-    if servers >= needed:
+def too_few_servers(split: TrafficSplit, proposal: Proposal, weight: int) -> str:
+    """Why the candidate's slot has too few servers for a weight, in percent, or "": it takes as many as the champion's
+    has, in proportion, and the last weight all of them. Asks both; one that cannot be asked counts for nothing."""
+    policy = proposal.policy
+    canary, champion = (slot_of(split, model).servers for model in (proposal.version.model, proposal.champion))
+    percent = 100 if weight >= policy.weight_at(len(policy.weights) - 1) else weight
+    needed = max(1, math.ceil(percent * champion / 100))
+    if canary >= needed:
         return ""
-    why = f"the champion has {champion_servers}" if champion_servers else "by its load"
-    if policy.requests_per_server and busiest_per_s:
-        why += (
-            f", and {busiest_per_s:,.1f} requests a second came at the busiest, of which a server carries "
-            f"{policy.requests_per_server:g} (rollout.requests_per_server)"
-        )
-    return f"{servers} of {needed} servers that {percent}% takes: {why}. Scale the canary's slot up"
+    return (
+        f"the slot of {proposal.version.model.digest[:12]} has {canary} of {needed} servers that {percent}% takes: the "
+        f"champion has {champion}. Scale the canary's slot up"
+    )
 
 
 def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None:
@@ -130,9 +116,8 @@ def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None
     reason = ""
     if wanted.canary is not None and wanted.canary_weight > weight_now:
         assert state.proposal is not None, "a weight is of a proposal"
-        busiest = state.watch.evidence.busiest_per_s
         reason = slot_of(router, wanted.canary).reason
-        reason = reason or too_few_servers(router, state.proposal, wanted.canary_weight, busiest)
+        reason = reason or too_few_servers(router, state.proposal, wanted.canary_weight)
     if reason:  # asked for without more requests, so that its slot loads it; what it waits for is still to be asked for
         waiting = {"epoch": state.requested_epoch - 1, "canary_weight": weight_now, "champion_weight": 100 - weight_now}
         wanted = wanted.model_copy(update=waiting)

@@ -128,7 +128,6 @@ class RolloutStep(Record):
     unread: bool = False
     """It could not be seen yet: the next look begins where this one did."""
     unready: bool = False
-    weight_raised_externally: bool = False
     clock_went_back: bool = False
     """The clock was far behind the end of what was looked at: looks go on from there."""
     weight: int | None = None
@@ -177,7 +176,6 @@ class StageWatch(Record):
     misses: int = 0
     """Looks in a row that saw nothing usable."""
     unready: int = 0
-    weight_raised_externally: int = 0
 
     @property
     def dwell_s(self) -> float:

@@ -34,8 +34,6 @@ class Split(Record):
     """Stays loaded without requests: the way back."""
     expires_at: float | None = None
     """Seconds since 1970 at which the champion serves alone, unless a tick asks again before; None: never."""
-    lease_s: float | None = None
-    """The same as a duration, for a router that cannot trust the clock of whoever asked: it ends by either."""
 
     @model_validator(mode="after")
     def _sums_to_100(self) -> Self:
@@ -79,8 +77,7 @@ def asked_for(read: Split | Unsettled | None) -> Split | None:
 
 
 def without_canary(split: Split) -> Split:
-    alone = {"champion_weight": 100, "canary_weight": 0, "expires_at": None, "lease_s": None}
-    return split.model_copy(update=alone)
+    return split.model_copy(update={"champion_weight": 100, "canary_weight": 0, "expires_at": None})
 
 
 class Readiness(Record):

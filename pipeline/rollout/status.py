@@ -14,21 +14,13 @@ from pipeline.rollout.evidence import ArmSums
 from pipeline.rollout.fold import fold
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState
-from pipeline.rollout.record import Action, Phase, RolloutEvent, RolloutState
+from pipeline.rollout.record import Action, ModelVersion, Phase, RolloutEvent, RolloutState
 from pipeline.rollout.router import Split, Unrouted, Unsettled
 from pipeline.rollout.shares import Ratio, variance
 
 NOTHING = "nothing: a candidate that passes the gate is registered, and people deploy it"
 """What a deployment without a router waits for."""
 UNROUTED = "rollout.traffic to name the router that it began with"
-
-
-class Candidate(Record):
-    """The candidate of a rollout, and the iteration that it came out of."""
-
-    version: int
-    digest: str
-    iteration: str
 
 
 class ArmStatus(Record):
@@ -54,7 +46,7 @@ class RolloutStatus(Record):
     routed: bool = True
     """Whether the deployment has a router; without one `router_reason` says what that means."""
     rollout: str = ""
-    candidate: Candidate | None = None
+    candidate: ModelVersion | None = None
     since: float | None = None
     """Seconds since the epoch at which phase and stage became what they are."""
     stage: int = 0
@@ -98,14 +90,14 @@ def status(
     )
     if state.proposal is None:
         return bare.model_copy(update={"waits_for": "a candidate that passes the gate" if bare.routed else NOTHING})
-    version, policy = state.proposal.version, state.proposal.policy
+    policy = state.proposal.policy
     looked = [e for e in events if e.rollout == state.rollout and (e.look is not None or e.missed)]
     by_people = [e for e in events if e.rollout == state.rollout and e.by][-1:]
     lasting = [e.by for e in by_people if e.epoch == state.requested_epoch or e.phase is Phase.ROLLING_BACK]
     return bare.model_copy(
         update={
             "rollout": state.rollout,
-            "candidate": Candidate(version=version.version, digest=version.model.digest, iteration=version.iteration),
+            "candidate": state.proposal.version,
             "since": events[state.requested_epoch - 1].at,
             "by": lasting[0] if lasting else "",
             "stage": state.stage,

@@ -89,7 +89,7 @@ def sentences(report: RolloutStatus, now: float) -> list[tuple[str, str]]:
     unread = report.router_reason or "no split of this rollout"
     read = f"the router reads {unread if report.router is None else f'{report.router}%'}"
     lines = [
-        ("rollout", f"{report.rollout}, of version {candidate.version} ({candidate.digest[:12]})"),
+        ("rollout", f"{report.rollout}, of version {candidate.version} ({candidate.model.digest[:12]})"),
         ("iteration", candidate.iteration),
         ("champion", serving),
         ("phase", f"{report.phase}{'' if report.since is None else f' since {moment(report.since, now)}'}"),

@@ -3,7 +3,6 @@ torn, of an older epoch, or that names a model in no slot, leaves in force what 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -127,8 +126,6 @@ class SplitWatch:
         self._has_slot = has_slot
         self._read_as: tuple[int, int, int] | None = None
         self._champion_alone: Split | None = None
-        self._lease_ends = math.inf
-        """By this machine's steady clock; the other one, and that of whoever applied the split, may jump."""
         self.split: Split | None = None
         """As it was applied; its lease may have ended."""
         self.before: Split | None = None
@@ -151,9 +148,7 @@ class SplitWatch:
     def expired(self) -> bool:
         """Whether the lease has ended without a renewal. The champion alone needs none."""
         split = self.split
-        if split is None or split.expires_at is None or not split.canary_weight:
-            return False
-        return time.time() > split.expires_at or time.monotonic() > self._lease_ends
+        return bool(split and split.expires_at and split.canary_weight and time.time() > split.expires_at)
 
     def reload(self) -> None:
         """Read the file at the next request whatever it looks like: the slots have changed."""
@@ -172,8 +167,6 @@ class SplitWatch:
             return
         if self.split is not None and not read.routes_like(self.split):
             self.before = self.split
-        if read != self.split:
-            self._lease_ends = math.inf if read.lease_s is None else time.monotonic() + read.lease_s
         self.split = read
         self._champion_alone = without_canary(read)
 

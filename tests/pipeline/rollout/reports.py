@@ -9,7 +9,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rollout
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, Proposal
-from pipeline.rollout.status import ArmStatus, Candidate, RolloutStatus
+from pipeline.rollout.status import ArmStatus, RolloutStatus
 
 NOW = 1_800_000_000.0
 
@@ -24,7 +24,7 @@ def report(phase: Phase = Phase.OBSERVING, stage: int = 1, weight: int = 25, **o
     """Observing at 25% of 5, 25 and 100, with two thirds of its dwell covered."""
     fields: dict[str, Any] = {
         "rollout": "3f9c1a2b4d5e",
-        "candidate": Candidate(version=7, digest="8c1d" * 16, iteration="5d0c77aa11bb"),
+        "candidate": proposal().version,
         "since": NOW - 600,
         "weights": (5, 25, 100),
         "router": weight,

@@ -23,14 +23,14 @@ def test_nothing_is_learned_from_a_running_or_quarantined_canary(world):
     assert set(in_rollout(world.store, NAME)) == {"bad"}
 
 
-def test_a_weight_that_is_raised_again_and_again_is_held(world):
+def test_a_weight_that_is_raised_is_put_back(world):
     world.observe(dwell_s=(1e6, 1e6, 1e6))
     for _ in range(4):
         world.set_weight(60)
         world.tick(50.0)
         assert world.weight() == 5, "it is put back each time"
         world.tick(50.0)
-    assert (world.state.phase, world.weight()) == (Phase.HELD, 5)
+    assert (world.state.phase, world.weight()) == (Phase.OBSERVING, 5)
 
 
 def test_a_stage_that_was_lowered_by_hand_starts_over(world):

@@ -104,6 +104,7 @@ def test_what_is_no_feedback_is_refused(gateway, body, status):
 
 
 def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:
+    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)  # what was asked before
     split, since = gateway.split(50), time.time()
     for number, score in enumerate(("up", "down", "")):
         answered_as(gateway, f"chatcmpl-{number}")

@@ -159,52 +159,13 @@ def test_the_champion_serves_where_no_rollout_says_who(tmp_path, before, champio
     assert now == before or (now.rollout, now.canary) == (NO_ROLLOUT, None)
 
 
-DAY_S = 86_400.0
-
-
-class Clocks:
-    """The gateway's two clocks: the wall's, which may be wrong, and the steady one."""
-
-    def __init__(self) -> None:
-        self.wall, self.steady = 1000.0, 50.0
-
-    def pass_s(self, seconds: float) -> None:
-        self.wall += seconds
-        self.steady += seconds
-
-
-@pytest.fixture
-def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
-    clocks = Clocks()
-    monkeypatch.setattr(tables.time, "time", lambda: clocks.wall)
-    monkeypatch.setattr(tables.time, "monotonic", lambda: clocks.steady)
-    return clocks
-
-
-@pytest.fixture
-def watch(tmp_path, clocks: Clocks) -> SplitWatch:
-    return SplitWatch(Store(tmp_path), NAME, lambda digest: True)
-
-
-def granted(tmp_path, expires_at: float, lease_s: float | None = 100.0, epoch: int = 1) -> None:
-    split = split_at(50, epoch).model_copy(update={"expires_at": expires_at, "lease_s": lease_s})
-    write_split(Store(tmp_path), NAME, split)
-
-
-def weight(watch: SplitWatch) -> int:
-    split = watch.in_force()
-    assert split is not None
-    return split.canary_weight
-
-
-@pytest.mark.parametrize("ahead_s", [0.0, 50.0, DAY_S])
-def test_a_lease_of_a_clock_that_was_ahead_ends(tmp_path, clocks, watch, ahead_s):
-    granted(tmp_path, clocks.wall + ahead_s + 100.0)
-    assert weight(watch) == 50
-    clocks.pass_s(99.0)
-    assert weight(watch) == 50
-    clocks.pass_s(2.0)
-    assert weight(watch) == 0 and watch.expired
+def test_a_lease_that_nobody_renews_ends(tmp_path, monkeypatch):
+    watch, now = SplitWatch(Store(tmp_path), NAME, lambda digest: True), [1000.0]
+    monkeypatch.setattr(tables.time, "time", lambda: now[0])
+    write_split(Store(tmp_path), NAME, split_at(50).model_copy(update={"expires_at": 1100.0}))
+    for now[0], weight in ((1000.0, 50), (1099.0, 50), (1101.0, 0)):
+        split = watch.in_force()
+        assert split is not None and split.canary_weight == weight and watch.expired == (weight == 0)
 
 
 JSON = {"content-type": "application/json"}
