@@ -113,7 +113,7 @@ def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservatio
 
 
 def _figures(kpi: Kpi) -> Iterator[tuple[str, float | None]]:
-    newest = kpi.iterations[-1].data if kpi.iterations else None
+    newest = kpi.iterations[-1] if kpi.iterations else None
     per, waited = kpi.cost.usd_for(kpi.gain), kpi.trace_to_promotion_s
     yield "champion right in percent", _percent(kpi.champion_quality.value if kpi.champion_quality else None)
     yield "gained points", _percent(kpi.gain)

@@ -138,13 +138,13 @@ def _figures(one: IterationView) -> Iterator[KeyFigure]:
             " → ".join(f"{each.value:.1%}" for each in models),
             f"{100 * gain.value:+.1f} points, 95% {100 * gain.low:+.1f} to {100 * gain.high:+.1f}",
         )
-    if one.data.kept is not None:
-        yield KeyFigure("traces kept", f"{one.data.kept:.0%}", f"{one.data.admitted:,} of {one.data.seen:,}")
-    if one.data.coverage is not None:
-        yield KeyFigure("label coverage", f"{one.data.coverage:.0%}", f"{one.data.labelled:,} labels")
-    if one.training is not None:
-        share = "unknown" if one.training.goodput is None else f"{one.training.goodput:.0%}"
-        lost = f"interruptions: {one.training.preemptions}, steps lost: {one.training.lost_steps}"
+    if one.kept is not None:
+        yield KeyFigure("traces kept", f"{one.kept:.0%}", f"{one.admitted:,} of {one.seen:,}")
+    if one.coverage is not None:
+        yield KeyFigure("label coverage", f"{one.coverage:.0%}", f"{one.labelled:,} labels")
+    if one.preemptions is not None:
+        share = "unknown" if one.goodput is None else f"{one.goodput:.0%}"
+        lost = f"interruptions: {one.preemptions}, steps lost: {one.lost_steps}"
         yield KeyFigure("training goodput", share, lost)
     if one.costs:
         yield KeyFigure(
@@ -172,10 +172,9 @@ def _chapters(of: IterationLedgers, one: IterationView, events: Sequence[Rollout
         plots = [("What the gates let through", data.funnel(of.traces.seen, rejected, of.traces.admitted))]
         if len(of.traces.days) > 1:
             plots.append(("Rows by day: admitted, and why not", data.reasons_over_time(of.traces.days)))
-        figures = one.data
-        left = [(figures.seen, "rows of the source"), (figures.admitted, "kept by the gates"),
-                (figures.counted, "of this champion, the dataset"), (figures.labelled, "labelled"),
-                (figures.trainable, "trainable: agreed to, and in no suite")]  # fmt: skip
+        left = [(one.seen, "rows of the source"), (one.admitted, "kept by the gates"),
+                (one.counted, "of this champion, the dataset"), (one.labelled, "labelled"),
+                (one.trainable, "trainable: agreed to, and in no suite")]  # fmt: skip
         text = " → ".join(f"{count:,} {what}" for count, what in left if count is not None)
         yield Chapter("From traces to training data", [text], plots)
     if (labels := of.labels) is not None:
@@ -186,32 +185,27 @@ def _chapters(of: IterationLedgers, one: IterationView, events: Sequence[Rollout
     if of.plan is not None:
         decision = of.plan.decision
         chosen = "do not train now" if decision.method == "none" else decision.method.upper()
-        lacks = [f"{method.upper()} lacks {'; '.join(why)}" for method, why in decision.lacks.items()]
-        change = [f"It would change with: {each}" for each in decision.would_change]
         plots = [("Evidence and thresholds", data.evidence_plot(decision))]
-        forced = " (forced by the recipe)" if decision.forced else ""
-        yield Chapter(f"Decision: {chosen}{forced}", [*decision.reasons, *lacks, *change], plots)
+        yield Chapter(f"Decision: {chosen}", decision.reasons, plots)
     if (trained := of.trained) is not None:
-        health = [f"{each.verdict} at step {each.step}: {each.reason}" for each in trained.health.findings]
         lost = [f"interrupted by {e.cause} at step {e.step}, steps lost: {e.lost_steps}" for e in trained.preemptions]
         plots = [
             ("Progress by step", training.training_curve(trained.metrics)),
             ("Health by step", training.health_panels(trained.metrics, trained.health.findings)),
             ("Where the time went", training.goodput_bar(trained.goodput)),
         ]
-        yield Chapter(f"Training: {trained.health.verdict}", [*health, *lost], plots)
+        yield Chapter(f"Training: {trained.health.verdict}", lost, plots)
     if of.report is not None:
-        lines = [*of.report.problems, *(of.verdict.reasons if of.verdict else ())]
         details = Markup("\n".join(tables(reports.table(of.report))))  # which escapes
         plots = [("Scores and paired differences with intervals", reports.picture(of.report))]
-        yield Chapter(f"Evaluation{f': {of.verdict.verdict}' if of.verdict else ''}", lines, plots, details=details)
+        yield Chapter(f"Evaluation{f': {of.verdict.verdict}' if of.verdict else ''}", (), plots, details=details)
     yield from _rollout(of.id, events)
     if one.costs:
         yield Chapter("Cost", tables=[_bill(one.costs, notes=True)])
 
 
 def _label_facts(labels: RewardLabels) -> Iterator[str]:
-    yield f"{labels.labelled:,} of {labels.dataset.rows:,} traces of the dataset have a label ({labels.coverage:.1%})"
+    """Beside the stage's sentence."""
     if (judge := labels.judge) is not None:
         yield f"judge {judge.model}, withstood {judge.attacks} attacks"
     if labels.humans.reviews:

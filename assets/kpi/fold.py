@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from assets.kpi.costs import PriceList, RolloutCost, cost_lines, price_list
 from assets.kpi.ledgers import IterationLedgers, iteration_ids, read_ledgers
-from assets.kpi.records import DataFigures, IterationView, Kpi, State, SuiteQuality, TrainingFigures
+from assets.kpi.records import IterationView, Kpi, State, SuiteQuality
 from assets.kpi.texts import stage_sentences
 from evals.measurements import ConfidenceInterval, EvalReport
 from pipeline.core.storage import Store
@@ -71,9 +71,8 @@ def kpi(
     iterations = tuple(_view(each, rollouts.get(each.id), price) for each in ledgers)
     promoted = [each for each in iterations if each.state == "promoted"]
     gains = [each.gain for each in promoted if each.gain is not None]
-    trainings = [each.training for each in iterations if each.training is not None]
-    timed = [each for each in trainings if each.goodput is not None]
-    seconds = sum(each.total_s for each in timed)
+    timed = [each for each in iterations if each.goodput is not None]
+    seconds = sum(each.training_s for each in timed)
     quality, suite = _champion_quality(state, iterations)
     waits = [each.trace_to_promotion_s for each in promoted if each.trace_to_promotion_s is not None]
     return Kpi(
@@ -86,9 +85,9 @@ def kpi(
         iterations=iterations,
         ended=dict(Counter(each.state for each in iterations)),
         gain=sum(gains) if gains else None,
-        goodput=sum((each.goodput or 0.0) * each.total_s for each in timed) / seconds if seconds else None,
-        preemptions=sum(each.preemptions for each in trainings),
-        lost_steps=sum(each.lost_steps for each in trainings),
+        goodput=sum((each.goodput or 0.0) * each.training_s for each in timed) / seconds if seconds else None,
+        preemptions=sum(each.preemptions or 0 for each in iterations),
+        lost_steps=sum(each.lost_steps for each in iterations),
         trace_to_promotion_s=median(waits) if waits else None,
         problems=tuple(problems),
     )
@@ -121,24 +120,33 @@ def _rollouts(log: RolloutLog) -> Iterator[tuple[str, RolloutFigures]]:
 
 def _view(of: IterationLedgers, rollout: RolloutFigures | None, price: PriceList) -> IterationView:
     state, detail = _ending(of, rollout)
-    data = _data(of)
+    traces, labels, goodput = of.traces, of.labels, of.trained.goodput if of.trained else None
+    days = [day.day for day in traces.days if day.day != UNKNOWN_DAY and day.admitted] if traces else []
     promoted_at = rollout.promoted_at if rollout else None
     return IterationView(
         iteration=of.id,
-        number=of.traces.iteration.number if of.traces else None,
+        number=traces.iteration.number if traces else None,
         begun_at=of.begun_at,
         state=state,
         stage=(of.missing[0] if of.missing else "canary") if state in ("in progress", "unfinished") else "",
         step=of.step if state == "in progress" and of.trained is None else None,
         detail=detail,
         verdict=str(of.verdict.verdict) if of.verdict else "",
-        data=data,
+        seen=traces.seen if traces else None,
+        admitted=traces.admitted if traces else None,
+        counted=traces.iteration.dataset.rows if traces else None,
+        labelled=labels.labelled if labels else None,
+        coverage=labels.coverage if labels else None,
+        trainable=of.preferences.evidence.labelled if of.preferences else None,
         method=of.plan.decision.method if of.plan else "",
-        training=_training(of),
+        goodput=goodput.share if goodput and goodput.total_s > 0 else None,
+        training_s=goodput.total_s if goodput else 0.0,
+        preemptions=len(of.trained.preemptions) if of.trained else None,
+        lost_steps=sum(each.lost_steps for each in of.trained.preemptions) if of.trained else 0,
         quality=suite_quality(of.report) if of.report else None,
         version=of.version.version if of.version else rollout.version if rollout else None,
         promoted_at=promoted_at,
-        trace_to_promotion_s=_waited(data.last_day, promoted_at),
+        trace_to_promotion_s=_waited(max(days, default=""), promoted_at),
         costs=tuple(cost_lines(of, price, rollout.cost if rollout else None)),
         stages=tuple(stage_sentences(of)),
         problems=of.problems,
@@ -168,32 +176,6 @@ def _ending(of: IterationLedgers, rollout: RolloutFigures | None) -> tuple[State
     if of.problems or of.traces is None:
         return "unreadable", "; ".join(of.problems) or "its traces record is gone"
     return ("in progress", "") if of.is_latest else ("unfinished", "a newer iteration was begun")
-
-
-def _data(of: IterationLedgers) -> DataFigures:
-    days = [day.day for day in of.traces.days if day.day != UNKNOWN_DAY and day.admitted] if of.traces else []
-    return DataFigures(
-        first_day=min(days, default=""),
-        last_day=max(days, default=""),
-        seen=of.traces.seen if of.traces else None,
-        admitted=of.traces.admitted if of.traces else None,
-        counted=of.traces.iteration.dataset.rows if of.traces else None,
-        labelled=of.labels.labelled if of.labels else None,
-        coverage=of.labels.coverage if of.labels else None,
-        trainable=of.preferences.evidence.labelled if of.preferences else None,
-    )
-
-
-def _training(of: IterationLedgers) -> TrainingFigures | None:
-    if of.trained is None:
-        return None
-    goodput, interrupted = of.trained.goodput, of.trained.preemptions
-    return TrainingFigures(
-        goodput=goodput.share if goodput.total_s > 0 else None,
-        total_s=goodput.total_s,
-        preemptions=len(interrupted),
-        lost_steps=sum(each.lost_steps for each in interrupted),
-    )
 
 
 def _waited(last_day: str, promoted_at: float | None) -> float | None:

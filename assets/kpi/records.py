@@ -82,33 +82,6 @@ class SuiteQuality(Record):
     difference: ConfidenceInterval
 
 
-class TrainingFigures(Record):
-    goodput: float | None
-    """Share of the time that went into steps of the final weights; None where no time is on record."""
-    total_s: float
-    preemptions: int
-    lost_steps: int
-
-
-class DataFigures(Record):
-    """Where the traces of an iteration went. A stage that has not ended has None."""
-
-    first_day: str = ""
-    last_day: str = ""
-    seen: int | None = None
-    admitted: int | None = None
-    counted: int | None = None
-    """Admitted rows that count for the champion (`traces.attribution`): the dataset."""
-    labelled: int | None = None
-    coverage: float | None = None
-    trainable: int | None = None
-    """Labelled rows that may be trained on: agreed to, and asked by no suite."""
-
-    @property
-    def kept(self) -> float | None:
-        return self.admitted / self.seen if self.seen and self.admitted is not None else None
-
-
 class IterationView(Record):
     iteration: str
     number: int | None = None
@@ -121,9 +94,22 @@ class IterationView(Record):
     """The optimiser step that a training in progress has reached."""
     detail: str = ""
     verdict: str = ""
-    data: DataFigures = DataFigures()
+    seen: int | None = None
+    """Rows of the source; a count or share of a stage that has not ended is None."""
+    admitted: int | None = None
+    counted: int | None = None
+    """Admitted rows that count for the champion (`traces.attribution`): the dataset."""
+    labelled: int | None = None
+    coverage: float | None = None
+    trainable: int | None = None
+    """Labelled rows that may be trained on: agreed to, and asked by no suite."""
     method: str = ""
-    training: TrainingFigures | None = None
+    goodput: float | None = None
+    """Share of the training's time that went into steps of the final weights; None where no time is on record."""
+    training_s: float = 0.0
+    preemptions: int | None = None
+    """None where no training has ended."""
+    lost_steps: int = 0
     quality: SuiteQuality | None = None
     version: int | None = None
     promoted_at: float | None = None
@@ -134,6 +120,10 @@ class IterationView(Record):
     """Each stage that has ended, and what came out in a sentence."""
     problems: tuple[str, ...] = ()
     """Records that cannot be read."""
+
+    @property
+    def kept(self) -> float | None:
+        return self.admitted / self.seen if self.seen and self.admitted is not None else None
 
     @property
     def gain(self) -> float | None:

@@ -79,12 +79,12 @@ def _evaluation(report: EvalReport) -> Iterator[tuple[str, str]]:
 
 
 def row(each: IterationView) -> tuple[str, ...]:
-    quality, data, cost = each.quality, each.data, each.cost
+    quality, cost = each.quality, each.cost
     return (
         each.iteration,
         each.state,
-        "" if data.kept is None else f"{data.kept:.0%}",
-        "" if data.coverage is None else f"{data.coverage:.0%}",
+        "" if each.kept is None else f"{each.kept:.0%}",
+        "" if each.coverage is None else f"{each.coverage:.0%}",
         each.method,
         "" if quality is None else f"{quality.champion.value:.1%}",
         "" if quality is None else f"{quality.candidate.value:.1%}",

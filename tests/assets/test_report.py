@@ -66,7 +66,7 @@ def test_a_page_has_every_chapter_and_needs_nothing_but_itself(laid: Laid) -> No
     page = page_of(laid, laid.roll_out().id)
     for words in (
         "From traces to training data", "Labels", "Decision: GRPO", "Training: PASS", "Evaluation: PASS", "Rollout",
-        "Cost", "Lineage", "All iterations", "80 of 100", "60 of 100 traces of the dataset have a label",
+        "Cost", "Lineage", "All iterations", "80 of 100", "60 of 100 traces (75.0% coverage)",
         "enough prompts", "10 steps in", "improvement shown", "The candidate was promoted as version 1",
         "the router reads",
     ):  # fmt: skip
@@ -119,7 +119,7 @@ def test_a_page_is_made_of_whatever_there_is(laid: Laid, left: str) -> None:
         if left in steps and list(steps).index(name) <= list(steps).index(left):
             lay(iteration)
     page = page_of(laid, iteration.id)
-    assert ("traces of the dataset have a label" in page.text) == (left in steps)
+    assert ("traces (75.0% coverage)" in page.text) == (left in steps)
     assert ("Every gated metric" in page.text) == (left == "evaluation")
     assert ("A record cannot be read" in page.text) == (left == "damage")
 
