@@ -59,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
     except (FileExistsError, NotADirectoryError, PermissionError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
-    print("\n".join(after_models(folder, asked.models) if asked.models else after(folder, asked.start, asked.compose)))
+    print("\n".join(after(folder, asked.start, asked.compose, asked.models)))
     return 0
 
 
@@ -150,13 +150,16 @@ def of_compose() -> dict[str, str]:
     }
 
 
-def after(folder: Path, start: str, compose: bool) -> list[str]:
+def after(folder: Path, start: str, compose: bool, models: Sequence[str]) -> list[str]:
     """What to type next."""
     lines = [f"A project is in {folder.absolute()}."]
     if folder.absolute() != Path.cwd():
         lines.append(f"  cd {folder}")
-    if start == "own":
-        lines.append("  $EDITOR recipe.yaml                       # what is marked CHANGE")
+    if models or start == "own":
+        names = [f"{name}.yaml" for name in models] or ["recipe.yaml"]
+        lines.append(f"  $EDITOR {' '.join(names)}                       # what is marked CHANGE")
+    if models:
+        lines.append(f"  export PREFERENCE_TUNING_RECIPE={models[0]}.yaml   # the model that commands are about")
     if compose:
         return [
             *lines,
@@ -164,28 +167,14 @@ def after(folder: Path, start: str, compose: bool) -> list[str]:
             "  docker compose exec daemon dagster job launch -j preference_tuning",
             "  xdg-open http://localhost:3000            # Dagster; MLflow is on http://localhost:5000",
         ]
+    of = f"-l {models[0]} " if models else ""
     return [
         *lines,
         "  pt validate                               # recipe, model, disk, source and gate, before anything runs",
-        "  dagster job launch -j preference_tuning   # one iteration",
-        "  dagster job launch -j canary_rollout      # its rollout, if the gate let it pass",
+        f"  dagster job launch {of}-j preference_tuning   # one iteration",
+        f"  dagster job launch {of}-j canary_rollout      # its rollout, if the gate let it pass",
         "  pt status                                 # what came out",
         "  pt ui                                     # Dagster and MLflow on 127.0.0.1",
-    ]
-
-
-def after_models(folder: Path, models: Sequence[str]) -> list[str]:
-    """What to type next in a project of several models."""
-    first = models[0]
-    return [
-        f"A project of {len(models)} models is in {folder.absolute()}.",
-        f"  cd {folder}",
-        *(f"  $EDITOR {name}.yaml" for name in models),
-        f"  export PREFERENCE_TUNING_RECIPE={first}.yaml         # the model that pt and dagster commands are about",
-        "  pt validate",
-        f"  dagster job launch -l {first} -j preference_tuning   # one iteration of it",
-        "  pt status",
-        "  pt ui                                                # Dagster with all of them, and MLflow",
     ]
 
 

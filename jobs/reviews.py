@@ -72,17 +72,14 @@ def review_sample():
     draw_a_sample()
 
 
-def report_lines(settings: Deployment, survey_result: reviews.Survey) -> Iterator[str]:
+def report_lines(fields: dict[str, Any], floor: float) -> Iterator[str]:
     """The state of the reviews for a person."""
-    for week, rows in sorted(survey_result.asked.items()):
-        yield f"{week}: {sum(each.week == week for each in survey_result.reviewed)} of {rows} rows scored"
-    if not survey_result.asked:
+    for week, each in fields["weeks"].items():
+        yield f"{week}: {each['scored']} of {each['rows']} rows scored"
+    if (agreement := fields.get("agreement")) is None:
         yield "No sample has been drawn. Draw one: pt reviews write"
         return
-    labels, floor = _labels(settings), settings.recipe().rewards.min_rank_correlation
-    table = reviews.labels_of(labels.dataset, survey_result.reviewed)
-    agreement = summary.human_agreement(table, survey_result.reviewed)
-    yield f"Labels of iteration {labels.iteration} against {agreement.reviews} reviews:"
+    yield f"Labels of iteration {fields['iteration']} against {agreement.reviews} reviews:"
     yield f"  Spearman's rho {agreement.rank_correlation}; its lower bound has to reach {floor:.2f}"
     yield f"  on the other side of 0.5 {agreement.noise}"
 
@@ -93,26 +90,21 @@ def _write(settings: Deployment, asked: argparse.Namespace) -> int:
 
 
 def _status(settings: Deployment, asked: argparse.Namespace) -> int:
-    survey_result = reviews.survey(settings.store())
-    if asked.json:
-        print(json.dumps(_fields(settings, survey_result), indent=2, ensure_ascii=False))
-    else:
-        print("\n".join([*report_lines(settings, survey_result), *survey_result.problems]))
-    return 1 if survey_result.problems else 0
-
-
-def _fields(settings: Deployment, survey_result: reviews.Survey) -> dict[str, Any]:
-    """The same for a machine; an interval or a share is its value with its bounds."""
-    scored = Counter(review.week for review in survey_result.reviewed)
-    weeks = {week: {"rows": rows, "scored": scored[week]} for week, rows in sorted(survey_result.asked.items())}
-    fields: dict[str, Any] = {"weeks": weeks, "problems": list(survey_result.problems)}
-    if survey_result.asked:
+    """An interval or a share is its value with its bounds."""
+    survey = reviews.survey(settings.store())
+    scored = Counter(review.week for review in survey.reviewed)
+    weeks = {week: {"rows": rows, "scored": scored[week]} for week, rows in sorted(survey.asked.items())}
+    fields: dict[str, Any] = {"weeks": weeks, "problems": list(survey.problems)}
+    if survey.asked:
         labels = _labels(settings)
-        agreement = summary.human_agreement(
-            reviews.labels_of(labels.dataset, survey_result.reviewed), survey_result.reviewed
-        )
-        fields |= {"iteration": labels.iteration, "agreement": agreement.model_dump(mode="json")}
-    return fields
+        table = reviews.labels_of(labels.dataset, survey.reviewed)
+        fields |= {"iteration": labels.iteration, "agreement": summary.human_agreement(table, survey.reviewed)}
+    if asked.json:
+        print(json.dumps(fields, indent=2, ensure_ascii=False, default=lambda record: record.model_dump(mode="json")))
+    else:
+        lines = report_lines(fields, settings.recipe().rewards.min_rank_correlation)
+        print("\n".join([*lines, *survey.problems]))
+    return 1 if survey.problems else 0
 
 
 def _labels(settings: Deployment) -> RewardLabels:

@@ -1,6 +1,6 @@
 """Whether an iteration is worth beginning: enough new labels, or worse answers, and none that has just begun."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
@@ -70,7 +70,10 @@ def lately(instance: dg.DagsterInstance, quiet_s: float) -> str:
 
 def ended_iterations(store: Store) -> list[EndedIteration]:
     """Every iteration that has ended, in the order of their ends."""
-    return sorted(_ended(store), key=lambda each: (each.place, each.at))
+    ids = [path.parent.name for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}")]
+    outcomes = {id: store.read(layout.iteration(id, layout.OUTCOME), IterationOutcome) for id in ids}
+    ended = [EndedIteration(each.place, round(each.at * 1e9), id, each) for id, each in outcomes.items() if each]
+    return sorted(ended, key=lambda each: (each.place, each.at))
 
 
 class ChampionQuality(NamedTuple):
@@ -184,15 +187,4 @@ def _back_off(fruitless: Sequence[str], section: Automation) -> int:
 
 
 def _backed_off(fruitless: Sequence[str]) -> str:
-    if not fruitless:
-        return ""
-    return f" The last {len(fruitless)} ended without a candidate ({', '.join(fruitless)})."
-
-
-def _ended(store: Store) -> Iterator[EndedIteration]:
-    for path in store.path(layout.ITERATIONS).glob(f"*/{layout.OUTCOME}"):
-        id = path.parent.name
-        name = layout.iteration(id, layout.OUTCOME)
-        ended = store.read(name, IterationOutcome)
-        if ended is not None:
-            yield EndedIteration(ended.place, round(ended.at * 1e9), id, ended)
+    return f" The last {len(fruitless)} ended without a candidate ({', '.join(fruitless)})." if fruitless else ""

@@ -20,6 +20,7 @@ from assets.cluster import gate_refusals
 from assets.preflight import launch_faults
 from assets.resources import Deployment, deployment
 from evals.suites import Suite, frozen, lines, suite
+from jobs.screen import GREEN, RED, paint
 from pipeline.core import layout
 from pipeline.core.chat_template import TURNS, kinds_of, refusal, rendered, support_of
 from pipeline.core.model_files import header, weight_files
@@ -36,7 +37,6 @@ from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.training.packages import missing_packages, possible_methods
 
 ROWS = 1000
-GREEN, RED, PLAIN = "\033[32m", "\033[31m", "\033[0m"
 
 
 class CheckedLine(NamedTuple):
@@ -44,6 +44,14 @@ class CheckedLine(NamedTuple):
 
     fine: bool
     text: str
+
+
+def fine(text: str) -> CheckedLine:
+    return CheckedLine(True, text)
+
+
+def problem(text: str) -> CheckedLine:
+    return CheckedLine(False, text)
 
 
 class ModelTemplate(NamedTuple):
@@ -62,16 +70,17 @@ def main(arguments: Sequence[str]) -> int:
         for line in validate(asked):
             lines.append(line)
             if not asked.json:
-                _print(line)
+                mark = paint(f"{'ok' if line.fine else 'PROBLEM':<7}", GREEN if line.fine else RED, sys.stdout.isatty())
+                print(f"{mark}  {line.text}", flush=True)
     except AssertionError:  # a bug of ours keeps its traceback
         raise
     except Exception as error:  # boundary: a person at a terminal; drivers and tokenizers have errors of their own
         print(f"validate: {error} ({type(error).__name__})", file=sys.stderr)
         return 2
-    fine = all(line.fine for line in lines)
+    is_fine = all(line.fine for line in lines)
     if asked.json:
-        print(json.dumps({"fine": fine, "lines": [line._asdict() for line in lines]}, indent=2))
-    return 0 if fine else 1
+        print(json.dumps({"fine": is_fine, "lines": [line._asdict() for line in lines]}, indent=2))
+    return 0 if is_fine else 1
 
 
 def parser() -> argparse.ArgumentParser:
@@ -93,17 +102,17 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
     try:
         named = deployment()
     except ValueError as error:
-        yield CheckedLine(False, str(error))
+        yield problem(str(error))
         return
     settings = Deployment(recipe_path=asked.recipe or named.recipe_path, overrides=[*named.overrides, *asked.override])
     faults = launch_faults(settings)
-    yield from (CheckedLine(False, fault.strip()) for fault in faults)
+    yield from (problem(fault.strip()) for fault in faults)
     try:
         recipe = settings.recipe()
     except ValueError:
         return
-    yield CheckedLine(True, f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
-    yield from (CheckedLine(False, fault) for fault in missing_packages(recipe, possible_methods(recipe)))
+    yield fine(f"{settings.recipe_path} resolves: {recipe.name}, digest {recipe.digest()[:12]}")
+    yield from (problem(fault) for fault in missing_packages(recipe, possible_methods(recipe)))
     template: ModelTemplate | None = None
     if not any(fault.startswith("base_model.uri") for fault in faults):
         yield from _disk(recipe)
@@ -124,7 +133,7 @@ def _disk(recipe: Recipe) -> Iterator[CheckedLine]:
     place = Path(recipe.data_root).absolute()
     there = next(folder for folder in (place, *place.parents) if folder.exists())
     needed, free = iteration_bytes(model, recipe.training), shutil.disk_usage(there).free
-    yield CheckedLine(True, f"disk: an iteration writes about {gigabytes(needed)}; {place} has {gigabytes(free)} free")
+    yield fine(f"disk: an iteration writes about {gigabytes(needed)}; {place} has {gigabytes(free)} free")
 
 
 def _model(recipe: Recipe) -> Iterator[CheckedLine]:
@@ -133,8 +142,7 @@ def _model(recipe: Recipe) -> Iterator[CheckedLine]:
     dtypes = sorted({str(tensor["dtype"]) for tensor in tensors})
     weights = sum(prod(tensor["shape"]) for tensor in tensors)
     context = _context(recipe)
-    yield CheckedLine(
-        True,
+    yield fine(
         f"model: {weights:,} parameters in {', '.join(dtypes)}, {gigabytes(model_bytes(folder))}, "
         f"a context of {f'{context:,} tokens' if context else 'no stated length'}",
     )
@@ -152,18 +160,16 @@ def _template(recipe: Recipe) -> tuple[CheckedLine, ModelTemplate | None]:
     except Exception as error:  # the boundary of the tokenizer: templates raise what they like
         why = " ".join(str(error).split())[:200]
         text = f"base_model.uri: the chat template does not render ({why}). Save the tokenizer with one."
-        return CheckedLine(False, text), None
+        return problem(text), None
     left_out = support_of(tokenizer).left_out
     lacks = f", and leaves out {', '.join(sorted(left_out))}" if left_out else ""
-    return CheckedLine(True, f"chat template: renders{lacks}"), ModelTemplate(tokens, left_out)
+    return fine(f"chat template: renders{lacks}"), ModelTemplate(tokens, left_out)
 
 
 def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemplate | None) -> Iterator[CheckedLine]:
     source = recipe.traces.source
     if isinstance(source, DemoSource) and not settings.store().path(layout.PRODUCTION).exists():
-        yield CheckedLine(
-            True, "source: the embedded production, which a run serves first; there is nothing to look at yet"
-        )
+        yield fine("source: the embedded production, which a run serves first; there is nothing to look at yet")
         return
     sample = sample_source(
         Address(source, settings.source_uri(), limits_of(recipe.traces)), recipe.traces, datetime.now(UTC), rows
@@ -171,14 +177,16 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemp
     share = f"{sample.admitted:,} of the newest {sample.rows:,} rows would be admitted"
     yield CheckedLine(sample.admitted > 0, f"source: {share} ({sample.parts} parts of {sample.source})")
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in sample.rejected.items())
-    yield CheckedLine(True, f"rejected: {reasons or 'none'}")
+    yield fine(f"rejected: {reasons or 'none'}")
     yield _consent(recipe, sample)
     keys = ", ".join(f"{key} {count:,}" for key, count in list(sample.metadata_keys.items())[:20])
-    yield CheckedLine(True, f"metadata keys: {keys or 'none'}")
-    yield CheckedLine(
-        True, f"models: {', '.join(f'{name} {count:,}' for name, count in list(sample.models.items())[:9])}"
-    )
-    yield from _scores(sample)
+    yield fine(f"metadata keys: {keys or 'none'}")
+    yield fine(f"models: {', '.join(f'{name} {count:,}' for name, count in list(sample.models.items())[:9])}")
+    for each in sample.scores:  # every name, and what declares it
+        hint = "" if each.declared else f". To declare them, with use: feedback if people say so: {each.section()}"
+        yield fine(f"scores: {each.line()}{hint}")
+    if sample.scored_wrongly:
+        yield problem(f"scores: {sample.scored_wrongly}")
     forced = recipe.selection.method
     checkable = sample.references > 0 or forced == "auto" or "verifiable" not in METHODS[forced].needs
     hint = (
@@ -191,32 +199,21 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemp
         return
     wanted = template.left_out if recipe.selection.tools == "train" else template.left_out & {TURNS}
     if lacking := {kind: sample.takes[kind] for kind in sorted(wanted & sample.takes.keys())}:
-        yield CheckedLine(False, f"base_model.uri: {refusal(recipe.base_model.uri, lacking, sample.admitted)}")
+        yield problem(f"base_model.uri: {refusal(recipe.base_model.uri, lacking, sample.admitted)}")
     drawn = [m.completion_tokens or 0 for name, m in recipe.training.by_name().items() if forced in ("auto", name)]
     if sample.longest_prompt and any(drawn) and not kinds_of(sample.longest_prompt) & template.left_out:
         yield _fits(recipe, "longest prompt", template.tokens(sample.longest_prompt), max(drawn))
 
 
-def _scores(sample: SourceSample) -> Iterator[CheckedLine]:
-    """Every name, and what declares it."""
-    for each in sample.scores:
-        hint = "" if each.declared else f". To declare them, with use: feedback if people say so: {each.section()}"
-        yield CheckedLine(True, f"scores: {each.line()}{hint}")
-    if sample.scored_wrongly:
-        yield CheckedLine(False, f"scores: {sample.scored_wrongly}")
-
-
 def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:
     key, seen = recipe.traces.consent_key, list(sample.metadata_keys)
     if sample.consented or not sample.rows:
-        return CheckedLine(True, f"consent: {sample.consented:,} of {sample.rows:,} rows say yes under {key}")
+        return fine(f"consent: {sample.consented:,} of {sample.rows:,} rows say yes under {key}")
     if key in seen:
-        return CheckedLine(
-            False, f"consent: no row says yes under {key}. Rows without an explicit yes are not trained on."
-        )
+        return problem(f"consent: no row says yes under {key}. Rows without an explicit yes are not trained on.")
     near = get_close_matches(key, seen, 1, 0.5) or [name for name in seen if "consent" in name.lower()][:1]
     meant = f"Did you mean {near[0]}? Set traces.consent_key" if near else "Set traces.consent_key to the key that does"
-    return CheckedLine(False, f"consent: no row has {key}. {meant}, or write it into the metadata.")
+    return problem(f"consent: no row has {key}. {meant}, or write it into the metadata.")
 
 
 def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Iterator[CheckedLine]:
@@ -226,35 +223,32 @@ def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Ite
     for each in section.asked:
         try:
             if isinstance(each, TracesSuite) and frozen.latest(store, each.name) is None:
-                yield CheckedLine(True, f"suite {each.name} ({each.role}): preference_dataset will freeze it")
+                yield fine(f"suite {each.name} ({each.role}): preference_dataset will freeze it")
             else:
                 asked.append(_suite(each, store, section.seed))
         except ValueError as error:
             unread = True
-            yield CheckedLine(False, f"suite {each.name}: {error}")
+            yield problem(f"suite {each.name}: {error}")
     if unread:
         return
     refusals = gate_refusals(recipe, recipe.base_model.uri, asked)
-    yield from (CheckedLine(False, f"evaluation: {refusal}") for refusal in refusals)
+    yield from (problem(f"evaluation: {refusal}") for refusal in refusals)
     for each in asked:
         settings = section.suite(each.name)
         if not refusals:
-            yield CheckedLine(True, f"suite {each.name} ({settings.role}): {len(each.items):,} items")
+            yield fine(f"suite {each.name} ({settings.role}): {len(each.items):,} items")
         letters = [item for item in each.items if item.check in ("normalised", "contains")]
         if count := sum(OPTION.fullmatch(item.reference) is not None for item in letters):
-            yield CheckedLine(
-                True, f"suite {each.name}: {count:,} references are letters of options, graded as `choice`"
-            )
+            yield fine(f"suite {each.name}: {count:,} references are letters of options, graded as `choice`")
         if template is not None:
             try:
                 asked_in_full = [m for m in map(each.messages, each.items) if not kinds_of(m) & template.left_out]
                 longest = max(map(template.tokens, asked_in_full), default=0)
             except Exception as error:  # the boundary of the tokenizer, as in _template
                 why = " ".join(str(error).split())[:200]
-                yield CheckedLine(
-                    False,
+                yield problem(
                     f"suite {each.name}: the model's chat template does not take its messages ({why}). Leave out "
-                    "system, or save the tokenizer with a template that takes the roles of its items.",
+                    "system, or save the tokenizer with a template that takes the roles of its items."
                 )
                 continue
             limit = settings.max_completion_tokens or section.max_completion_tokens
@@ -273,22 +267,14 @@ def _fits(recipe: Recipe, what: str, tokens: int, completion: int) -> CheckedLin
     context = _context(recipe)
     text = f"{what}: {tokens:,} tokens, and {completion:,} for its answer"
     if context and tokens + completion > context:
-        return CheckedLine(
-            False, f"{text} are more than the model's context of {context:,}. Lower max_completion_tokens."
-        )
-    return CheckedLine(True, text)
+        return problem(f"{text} are more than the model's context of {context:,}. Lower max_completion_tokens.")
+    return fine(text)
 
 
 def _context(recipe: Recipe) -> int:
     config: dict[str, Any] = json.loads(Path(recipe.base_model.uri, "config.json").read_text())
     name = "max_position_embeddings"
     return int(config.get(name) or config.get("text_config", {}).get(name) or 0)
-
-
-def _print(line: CheckedLine) -> None:
-    colour = sys.stdout.isatty()
-    word = "ok     " if line.fine else "PROBLEM"
-    print(f"{(GREEN if line.fine else RED) if colour else ''}{word}{PLAIN if colour else ''}  {line.text}", flush=True)
 
 
 if __name__ == "__main__":
