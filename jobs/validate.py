@@ -182,11 +182,7 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemp
     keys = ", ".join(f"{key} {count:,}" for key, count in list(sample.metadata_keys.items())[:20])
     yield fine(f"metadata keys: {keys or 'none'}")
     yield fine(f"models: {', '.join(f'{name} {count:,}' for name, count in list(sample.models.items())[:9])}")
-    for each in sample.scores:  # every name, and what declares it
-        hint = "" if each.declared else f". To declare them, with use: feedback if people say so: {each.section()}"
-        yield fine(f"scores: {each.line()}{hint}")
-    if sample.scored_wrongly:
-        yield problem(f"scores: {sample.scored_wrongly}")
+    yield from score_lines(sample)
     forced = recipe.selection.method
     checkable = sample.references > 0 or forced == "auto" or "verifiable" not in METHODS[forced].needs
     hint = (
@@ -203,6 +199,15 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemp
     drawn = [m.completion_tokens or 0 for name, m in recipe.training.by_name().items() if forced in ("auto", name)]
     if sample.longest_prompt and any(drawn) and not kinds_of(sample.longest_prompt) & template.left_out:
         yield _fits(recipe, "longest prompt", template.tokens(sample.longest_prompt), max(drawn))
+
+
+def score_lines(sample: SourceSample) -> Iterator[CheckedLine]:
+    """Every name, and what declares it."""
+    for each in sample.scores:
+        hint = "" if each.declared else f". To declare them, with use: feedback if people say so: {each.section()}"
+        yield fine(f"scores: {each.line()}{hint}")
+    if sample.scored_wrongly:
+        yield problem(f"scores: {sample.scored_wrongly}")
 
 
 def _consent(recipe: Recipe, sample: SourceSample) -> CheckedLine:

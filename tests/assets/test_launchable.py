@@ -130,20 +130,6 @@ def test_a_model_too_large_for_its_evaluation_is_refused(plan: TrainingPlan, mon
     assert "the weights take 0.0 GB where they are evaluated" in str(check.description)
 
 
-@pytest.mark.parametrize(
-    ("override", "words"),
-    [
-        ("evaluation.suites.0.items=20", "suite arithmetic: it has 20 items in"),
-        ("evaluation.suites.0.items=100", "clusters cannot hold a guard to evaluation.guard_margin 0.03"),
-        ("evaluation.max_standard_error=0.01", "standard error of about 0.013, above evaluation.max_standard_error"),
-    ],
-)
-def test_a_suite_too_small_for_its_guards_is_refused(plan: TrainingPlan, override: str, words: str) -> None:
-    check = checked(load(RECIPES / "embedded.yaml", [override]), plan, PLAN_PATH)
-    assert not check.passed
-    assert words in str(check.description)
-
-
 ENDPOINT = "evaluation.serving={kind: endpoint, champion: old, candidate: new}"
 LIBRARY = "evaluation.suites=[{kind: items, preset: arithmetic}, {kind: lm_eval, name: task, task: a.yaml}]"
 
@@ -152,12 +138,9 @@ LIBRARY = "evaluation.suites=[{kind: items, preset: arithmetic}, {kind: lm_eval,
     ("overrides", "variable", "value", "words"),
     [
         (["evaluation.serving={kind: vllm}"], "VLLM_PYTHON", "", "VLLM_PYTHON is empty. Set it"),
-        (["evaluation.serving={kind: vllm}"], "VLLM_PYTHON", "/no/python", "No Python at /no/python. Set VLLM_PYTHON"),
         ([ENDPOINT], "SERVING_URL", "", "SERVING_URL is empty. Set it"),
-        ([ENDPOINT], "SERVING_URL", "127.0.0.1:8000", "Set SERVING_URL to one like"),
         ([ENDPOINT], "SERVING_URL", "http://127.0.0.1:9/v1", ""),
         ([ENDPOINT, LIBRARY], "LM_EVAL_PYTHON", "", "none is named"),
-        ([ENDPOINT, LIBRARY], "LM_EVAL_PYTHON", "/no/python", "no Python at /no/python"),
     ],
 )
 def test_an_engine_without_an_address_is_refused(
@@ -190,23 +173,7 @@ UNTAUGHT = [f"rewards.{profile}={{feedback: 1}}" for profile in ("rated", "judge
         ([JUDGED % "report"], "", ""),
         ([JUDGED % "target"], "http://127.0.0.1:9/v1", "the recipe has no judge: name one in rewards.judge"),
         ([JUDGED % "guard", JUDGE], "", "no endpoint of the judge is set: set JUDGE_URL"),
-        (
-            [JUDGED % "guard", JUDGE, "evaluation.suites.1.items=900"],
-            "http://j/v1",
-            "judges 900 items, and arithmetic has",
-        ),
         ([JUDGED % "target", JUDGE, "evaluation.suites.1.items=100"], "http://j/v1", "Judge 246 items"),
-    ],
-    ids=[
-        "all there",
-        "its teacher",
-        "a judge of labels without weight",
-        "a guard",
-        "a report",
-        "no judge",
-        "no endpoint",
-        "more than there are",
-        "too few",
     ],
 )
 def test_a_judged_suite_that_gates_needs_its_judge(

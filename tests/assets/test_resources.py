@@ -21,17 +21,10 @@ EMBEDDED = Path(__file__).parents[2] / "jobs" / "recipes" / "embedded.yaml"
 
 def test_the_environment_names_the_deployment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFERENCE_TUNING_RECIPE", raising=False)
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "training.seed=3 selection.method=dpo")
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "name='a b' training.seed=3")
     found = deployment()
     assert Path(found.recipe_path) == EMBEDDED
-    assert (found.recipe().training.seed, found.recipe().selection.method) == (3, "dpo")
-
-
-def test_overrides_of_the_environment_may_hold_spaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PREFERENCE_TUNING_RECIPE", raising=False)
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", "base_model.uri='/models/my chat model' training.seed=3")
-    found = deployment().recipe()
-    assert (found.base_model.uri, found.training.seed) == ("/models/my chat model", 3)
+    assert (found.recipe().training.seed, found.recipe().name) == (3, "a b")
 
 
 def test_mlflow_is_embedded_unless_the_environment_names_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,14 +37,6 @@ def test_mlflow_is_embedded_unless_the_environment_names_one(tmp_path: Path, mon
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "support")
     assert settings.registry_uri() == "http://127.0.0.1:5002"
     assert settings.mlflow() == ("http://127.0.0.1:5001", "http://127.0.0.1:5002", "support")
-
-
-def test_base_model_without_a_tokenizer_is_refused_first(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "config.json").write_text("{}")
-    overrides = [f"data_root={tmp_path}", f"base_model.uri={tmp_path / 'model'}"]
-    with pytest.raises(ValueError, match=r"no a tokenizer|no tokenizer"):
-        Deployment(recipe_path=str(EMBEDDED), overrides=overrides).champion()
 
 
 def test_a_record_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:

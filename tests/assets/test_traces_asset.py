@@ -133,16 +133,6 @@ def test_newer_traces_start_an_iteration_alone(tmp_path: Path, dagster_instance:
 
 
 @pytest.mark.slow
-def test_model_attribution_names_the_models_it_saw(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
-    place = Place(tmp_path, dagster_instance, "traces.attribution=model")
-    write(place.export, day_file(5), [observation(1, provided_model_name="somebody-else")])
-    result = place.run()
-    assert result.success and not place.iterations()
-    (line,) = [text for text in place.said(result).splitlines() if text.startswith("Nothing new")]
-    assert "somebody-else" in line and f"{NAME}," in line
-
-
-@pytest.mark.slow
 def test_a_wrong_source_is_red_and_mended_by_the_recipe(tmp_path: Path, dagster_instance: dg.DagsterInstance) -> None:
     place = Place(tmp_path, dagster_instance, "traces.consent_key=agreed")
     write(place.export, day_file(5), [observation(n) for n in range(1, 60)])

@@ -122,7 +122,8 @@ def test_only_servers_that_others_keep_are_asked_in_rounds(
     write_slots(
         settings.store(), "arithmetic", [ServedSlot(digest=champion.digest, url=server.url, name=server.names[0])]
     )
-    assert traffic_split(settings).ready(champion).reason == ""
+    ready = traffic_split(settings).ready(champion)
+    assert (ready.served_digest, ready.reason) == (champion.digest, "")
     assert server.listed == rounds + (kept_by == "others"), "and once to know which slot it is"
 
 
@@ -134,14 +135,3 @@ def test_a_slot_that_is_away_is_known_to_be(settings: Deployment, server: ModelS
     server.server_close()
     with pytest.raises(OSError, match="does not list its models"):
         identify(server.url)
-
-
-def test_slots_that_others_keep_are_asked_what_they_hold(tmp_path: Path, server: ModelServer) -> None:
-    overrides = [f"rollout.traffic.slots=['{server.url}', 'http://127.0.0.1:9/v1']"]
-    settings = deployment(tmp_path / "data", overrides)
-    champion = settings.champion().model
-    server.names = [served_name("arithmetic", champion.digest)]
-    ready = traffic_split(settings).ready(champion)
-    assert (ready.served_digest, ready.reason) == (champion.digest, "")
-    other = champion.model_copy(update={"digest": "f" * 64})
-    assert traffic_split(settings).ready(other).replicas == 0

@@ -181,28 +181,6 @@ def test_forget_takes_its_id_from_stdin_and_a_date(
     assert rows_of(settings, USER) == 1
 
 
-def test_verify_finds_a_tampered_line_and_a_tampered_proof(settings: Deployment, capsys) -> None:
-    main(["forget", USER, "--yes"])
-    capsys.readouterr()
-    assert main(["verify"]) == 0
-    output = capsys.readouterr().out
-    head = output.split()[-1]
-    assert "3 entries" in output
-    assert main(["verify", "--against", head]) == 0
-    store, proof = settings.store(), only(settings)
-    path = store.write(f"erasures/{proof.id}.json", proof.model_copy(update={"places": {}}))
-    assert main(["verify"]) == 1
-    assert "is not the proof that the log speaks of" in capsys.readouterr().out
-    path.unlink()
-    assert main(["verify"]) == 1
-    assert "is gone" in capsys.readouterr().out
-    log = store.path(audit.LOG)
-    log.write_text(log.read_text().replace('"admitted":2', '"admitted":9', 1))
-    assert main(["verify"]) == 1
-    assert "line 1: its content does not have its digest" in capsys.readouterr().out
-    assert main(["retain"]) == 0, "nothing is overdue"
-
-
 def test_retain_upkeep_and_blocks(settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     assert main(["blocks"]) == 0
     assert main(["upkeep"]) == 0

@@ -1,6 +1,5 @@
 """What is left of the commands when they are ended: nothing, whoever is ended and with what signal."""
 
-import itertools
 import json
 import os
 import shutil
@@ -265,20 +264,6 @@ def test_ui_ends_with_its_make(start: Callable[..., Command], servers: Path, tmp
         command.wait_for(lambda: len(command.find("sleep")) == 8)
         command.process.kill()
         assert command.left() == {}
-
-
-@pytest.mark.variant
-def test_run_with_a_killed_part_leaves_nothing(start: Callable[..., Command]) -> None:
-    cases = list(itertools.product(("worker", "step"), (True, False)))
-    commands = {case: start(*TOY) for case in cases}
-    for (who, followed), command in commands.items():
-        command.wait_for(command.hung)
-        if not followed:  # a killed launch leaves its run at work: the same command again goes on with it
-            command.process.kill()
-            command.process.wait()
-        [worker], step = command.find("api execute_run"), int(command.hung().split()[0])
-        os.kill({"worker": worker, "step": step}[who], signal.SIGKILL)
-    assert {case: command.left() for case, command in commands.items()} == {case: {} for case in cases}
 
 
 @pytest.mark.variant

@@ -67,21 +67,6 @@ def test_it_answers_until_it_is_ended_and_leaves_nothing(tmp_path: Path, signum:
         httpx2.get(f"{url}/health")
 
 
-@pytest.mark.variant
-def test_slots_that_others_keep_get_the_gateway_alone(tmp_path: Path) -> None:
-    slots = ["rollout.traffic.slots=['http://127.0.0.1:9/v1', 'http://127.0.0.1:8/v1']"]
-    process = started(tmp_path / "data", *slots)
-    try:
-        body = {"model": "any", "messages": [{"role": "user", "content": "3 + 4?"}]}
-        reply = httpx2.post(f"{address(process)}/v1/chat/completions", json=body, timeout=60)
-        assert reply.status_code == 503, "nobody listens there"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        process.wait()
-
-
 def test_another_router_is_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

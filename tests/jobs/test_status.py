@@ -13,9 +13,8 @@ from assets.environment import chosen
 from assets.outcome import Ending
 from evals.gate import Verdict
 from jobs import status
-from jobs.workers import RunNote, WorkerFiles, worker_files
+from jobs.workers import RunNote, worker_files
 from pipeline.core import layout
-from pipeline.core.storage import Store
 from pipeline.recipe import load
 from pipeline.recipe.overrides import split
 from pipeline.training.journal import TrainingJournal
@@ -77,17 +76,11 @@ def test_a_run_is_shown_with_its_stage_and_step_until_a_kill(laid: Laid, worker,
         and "traces 80 of 100 rows admitted" in text
         and "next nothing: the run goes on" in text
     )
+    assert worker_files(Path("dagster.yaml")).at_work(laid.store.root / "other") == []
     worker.kill()
     worker.wait()
     code, text = screen(capsys)
     assert code == 0 and "run none is at work" in text and "goes on where it stands" in text
-
-
-def test_a_run_on_another_root_is_another_deployments(laid: Laid, worker) -> None:
-    files = worker_files(Path("dagster.yaml"))
-    assert files is not None
-    assert [note.job for note in files.at_work(laid.store.root)] == ["preference_tuning"]
-    assert files.at_work(laid.store.root / "other") == []
 
 
 def test_runs_of_a_cluster_are_not_guessed_at(laid: Laid, capsys) -> None:
@@ -233,12 +226,3 @@ def test_nothing_heavy_is_imported_for_an_answer() -> None:
     code = f"import sys, jobs.status; print([m for m in {list(HEAVY)} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-def test_worker_files_name_a_process_and_not_a_number(tmp_path: Path) -> None:
-    files = WorkerFiles(tmp_path)
-    assert files.at_work(Path("/")) == [] and files.pid("r") is None
-    files.pid_file("r").write_text("1 0")  # a pid that is in use again
-    files.note(RunNote(run="r", job="j", data_root="/"))
-    assert files.pid("r") == 1 and not files.is_alive("r") and files.at_work(Path("/")) == []
-    assert Store(tmp_path).root == tmp_path

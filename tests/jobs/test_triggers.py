@@ -155,16 +155,6 @@ def test_only_what_can_be_compared_falls(scores: dict[str, Any], champion: str, 
     assert ("proven to have fallen" in quality.line()) == quality.fell == bool(fell)
 
 
-def test_a_fall_waits_for_more_while_nothing_comes_of_it(tmp_path: Path, instance: dg.DagsterInstance) -> None:
-    store = deployment(tmp_path).store()
-    for at in range(4):
-        end(tmp_path, label(store, f"i{at}", traces(0, 200), scores=GOOD), "refused")
-    label(store, "new", traces(200, 300), scores=BAD)
-    assert drift(tmp_path, instance)[0] == []
-    label(store, "newer", traces(200, 400), scores=BAD)
-    assert len(drift(tmp_path, instance)[0]) == 1
-
-
 def test_answers_of_days_that_left_the_window_count(tmp_path: Path) -> None:
     settings = deployment(tmp_path)
     end(tmp_path, label(settings.store(), "one", traces(0, 200), scores=GOOD), "rollout")

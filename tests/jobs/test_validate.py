@@ -71,17 +71,21 @@ def test_a_good_deployment_is_described(places: dict[str, Path], capsys: pytest.
     assert not places["data"].exists()  # nothing is written
 
 
-def test_a_consent_key_that_no_row_has_is_named(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, wrong = check(places, capsys, "traces.consent_key=consent_to_training")
-    assert code == 1
-    assert any("source: 0 of the newest 640 rows" in line for line in wrong)
-    assert any("no row has consent_to_training. Did you mean user_consent?" in line for line in wrong)
-
-
-def test_a_prompt_beyond_the_context_is_refused(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, wrong = check(places, capsys, "training.grpo.max_completion_tokens=1020")
-    assert code == 1
-    assert [line for line in wrong if "longest prompt" in line and "context of 1,024. Lower" in line]
+@pytest.mark.parametrize(
+    ("override", "start", "words"),
+    [
+        ("traces.consent_key=consent_to_training", "source: 0 of the newest 640 rows", "would be admitted"),
+        ("traces.consent_key=consent_to_training", "consent: no row has", "Did you mean user_consent?"),
+        ("training.grpo.max_completion_tokens=1020", "longest prompt", "context of 1,024. Lower"),
+        ("evaluation.suites=[{kind: items, preset: arithmetic, items: 50}]", "evaluation: ", "50 items"),
+        ("evaluation.suites.0.path=/nowhere/suite.jsonl", "suite own-questions: ", "Give its path"),
+    ],
+)
+def test_what_speaks_against_a_launch_is_a_line(
+    override: str, start: str, words: str, places: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, wrong = check(places, capsys, override)
+    assert code == 1 and [line for line in wrong if line.startswith(start) and words in line], wrong
 
 
 def test_a_template_that_refuses_a_role_is_a_problem(
@@ -128,12 +132,6 @@ def test_a_template_that_is_missing_is_refused(
     assert [line for line in wrong if "the chat template does not render" in line]
 
 
-def test_the_gate_is_asked_too(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, wrong = check(places, capsys, "evaluation.suites=[{kind: items, preset: arithmetic, items: 50}]")
-    assert code == 1
-    assert len([line for line in wrong if line.startswith("evaluation: ")]) == 3
-
-
 def test_references_that_are_letters_of_options_are_told(
     places: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,12 +140,6 @@ def test_references_that_are_letters_of_options_are_told(
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     _, fine, _ = check(places, capsys, *suite_of(path))
     assert "suite own-questions: 6 references are letters of options, graded as `choice`" in fine
-
-
-def test_a_suite_that_is_not_there_is_a_line(places: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, wrong = check(places, capsys, "evaluation.suites.0.path=/nowhere/suite.jsonl")
-    assert code == 1
-    assert [line for line in wrong if line.startswith("suite own-questions: ") and "Give its path" in line]
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,3 @@ def test_an_approval_names_its_rollout(settings: Deployment, waiting: str, rollo
     assert approve(rollout) == 1
     assert why in capsys.readouterr().out
     assert state(settings).phase is Phase.GATED
-
-
-def test_nothing_moves_before_somebody_approves(settings: Deployment, waiting: str) -> None:
-    for n in range(4, 100):
-        look(settings, 1000.0 + n)
-    assert state(settings).phase is Phase.GATED

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from jobs.validate import _scores  # pyright: ignore[reportPrivateUsage]
+from jobs.validate import score_lines  # pyright: ignore[reportPrivateUsage]
 from pipeline.core.storage import Store
 from pipeline.recipe.scores import ScoreMeaning
 from pipeline.recipe.traces import ExportSource, Traces
@@ -142,7 +142,7 @@ def test_validation_shows_every_name_and_what_declares_it(export: Path) -> None:
     write(export, "scores/2026-01-05.jsonl", [score(1, 0, 1), score(2, 1, 4, name="stars"), score(3, 2, 5)])
     source = ExportSource(kind="langfuse_export", uri=str(export))
     sample = sample_source(Address(source, source.uri), Traces(source=source), NOW)
-    lines = [line.text for line in _scores(sample)]
+    lines = [line.text for line in score_lines(sample)]
     assert lines[0] == "scores: 2 scores thumb (API, NUMERIC, 1 to 5), 1 as feedback"
     assert lines[1].startswith("scores: 1 scores stars (API, NUMERIC, 4 to 4), none as feedback. To declare them")
     assert "outside their scale" in lines[2] and sample.feedback == 1
