@@ -79,12 +79,7 @@ def judged(section: Evaluation, suites: Mapping[str, Suite], counts: Mapping[str
 def arm(name: str, section: Evaluation, suite: Suite, right: Array) -> EvalArm:
     """One run, made from the right answers to each item."""
     plan = sampling(section, section.suite(suite.name))
-    answers = AnswerProtocol(
-        decoding=DECODING,
-        temperature=plan.temperature,
-        max_completion_tokens=plan.max_completion_tokens,
-        seed=plan.seed,
-    )
+    answers = AnswerProtocol.under(DECODING, plan)
     protocol = Protocol(
         suite=suite.name, suite_digest=suite.digest(), samples=plan.samples, verifier="simulated", answers=answers
     )

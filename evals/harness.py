@@ -4,10 +4,7 @@ has (words are counted) nor whether it was cut, so such a suite reports and deci
 from __future__ import annotations
 
 import json
-import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -17,6 +14,7 @@ from evals.runner import defects
 from evals.suites import Item, Suite
 from evals.suites.tasks import list_path, task_digest
 from pipeline.core import layout
+from pipeline.core.processes import piped
 from pipeline.core.storage import ModelRef, Store, digest_json, write_atomically
 from pipeline.recipe.serving import HttpServing
 from pipeline.recipe.suites import LmEvalSuite
@@ -25,7 +23,6 @@ from pipeline.serving.inference import InferenceSession, Sampling, ServedAt
 from pipeline.serving.journal import AnswerProtocol
 
 SCRIPT = Path(__file__).with_name("harness_script.py")
-TAIL_LINES = 25
 NO_ANSWER = "[invalid]"
 """What the harness's filters put where they matched nothing."""
 Log = Callable[[str], None]
@@ -43,29 +40,9 @@ class LmEvalEnvironment(NamedTuple):
         with its last lines where it ends otherwise. The process ends with the caller.
         """
         self.check()
-        with tempfile.TemporaryDirectory(prefix="lm-eval-") as folder:
-            reply, output = Path(folder, "reply.json"), Path(folder, "output")
-            request = {"function": function, "arguments": arguments, "reply": str(reply)}
-            with output.open("wb") as stream:
-                # Its input stays open while it works: when that closes, its caller is gone, and it ends.
-                process = subprocess.Popen(
-                    [self.python, "-I", str(SCRIPT)], stdin=subprocess.PIPE, stdout=stream, stderr=stream, cwd=folder
-                )
-                assert process.stdin is not None
-                try:
-                    with suppress(BrokenPipeError):  # it ended at once: its exit code and its output say why
-                        process.stdin.write(json.dumps(request).encode() + b"\n")
-                        process.stdin.flush()
-                    code = process.wait()
-                finally:
-                    process.kill()
-                    process.wait()
-                    with suppress(BrokenPipeError):
-                        process.stdin.close()
-            if code or not reply.is_file():
-                tail = "\n".join(output.read_text(errors="replace").splitlines()[-TAIL_LINES:])
-                raise RuntimeError(f"lm-eval at {self.python} ended (exit code {code}); its last lines:\n{tail}")
-            answered = json.loads(reply.read_text())
+        request = json.dumps({"function": function, "arguments": arguments})
+        with piped([self.python, "-I", str(SCRIPT)]) as child:
+            answered = json.loads(child.ask(request, f"lm-eval at {self.python}"))
         if "refused" in answered:
             raise ValueError(answered["refused"])
         return answered["result"]
@@ -146,12 +123,7 @@ class LmEvalRun(NamedTuple):
                 f"The suite {suite.name} is a library's, which asks a server by its URL, and this engine has none. Set "
                 "evaluation.serving.kind to vllm or endpoint."
             )
-        answers = AnswerProtocol(
-            decoding=session.decoding,
-            temperature=plan.temperature,
-            max_completion_tokens=plan.max_completion_tokens,
-            seed=plan.seed,
-        )
+        answers = AnswerProtocol.under(session.decoding, plan)
         task = task_digest(section, self.store)
         release = self.environment.call("version")
         kept = digest_json([answers.digest(), suite.digest(), plan.samples, task, release])

@@ -1,7 +1,7 @@
 """Lists and runs a task of lm-evaluation-harness against a server: `python -I harness_script.py` where lm_eval is.
 
-One line of JSON on the input names a function, its arguments and the file for the reply. The input stays open while the
-caller lives; when it closes, this process ends. Imports nothing of this project.
+One line of JSON on the input names a function and its arguments; the output is the reply, what libraries print goes to
+the errors. When the input closes, the caller is gone, and this process ends. Imports nothing of this project.
 """
 
 # pyright: basic, reportMissingImports=false
@@ -119,6 +119,8 @@ def _end_with_caller(descriptor: int) -> None:
 
 
 def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
     # A descriptor of its own: the line may be long, and a library may close or read the standard input.
     descriptor = os.dup(0)
     line = b""
@@ -134,7 +136,7 @@ def main() -> None:
         reply = {"result": function(**request["arguments"])}
     except Refusal as refusal:
         reply = {"refused": str(refusal)}
-    Path(request["reply"]).write_text(json.dumps(reply))
+    print(json.dumps(reply), file=answers, flush=True)
 
 
 if __name__ == "__main__":

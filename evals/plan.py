@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -50,15 +50,13 @@ class EvalPlan(Record):
         return self.candidate.adapter if getattr(self.section.serving, "adapters", False) else self.candidate.model
 
 
-@contextmanager
 def inference(
     store: Store, plan: EvalPlan, addresses: ServingAddresses, log: Callable[[str], None]
-) -> Generator[InferenceEngine]:
+) -> AbstractContextManager[InferenceEngine]:
     """What answers this evaluation's questions; what it started ends with the block."""
     adapter = ServedAdapter(plan.candidate.adapter, plan.iteration.champion)
     folder = store.path(layout.SERVING)
-    with open_engine(plan.section.serving, addresses, log, folder, adapter) as engine:
-        yield engine
+    return open_engine(plan.section.serving, addresses, log, folder, adapter)
 
 
 def publish_plan(store: Store, plan: EvalPlan) -> str:

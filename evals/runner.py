@@ -57,12 +57,7 @@ class Respondent(NamedTuple):
         Raises what the session does, and ValueError when the grader answers with another number of grades than it was
         asked for: then nothing says which completion belongs to which item.
         """
-        protocol = AnswerProtocol(
-            decoding=self.session.decoding,
-            temperature=plan.temperature,
-            max_completion_tokens=plan.max_completion_tokens,
-            seed=plan.seed,
-        )
+        protocol = AnswerProtocol.under(self.session.decoding, plan)
         asked = questions(self.model.digest, suite, plan, protocol.digest())
         answers = self._answers(suite.name, asked, plan, protocol)
         return EvalArm(

@@ -108,26 +108,30 @@ def items(section: ItemsSuite, store: Store, seed: int) -> tuple[Item, ...]:
             raise ValueError(f"The suite {section.name} of {section.custom.code}: {error}") from error
     if section.embedded:
         return _embedded(section, store, seed)
-    path = Path(section.path).absolute()
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"The suite {section.name} is not at {path} ({error.strerror}). Give its path.") from error
-    digest = hashlib.sha256(content).hexdigest()
-    if not section.sha256 and not path.is_relative_to(store.root):
-        raise ValueError(
-            f"The suite {section.name} lies outside the data root, where it may change unseen. "
-            f"Give its sha256: {digest}"
-        )
-    if section.sha256 not in ("", digest):
-        raise ValueError(
-            f"The suite {section.name} at {path} has the sha256 {digest}, and the recipe says {section.sha256}. "
-            "Fetch the file again, or put this digest into the recipe."
-        )
+    content = pinned(f"The suite {section.name}", section.path, section.sha256, store)
     try:
         return drawn(parse(content, section), section.items, seed)
     except ValueError as error:
-        raise ValueError(f"The suite {section.name} at {path}: {error}") from error
+        raise ValueError(f"The suite {section.name} at {section.path}: {error}") from error
+
+
+def pinned(what: str, file: str, sha256: str, store: Store) -> bytes:
+    """The file's bytes. Raises ValueError where it is not there, is not the one of the recipe's `sha256`, or needs one:
+    outside the data root it may change unseen."""
+    path = Path(file).absolute()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{what} is not at {path} ({error.strerror}). Give its path.") from error
+    digest = hashlib.sha256(content).hexdigest()
+    if not sha256 and not path.is_relative_to(store.root):
+        raise ValueError(f"{what} lies outside the data root, where it may change unseen. Give its sha256: {digest}")
+    if sha256 not in ("", digest):
+        raise ValueError(
+            f"{what} at {path} has the sha256 {digest}, and the recipe says {sha256}. Fetch the file again, or put "
+            "this digest into the recipe."
+        )
+    return content
 
 
 def _embedded(section: ItemsSuite, store: Store, seed: int) -> tuple[Item, ...]:

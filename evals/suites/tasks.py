@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from evals.suites.lines import drawn, rows
+from evals.suites.lines import drawn, pinned, rows
 from evals.suites.suite import Item
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_json
@@ -35,23 +35,6 @@ def list_path(section: LmEvalSuite, store: Store) -> Path:
 
 
 def task_digest(section: LmEvalSuite, store: Store) -> str:
-    """sha256 of the task: its file's bytes and its parameters.
-
-    Raises ValueError where the file is not there, is not the one of the recipe's sha256, or needs one.
-    """
-    path = Path(section.task).absolute()
-    try:
-        digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ValueError(f"The task of the suite {section.name} is not at {path} ({error.strerror}).") from error
-    if not section.sha256 and not path.is_relative_to(store.root):
-        raise ValueError(
-            f"The task of the suite {section.name} lies outside the data root, where it may change unseen. "
-            f"Give its sha256: {digest}"
-        )
-    if section.sha256 not in ("", digest):
-        raise ValueError(
-            f"The task of the suite {section.name} at {path} has the sha256 {digest}, and the recipe says "
-            f"{section.sha256}. Fetch the file again, or put this digest into the recipe."
-        )
-    return digest_json([digest, section.args])
+    """sha256 of the task: its file's bytes and its parameters. Raises ValueError as `pinned`."""
+    content = pinned(f"The task of the suite {section.name}", section.task, section.sha256, store)
+    return digest_json([hashlib.sha256(content).hexdigest(), section.args])

@@ -49,6 +49,19 @@ class PipedProcess(NamedTuple):
         self.errors.seek(0)
         return code, "".join(self.errors.readlines()[-TAIL_LINES:]).rstrip()
 
+    def ask(self, line: str, name: str) -> str:
+        """The line that it answers. Raises RuntimeError with `name` and its last lines where it ends instead."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        answer = ""
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        if not answer:
+            code, tail = self.ended()
+            raise RuntimeError(f"{name} ended with exit code {code}. Its last lines:\n{tail}")
+        return answer
+
 
 @contextmanager
 def piped(command: Sequence[str]) -> Generator[PipedProcess]:

@@ -33,12 +33,8 @@ START_S = 120.0
 """For the imports of the function's file."""
 
 
-class Function(NamedTuple):
-    """What a worker needs to load the function. `options`: JSON of its keyword arguments."""
-
-    code: str
-    digest: str
-    options: str
+Function = tuple[str, str, str]
+"""What a worker needs to load the function: its code, the digest, and JSON of its keyword arguments."""
 
 
 class CustomTask(NamedTuple):
@@ -65,7 +61,7 @@ class CustomScorer:
 
     def __init__(self, custom: CustomReward) -> None:
         there, self._timeout_s = located(custom, Path(), "rewards.custom"), custom.timeout_s
-        function = Function(there.code, there.digest or "", json.dumps(there.options, sort_keys=True))
+        function = (there.code, there.digest or "", json.dumps(there.options, sort_keys=True))
         work = Work(
             functools.partial(_in_worker, function),
             functools.partial(_check, function),
@@ -156,13 +152,15 @@ def _read(value: Any) -> CustomScore:
 @functools.cache
 def _load(function: Function) -> Callable[..., Any]:
     """The function with its options, imported once a worker."""
-    return functools.partial(load_code(function.code, function.digest), **json.loads(function.options))
+    code, digest, options = function
+    return functools.partial(load_code(code, digest), **json.loads(options))
 
 
 def _check(function: Function) -> None:
     """Import the function, and see that it can be called. Raises ValueError when a person has to mend it."""
+    code, digest, options = function
     try:
-        loaded = load_code(function.code, function.digest)
+        loaded = load_code(code, digest)
     except MemoryError as error:
         raise ValueError("rewards.custom: its imports need more memory. Raise rewards.custom.memory_mb.") from error
-    check_call(f"rewards.custom.code: {function.code}", loaded, ARGUMENTS, json.loads(function.options))
+    check_call(f"rewards.custom.code: {code}", loaded, ARGUMENTS, json.loads(options))

@@ -12,7 +12,7 @@ from pipeline.core.journal import Journal, JournalEntry, forget, latest
 from pipeline.core.journal import open_journal as open_entries
 from pipeline.core.removal import Removal
 from pipeline.core.storage import Record, Store, digest_json
-from pipeline.serving.inference import Answer, Decoding, Messages
+from pipeline.serving.inference import Answer, Decoding, Messages, Sampling
 
 
 class AnswerProtocol(Record):
@@ -22,6 +22,11 @@ class AnswerProtocol(Record):
     temperature: float
     max_completion_tokens: int
     seed: int
+
+    @classmethod
+    def under(cls, decoding: Decoding, plan: Sampling) -> AnswerProtocol:
+        most = plan.max_completion_tokens
+        return cls(decoding=decoding, temperature=plan.temperature, max_completion_tokens=most, seed=plan.seed)
 
     def digest(self) -> str:
         return digest_json(self)

@@ -67,12 +67,7 @@ class Kit:
             suite_digest=suite.digest(),
             samples=plan.samples,
             verifier="v/1",
-            answers=AnswerProtocol(
-                decoding=DECODING,
-                temperature=plan.temperature,
-                max_completion_tokens=plan.max_completion_tokens,
-                seed=plan.seed,
-            ),
+            answers=AnswerProtocol.under(DECODING, plan),
         )
 
         def draw() -> EvalSample:

@@ -29,7 +29,7 @@ class RewardScorer:
     """A reward model, opened."""
 
     def __init__(self, child: PipedProcess, folder: str) -> None:
-        self._child, self._process, self._folder = child, child.process, folder
+        self._child, self._folder = child, folder
 
     def score(self, completions: Sequence[AnsweredChat]) -> list[Finding]:
         """For each the probability of a thumb up, in [0, 1]; or none with the reason: too_long (for the model, or its
@@ -39,17 +39,7 @@ class RewardScorer:
         """
         if not completions:
             return []
-        assert self._process.stdin is not None and self._process.stdout is not None
-        try:
-            self._process.stdin.write(json.dumps(completions) + "\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            code, tail = self._child.ended()
-            words = f"The reward model at {self._folder} ended with exit code {code}. Its last lines:\n{tail}"
-            raise RuntimeError(words)
+        line = self._child.ask(json.dumps(completions), f"The reward model at {self._folder}")
         return [Finding(value, reason) for value, reason in json.loads(line)]
 
 

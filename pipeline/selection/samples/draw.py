@@ -44,12 +44,7 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
         seed=section.seed,
         skip_unanswerable=True,
     )
-    protocol = AnswerProtocol(
-        decoding=asked_model.session.decoding,
-        temperature=sampling.temperature,
-        max_completion_tokens=sampling.max_completion_tokens,
-        seed=sampling.seed,
-    )
+    protocol = AnswerProtocol.under(asked_model.session.decoding, sampling)
     requests = [_requests(asked_model.model, protocol.digest(), prompt, sampling) for prompt in prompts]
     users = {
         each.key: user_hash(prompt.principal)

@@ -76,7 +76,7 @@ def test_another_folder_than_the_trained_one_is_refused(polite: Planted) -> None
 
 def test_a_scorer_that_dies_is_an_error(polite: Planted) -> None:
     with open_scorer(model_of(polite)) as scorer:
-        os.kill(scorer._process.pid, signal.SIGKILL)
-        scorer._process.wait()  # so that the question cannot be written any more
+        os.kill(scorer._child.process.pid, signal.SIGKILL)
+        scorer._child.process.wait()  # so that the question cannot be written any more
         with pytest.raises(RuntimeError, match="ended with exit code -9"):
             scorer.score([AnsweredChat(ASKED, "42")])
