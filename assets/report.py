@@ -18,7 +18,7 @@ from markupsafe import Markup
 from assets.kpi.fold import read_kpi
 from assets.kpi.ledgers import IterationLedgers, read_ledgers
 from assets.kpi.records import CostLine, IterationView, Kpi, total
-from assets.kpi.texts import HEAD, bars, row
+from assets.kpi.texts import HEAD, KeyFigure, bars, row, sums
 from assets.naming import launch_command
 from evals import report as reports
 from evals.page import tables
@@ -29,7 +29,7 @@ from pipeline.rewards.records import RewardLabels
 from pipeline.rollout.record import Phase, RolloutEvent, read_events
 from pipeline.views import Plot, data, rewards, training
 from pipeline.views.iterations import quality_and_cost
-from pipeline.views.rollout import look_points, rollout_over_time, spell
+from pipeline.views.rollout import look_points, rollout_over_time
 
 HEADLINES = {
     "in progress": "Still in progress",
@@ -55,12 +55,6 @@ class PageTable(NamedTuple):
     rows: Sequence[Sequence[str]]
     numbers: Sequence[int] = ()
     links: Sequence[str] = ()
-
-
-class KeyFigure(NamedTuple):
-    name: str
-    value: str
-    note: str = ""
 
 
 class Chapter(NamedTuple):
@@ -116,7 +110,7 @@ def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float)
         one=one,
         begun=_when(one.begun_at),
         headline=HEADLINES[one.state],
-        figures=[*_figures(one), *_sums(kpi)],
+        figures=[*_figures(one), *sums(kpi)],
         chapters=[*_chapters(of, one, events), _all_iterations(kpi, pages)],
         lineage=lineage,
         problems=[
@@ -150,20 +144,6 @@ def _figures(one: IterationView) -> Iterator[KeyFigure]:
         yield KeyFigure(
             "cost so far", f"{'≥ ' if one.cost.unknown else ''}{one.cost.usd} USD", f"{one.cost.hours} device hours"
         )
-
-
-def _sums(kpi: Kpi) -> Iterator[KeyFigure]:
-    if len(kpi.iterations) > 1:
-        ended = ", ".join(f"{count} {state}" for state, count in sorted(kpi.ended.items()))
-        yield KeyFigure("all iterations", f"{'≥ ' if kpi.cost.unknown else ''}{kpi.cost.usd} USD", ended)
-    usd, hours = kpi.cost.usd_for(kpi.gain), kpi.cost.hours_for(kpi.gain)
-    if kpi.gain is not None and usd is not None and hours is not None:
-        least, least_hours = ("≥ " if missing else "" for missing in (kpi.cost.unknown, kpi.cost.unknown_hours))
-        note = f"{100 * kpi.gain:+.1f} points gained; {least_hours}{hours:,.3f} device hours"
-        yield KeyFigure("for each +0.01", f"{least}{usd} USD", note)
-    if kpi.trace_to_promotion_s is not None:
-        waited = spell(kpi.trace_to_promotion_s) if kpi.trace_to_promotion_s else "under a day"
-        yield KeyFigure("newest trace to promotion", waited, "median of the promoted")
 
 
 def _chapters(of: IterationLedgers, one: IterationView, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:

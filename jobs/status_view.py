@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from assets.kpi.records import IterationView, Kpi
-from assets.kpi.texts import HEAD, row
+from assets.kpi.texts import HEAD, row, sums
 from jobs.screen import BOLD, CYAN, GREEN, GREY, RED, YELLOW, named, paint
 from pipeline.rollout.record import TERMINAL, Phase
 from pipeline.rollout.status import RolloutStatus
@@ -44,7 +44,11 @@ def view(read: "DeploymentStatus", now: float, width: int, colour: bool = False)
         yield from named("next", read.next.command)
         yield from named("", read.next.purpose, width)
     if read.kpi.iterations:
-        yield from ("", *_table(read.kpi.iterations, colour), "", *_figures(read.kpi, width))
+        yield from ("", *_table(read.kpi.iterations, colour), "")
+        for name, value, note in sums(read.kpi):
+            yield from named(name, f"{value}; {note}", width)
+        for reason in read.kpi.cost.unknown:
+            yield from named("", f"not in the cost: {reason}", width)
     for problem in read.kpi.problems:
         yield from named("problem", problem, width)
 
@@ -56,29 +60,6 @@ def _table(iterations: Sequence[IterationView], colour: bool) -> Iterator[str]:
     for number, each in enumerate(rows):
         line = "  ".join(cell.ljust(size) for cell, size in zip(each, widths, strict=True)).rstrip()
         yield paint(line, COLOURS.get(each[1], "") if number else GREY, colour)
-
-
-def _figures(kpi: Kpi, width: int) -> Iterator[str]:
-    """What the iterations of the table add up to."""
-    ended = ", ".join(f"{count} {state}" for state, count in sorted(kpi.ended.items()))
-    yield from named(f"last {len(kpi.iterations)}", ended, width)
-    if kpi.gain is not None:
-        gained = f"{100 * kpi.gain:+.1f} points of right answers, by the promoted ones together"
-        yield from named("gain", gained, width)
-    per, hours, cost = kpi.cost.usd_for(kpi.gain), kpi.cost.hours_for(kpi.gain), kpi.cost
-    each = ""
-    if per is not None and hours is not None:
-        least, least_hours = ("≥ " if missing else "" for missing in (cost.unknown, cost.unknown_hours))
-        each = f"; for each +0.01 {least}{per} USD, {least_hours}{hours:,.3f} device hours"
-    yield from named("cost", f"{cost}{each}", width)
-    for reason in kpi.cost.unknown:
-        yield from named("", f"not in it: {reason}", width)
-    goodput = "" if kpi.goodput is None else f"goodput {kpi.goodput:.0%}, "
-    lost = f"{goodput}interruptions: {kpi.preemptions}, steps computed again: {kpi.lost_steps}"
-    yield from named("training", lost, width)
-    if kpi.trace_to_promotion_s is not None:
-        waited = spell(kpi.trace_to_promotion_s) if kpi.trace_to_promotion_s else "under a day"
-        yield from named("speed", f"{waited} from the newest trace to promotion", width)
 
 
 def _iteration(newest: IterationView, now: float) -> str:

@@ -1,6 +1,7 @@
 """Iterations in words, alike at the terminal, in Dagster and on the page."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from assets.kpi.ledgers import IterationLedgers
 from assets.kpi.records import IterationView, Kpi
@@ -8,8 +9,15 @@ from evals.measurements import EvalReport
 from pipeline.selection.choose import MethodDecision
 from pipeline.training.result import TrainingResult
 from pipeline.views.iterations import IterationBar
+from pipeline.views.rollout import spell
 
 HEAD = ("iteration", "ended", "kept", "labels", "method", "champion", "candidate", "points", "gate", "USD", "device h")
+
+
+class KeyFigure(NamedTuple):
+    name: str
+    value: str
+    note: str = ""
 
 
 def stage_sentences(of: IterationLedgers) -> Iterator[tuple[str, str]]:
@@ -102,3 +110,22 @@ def bars(kpi: Kpi) -> list[IterationBar]:
         champion, candidate = (None if arm is None else (arm.value, arm.low, arm.high) for arm in arms)
         bars.append(IterationBar(each.iteration[:6], champion, candidate, each.cost.device_hours))
     return bars
+
+
+def sums(kpi: Kpi) -> Iterator[KeyFigure]:
+    """What all iterations add up to."""
+    cost, gain = kpi.cost, kpi.gain
+    ended = ", ".join(f"{count} {state}" for state, count in sorted(kpi.ended.items()))
+    yield KeyFigure("iterations", f"{len(kpi.iterations)}", ended)
+    yield KeyFigure("cost of all", f"{'≥ ' if cost.unknown else ''}{cost.usd} USD", f"{cost.hours} device hours")
+    if gain is not None:
+        yield KeyFigure("gain", f"{100 * gain:+.1f} points", "of right answers, by the promoted ones together")
+    usd, hours = cost.usd_for(gain), cost.hours_for(gain)
+    if usd is not None and hours is not None:
+        least, least_hours = ("≥ " if missing else "" for missing in (cost.unknown, cost.unknown_hours))
+        yield KeyFigure("for each +0.01", f"{least}{usd} USD", f"{least_hours}{hours:,.3f} device hours")
+    lost = f"interruptions: {kpi.preemptions}, steps computed again: {kpi.lost_steps}"
+    yield KeyFigure("goodput", "unknown" if kpi.goodput is None else f"{kpi.goodput:.0%}", lost)
+    if (waited := kpi.trace_to_promotion_s) is not None:
+        note = "from the newest trace, median of the promoted"
+        yield KeyFigure("until promotion", spell(waited) if waited else "under a day", note)

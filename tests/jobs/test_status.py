@@ -101,8 +101,8 @@ def test_a_promotion_is_shown_with_figures(laid: Laid, capsys) -> None:
         "champion version 1, promoted", "on arithmetic", "rollout version 1: promoted; none is open", "gain +",
         "for each +0.01", "starts the next iteration from it", "health PASS", "held-out prompts 43% → 65%",
         "suite arithmetic 69.2% → 89.8%", "verdict PASS: improvement shown",
-        "not in it: answers of the evaluation: evaluation.price is not in",
-        "goodput 50%, interruptions: 1, steps computed again: 1",
+        "not in the cost: answers of the evaluation: evaluation.price is not in",
+        "goodput 50%; interruptions: 1, steps computed again: 1",
     ):  # fmt: skip
         assert words in text, words
 
