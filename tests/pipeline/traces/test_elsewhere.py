@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
 from typing import Any
 
 import boto3
@@ -14,8 +13,7 @@ import pytest
 from assets.environment import environment
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import ExportSource
-from pipeline.traces import days as stage
-from pipeline.traces.lake import LakeConfig, open_lake
+from pipeline.traces.lake import LakeConfig
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
 
@@ -52,43 +50,3 @@ def test_from_s3_to_s3_with_a_catalogue_in_postgres(store: Store, lake: LakeConf
     assert ids(store, lake, first) == ["t1"]
     assert govern(store, source, source.uri, lake) == second
     assert not list(store.root.rglob("*.parquet"))
-
-
-@pytest.mark.slow
-def test_of_two_runs_on_one_day_the_later_commit_gives_way(
-    store: Store, lake: LakeConfig, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    source = ExportSource(kind="langfuse_export", uri=f"s3://{bucket}/langfuse")
-    put(bucket, "langfuse/observations_v2/2026-01-05.jsonl.gz", observation(1))
-    govern(store, source, source.uri, lake)
-    put(bucket, "langfuse/observations_v2/a.jsonl.gz", observation(2))
-    reached, go_on = threading.Event(), threading.Event()
-    original = stage.write_shard
-
-    def waits(share: Any) -> list[str]:
-        if threading.current_thread() is slow:
-            reached.set()
-            assert go_on.wait(300)
-        return original(share)
-
-    refused: list[ValueError] = []
-
-    def run() -> None:
-        try:
-            govern(Store(store.root.with_name("other")), source, source.uri, lake)
-        except ValueError as error:
-            refused.append(error)
-
-    monkeypatch.setattr(stage, "write_shard", waits)
-    slow = threading.Thread(target=run)
-    slow.start()
-    assert reached.wait(300)
-    put(bucket, "langfuse/observations_v2/b.jsonl.gz", observation(3))
-    winner = govern(store, source, source.uri, lake)
-    go_on.set()
-    slow.join(300)
-    (error,) = refused
-    assert "2026-01-05" in str(error) and "again" in str(error)
-    assert sorted(ids(store, lake, winner)) == ["t1", "t2", "t3"]
-    with open_lake(lake) as opened:
-        assert opened.digests()["2026-01-05"] == winner.days[0].digest

@@ -1,19 +1,17 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from pipeline.core.storage import DatasetRef, Store
-from pipeline.recipe.traces import ExportSource
 from pipeline.traces import days as stage
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read as read_dataset
 from pipeline.traces.records import Reason
 
-from .conftest import Run, govern, observation, score, write
+from .conftest import Run, observation, score, write
 
 pytestmark = pytest.mark.slow
 
@@ -217,14 +215,3 @@ def test_tool_calls_are_kept_and_masked(run: Run, store: Store, export: Path) ->
     result = row["messages"][2]
     assert (result["content"], result["tool_call_id"], result["name"]) == ("sent to [EMAIL]", "c", "[EMAIL]")
     assert json.loads(row["tools"]) == json.loads(json.dumps([tool]).replace("a@example.com", "[EMAIL]"))
-
-
-@pytest.mark.shared
-def test_of_real_traces_none_is_admitted_without_consent(store: Store, shared_data: Path) -> None:
-    source = ExportSource(kind="langfuse_ui", uri=str(shared_data / "langfuse-traces"))
-    with pytest.raises(ValueError, match="no row has the metadata key 'user_consent'; keys seen: "):
-        govern(store, source, source.uri, now=datetime.now(UTC))
-    governed = govern(store, source, source.uri, now=datetime.now(UTC), min_admitted_share=0.0)
-    assert governed.admitted == 0
-    assert governed.seen == sum(governed.rejected.values()) > 20
-    assert governed.rejected[Reason.CONSENT] > 0

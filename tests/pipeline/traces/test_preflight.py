@@ -94,15 +94,6 @@ def test_a_disk_too_small_for_an_iteration_is_a_fault(tmp_path: Path) -> None:
     assert fault.endswith("or lower training.checkpoints.keep_last.")
 
 
-def test_a_folder_without_what_its_kind_wants_is_a_fault(tmp_path: Path) -> None:
-    (fault,) = export(tmp_path)
-    assert "has no observations_v2/ (or observations/)" in fault
-    (fault,) = export(tmp_path / "none")
-    assert fault == f"traces.source: {tmp_path / 'none'} is not there. Point traces.source.uri to the traces."
-    (fault,) = of(ExportSource(kind="openai_logs", uri=str(tmp_path)), str(tmp_path))
-    assert "has no JSON lines" in fault
-
-
 @pytest.mark.slow
 def test_a_bucket_that_does_not_exist_is_named(bucket: str, tmp_path: Path) -> None:
     (fault,) = export("s3://no-such-bucket-here/langfuse")

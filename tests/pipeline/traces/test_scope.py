@@ -83,14 +83,6 @@ def test_the_digest_says_which_rows_count(run: Run, store: Store, export: Path) 
     assert again.iteration == new.iteration, "another model's new rows are nothing new"
 
 
-def test_a_dataset_of_all_rows_keeps_its_digest(run: Run, export: Path) -> None:
-    write(export, FIRST, [observation(1, provided_model_name=NEW, start_time=EVENING)])
-    write(export, SECOND, [observation(2, provided_model_name=NEW, start_time=NEXT_DAY)])
-    for settings in ({"since": NOON, "version": 2}, {"attribution": "model", "version": 2}, {"attribution": "none"}):
-        governed = run(**settings)
-        assert governed.iteration.dataset.digest == plain(governed)
-
-
 def test_rows_newer_than_the_promotion_count(run: Run, store: Store, export: Path) -> None:
     times = [MORNING, "2026-01-05 12:00:00.000000", "2026-01-05 12:00:00.000001", EVENING]
     write(export, FIRST, [observation(n, start_time=time) for n, time in enumerate(times, 1)])

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
+import pickle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +23,7 @@ def test_secrets_reach_workers_and_no_repr_or_error() -> None:
         catalogue="postgres", uri="postgresql://me:hunter2@h/db", warehouse="s3://b/p", properties=SECRETS
     )
     assert "hunter2" not in f"{config!r} {config} {[config]}"
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as worker:
-        assert worker.submit(LakeConfig.model_dump, config).result() == config.model_dump()
+    assert pickle.loads(pickle.dumps(config)).model_dump() == config.model_dump()
     with pytest.raises(ValidationError) as error:
         LakeConfig(catalogue="rest", uri="postgresql://me:hunter2@h/db", warehouse="s3://b/p", properties=SECRETS)
     assert "hunter2" not in f"{error.value} {error.value!r}"

@@ -79,27 +79,6 @@ def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
         assert ids(again, DAY, NEXT_DAY) == ["t5", "t3"]
 
 
-def test_a_sweep_that_broke_off_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = LakeConfig(catalogue="sqlite", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
-    with open_lake(config) as lake:
-        put(lake, config, DAY, [row(1), row(2, model="n")], "a")
-        put(lake, config, DAY, [row(3)], "b")
-        lake.expire(None)
-        unlink, deleted = Path.unlink, list[Path]()
-
-        def part(path: Path) -> None:
-            if len(deleted) == 1:
-                raise OSError("the disk went away")
-            deleted.append(path)
-            unlink(path)
-
-        with monkeypatch.context() as patch, pytest.raises(OSError):
-            patch.setattr(Path, "unlink", part)
-            lake.sweep(3600)
-        assert lake.sweep(3600).files == 3
-        assert ids(lake, DAY) == ["t3"]
-
-
 def test_what_cannot_be_read_deletes_nothing(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1)], "a")

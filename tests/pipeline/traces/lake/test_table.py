@@ -7,11 +7,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.table import Table
 
 from pipeline.core.storage import Store
 from pipeline.traces.lake import Lake, LakeConfig, local_lake, open_lake
-from pipeline.traces.lake.catalogue import open_table
 from pipeline.traces.lake.files import path_of, write_files
 from pipeline.traces.rows import SCHEMA
 
@@ -207,29 +205,8 @@ def test_a_copy_never_touches_its_original(tmp_path: Path) -> None:
         assert sorted(ids(lake, DAY, NEXT_DAY)) == ["t3", "t4", "t5"]
 
 
-def test_the_metadata_does_not_say_where_it_lies(tmp_path: Path) -> None:
-    config, _ = filled(tmp_path / "here")
-    place = str(tmp_path).encode()
-    assert [name for name, content in contents_of(tmp_path).items() if place in content] == []
-    with open_table(config) as table:  # Avro packs its blocks
-        assert names_of(table)
-        assert [name for name in names_of(table) if str(tmp_path) in name] == []
-
-
 def test_half_a_copy_is_refused(tmp_path: Path) -> None:
     filled(tmp_path / "old")
     shutil.copytree(tmp_path / "old", tmp_path / "new", ignore=shutil.ignore_patterns("*.metadata.json"))
     with pytest.raises(ValueError, match="copy the whole folder"), open_lake(local_lake(Store(tmp_path / "new"))):
         pass
-
-
-def names_of(table: Table) -> set[str]:
-    """All that the table's metadata calls a file."""
-    by_name = {table.location(), table.metadata_location}
-    by_name |= {entry.metadata_file for entry in table.metadata.metadata_log}
-    for snapshot in table.snapshots():
-        by_name.add(snapshot.manifest_list)
-        for manifest in snapshot.manifests(table.io):
-            by_name.add(manifest.manifest_path)
-            by_name |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
-    return by_name

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from pipeline.traces.pii import BINARY, MAX_CHARS, Unmaskable, mask, mask_json, mask_value, pseudonym
 from pipeline.traces.pii.columns import (
-    mask_calls_column,
     mask_column,
     mask_json_column,
     mask_messages,
@@ -158,21 +157,6 @@ def test_arguments_are_masked_as_the_json_they_are(called: list[dict[str, Any]],
         arguments = json.loads(call["function"]["arguments"])
         assert json.loads(kept["function"]["arguments"]) == mask_value(arguments)
         assert kept["function"]["name"] == mask_value(call["function"]["name"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "kept"),
-    [
-        ({"phone": 91234567, "id": 91234567}, {"phone": "[PHONE]", "id": 91234567}),
-        ({"to": {"email": "alice@example.com"}}, {"to": {"email": "[EMAIL]"}}),
-        ({"q": "x"}, {"q": "x"}),
-    ],
-)
-def test_masked_arguments_are_still_json(arguments: dict[str, Any], kept: dict[str, Any]) -> None:
-    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": json.dumps(arguments)}}
-    masked, unmaskable = mask_calls_column(pa.array([None, json.dumps([call])]))
-    assert json.loads(json.loads(masked.to_pylist()[1])[0]["function"]["arguments"]) == kept
-    assert unmaskable.to_pylist() == [False, False]
 
 
 def test_what_cannot_be_read_is_told_of_its_row() -> None:

@@ -95,11 +95,3 @@ def test_parquet_that_claims_other_rows_is_damaged(tmp_path: Path) -> None:
         except ValueError:  # no Parquet at all
             continue
         assert len(rows.traces) + len(rows.rejected) >= 1
-
-
-def test_nesting_without_end_is_a_rejected_row(tmp_path: Path) -> None:
-    deep = b'{"messages": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"
-    (tmp_path / "a.jsonl").write_bytes(deep + LINE)
-    rows = read("openai_logs", tmp_path, PartLimits())
-    assert [(rejection.line, rejection.reason) for rejection in rows.rejected] == [(1, Reason.MALFORMED)]
-    assert len(rows.traces) == 1

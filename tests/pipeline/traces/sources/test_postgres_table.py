@@ -163,11 +163,3 @@ def test_a_password_is_never_shown() -> None:
     with pytest.raises(ValueError, match=r"\.$") as raised:
         PostgresTable("postgresql://u:secret@host:port:5433/d?x", "traces")
     assert "secret" not in str(raised.value)
-
-
-def test_a_server_that_goes_away_is_an_error(database: Any, postgres_url: str) -> None:
-    insert(database, "traces")
-    (part,) = PostgresTable(postgres_url, "traces").parts()
-    gone = PostgresTable("postgresql://postgres@127.0.0.1:1/postgres", "traces")
-    with pytest.raises(ValueError, match=r"OperationalError.*\.$"):
-        read(gone, part)

@@ -115,10 +115,3 @@ def test_set_that_is_not_there_has_no_parts(tmp_path: Path) -> None:
         Prompts(str(tmp_path / "none"), section(tmp_path / "none")).parts()
     with pytest.raises(ValueError, match="holds no JSONL and no Parquet file"):
         Prompts(str(tmp_path), section(tmp_path)).parts()
-
-
-def test_prompt_set_read_as_logs_is_recognised(store: Store, tmp_path: Path) -> None:
-    write(tmp_path / "logs", "set.jsonl", [problem(1), problem(2)])
-    source = ExportSource(kind="openai_logs", uri=str(tmp_path / "logs"))
-    with pytest.raises(ValueError, match=r"look like a prompts: set traces\.source\.kind to prompts"):
-        govern(store, source, source.uri)

@@ -16,11 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.traces.records import Reason
-from pipeline.traces.sources import lines
 from pipeline.traces.sources.files import CHUNK
 from pipeline.traces.sources.langfuse_export import LangfuseExport
 from pipeline.traces.sources.lines import blocks, csv_records, elements
-from pipeline.traces.sources.protocol import Broken
 
 from .conftest import observation, read, reasons, score, write
 
@@ -53,19 +51,6 @@ def test_a_line_at_the_limit_is_read() -> None:
         result = list(blocks(iter([text[:10], text[10:], b"\n"]), max_line=CHUNK))
         assert [line for block in result for line in block.lines()] == ([(1, text)] if fits else [])
         assert sum(len(block.rejected) for block in result) == (not fits)
-
-
-@pytest.mark.parametrize(("begin", "array", "whole"), [(b"one\ntw", False, [(1, b"one")]), (b"[", True, [])])
-def test_what_breaks_off_gives_its_whole_rows_and_one_count(begin: bytes, array: bool, whole: list[Any]) -> None:
-    def breaks() -> Iterator[bytes]:
-        yield begin
-        raise Broken("it broke")
-
-    (block,) = blocks(breaks(), array=array)
-    assert list(block.lines()) == whole
-    line = len(whole) + 1
-    assert [(r.line, r.reason, r.detail) for r in block.rejected] == [(line, Reason.TRUNCATED_FILE, "it broke")]
-    assert lines.refusal(3, RecursionError()).reason == Reason.MALFORMED
 
 
 @given(st.lists(ROW, max_size=5), st.integers(1, 40), st.sampled_from([None, 2]), st.booleans())
@@ -111,14 +96,6 @@ def test_an_array_that_breaks_off_is_counted(tmp_path: Path, zipped: bool) -> No
     result = read(LangfuseExport(str(tmp_path)))
     assert 0 < len(result.traces) < 199
     assert reasons(result) == [f"truncated_file:{len(result.traces) + 1}:None"]
-
-
-def test_rows_in_latin_1_are_counted(tmp_path: Path) -> None:
-    rows = [json.dumps(observation(n, output="café"[: n + 2]), ensure_ascii=False) for n in (1, 2, 1)]
-    for name, text in {"a.jsonl": "\n".join(rows), "b.json": f"[{','.join(rows)}]"}.items():
-        write(tmp_path, f"observations_v2/{name}", []).write_bytes(text.encode("latin-1"))
-    result = read(LangfuseExport(str(tmp_path)))
-    assert (reasons(result), len(result.traces)) == (["malformed:2:None", "malformed:2:None"], 4)
 
 
 def csv_of(rows: list[dict[str, Any]], **form: Any) -> bytes:
