@@ -3,22 +3,15 @@ its newest rows. Keys of metadata are named, values never."""
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from pipeline.recipe.traces import Traces
 from pipeline.traces.pii import Unmaskable, mask
-from pipeline.traces.prompt_sets import LAYOUTS
 from pipeline.traces.records import DayReport, FileReport, Reason, total
-from pipeline.traces.sources.files import Files
-from pipeline.traces.sources.protocol import Address, SourcePart
-from pipeline.traces.sources.shapes import list_of, object_of
+from pipeline.traces.sources.protocol import Address
 
 if TYPE_CHECKING:
     from pipeline.traces.sample import SourceSample
@@ -32,21 +25,8 @@ MOST_UNREADABLE = 0.1
 """Share of a part's rows that may be unreadable without a warning."""
 ENOUGH = 20
 """Rows from which a share of a part means something: a trace downloaded by itself is one or two."""
-KEYS, REASONS, LINES, LONGEST_KEY = 20, 4, 5, 40
-"""Keys and reasons that are shown, lines of a file that are looked at for its kind, characters of a key."""
-NO_FILES = ("postgres_table", "langfuse_api", "mlflow", "custom")
-"""Kinds of sources whose parts are no files that could be looked into."""
-# Keys of a row, or of a file that is one value, by which a kind is known; the first that fits.
-KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("otel", ("resourceSpans",)),
-    ("langfuse_ui", ("trace", "observations")),
-    ("langfuse_export", ("trace_id", "start_time", "type")),
-    ("openai_logs", ("request", "response")),
-    ("openai_logs", ("custom_id", "response")),
-    ("openai_logs", ("choices",)),
-    ("openai_logs", ("messages", "model")),
-    *(("prompts", layout) for layout in LAYOUTS),
-)
+KEYS, REASONS, LONGEST_KEY = 20, 4, 40
+"""Keys and reasons that are shown, characters of a key."""
 
 
 class RowCounts(NamedTuple):
@@ -110,7 +90,7 @@ def _sum(name: str, files: Collection[FileReport]) -> RowCounts:
     return RowCounts(name, sum(f.seen for f in files), sum(f.admitted for f in files), total(f.rejected for f in files))
 
 
-def explain(tally: RowCounts, address: Address, parts: Sequence[SourcePart], settings: Traces, now: datetime) -> str:
+def explain(tally: RowCounts, address: Address, settings: Traces, now: datetime) -> str:
     """What was admitted and what was not, the likely cause, and what to do."""
     from pipeline.traces.sample import sample_source  # which imports the stage, and that this module
 
@@ -121,28 +101,15 @@ def explain(tally: RowCounts, address: Address, parts: Sequence[SourcePart], set
     most = sorted(tally.rejected.items(), key=lambda item: -item[1])
     blamed = next((reason for reason, _ in most if reason not in NO_EVIDENCE), None)
     reasons = [f"{r} {n:,}" + (f" ({details[r]})" if details.get(r) else "") for r, n in most[:REASONS]]
-    kind = likely_kind(address, parts)
     floor = f"traces.min_admitted_share (now {settings.min_admitted_share:g})"
-    advice = f"Mend the source or the recipe's gates, or lower {floor} if all is right."
+    advice = f"Mend traces.source (its kind is {settings.reader}) or the gates, or lower {floor} if all is right."
     if blamed is Reason.CONSENT and sample:  # then the rows could be read
         advice = _about_consent(sample, settings.consent_key)
     elif blamed is Reason.REGION:
         advice = f"Name the regions whose traces may be read in traces.regions_allowed (now {list(settings.regions)})."
-    elif kind and kind != settings.reader:
-        advice = f"These look like a {kind}: set traces.source.kind to {kind}."
     share = f"{tally.admitted:,} of {tally.eligible or tally.seen:,} rows admitted"
     under = f"under the floor of {100 * settings.min_admitted_share:g}%"
     return f"{tally.name}: {share}, {under}. Rejected: {'; '.join(reasons)}. Nothing was published. {advice}"
-
-
-def likely_kind(address: Address, parts: Sequence[SourcePart]) -> str:
-    """The `traces.source.kind` of the first of these files, by its keys; or empty."""
-    calls = [part for part in parts if part.holds == "calls"]
-    keys: frozenset[str] = frozenset()
-    if calls and address.section.kind not in NO_FILES:
-        with suppress(Exception):  # boundary: as above
-            keys = _keys(next(Files(address.uri).chunks(calls[0], hashlib.sha256()), b""))
-    return next((kind for kind, wanted in KINDS if keys.issuperset(wanted)), "")
 
 
 def _about_consent(sample: SourceSample, key: str) -> str:
@@ -157,16 +124,6 @@ def _about_consent(sample: SourceSample, key: str) -> str:
         f"Of {rows:,} rows looked at no row has the metadata key {key!r}; keys seen: {shown}. "
         "Set traces.consent_key to the one that says whether a user agreed to training."
     )
-
-
-def _keys(head: bytes) -> frozenset[str]:
-    """Keys of the first rows of a file, or of its one value; of half a value, all that look like keys."""
-    for text in [*head.split(b"\n")[:LINES], head]:
-        with suppress(msgspec.DecodeError, RecursionError):
-            value = msgspec.json.decode(text)
-            if row := object_of(next(iter(list_of(value)), value)):
-                return frozenset(row)
-    return frozenset(key.decode() for key in re.findall(rb'"(\w+)"\s*:', head))
 
 
 def _shown(key: str) -> str:

@@ -6,7 +6,7 @@ import hashlib
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -22,19 +22,6 @@ from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.staging import StagedDays
 
 BROKEN_OFF = {Reason.TRUNCATED_FILE, Reason.TOO_LARGE}
-SEEN_IN = {
-    Reason.CONSENT: ("consent_said",),
-    Reason.REGION: ("region_said",),
-    Reason.CONFIDENTIAL: ("confidential_said",),
-    Reason.LATENCY: ("latency_s",),
-    Reason.TRUNCATED: ("finish_reason",),
-    Reason.FUTURE: ("timestamp",),
-    Reason.SCHEMA: ("trace_id", "observation_id", "model"),
-    Reason.PII: ("has_payload",),
-    Reason.UNREADABLE: ("unreadable",),
-    Reason.NO_CONTENT: ("not_recorded",),
-}
-"""The columns that show why a gate objected."""
 
 
 class GovernTask(NamedTuple):
@@ -89,34 +76,33 @@ def govern_part(task: GovernTask) -> GovernedPart:
 
 def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> str:
     """What was seen instead of what should be, without a word of the trace's text."""
-    value = {name: batch[name][row].as_py() for name in SEEN_IN.get(reason, ())}
+
+    def of(name: str) -> Any:
+        return batch[name][row].as_py()
+
     match reason:
         case Reason.CONSENT:
-            return _annotation(settings.consent_key, value["consent_said"])
+            return _annotation(settings.consent_key, of("consent_said"))
         case Reason.REGION:
-            seen = _annotation(settings.region_key, value["region_said"])
+            seen = _annotation(settings.region_key, of("region_said"))
             return f"{seen}, and traces.regions_allowed is {', '.join(settings.regions) or 'empty'}"
         case Reason.CONFIDENTIAL:
-            return _annotation(settings.confidential_key, value["confidential_said"])
+            return _annotation(settings.confidential_key, of("confidential_said"))
         case Reason.LATENCY:
-            return f"{value['latency_s']:g} s"
+            return f"{of('latency_s'):g} s"
         case Reason.TRUNCATED:
-            return f"finish_reason {value['finish_reason']}"
+            return f"finish_reason {of('finish_reason')}"
         case Reason.FUTURE:
-            return f"dated {value['timestamp']:%Y-%m-%d %H:%M} UTC"
+            return f"dated {of('timestamp'):%Y-%m-%d %H:%M} UTC"
         case Reason.SCHEMA:
-            empty = [name for name, field_value in value.items() if not field_value]
+            empty = [name for name in ("trace_id", "observation_id", "model") if not of(name)]
             return f"without {', '.join(empty)}" if empty else "no user message, or a role that no chat has"
         case Reason.HELPER:
             return "by its name it is no answer: traces.answers says which calls are"
-        case Reason.UNREADABLE:
-            return value["unreadable"]
-        case Reason.NO_CONTENT:
-            return value["not_recorded"]
+        case Reason.UNREADABLE | Reason.NO_CONTENT:
+            return of("unreadable" if reason is Reason.UNREADABLE else "not_recorded")
         case Reason.PII:
-            return (
-                "an image, audio or file" if value["has_payload"] else "text that cannot be searched for personal data"
-            )
+            return "an image, audio or file" if of("has_payload") else "text that cannot be searched for personal data"
         case _:
             return ""
 

@@ -56,7 +56,7 @@ def materialize(
         reports = {report.day: report for report in _reports(store, current)} | new
         row_counts = whole(source.label, [reports[day] for day in sorted(current.days & reports.keys())], current.calls)
         if row_counts.below(settings.min_admitted_share):
-            raise ValueError(explain(row_counts, address, parts, settings, now))
+            raise ValueError(explain(row_counts, address, settings, now))
 
     engines, start = ExitStack(), partial(open_engine, compute, context.ray, WORK)
     # Its processes start while this one opens the lake; where nothing is new they are not needed.

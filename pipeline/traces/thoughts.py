@@ -1,15 +1,5 @@
 """Thoughts and control tokens in the text of an answer, which a server without a parser leaves there.
-
-| what is in the text | what becomes of it |
-|---|---|
-| `<think>...</think>`, `<thinking>`, `<thought>`, `[THINK]`, or one with bars before the answer | the answer after it |
-| thoughts that a chat template has opened, closed by a tag on a line of its own | the answer after it |
-| OpenAI's harmony: the channel `analysis`, then the channel `final` | the text of `final` |
-| a thought that is not closed | no answer |
-| any other control token: of a turn, a role, a channel, a call, the middle of a text | raises ControlTokens |
-
-A control token is known by its shape: a tokenizer reads it as one of its own, whoever wrote it.
-"""
+A control token is known by its shape: a tokenizer reads it as one of its own, whoever wrote it."""
 
 from __future__ import annotations
 

@@ -127,19 +127,14 @@ def numbered_schema() -> pa.Schema:
     return schema_to_pyarrow(assign_fresh_schema_ids(_pyarrow_to_schema_without_ids(SCHEMA)))
 
 
-def by_partition(batch: pa.RecordBatch) -> list[np.ndarray]:
-    """Numbers of the rows of each model and consent, in their order."""
+def _partitions(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
+    """The rows of each model and consent in their order, as copies: a slice would keep the whole batch alive."""
     if not batch.num_rows:
-        return []
+        return
     model = batch["model"].dictionary_encode()
     codes = model.indices.to_numpy(zero_copy_only=False) * 2 + batch["consent"].to_numpy(zero_copy_only=False)
     order = np.argsort(codes, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-
-
-def _partitions(batch: pa.RecordBatch) -> Iterator[tuple[Partition, pa.RecordBatch]]:
-    """The rows of each model and consent, as copies: a slice would keep the whole batch alive."""
-    parted = by_partition(batch)
+    parted = np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
     for rows in parted:
         partition = batch["model"][int(rows[0])].as_py(), batch["consent"][int(rows[0])].as_py()
         yield partition, batch if len(parted) == 1 else batch.take(pa.array(rows))
