@@ -90,32 +90,29 @@ def _guards(
     estimates = statistics.paired(sums, sizes, section.alpha, section.seed)
     total = float(sizes.sum())
     guards = [
-        Guard(
-            name=name,
-            rule="harm" if name == "pii" else "safe",
-            champion=float(one.sum()) / total,
-            candidate=float(other.sum()) / total,
-            margin=margins[name],
-            difference=difference(estimates, row),
-        )
+        _guard(name, (float(one.sum()), float(other.sum())), total, margins[name], estimates, row)
         for row, (name, (one, other)) in enumerate(pairs.items())
     ]
     guards += _form(before, after, clusters, section)
-    tokens = [_numbers(arm, lambda counts, _: counts.tokens, False) for arm in (before, after)]
-    one, other = (statistics.cluster_sums(each, clusters) for each in tokens)
+    one, other = (
+        statistics.cluster_sums(_numbers(arm, lambda counts, _: counts.tokens, False), clusters)
+        for arm in (before, after)
+    )
     alpha = section.improvement_alpha if section.improve == "cost" else section.alpha  # then it is what must improve
     length = statistics.log_ratio(one, other, alpha, section.seed)
-    champion, candidate = (float(each.sum()) / total for each in tokens)
-    return (
-        *guards,
-        Guard(
-            name="length",
-            rule="safe",
-            champion=champion,
-            candidate=candidate,
-            margin=math.log1p(section.longer_by),
-            difference=difference(length, 0),
-        ),
+    tokens = float(one.sum()), float(other.sum())
+    return (*guards, _guard("length", tokens, total, math.log1p(section.longer_by), length))
+
+
+def _guard(name: str, counts: tuple[float, float], total: float, margin: float, of: Paired, row: int = 0) -> Guard:
+    """`counts`: of champion and candidate, in `total` samples."""
+    return Guard(
+        name=name,
+        rule="harm" if name == "pii" else "safe",
+        champion=counts[0] / total,
+        candidate=counts[1] / total,
+        margin=margin,
+        difference=difference(of, row),
     )
 
 
@@ -134,14 +131,8 @@ def _form(
     samples, old, new = (np.array(column, dtype=np.float64) for column in list(zip(*known, strict=True))[1:])
     sizes = statistics.cluster_sums(samples, within)
     sums = statistics.cluster_sums((new - old)[None], within)
-    yield Guard(
-        name="format",
-        rule="safe",
-        champion=float(old.sum() / samples.sum()),
-        candidate=float(new.sum() / samples.sum()),
-        margin=section.guard_margin,
-        difference=difference(statistics.paired(sums, sizes, section.alpha, section.seed), 0),
-    )
+    rise = statistics.paired(sums, sizes, section.alpha, section.seed)
+    yield _guard("format", (float(old.sum()), float(new.sum())), float(samples.sum()), section.guard_margin, rise)
 
 
 def _right(counts: ItemCounts, ungraded: bool) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from evals import report as reports
@@ -137,12 +137,16 @@ def tables(markdown: str) -> Iterator[str]:
 
 def _changes(evidence: SuiteEvidence) -> Iterator[str]:
     name = html.escape(evidence.suite.name)
-    for title, answers in zip(("From right to wrong", "From wrong to right"), changed(evidence), strict=True):
+    for title, answers in zip(("from right to wrong", "from wrong to right"), changed(evidence), strict=True):
         asked = len(evidence.arms[1].results)
-        yield f"<h2>{name}: {title.lower()} ({len(answers):,} of {asked:,} items)</h2>"
-        if len(answers) > SHOWN:
-            yield f"<p>The first {SHOWN} of them.</p>"
-        yield from map(_pair, answers[:SHOWN])
+        yield from _section(f"{name}: {title} ({len(answers):,} of {asked:,} items)", answers)
+
+
+def _section(title: str, answers: Sequence[ChangedAnswer]) -> Iterator[str]:
+    yield f"<h2>{title}</h2>"
+    if len(answers) > SHOWN:
+        yield f"<p>The first {SHOWN} of them.</p>"
+    yield from map(_pair, answers[:SHOWN])
 
 
 def _unchecked(evidence: SuiteEvidence) -> bool:
@@ -162,11 +166,9 @@ def _preferences(judged: JudgedEvidence, evidence: EvalEvidence) -> Iterator[str
     flips = f"{name}: in {split:,} of {len(pairs):,} pairs the judge preferred another answer when they were swapped."
     yield f"<p>{flips}</p>"
     for title, outcome in (("champion", 0.0), ("candidate", 1.0)):
-        won = [each for each in pairs if each.candidate_first is not None and each.outcome == outcome]
-        yield f"<h2>{name}: the {title}'s answer is preferred ({len(won):,} of {len(pairs):,} pairs)</h2>"
-        if len(won) > SHOWN:
-            yield f"<p>The first {SHOWN} of them.</p>"
-        yield from (_pair(ChangedAnswer(items[e.item], one[e.item][0], other[e.item][0])) for e in won[:SHOWN])
+        won = [each.item for each in pairs if each.candidate_first is not None and each.outcome == outcome]
+        title = f"{name}: the {title}'s answer is preferred ({len(won):,} of {len(pairs):,} pairs)"
+        yield from _section(title, [ChangedAnswer(items[id], one[id][0], other[id][0]) for id in won])
 
 
 def _pair(answer: ChangedAnswer) -> str:

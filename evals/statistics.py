@@ -167,17 +167,23 @@ class Paired:
 def paired(sums: Array, sizes: Array, alpha: float, seed: int, draws: int = BOOTSTRAP_DRAWS) -> Paired:
     """Estimate the mean paired difference from (E, C) sums of per-item differences over (C,) sizes, in samples."""
     mean, error = mean_and_standard_error(sums, sizes)
-    (lower, upper), (low, high) = (reach(mean, error, len(sizes), tail) for tail in (alpha, (1 - LEVEL) / 2))
-    resampled = bootstrap_means(sums, sizes, draws, seed)
+    one_sided, two_sided = (reach(mean, error, len(sizes), tail) for tail in (alpha, (1 - LEVEL) / 2))
+    return _paired(mean, error, one_sided, two_sided, bootstrap_means(sums, sizes, draws, seed), alpha)
+
+
+def _paired(
+    value: Array, error: Array, one: tuple[Array, Array], two: tuple[Array, Array], drawn: Array, alpha: float
+) -> Paired:
+    """`one`, `two`: how far one-sided bounds and the two-sided interval lie below and above. `drawn` is (E, draws)."""
     return Paired(
-        value=mean,
+        value=value,
         standard_error=error,
-        low=mean - low,
-        high=mean + high,
-        lower=mean - lower,
-        upper=mean + upper,
-        bootstrap_lower=np.quantile(resampled, alpha, axis=1),
-        bootstrap_upper=np.quantile(resampled, 1 - alpha, axis=1),
+        low=value - two[0],
+        high=value + two[1],
+        lower=value - one[0],
+        upper=value + one[1],
+        bootstrap_lower=np.quantile(drawn, alpha, axis=1),
+        bootstrap_upper=np.quantile(drawn, 1 - alpha, axis=1),
     )
 
 
@@ -193,14 +199,5 @@ def log_ratio(before: Array, after: Array, alpha: float, seed: int, draws: int =
     value = np.array([math.log(other / one)])
     half, wide = (-t_quantile(tail, c - 1) * error for tail in (alpha, (1 - LEVEL) / 2))
     totals = bootstrap_means(np.stack([before, after]), np.ones(c), draws, seed) * c
-    resampled = np.log(np.maximum(totals[1], 0.5) / np.maximum(totals[0], 0.5))
-    return Paired(
-        value=value,
-        standard_error=error,
-        low=value - wide,
-        high=value + wide,
-        lower=value - half,
-        upper=value + half,
-        bootstrap_lower=np.quantile(resampled, [alpha]),
-        bootstrap_upper=np.quantile(resampled, [1 - alpha]),
-    )
+    drawn = np.log(np.maximum(totals[1:], 0.5) / np.maximum(totals[:1], 0.5))
+    return _paired(value, error, (half, half), (wide, wide), drawn, alpha)

@@ -1,10 +1,5 @@
-"""How often a judge prefers the candidate's answer, and how often it would if both answers were equally long.
-
-The rate that counts is that of AlpacaEval 2 (arXiv 2404.04475), by its length term alone: logit P(candidate preferred)
-= theta + phi * tanh(d / sd(d)), d the candidate's length less the champion's; the rate at d = 0 is sigmoid(theta). Each
-pair is judged in both orders, and a disagreement is a tie (arXiv 2306.05685). A thousandth of a pair that is half won
-keeps a fit without a finite optimum finite.
-"""
+"""How often a judge prefers the candidate's answer, and would at equal lengths (docs/evaluation.md): AlpacaEval 2 by
+its length term alone (arXiv 2404.04475). Where the two orders disagree it is a tie (arXiv 2306.05685)."""
 
 from __future__ import annotations
 
@@ -26,6 +21,7 @@ MIN_LENGTH_DIFFERENCES = 20
 MAX_UNJUDGED_SHARE = 0.01
 """Of the pairs: each counts as lost, and above it too much of the rate is not the judge's."""
 PRIOR_PAIRS = 0.001
+"""Of a pair that is half won: a fit without a finite optimum stays finite."""
 _STEPS, _CONVERGED = 200, 1e-10
 
 
