@@ -13,8 +13,6 @@ Part = Callable[[bool], dict[str, float]]
 """Takes whether a small run is enough (seconds instead of minutes); gives figures by name."""
 PARTS: dict[str, Part] = {
     "margin": gates.at_the_margin,
-    "luck": gates.lucky_years,
-    "length": gates.length_control,
     "batches": answers.batches,
     "seeds": answers.seeds,
     "kills": answers.kills,

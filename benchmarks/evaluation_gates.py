@@ -16,39 +16,11 @@ from evals.results import EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.statistics import Array
 from evals.suites import Item, Suite
-from evals.win_rate import JudgedPair, problems, win_rate
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.inference import Decoding
 from pipeline.serving.journal import AnswerProtocol
-
-
-def simulated_pairs(
-    seed: int, count: int, win: float, longer: float, habit: float, cluster: int = 1
-) -> list[JudgedPair]:
-    """`win`: chance that the candidate is preferred at equal lengths. `longer`: ratio of the median lengths. `habit`:
-    what the judge's logit gains with tanh(d / sd(d)). About one pair in five is judged differently when swapped;
-    `cluster` pairs in a row share a cluster."""
-    rng = np.random.default_rng(seed)
-    champion = np.exp(rng.normal(np.log(200), 0.4, count))
-    candidate = longer * champion * np.exp(rng.normal(0, 0.4, count))
-    lengths = np.round(candidate) - np.round(champion)
-    chance = 1 / (1 + np.exp(-(np.log(win / (1 - win)) + habit * np.tanh(lengths / lengths.std(ddof=1)))))
-    first = rng.random(count)
-    second = np.where(rng.random(count) < 0.4, rng.random(count), first)
-    return [
-        JudgedPair(
-            item=f"item-{i:04d}",
-            cluster=f"cluster-{i // cluster:04d}",
-            candidate_first=float(first[i] < chance[i]),
-            champion_first=float(second[i] < chance[i]),
-            champion_length=round(champion[i]),
-            candidate_length=round(candidate[i]),
-        )
-        for i in range(count)
-    ]
-
 
 DECODING = Decoding(
     engine="simulated", version="1", device="cpu", dtype="float32", stop_ids=(0,), context=None, tokens_digest="0" * 64
@@ -91,7 +63,6 @@ def arm(name: str, section: Evaluation, suite: Suite, right: Array) -> EvalArm:
 
 
 MARGIN = 0.05
-GATES_OF_A_YEAR = 20
 
 
 class Counts(NamedTuple):
@@ -193,91 +164,3 @@ def _suite(name: str, clusters: int, size: int) -> Suite:
         for n in range(clusters * size)
     )
     return Suite(name=name, items=tuple(items))
-
-
-class YearRule(NamedTuple):
-    """How the gates of a year are run. `fresh`: each asks other items, else all ask the same ones, and the champion's
-    answers are those of its own gate."""
-
-    alpha: float
-    fresh: bool
-
-
-def lucky_years(small: bool) -> dict[str, float]:
-    """Years of gates of candidates that are no better; a pass becomes the champion. Fresh items are the worst case: a
-    champion that was lucky is not measured as such again."""
-    years, items, k = (300, 200, 2) if small else (10_000, 1_000, 2)
-    section = Evaluation(samples_per_item=k)
-    level = section.improvement_alpha
-    rules = {
-        "lucky_year": YearRule(level, fresh=True),
-        "lucky_year_same_items": YearRule(level, fresh=False),
-        "lucky_year_unplanned": YearRule(section.alpha, fresh=True),
-        "lucky_year_unplanned_same_items": YearRule(section.alpha, fresh=False),
-    }
-    figures = dict[str, float]()
-    for name, rule in rules.items():
-        rng = np.random.default_rng(20)  # some hundred years at a time, for the memory
-        passes = np.concatenate([_year(rng, min(years, 500), items, section, rule) for _ in range(0, years, 500)])
-        figures[name] = round(float((passes > 0).mean()), 4)
-        print(
-            f"{name}: {rule}: a pass in {figures[name]:.1%} of {years:,} years, {passes.mean():.3f} a year", flush=True
-        )
-    return figures
-
-
-def _year(rng: np.random.Generator, years: int, items: int, section: Evaluation, rule: YearRule) -> Array:
-    """Passes in each year."""
-    k = section.samples_per_item
-
-    def chances(count: int) -> Array:
-        """Of a right answer to each item, between 0 and 1 and most often about a half."""
-        return (rng.random((count, items)) + rng.random((count, items))) / 2
-
-    def answers(chance: Array) -> Array:
-        return sum((rng.random(chance.shape) < chance).astype(np.float64) for _ in range(k))
-
-    chance = chances(years)
-    champion, passes = answers(chance), np.zeros(years)
-    for _ in range(GATES_OF_A_YEAR):
-        if rule.fresh:
-            chance = chances(years)
-            champion = answers(chance)
-        candidate = answers(chance)
-        passed = improves(Counts(champion, candidate, k), rule.alpha, section.seed)
-        champion[passed] = candidate[passed]
-        passes += passed
-    return passes
-
-
-def length_control(small: bool) -> dict[str, float]:
-    """Judged pairs: the fit against scikit-learn's, and a worse candidate whose answers are 1.65 times as long."""
-    from sklearn.linear_model import LogisticRegression
-
-    runs, count, draws = (10, 300, 500) if small else (200, 600, statistics.BOOTSTRAP_DRAWS)
-    rng, error = np.random.default_rng(8), 0.0
-    for seed in range(runs):
-        chosen = rng.uniform(0.2, 0.8), rng.uniform(0.6, 1.8), rng.normal(0, 1.5)
-        pairs = simulated_pairs(seed, count, *chosen)
-        won = np.array([each.outcome for each in pairs])
-        lengths = np.array([float(each.candidate_length - each.champion_length) for each in pairs])
-        x = np.tanh(lengths / lengths.std(ddof=1))
-        model = LogisticRegression(C=np.inf, tol=1e-12, max_iter=5000)
-        rows, weights = np.concatenate([x, x])[:, None], np.concatenate([won, 1 - won])
-        model.fit(rows, np.repeat([1, 0], count), sample_weight=weights)
-        expected = 1 / (1 + np.exp(-model.intercept_[0]))
-        error = max(error, abs(win_rate(pairs, 0.05, 1, draws=2).controlled.value + 0.5 - expected))
-    print(f"the controlled rate differs from scikit-learn's by {error:.1e} at most, over {runs} sets of {count} pairs")
-    refused = raw = 0
-    for seed in range(runs):
-        pairs = simulated_pairs(1000 + seed, count, 0.4, 1.65, 1.0)
-        rate = win_rate(pairs, Evaluation().alpha, seed, draws)
-        assert not problems(pairs)
-        refused += not min(rate.controlled.lower, rate.controlled.bootstrap_lower) > 0
-        raw += min(rate.raw.lower, rate.raw.bootstrap_lower) > 0
-    print(f"a worse candidate (40%), 1.65 times as long: refused in {refused} of {runs}; as judged, better in {raw}")
-    return {
-        "lc_win_rate_error": round(error, 6),
-        "long_winded_refused": refused / runs,
-        "long_winded_better_as_judged": raw / runs,
-    }

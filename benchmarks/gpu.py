@@ -200,18 +200,6 @@ def _median(rows: Sequence[Mapping[str, float]], name: str) -> float:
     return statistics.median(values) if values else 0.0
 
 
-def table(figures: Mapping[str, Mapping[str, float]]) -> str:
-    """A line for each training."""
-    parts = (*PARTS, "other")
-    lines = [f"{'':<27}{'s/step':>8}" + "".join(f"{part:>10}" for part in parts) + "   tokens/s    MFU   memory"]
-    for name, values in figures.items():
-        split = "".join(f"{values[part]:>10.3f}" for part in parts)
-        mfu = f"{values['mfu']:.1%}" if "mfu" in values else "-"
-        rates = f"{values.get('tokens_per_s', 0):>11,.0f}{mfu:>7}{values['memory_mb'] / 1000:>7.1f} GB"
-        lines.append(f"{name:<27}{values['step']:>8.3f}{split}{rates}")
-    return "\n".join(lines)
-
-
 def timed(
     runs: Iterable[Run], folder: Path, base_of: Callable[[str], Path], accelerator: Accelerator
 ) -> dict[str, dict[str, float]]:
@@ -221,7 +209,7 @@ def timed(
         root = folder / run.name.replace(" ", "-")
         try:
             results[run.name] = measured(run, root, base_of(run.base), accelerator)
-            print(table({run.name: results[run.name]}), flush=True)
+            print(f"{run.name}: {results[run.name]}", flush=True)
         except RuntimeError as error:
             print(f"{run.name}: {error}", flush=True)
         shutil.rmtree(root, ignore_errors=True)  # a merged model of 7B is 15 GB

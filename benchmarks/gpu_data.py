@@ -3,7 +3,6 @@ rows of the real vocabulary, and plans over long word problems."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.contexts import context_of
+from benchmarks.training import label
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
@@ -91,7 +91,10 @@ def write_plan(
         group = drawn[start : start + problems_per_row]
         prompt = " ".join(each.prompt for each in group)
         sides = {1.0: [each.solution for each in group], 0.0: [mistaken_solution(each) for each in group]}
-        rows += [_label(prompt, "\n".join(side), group[-1].answer, right) for right, side in sides.items()]
+        rows += [
+            label(f"{prompt}-{right}", prompt, "\n".join(side), group[-1].answer, right)
+            for right, side in sides.items()
+        ]
     path = store.path("labels", "labels.parquet")
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), path)
@@ -115,21 +118,3 @@ def write_plan(
     )
     plan_training(context, build(context, labels, HeldApart({}), lambda: ids, Trust()), {}, lambda: ids)
     return store.path(iteration.path("training", "plan.json"))
-
-
-def _label(prompt: str, completion: str, answer: str, right: float) -> dict[str, Any]:
-    id = f"{prompt}-{right}"
-    return {
-        **dict.fromkeys(LABELS.names),
-        "trace_id": id,
-        "observation_id": id,
-        "user_id": id,
-        "consent": True,
-        "prompt": json.dumps([{"role": "user", "content": prompt}]),
-        "completion": completion,
-        "reference": answer,
-        "verifier": "math",
-        "correct": right,
-        "final_reward": right,
-        "profile": "verified",
-    }

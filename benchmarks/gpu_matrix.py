@@ -66,13 +66,9 @@ class Outcome(NamedTuple):
     def __str__(self) -> str:
         if self.resumed is None:
             return f"{self.variant!s:<28} FAILED  {self.error}"
-        metrics = self.resumed.undisturbed.metrics
-        losses = [row["loss"] for row in metrics if "loss" in row]
-        memory = max(row.get("memory_mb", 0.0) for row in metrics)
         bits = "same bits" if self.exact else "other bits"
         at = ", ".join(map(str, self.resumed.killed.resumed_from)) or "never"
-        course = f"loss {losses[0]:.6f} to {losses[-1]:.6f}; {memory:.0f} MB"
-        return f"{self.variant!s:<28} {bits:<10} resumed at {at}; {course}"
+        return f"{self.variant!s:<28} {bits:<10} resumed at {at}"
 
 
 def variants() -> Sequence[Variant]:

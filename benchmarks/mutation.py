@@ -227,7 +227,6 @@ def main() -> None:
     options.add_argument("--module", action="append", choices=sorted(TESTS), metavar="M", help="one of them alone")
     options.add_argument("--sample", type=int, default=25, help="mutants of each module; 0: all of them")
     options.add_argument("--seed", type=int, default=1)
-    options.add_argument("--operator", default="", help="only mutants whose operator has this name, such as never")
     options.add_argument("--small", action="store_true", help="two mutants of one module")
     chosen = options.parse_args()
     if chosen.small:
@@ -235,7 +234,7 @@ def main() -> None:
     figures: dict[str, dict[str, int]] = {}
     with copied(ROOT) as tree:
         for module in chosen.module or TESTS:
-            drawn = sample((tree / module).read_text(), chosen.sample, f"{chosen.seed} {module}", chosen.operator)
+            drawn = sample((tree / module).read_text(), chosen.sample, f"{chosen.seed} {module}")
             counts = Counter[str]()
             for judged in trials(tree, module, TESTS[module], drawn):
                 counts[judged.trial.status] += 1
@@ -246,9 +245,9 @@ def main() -> None:
     print(json.dumps({**total, "seed": chosen.seed, "sample": chosen.sample, "modules": figures}))
 
 
-def sample(source: str, size: int, seed: str, operator: str = "") -> list[Mutant]:
+def sample(source: str, size: int, seed: str) -> list[Mutant]:
     """`size` of a module's mutants in the order of its lines, the same for the same seed; all where it has no more."""
-    every = [mutant for mutant in mutants(source) if operator in ("", mutant.operator)]
+    every = mutants(source)
     if not size or size >= len(every):
         return every
     return [every[at] for at in sorted(random.Random(seed).sample(range(len(every)), size))]
@@ -302,8 +301,7 @@ def trials(tree: Path, module: str, tests: Sequence[str], drawn: Sequence[Mutant
             for mutant in drawn:
                 file.write_text(applied(source, mutant))
                 within_s = max(AT_LEAST_S, PATIENCE * undisturbed.took_s)
-                lines = range(mutant.line, mutant.line + mutant.before.count("\n") + 1)
-                yield Judged(module, mutant, runner.run(within_s, lines))
+                yield Judged(module, mutant, runner.run(within_s))
         finally:
             file.write_text(source)
 

@@ -1,6 +1,6 @@
 """Runs a module's tests again and again, each time in a process forked from one that has imported all but the module.
-The first run notes times and executed lines; the tests of the line in question come first later, and none is left
-out."""
+The first run notes what
+the tests import."""
 
 import ast
 import contextlib
@@ -10,13 +10,11 @@ import os
 import select
 import signal
 import sys
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import hypothesis
 import pytest
@@ -50,21 +48,12 @@ class Trial(NamedTuple):
     by: str = ""
 
 
-class _Test(NamedTuple):
-    """A test of the module as it is."""
-
-    took_s: float
-    lines: frozenset[int]
-    """Of the module, that it executes in its own process."""
-
-
 class Runner:
     """A process that forks. `tree`: a copy that nobody else uses; `module`: relative to it; `tests`: likewise."""
 
     def __init__(self, tree: Path, module: str, tests: Sequence[str]) -> None:
         self._tree, self._module, self._tests = tree, module, tests
         self._asks, self._answers = os.pipe(), os.pipe()
-        self._known: dict[str, _Test] = {}
 
     def __enter__(self) -> "Runner":
         self._pid = os.fork()
@@ -81,10 +70,9 @@ class Runner:
         os.waitpid(self._pid, 0)
         self._heard.close()
 
-    def run(self, within_s: float | None = None, lines: Sequence[int] = ()) -> Trial:
-        """Run the tests on the tree as it is now, those first that execute one of the `lines`. The first call is the
-        one that takes notes. `within_s`: None for as long as it takes."""
-        os.write(self._asks[1], f"{json.dumps([within_s, list(lines)])}\n".encode())
+    def run(self, within_s: float | None = None) -> Trial:
+        """Run the tests on the tree as it is now. The first call notes their imports. `within_s`: None for no limit."""
+        os.write(self._asks[1], f"{json.dumps(within_s)}\n".encode())
         line = self._heard.readline()
         if not line:
             raise RuntimeError("The process that runs the tests ended by itself; its words are above.")
@@ -102,23 +90,21 @@ class Runner:
         notes = self._tree.parent / "notes.json"
         notes.unlink(missing_ok=True)
         for line in os.fdopen(self._asks[0]):
-            within_s, lines = json.loads(line)
-            trial = self._fork(within_s, set(lines), None if notes.is_file() else notes)
-            if not self._known and notes.is_file():
-                written = json.loads(notes.read_text())
-                self._known = {name: _Test(took_s, frozenset(on)) for name, (took_s, on) in written["tests"].items()}
-                _import(written["imported"], dependents(self._tree, self._module))
+            first = not notes.is_file()
+            trial = self._fork(json.loads(line), notes if first else None)
+            if first and notes.is_file():
+                _import(json.loads(notes.read_text()), dependents(self._tree, self._module))
                 assert module_name(self._module) not in sys.modules, "each run imports the module as it then is"
             os.write(self._answers[1], f"{json.dumps(trial)}\n".encode())
 
-    def _fork(self, within_s: float | None, lines: Collection[int], notes: Path | None) -> Trial:
+    def _fork(self, within_s: float | None, notes: Path | None) -> Trial:
         failed, began = self._tree.parent / "failed", time.monotonic()
         failed.unlink(missing_ok=True)
         pid = os.fork()
         if pid == 0:
             with _last_words():
                 os.setsid()
-                self._test(lines, failed, notes)
+                self._test(failed, notes)
         watched = os.pidfd_open(pid)
         ended = bool(select.select([watched], [], [], within_s)[0])
         if not ended:
@@ -131,74 +117,28 @@ class Runner:
         status = ("passed" if code == 0 else "failed") if ended else "timed out"
         return Trial(status, round(time.monotonic() - began, 2), failed.read_text() if failed.is_file() else "")
 
-    def _test(self, lines: Collection[int], failed: Path, notes: Path | None) -> None:
+    def _test(self, failed: Path, notes: Path | None) -> None:
         sys.dont_write_bytecode = notes is None
         output = os.open(self._tree.parent / "output.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         for descriptor in (1, 2):
             os.dup2(output, descriptor)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         hypothesis.settings.register_profile("mutants", EXAMPLES)
-        watch = _Watch(self._tree / self._module, failed)
+        code = pytest.main([*QUICK, f"--basetemp={self._tree.parent / 'tmp'}", *self._tests], [_Watch(failed)])
         if notes is not None:
-            watch.trace()
-        plugins = [
-            watch,
-            _Order({name: test for name, test in self._known.items() if not test.lines.isdisjoint(lines)}),
-        ]
-        code = pytest.main([*QUICK, f"--basetemp={self._tree.parent / 'tmp'}", *self._tests], plugins)
-        if notes is not None:
-            sys.settrace(None)
-            notes.write_text(json.dumps({"imported": list(sys.modules), "tests": watch.tests()}))
+            notes.write_text(json.dumps(list(sys.modules)))
         os._exit(code)
 
 
 class _Watch:
-    """A plugin that writes down which test failed, how long each took, and what it executed."""
+    """A plugin that writes down which test failed first."""
 
-    def __init__(self, file: Path, failed: Path) -> None:
-        self._file, self._failed, self._now = str(file), failed, ""
-        self._took_s: defaultdict[str, float] = defaultdict(float)
-        self._lines: defaultdict[str, set[int]] = defaultdict(set)
-
-    def pytest_runtest_logstart(self, nodeid: str) -> None:
-        self._now = nodeid
+    def __init__(self, failed: Path) -> None:
+        self._failed = failed
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._took_s[report.nodeid] += report.duration
         if report.failed and not self._failed.is_file():
             self._failed.write_text(report.nodeid)
-
-    def trace(self) -> None:
-        threading.settrace(self._called)
-        sys.settrace(self._called)
-
-    def tests(self) -> dict[str, tuple[float, list[int]]]:
-        return {name: (took_s, sorted(self._lines[name])) for name, took_s in self._took_s.items()}
-
-    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
-        return self._executed if frame.f_code.co_filename == self._file else None
-
-    def _executed(self, frame: FrameType, event: str, _: Any) -> Any:
-        self._lines[self._now].add(frame.f_lineno)
-        return self._executed
-
-
-class _Order:
-    """A plugin that runs these tests first, by the time that those of one file take together."""
-
-    def __init__(self, first: Mapping[str, _Test]) -> None:
-        self._first = first
-        self._file_s: defaultdict[str, float] = defaultdict(float)
-        for name, test in first.items():
-            self._file_s[name.partition("::")[0]] += test.took_s
-
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        def key(item: pytest.Item) -> tuple[bool, float]:
-            first = item.nodeid in self._first
-            return not first, self._file_s[item.nodeid.partition("::")[0]] if first else 0.0
-
-        items.sort(key=key)
 
 
 def dependents(tree: Path, module: str) -> set[str]:

@@ -90,11 +90,8 @@ def main() -> None:
     asked = options.parse_args()
     schedules = 1 if asked.small else asked.schedules
     found = {name: goodputs(profile, schedules) for name, profile in PROFILES.items()}
-    print(*table(found), "", sep="\n")
-    print(*where(found), "", sep="\n", flush=True)
     planned = {(name, nodes): plan_interval(Profile(), nodes, hours * 3600)
                for name, hours in PER_NODE_H.items() for nodes in (3, 300)}  # fmt: skip
-    print(*intervals(planned), "", sep="\n")
     print(json.dumps(summary(found, planned)))
 
 
@@ -227,39 +224,6 @@ def shares(found: Sequence[Goodput]) -> dict[str, float]:
     total = sum(each.total_s for each in found)
     spent = {cause: sum(each.badput_s[cause] for each in found) / total for cause in found[0].badput_s}
     return {"productive": sum(each.productive_s for each in found) / total, **spent}
-
-
-def table(found: Mapping[str, Mapping[int, Sequence[Goodput]]]) -> list[str]:
-    lines = ["Goodput, mean (worst)           " + "".join(f"{count:>16}" for count in COUNTS) + "  pre-emptions"]
-    for name, by_count in found.items():
-        cells = (f"{fmean(g.share for g in each):.3f} ({min(g.share for g in each):.3f})" for each in by_count.values())
-        lines.append(f"{name:32}" + "".join(f"{cell:>16}" for cell in cells))
-    return lines
-
-
-def where(found: Mapping[str, Mapping[int, Sequence[Goodput]]]) -> list[str]:
-    most = COUNTS[-1]
-    causes = list(shares(next(iter(found.values()))[most]))
-    lines = [f"{f'Percent of the time, {most} times':32}" + "".join(f"{cause:>11}" for cause in (*causes, "sum"))]
-    for name, by_count in found.items():
-        spent = shares(by_count[most])
-        cells = "".join(f"{100 * share:11.1f}" for share in (*spent.values(), sum(spent.values())))
-        lines.append(f"{name:32}{cells}")
-    return lines
-
-
-def intervals(planned: Mapping[tuple[str, int], TimeInterval]) -> list[str]:
-    lines = [
-        f"{'Seconds between saves':32}{'nodes':>8}{'interrupted every':>20}{'simulated':>12}{'goodput':>10}"
-        f"{'Young-Daly':>12}{'goodput':>10}"
-    ]
-    for (name, nodes), each in planned.items():
-        every = f"{each.interruption_every_s:,.0f} s"
-        lines.append(
-            f"{name:32}{nodes:>8}{every:>20}{each.best_s:>12,.0f}{each.best_goodput:>10.3f}"
-            f"{each.young_daly_s:>12,.0f}{each.young_daly_goodput:>10.3f}"
-        )
-    return lines
 
 
 def summary(

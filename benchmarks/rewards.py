@@ -1,7 +1,7 @@
-"""What checking answers costs, and what it gets wrong: `python -m benchmarks.rewards [--small]`. Our checker, a serial
-loop over math-verify and TRL's accuracy reward label the same completions; pathological ones are among them. The last
-line is JSON: `speedup_*` (wall-clock), `cpu_ratio_*`, `lost_labels` of ordinary completions, `*_mislabelled`
-pathological ones called correct, and GSM8K's gold solutions against their own and wrong numbers."""
+"""What checking answers costs, and what it gets wrong: `python -m benchmarks.rewards [--small]`. Our checker and a
+serial loop over math-verify label the same completions; pathological ones are among them. The last line is JSON:
+`speedup_*` (wall-clock), `cpu_ratio_*`, `lost_labels` of ordinary completions, `*_mislabelled` pathological ones called
+correct, and GSM8K's gold solutions against their own and wrong numbers."""
 
 import argparse
 import json
@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import random
 import resource
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -34,7 +33,7 @@ PER_PROMPT = 4
 
 
 class Item(NamedTuple):
-    """A completion that ends in a boxed answer, its reference in dollars (all rivals read both), and the truth."""
+    """A completion that ends in a boxed answer, its reference in dollars (the rival reads both), and the truth."""
 
     completion: str
     reference: str
@@ -140,27 +139,12 @@ def serial(items: list[Item]) -> Labels:
     return Labels(list(scores), time.monotonic() - started, _own_cpu_s() - before)
 
 
-def trl(items: list[Item]) -> Labels:
-    """One call of TRL's accuracy reward."""
-    from trl.rewards import accuracy_reward
-
-    before, started = _own_cpu_s(), time.monotonic()
-    completions = [[{"role": "assistant", "content": item.completion}] for item in items]
-    scores = accuracy_reward(completions=completions, solution=[item.reference for item in items])
-    return Labels(scores, time.monotonic() - started, _own_cpu_s() - before)
-
-
 WARM = [Item(r"So it is $\boxed{\frac{1}{2}}$.", "$0.5$", True)] * 3
 
 
 def warm_serial() -> None:
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)  # it prints whole completions at each time-out
     serial(WARM)
-
-
-def warm_trl() -> None:
-    logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    trl(WARM)
 
 
 def _own_cpu_s() -> float:
@@ -171,14 +155,13 @@ def _own_cpu_s() -> float:
 GSM8K = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "test.jsonl"
 WORKERS = 2
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-RIVALS = {"serial": Work(serial, warm_serial), "trl": Work(trl, warm_trl)}
 Rival = Pool[list[Item], Labels]
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--gsm8k", type=Path, default=GSM8K, help="GSM8K's test.jsonl; made solutions where absent")
-    options.add_argument("--limit", type=float, default=20.0, help="seconds a rival may take for one pathological item")
+    options.add_argument("--limit", type=float, default=20.0, help="seconds the rival may take for a pathological item")
     options.add_argument("--small", action="store_true", help="a twentieth of everything, within a minute or two")
     chosen = options.parse_args()
     print(json.dumps(run(chosen.gsm8k, 100 if chosen.small else 2000, 3.0 if chosen.small else chosen.limit)))
@@ -187,8 +170,7 @@ def main() -> None:
 def run(gsm8k: Path, count: int, limit_s: float) -> dict[str, float]:
     """Every figure, for `count` completions."""
     texts = solutions(gsm8k)
-    rivals: dict[str, Rival] = {name: Pool(work, 1, 16_384) for name, work in RIVALS.items()}
-    try:
+    with closing(Pool(Work(serial, warm_serial), 1, 16_384)) as rival:
         with closing(Grader(Verifier(workers=WORKERS, timeout_s=5.0))) as check:
             check([VerifierTask(rf"\boxed{{\frac{{{n}}}{{7}}}}", "0.5") for n in range(64)])  # both workers are up
             items = mixed(texts, count)
@@ -196,20 +178,18 @@ def run(gsm8k: Path, count: int, limit_s: float) -> dict[str, float]:
             print(f"{count:,} completions, mean {sum(len(i.completion) for i in items) / count:.0f} characters, "
                   f"{needing / count:.0%} of them for math-verify", flush=True)  # fmt: skip
             figures = {"items": count, "needing_math_verify": round(needing / count, 3)}
-            figures |= throughput(items, check, rivals, "")
-            figures |= throughput(plain(texts, count // 2), check, rivals, "plain_")
+            figures |= throughput(items, check, rival, "")
+            figures |= throughput(plain(texts, count // 2), check, rival, "plain_")
             figures |= correctness(texts[: max(100, count)], check)
-        figures |= survival(items, rivals, limit_s)
-    finally:
-        for rival in rivals.values():
-            rival.close()
-    return figures
+        return figures | survival(items, rival, limit_s)
 
 
-def throughput(items: list[Item], check: Grader, rivals: dict[str, Rival], prefix: str) -> dict[str, float]:
+def throughput(items: list[Item], check: Grader, rival: Rival, prefix: str) -> dict[str, float]:
     """The same items labelled by each, a quarter at a time and in turn."""
-    ways: dict[str, Callable[[list[Item]], Labels]] = {"ours": lambda part: _ours(part, check)}
-    ways |= {name: lambda part, rival=rival: _ask(rival, part, 3600.0) for name, rival in rivals.items()}
+    ways: dict[str, Callable[[list[Item]], Labels]] = {
+        "ours": lambda part: _ours(part, check),
+        "serial": lambda part: _ask(rival, part, 3600.0),
+    }
     took: dict[str, list[Labels]] = {name: [] for name in ways}
     size = -(-len(items) // 4)
     for number, start in enumerate(range(0, len(items), size)):
@@ -217,19 +197,20 @@ def throughput(items: list[Item], check: Grader, rivals: dict[str, Rival], prefi
             took[name].append(ways[name](items[start : start + size]))
     wall = {name: sum(labels.wall_s for labels in parts) for name, parts in took.items()}
     cpu = {name: sum(labels.cpu_s for labels in parts) for name, parts in took.items()}
-    errors = {
-        name: sum(s != float(i.right) for s, i in zip((s for p in parts for s in p.scores), items, strict=True))
-        for name, parts in took.items()
+    figures = {
+        f"{prefix}speedup_to_serial": round(wall["serial"] / wall["ours"], 2),
+        f"{prefix}cpu_ratio_to_serial": round(cpu["serial"] / cpu["ours"], 2),
     }
-    for name in ways:
+    for name, parts in took.items():
+        scores = (score for part in parts for score in part.scores)
+        errors = sum(score != float(item.right) for score, item in zip(scores, items, strict=True))
+        figures[f"{prefix}{name}_errors"] = errors
         print(f"{prefix}{name:<7} {wall[name]:7.2f} s  {cpu[name]:7.2f} CPU s  {len(items) / wall[name]:8,.0f} items/s"
-              f"  {errors[name]} labels wrong or missing", flush=True)  # fmt: skip
-    figures = {f"{prefix}speedup_to_{name}": round(wall[name] / wall["ours"], 2) for name in rivals}
-    figures |= {f"{prefix}cpu_ratio_to_{name}": round(cpu[name] / cpu["ours"], 2) for name in rivals}
-    return figures | {f"{prefix}{name}_errors": errors[name] for name in ways}
+              f"  {errors} labels wrong or missing", flush=True)  # fmt: skip
+    return figures
 
 
-def survival(items: list[Item], rivals: dict[str, Rival], limit_s: float) -> dict[str, float]:
+def survival(items: list[Item], rival: Rival, limit_s: float) -> dict[str, float]:
     """One pathological completion after every 99 ordinary ones."""
     from benchmarks.pathological import MATHS
 
@@ -254,26 +235,16 @@ def survival(items: list[Item], rivals: dict[str, Rival], limit_s: float) -> dic
     print(f"ours    {len(checks):,} items with {len(poison)} pathological in {time.monotonic() - started:.0f} s: "
           f"{lost} labels lost, {outcomes}", flush=True)  # fmt: skip
 
-    def suffer(name: str) -> None:
-        said = rivals[name].run(
-            [[Item(bad.completion, bad.reference, False)] for bad in poison], [limit_s] * len(poison)
-        )
-        figures[f"{name}_hangs"] = sum(one is WorkerFailure.timeout for one in said)
-        figures[f"{name}_crashes"] = sum(
-            isinstance(one, WorkerFailure) and one is not WorkerFailure.timeout for one in said
-        )
-        figures[f"{name}_mislabelled"] = sum(not isinstance(one, WorkerFailure) and one.scores == [1.0] for one in said)
-        figures[f"{name}_zeros"] = sum(not isinstance(one, WorkerFailure) and one.scores == [0.0] for one in said)
-
-    threads = [threading.Thread(target=suffer, args=[name]) for name in rivals]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for name in rivals:
-        print(f"{name:<7} of {len(poison)} pathological items: {figures[f'{name}_hangs']} hang, "
-              f"{figures[f'{name}_crashes']} raise or end the process, {figures[f'{name}_mislabelled']} called correct,"
-              f" {figures[f'{name}_zeros']} scored 0 without a reason", flush=True)  # fmt: skip
+    said = rival.run([[Item(bad.completion, bad.reference, False)] for bad in poison], [limit_s] * len(poison))
+    scores = [one.scores for one in said if not isinstance(one, WorkerFailure)]
+    hangs = sum(one is WorkerFailure.timeout for one in said)
+    figures |= {
+        "serial_hangs": hangs,
+        "serial_crashes": len(said) - len(scores) - hangs,
+        "serial_mislabelled": scores.count([1.0]),
+        "serial_zeros": scores.count([0.0]),
+    }
+    print(f"serial  {figures}", flush=True)
     return figures
 
 
@@ -326,7 +297,7 @@ def _ask(rival: Rival, items: list[Item], limit_s: float) -> Labels:
 
 
 def _cpu_s() -> float:
-    """Of this process and its living children; the rivals among them are idle meanwhile."""
+    """Of this process and its living children; the rival among them is idle meanwhile."""
     children = [Path(f"/proc/{child.pid}/stat").read_text() for child in multiprocessing.active_children()]
     ticks = [stat.rpartition(")")[2].split()[11:13] for stat in children]
     return time.process_time() + sum(int(user) + int(system) for user, system in ticks) * TICK_S

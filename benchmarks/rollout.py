@@ -1,11 +1,11 @@
 """How a rollout's rules do over a stage: `python -m benchmarks.rollout [--small] [PART ...]`. Parts: `alarms` at all
-limits at once, `drops` (looks until one is proven), `latency`, `advance`, `rollback` (ticks until 0%), `machine`
-(everybody who acts at once). The rules are the real ones. The last line is JSON, with the worst cell of each part."""
+limits at once, `drops` (looks until one is proven), `latency`, `advance`, `rollback` (ticks until 0%).
+The rules are the real ones. The last line is JSON, with the worst cell of each part."""
 
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from statistics import median
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.rollout_machine import machine, rollback
-from benchmarks.rollout_world import Model, World, draw, replayed, watched
+from benchmarks.rollout_machine import rollback
+from benchmarks.rollout_world import Model, World, draw, watched
 from pipeline.core.estimate import share
 from pipeline.recipe import Rollout
 from pipeline.rollout.advance import missing_sample, non_inferiority_failure
@@ -161,30 +161,6 @@ def advances(small: bool, pool: ProcessPoolExecutor) -> Figures:
     return {"advance_worse": max(passed["worse"]), "advance_equal": passed["equal"][0]}
 
 
-def check(small: bool, pool: ProcessPoolExecutor) -> Figures:
-    """Evidence of the controller's tallies, against the sums that the other parts judge."""
-    runs, worst = (2 if small else 6), 0.0
-    for seed in range(runs):
-        world = World(400, 0.1, heavy=bool(seed % 2), requests=500)
-        stage = draw(world, Model(), LIMIT, (5, 25)[seed % 2], 12, np.random.default_rng(seed))
-        for fast, real in zip(watched(stage, POLICY), replayed(stage, POLICY), strict=True):
-            worst = max(worst, *_differences(fast.model_dump(), real.model_dump()))
-            assert (harm(fast, POLICY) is None) == (harm(real, POLICY) is None)
-    return {"tally_difference": worst}
-
-
-def _differences(one: object, other: object) -> Iterable[float]:
-    if isinstance(one, dict) and isinstance(other, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            yield from _differences(one[key], other[key])
-    elif isinstance(one, int | float) and isinstance(other, int | float):
-        yield abs(one - other)
-    else:
-        assert isinstance(one, tuple) or one == other, f"{one} and {other}"
-        yield 0.0
-
-
 def _named(world: World) -> str:
     return f"{world.users:>6} users ICC {world.icc:.1f} {'heavy' if world.heavy else 'equal'}"
 
@@ -194,13 +170,11 @@ def _quartiles(looks: Sequence[int]) -> str:
 
 
 PARTS: dict[str, Callable[[bool, ProcessPoolExecutor], Figures]] = {
-    "check": check,
     "drops": drops,
     "latency": latency,
     "advance": advances,
     "alarms": alarms,
     "rollback": rollback,
-    "machine": machine,
 }
 """Name to what it measures, given whether it is the small run; figures of all parts go into one line."""
 

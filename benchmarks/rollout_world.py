@@ -1,5 +1,5 @@
-"""A simulated production for benchmarks/rollout.py: users who come back, and what both arms do to their requests.
-`replayed` builds the same evidence through the controller's tallies, as a cross-check."""
+"""A simulated production for benchmarks/rollout.py: users who come back, and what both arms do to their
+requests."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,17 +8,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from pipeline.rollout.evidence import (
-    ArmLook,
-    LiveEvidence,
-    LiveMetrics,
-    StageTally,
-    UnitCounts,
-    UnitTally,
-    arm_sums,
-    fixed_basis,
-    summed,
-)
+from pipeline.rollout.evidence import LiveEvidence, UnitTally, arm_sums, fixed_basis
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.shares import Latencies, frozen_threshold
 
@@ -155,25 +145,3 @@ def look_counts(drawn: Drawn, look: int, threshold: float | None) -> dict[str, A
 def histogram(latencies: Array) -> Latencies:
     counts = np.bincount(np.searchsorted(EDGES, latencies), minlength=len(EDGES))[: len(EDGES)]
     return Latencies(edges_s=EDGES, counts=tuple(float(count) for count in counts))
-
-
-def replayed(drawn: Drawn, policy: RolloutPolicy) -> Iterator[LiveEvidence]:
-    """The same through the tallies by unit, one look after the other."""
-    evidence, tally = LiveEvidence(), StageTally()
-    for look in range(len(drawn.user)):
-        user, counts = drawn.user[look], look_counts(drawn, look, evidence.slow_over_s)
-        arms: list[ArmLook] = []
-        for arm in (~drawn.canary, drawn.canary):
-            units = {
-                str(each): UnitCounts(
-                    **{name: float(counts[name][user == each].sum()) for name in UnitCounts.model_fields}
-                )
-                for each in np.unique(user[arm[user]])
-            }
-            arms.append(ArmLook(units=units, latencies=histogram(drawn.latency[look][arm[user]])))
-        seen = LiveMetrics(
-            champion=arms[0], canary=arms[1], window_start=look, window_end=look + 1, graded_until=look + 1
-        )
-        tally = tally.plus(seen, evidence.slow_over_s)
-        evidence = summed(tally, evidence, policy)
-        yield evidence

@@ -67,11 +67,10 @@ class Traffic(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """What users leave: how many thumbs, how noisy, and whether they mean anything or love a voucher."""
+    """What users leave: how many thumbs, how noisy, and whether they mean anything."""
 
     thumbs: int
     noise: float
-    sweet: bool = False
     random: bool = False
 
     @property
@@ -132,7 +131,7 @@ def traffic(seed: int, rows: int) -> Traffic:
 def rated_rows(logged: Traffic, cell: Cell) -> list[dict[str, Any]]:
     """A label for each rated answer, as reward_labels would leave it."""
     rng, bias = random.Random(f"thumbs/{logged.seed}/{cell}"), biases(logged.seed)
-    users_here = DeskUsers(noise=cell.noise, sweet=cell.sweet)
+    users_here = DeskUsers(noise=cell.noise)
     rows: list[dict[str, Any]] = []
     for n, (request, answer, user) in enumerate(zip(*logged[1:], strict=True)):
         if len(rows) == cell.thumbs:

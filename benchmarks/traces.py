@@ -27,7 +27,7 @@ def main() -> None:
     truth, truth_3x = generate(chosen.folder, rows), generate(chosen.folder, 3 * rows)
     print(f"{truth.rows:,} rows, {truth.json_bytes / 1e9:.2f} GB of JSON lines in {export_of(chosen.folder, rows)}")
     runs: dict[str, list[Took]] = {}
-    for way in ("floor", "ours1", "ours2") * pairs + ("pandas", "polars", "duckdb"):
+    for way in ("floor", "ours1", "ours2") * pairs + ("pandas",):
         runs.setdefault(way, []).append(run(way, chosen.folder, rows, truth))
     runs["ours1, 3x"] = [run("ours1", chosen.folder, 3 * rows, truth_3x)]
     middle = {way: sorted(took, key=lambda t: t.cpu_s)[len(took) // 2] for way, took in runs.items()}
@@ -43,8 +43,6 @@ def main() -> None:
             {
                 "floor_ratio": round(middle["floor"].cpu_s / one.cpu_s, 3),
                 "cpu_ratio_to_pandas": round(middle["pandas"].cpu_s / one.cpu_s, 2),
-                "cpu_ratio_to_polars": round(middle["polars"].cpu_s / one.cpu_s, 2),
-                "cpu_ratio_to_duckdb": round(middle["duckdb"].cpu_s / one.cpu_s, 2),
                 "peak_rss_mb": round(one.peak_mb),
                 "peak_rss_mb_3x": round(middle["ours1, 3x"].peak_mb),
                 "peak_rss_mb_two": round(two.peak_mb),

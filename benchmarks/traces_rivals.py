@@ -12,7 +12,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 TEXTS = [
     *("id", "trace_id", "start_time", "updated_at", "user_id", "session_id", "provided_model_name"),
@@ -41,57 +41,9 @@ def pandas(files: list[Path], out: Path) -> int:
     return len(rows)
 
 
-def polars(files: list[Path], out: Path) -> int:
-    """read_ndjson of each file, then one lazy query with `unique`."""
-    import polars as pl
-    from isal import igzip
-
-    kept: dict[str, Any] = dict.fromkeys(TEXTS, pl.String) | {"latency": pl.Float64}
-    kept["metadata"] = pl.Struct(dict.fromkeys(("user_consent", "region", "release", "channel", "attempt"), pl.String))
-    kept["usage_details"] = pl.Struct(dict.fromkeys(("input", "output", "total"), pl.Int64))
-    said = pl.col("metadata").struct
-    frames: list[pl.DataFrame] = []
-    for file in files:
-        with igzip.open(file) as stream:
-            frames.append(pl.read_ndjson(_whole_lines(stream), schema=kept))
-    rows = (
-        pl.concat(frames)
-        .lazy()
-        .filter((said.field("user_consent") == "true") & (said.field("region") != "eu") & (pl.col("level") != "ERROR"))
-        .sort("updated_at", descending=True)
-        .unique("id", keep="first")
-        .unique(["user_id", "start_time", "input", "output"], keep="any")
-        .with_columns(day=pl.col("start_time").str.slice(0, 10))
-        .collect()
-    )
-    rows.lazy().sink_parquet(pl.PartitionBy(out, key="day"), compression="zstd", compression_level=1, mkdir=True)
-    return rows.height
-
-
 def _whole_lines(stream: Iterable[Any]) -> io.BytesIO:
-    """A file without its broken lines, at which read_json and read_ndjson would stop."""
+    """A file without its broken lines, at which read_json would stop."""
     return io.BytesIO(b"".join(line for line in stream if line.endswith(b"}\n")))
-
-
-def duckdb(files: list[Path], out: Path) -> int:
-    """read_json with declared columns, DISTINCT ON twice, COPY by day; malformed lines vanish uncounted."""
-    import duckdb as db
-
-    columns = dict.fromkeys(COLUMNS, "VARCHAR") | {"metadata": "MAP(VARCHAR, VARCHAR)", "latency": "DOUBLE"}
-    columns |= {"start_time": "TIMESTAMP", "updated_at": "TIMESTAMP", "usage_details": "MAP(VARCHAR, BIGINT)"}
-    source = f"read_json({[str(f) for f in files]}, format='newline_delimited', ignore_errors=true, columns={columns})"
-    connection = db.connect()
-    connection.execute(
-        f"""COPY (
-            SELECT DISTINCT ON (user_id, start_time, input, output) *, start_time::DATE AS day FROM (
-                SELECT DISTINCT ON (id) * FROM {source}
-                WHERE metadata['user_consent'] = 'true' AND metadata['region'] <> 'eu' AND level <> 'ERROR'
-                ORDER BY id, updated_at DESC)
-        ) TO '{out}' (FORMAT parquet, COMPRESSION zstd, COMPRESSION_LEVEL 1, PARTITION_BY (day))"""
-    )
-    found = connection.execute(f"SELECT count(*) FROM read_parquet('{out}/*/*.parquet')").fetchone()
-    assert found is not None
-    return int(found[0])
 
 
 def floor(files: list[Path], out: Path) -> int:
@@ -124,12 +76,7 @@ def floor(files: list[Path], out: Path) -> int:
     return count
 
 
-def materialized(
-    export: Path,
-    out: Path,
-    workers: int,
-    where: Literal["local", "ray"] = "local",
-) -> dict[str, int]:
+def materialized(export: Path, out: Path, workers: int) -> dict[str, int]:
     """The stage with all its gates, from the export to the commit, the ledger and the reports."""
     from benchmarks.contexts import stage_context
     from pipeline.core.storage import ModelRef, Store
@@ -145,7 +92,7 @@ def materialized(
             store,
             log=lambda line: print(line, file=sys.stderr),
             traces=Traces(source=source, regions_allowed=("us", "kr")),
-            compute=Compute(data=where, workers=workers),
+            compute=Compute(workers=workers),
         ),
         Address(source, str(export)),
         Producer(ModelRef(uri="/models/champion", digest="0" * 64), "benchmark"),
@@ -155,7 +102,7 @@ def materialized(
     return {"rows": made.seen, "admitted": made.admitted, **made.rejected}
 
 
-RIVALS: dict[str, Callable[[list[Path], Path], int]] = {w.__name__: w for w in (floor, pandas, polars, duckdb)}
+RIVALS: dict[str, Callable[[list[Path], Path], int]] = {"floor": floor, "pandas": pandas}
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from benchmarks.contexts import context_of
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, Store, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
-from pipeline.demo.task import Problem, mistaken_solution, problems
+from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Compute, Selection, Training
 from pipeline.recipe.methods import GRPO
 from pipeline.rewards.records import LABELS
@@ -93,7 +93,11 @@ def write_plan(root: Path, training: Training, method: str = "grpo", processes: 
     store, base = Store(root), model_ref(MODEL_DIR)
     wanted = training.grpo.batches * training.grpo.prompts_per_step
     drawn = problems(seed, "train", max(wanted, 200))
-    rows = [_label(f"{number}-{right}", p, right) for number, p in enumerate(drawn) for right in (0.0, 1.0)]
+    rows = [
+        label(f"{number}-{right}", p.prompt, p.solution if right else mistaken_solution(p), p.answer, right)
+        for number, p in enumerate(drawn)
+        for right in (0.0, 1.0)
+    ]
     path = store.path("labels", "labels.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows, schema=LABELS), path)
@@ -107,17 +111,16 @@ def write_plan(root: Path, training: Training, method: str = "grpo", processes: 
     return store.path(iteration.path("training", "plan.json"))
 
 
-def _label(id: str, problem: Problem, right: float) -> dict[str, Any]:
-    """A label of a problem that was answered right and wrong: it is on the learning frontier."""
+def label(id: str, prompt: str, completion: str, answer: str, right: float) -> dict[str, Any]:
     return {
         **dict.fromkeys(LABELS.names),
         "trace_id": id,
         "observation_id": id,
         "user_id": id,
         "consent": True,
-        "prompt": json.dumps([{"role": "user", "content": problem.prompt}]),
-        "completion": problem.solution if right else mistaken_solution(problem),
-        "reference": problem.answer,
+        "prompt": json.dumps([{"role": "user", "content": prompt}]),
+        "completion": completion,
+        "reference": answer,
         "verifier": "math",
         "correct": right,
         "final_reward": right,

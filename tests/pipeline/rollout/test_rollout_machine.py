@@ -1,4 +1,4 @@
-"""The rollout under everybody who acts on it at once (machine.py), for a few runs; benchmarks/ has thousands."""
+"""The rollout under everybody who acts on it at once (machine.py), for a few runs."""
 
 import pytest
 from hypothesis import HealthCheck, settings
