@@ -1,14 +1,11 @@
 """The simulated training of the benchmark against closed forms."""
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.preemption import (
     Profile,
-    plan_interval,
     run,
 )
 from pipeline.recipe import Checkpoints
@@ -52,14 +49,3 @@ def test_simulation_ends_and_longer_waits_cost_their_length(
     assert result.productive_s == pytest.approx(max(1, round(work_s / step_s)) * step_s)
     assert result.total_s == pytest.approx(result.productive_s + sum(result.badput_s.values()))
     assert round((slower.total_s - result.total_s) / 100, 6) in range(len(set(at)) + 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("nodes", "per_node_h", "save_s"), [(3, 5.0, 60.0), (300, 100.0, 2.0)])
-def test_young_and_daly_are_within_a_tenth_of_the_best(nodes: int, per_node_h: float, save_s: float) -> None:
-    profile = Profile(save_s=save_s, step_s=5.0, wait_s=0, start_s=0)
-    plan = plan_interval(profile, nodes, per_node_h * 3600, draws=2)
-    assert plan.young_daly_s == pytest.approx(math.sqrt(2 * save_s * plan.interruption_every_s))
-    # Starts cost nothing here: all that is missing is saves and work that is done again.
-    assert 1 / plan.young_daly_goodput - 1 <= 1.1 * (1 / plan.best_goodput - 1)
-    assert 0.4 < plan.best_s / plan.young_daly_s < 2.5

@@ -1,7 +1,4 @@
-"""What a set of manifests must hold beyond the schemas: names, references, rights, selectors, node pools.
-
-Each check takes the objects of one overlay and returns its findings, so that a test can feed it a broken copy.
-"""
+"""What a set of manifests must hold beyond the schemas: names, references, rights, selectors, node pools."""
 
 from __future__ import annotations
 
@@ -308,49 +305,4 @@ def open_namespaces(objects: Sequence[Object]) -> list[str]:
             matches.append(f"{name}: no Pod Security")
         if name not in denied:
             matches.append(f"{name}: no policy that denies by default")
-    return matches
-
-
-def training_pools(objects: Sequence[Object]) -> list[Object]:
-    pools = of_kind(objects, "NodePool")
-    return [p for p in pools if p["spec"]["template"]["metadata"]["labels"]["preference-tuning/pool"] == "training"]
-
-
-def bad_pools(objects: Sequence[Object]) -> list[str]:
-    """Departures from what is known to keep a gang alive on Karpenter's nodes."""
-    matches: list[str] = []
-    weights: dict[str, int] = {}
-    for pool in training_pools(objects):
-        by, spec = name_of(pool), pool["spec"]
-        node, disruption = spec["template"]["spec"], spec["disruption"]
-        asked = {item["key"]: item["values"] for item in node["requirements"] if item["operator"] == "In"}
-        capacity = asked.get("karpenter.sh/capacity-type", [])
-        weights[",".join(capacity)] = spec.get("weight", 0)
-        blocked = {
-            reason
-            for budget in disruption.get("budgets", ())
-            if budget["nodes"] == "0" and "schedule" not in budget
-            for reason in budget.get("reasons", ())
-        }
-        annotations = spec["template"].get("metadata", {}).get("annotations", {})
-        for wrong, what in (
-            (capacity not in (["spot"], ["on-demand"]), f"capacity type {capacity}"),
-            (len(asked.get("topology.kubernetes.io/zone", [])) != 1, "not one zone: EFA does not cross zones"),
-            (not spec.get("limits"), "no limits"),
-            (disruption.get("consolidationPolicy") != "WhenEmpty", "consolidates nodes in use"),
-            (blocked != {"Drifted", "Underutilized"}, f"budget 0 for {sorted(blocked)} alone"),
-            (node.get("expireAfter") != "Never", "nodes expire"),
-            ("karpenter.sh/do-not-disrupt" in annotations, "do-not-disrupt stops the drain at a spot notice"),
-            (not node.get("taints"), "no taint keeps other pods off"),
-        ):
-            if wrong:
-                matches.append(f"{by}: {what}")
-    if weights and weights.get("spot", 0) <= weights.get("on-demand", 0):
-        matches.append(f"spot is not preferred: {weights}")
-    for node_class in of_kind(objects, "EC2NodeClass"):
-        spec = node_class["spec"]
-        if spec.get("instanceStorePolicy") != "RAID0":
-            matches.append(f"{name_of(node_class)}: 17 GiB of disk")
-        if any(term.get("alias", "").endswith("@latest") for term in spec["amiSelectorTerms"]):
-            matches.append(f"{name_of(node_class)}: an image that moves")
     return matches

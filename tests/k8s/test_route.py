@@ -13,7 +13,7 @@ from pipeline.rollout.reconcile import slot_of
 from pipeline.rollout.router import Split, Unsettled, asked_for
 
 from .fake_api import refusal
-from .slotted import SPACE, A, B, C, SlottedCluster, key, route, split
+from .slotted import SPACE, A, B, C, SlottedCluster, key, split
 
 Spoil = Callable[[SlottedCluster], object]
 
@@ -36,13 +36,6 @@ def test_applied_weights_are_read_back_from_the_route(slotted: SlottedCluster) -
     slotted.port().apply(split(5, epoch=3))
     assert slotted.weights() == {"slot-a": 95, "slot-b": 5}
     assert read(slotted) == split(5, epoch=3)
-
-
-def test_a_promoted_model_keeps_its_slot(slotted: SlottedCluster) -> None:
-    slotted.port().apply(split(95, epoch=3))
-    slotted.port().apply(split(0, epoch=4, champion=B, other=None))
-    assert slotted.weights() == {"slot-a": 0, "slot-b": 100}
-    assert read(slotted) == split(0, epoch=4, champion=B, other=None).model_copy(update={"warm": A})
 
 
 def test_an_earlier_epoch_has_no_effect(slotted: SlottedCluster) -> None:
@@ -82,12 +75,6 @@ def test_a_conflict_with_an_operator_is_tried_again(slotted: SlottedCluster) -> 
     before_the_patch(slotted, lambda: slotted.operate(hostnames=["again.example.com"]), times=1000)
     with pytest.raises(ConnectionError, match="changed by others in each of 60 tries"):
         slotted.port().apply(split(6, epoch=2))
-
-
-def test_an_operators_weights_are_read_as_they_are(slotted: SlottedCluster) -> None:
-    slotted.port().apply(split(25, epoch=2))
-    slotted.set_weights(100, 0)
-    assert read(slotted) == split(0, epoch=2), "what routes, not what was asked for"
 
 
 @pytest.mark.parametrize("weights", [(95, 95), (0, 0), (33, 68)])
@@ -183,15 +170,6 @@ def test_a_route_that_is_not_as_shipped_is_refused(slotted: SlottedCluster, case
         assert slotted.weights() == {"slot-a": 100, "slot-b": 0}
 
 
-def test_pools_of_the_inference_extension_are_backends(slotted: SlottedCluster) -> None:
-    rules = route("InferencePool", "inference.networking.k8s.io")["spec"]["rules"]
-    del rules[0]["backendRefs"][0]["weight"]  # one that is absent counts as one
-    slotted.operate(rules=rules)
-    slotted.port().apply(split(5, epoch=1))
-    assert read(slotted) == split(5, epoch=1)
-    assert {row["kind"] for row in slotted.route()["spec"]["rules"][0]["backendRefs"]} == {"InferencePool"}
-
-
 def test_a_model_that_no_slot_holds_gets_no_weight(slotted: SlottedCluster) -> None:
     with pytest.raises(ValueError, match=r"5% is for cccccccccccc, and no slot holds it: slot-a holds aaaaaaaaaaaa"):
         slotted.port().apply(split(5, epoch=1, other=C))
@@ -230,17 +208,6 @@ def test_a_candidate_is_loaded_into_the_free_slot(slotted: SlottedCluster) -> No
     patches = slotted.count("PATCH")
     port.apply(wanted)
     assert slotted.count("PATCH") == patches
-    assert slotted.weights() == {"slot-a": 100, "slot-b": 0}
-
-
-def test_the_champion_finds_a_slot_when_none_holds_it(slotted: SlottedCluster) -> None:
-    """The first of a deployment: the route sends everything to a slot that was given nothing."""
-    for name in ("slot-a", "slot-b"):
-        slotted.hold(name, None)
-        slotted.scale(name, 0)
-        slotted.run(name, 0)
-    slotted.port().apply(split(0, epoch=1, champion=local(C), other=None))
-    assert slotted.data("slot-a")["MODEL_DIGEST"] == C.digest and slotted.wanted("slot-a") == 1
     assert slotted.weights() == {"slot-a": 100, "slot-b": 0}
 
 

@@ -73,17 +73,3 @@ def test_solutions_are_right_and_mistaken_ones_are_wrong(seed: int, split: Split
 
 def _numbers(steps: list[tuple[str, str, str, str]]) -> list[tuple[int, str, int, int]]:
     return [(int(a), op, int(b), int(c)) for a, op, b, c in steps]
-
-
-@pytest.mark.parametrize(
-    ("kind", "operands", "mistaken"),
-    [
-        ("add", (27, 35), "27+35=52.\n#### 52"),
-        ("subtract", (62, 35), "62-35=37.\n#### 37"),
-        ("multiply_add", (7, 2, 16), "7+2=9. 9+16=25.\n#### 25"),
-        ("multiply_subtract", (7, 8, 16), "7*8=56.\n#### 56"),
-        ("add_subtract", (40, 35, 16), "40+35=75.\n#### 75"),
-    ],
-)
-def test_each_kind_has_its_misconception(kind: str, operands: tuple[int, ...], mistaken: str):
-    assert mistaken_solution(Problem("", "", "", kind, operands)) == mistaken

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from pipeline.demo.desk.answers import (
-    RATES,
     Features,
-    answer,
     features,
 )
-from pipeline.demo.desk.requests import Request, Row, draw
+from pipeline.demo.desk.requests import Request, Row
 from pipeline.demo.desk.tool import call_text
 
 REQUEST = Request("Oakleaf", (Row("K48", "DHL", "Monday", "36"), Row("K12", "UPS", "today", "21")), "K48", "carrier", 0)
@@ -65,16 +61,3 @@ CALL = call_text("K48")
 )
 def test_features_say_what_a_look_up_does(text: str, seen: Features) -> None:
     assert features(ASKED, text) == seen
-
-
-def test_each_bad_mode_has_its_rate() -> None:
-    rng = random.Random(0)
-    seen = [features(request, answer(rng, request)) for request in (draw(rng, "train") for _ in range(4000))]
-    wrong, refusal, rude, verbose, voucher = RATES
-    answered = [each for each in seen if not each.refuses]
-    assert 1 - sum(each.right_fact for each in answered) / len(answered) == pytest.approx(wrong, abs=0.03)
-    assert sum(each.refuses for each in seen) / len(seen) == pytest.approx(refusal, abs=0.02)
-    assert 1 - sum(each.polite for each in seen) / len(seen) == pytest.approx(rude, abs=0.02)
-    assert sum(each.voucher for each in seen) / len(seen) == pytest.approx(voucher, abs=0.02)
-    plain = [each for each in seen if not each.refuses and not each.voucher]
-    assert 1 - sum(each.short for each in plain) / len(plain) == pytest.approx(verbose, abs=0.03)

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from pipeline.demo.desk import judge_process
-from pipeline.demo.desk.answers import features, statement
+from pipeline.demo.desk.answers import statement
 from pipeline.demo.desk.judge_process import DIGEST, judge_at
 from pipeline.demo.desk.judges import JUDGES, judgement, server
 from pipeline.demo.desk.requests import Request, draw
@@ -63,41 +63,6 @@ def test_a_desk_judge_passes_the_projects_admission(model: str) -> None:
         admission = judge.admit([])
     assert admission.controls_right == admission.controls
     assert admission.abstained == {} or set(admission.abstained) == {"judge_too_long"}
-
-
-@pytest.mark.parametrize("model", NAMES)
-def test_a_desk_judge_errs_at_its_planted_rates(model: str) -> None:
-    asked, program = requests(3000), JUDGES[model]
-    voucher = [score(model, each, f"{fine(each)} I add a voucher.") for each in asked]
-    seen_no_voucher = sum(each != 1 for each in voucher) / len(asked)
-    # A voucher is missed; what then is seen of the fact decides whether the score is above 1.
-    expected = program.errors.voucher * (1 - program.errors.right_fact * (1 - program.errors.refuses))
-    assert seen_no_voucher == pytest.approx(expected, abs=0.015)
-    best = sum(score(model, each, fine(each)) == 5 for each in asked) / len(asked)
-    whole = 1.0
-    for rate in program.errors:
-        whole *= 1 - rate
-    assert best == pytest.approx(whole, abs=0.03)
-
-
-def test_features_of_the_judge_come_from_the_chat() -> None:
-    """Another context under the same answer is another verdict: it reads the prompt, and only that."""
-    asked = requests(600)
-    wrong = 0
-    for each in asked:
-        other = each._replace(rows=tuple(row._replace(carrier="X", day="never", price="99") for row in each.rows))
-        assert not features(other, fine(each)).right_fact
-        wrong += score("desk-gate", each, fine(each)) > score("desk-gate", other, fine(each))
-    assert wrong / len(asked) > 0.7
-
-
-@pytest.mark.parametrize(
-    "body", [b"{}", b"no json", b'{"model": "other", "messages": []}', b'{"model": "desk-gate", "messages": [{}]}']
-)
-def test_a_request_that_is_none_is_refused(body: bytes) -> None:
-    with listening() as endpoint, httpx2.Client(trust_env=False) as client:
-        assert client.post(f"{endpoint.url}/chat/completions", content=body).status_code == 400
-        assert client.post(f"{endpoint.url}/other", content=body).status_code == 404
 
 
 def test_the_judge_of_a_step_ends_with_it(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import random
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,10 +14,9 @@ from pipeline.core.storage import ModelRef
 from pipeline.demo.desk.answers import answer as draw_answer
 from pipeline.demo.desk.requests import ATTRIBUTES, VALUES, is_held_out, read_request
 from pipeline.demo.desk.tool import TOOLS, call_text
-from pipeline.demo.desk.traffic import serve, thumb_up
+from pipeline.demo.desk.traffic import serve
 from pipeline.demo.export import TrafficClaim
-from pipeline.demo.traffic import ensure_days
-from pipeline.recipe.traces import DemoSource, DeskUsers
+from pipeline.recipe.traces import DeskUsers
 from pipeline.serving.inference import Answer, Messages, Sampling
 from tests.answers import answer
 
@@ -78,21 +75,6 @@ def test_the_client_answers_a_call_with_its_result() -> None:
                 assert after["content"].splitlines()[-1].startswith(f"{order} ")
 
 
-def test_a_conversation_is_a_session() -> None:
-    rows, _ = served(DeskUsers())
-    sessions: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        sessions.setdefault(row["session_id"], []).append(row)
-    several = [sorted(each, key=lambda row: row["start_time"]) for each in sessions.values() if len(each) > 1]
-    assert len(several) > 250
-    for session in several:
-        assert len({row["user_id"] for row in session}) == 1
-        for one, other in pairwise(session):
-            assert messages_of(other)[: len(messages_of(one))] == messages_of(one)
-    second = sum(sum(m["role"] == "user" for m in messages_of(row)) == 2 for row in rows)
-    assert 200 < second < 500
-
-
 def test_no_field_of_a_trace_holds_utility() -> None:
     """Two answers of different worth that look alike to a log differ in their text alone."""
     rows, _ = served(DeskUsers(), size=300)
@@ -128,26 +110,3 @@ def test_prompts_are_unique_and_show_no_held_out_fact() -> None:
         values = {value for each in request.rows for value in each[1:]}
         for attribute in ATTRIBUTES:
             assert not any(is_held_out(request.order, attribute, value) for value in values & set(VALUES[attribute]))
-
-
-def test_a_recipe_chooses_the_desk(tmp_path: Path) -> None:
-    source = DemoSource(days=1, traces_per_day=120, world="desk", desk=DeskUsers(thumbs=1.0))
-    ensure_days(tmp_path, CHAMPION, source, server, lambda line: None)
-    text = gzip.decompress((tmp_path / "observations_v2" / f"{DAY}.jsonl.gz").read_bytes()).decode()
-    assert "You answer for the shop" in text
-    before = (tmp_path / "scores" / f"{DAY}.jsonl.gz").read_bytes()
-    (tmp_path / "scores" / f"{DAY}.jsonl.gz").unlink()
-    changed = DemoSource(days=1, traces_per_day=120, world="desk", desk=DeskUsers(thumbs=0.1))
-    ensure_days(tmp_path, CHAMPION, changed, server, lambda line: None)
-    assert (tmp_path / "scores" / f"{DAY}.jsonl.gz").read_bytes() == before  # the claim stands as it was made
-
-
-def test_a_thumb_follows_utility_and_bias() -> None:
-    request = next(
-        request for row in served(DeskUsers(), 20)[0] if (request := read_request(messages_of(row))) and request.shown
-    )
-    rude = answer(f"Oh no. {request.order} {request.fact.value} Go away!", latency_s=0.1)
-    exact = DeskUsers(noise=0.0)
-    ups = [sum(thumb_up(random.Random(n), request, rude, bias, exact) for n in range(200)) for bias in (-0.3, 0.5)]
-    assert ups[0] < 10
-    assert ups[1] > 190

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pipeline.demo.desk.requests import Request, Row
-from pipeline.demo.desk.tool import call_text
 from pipeline.demo.desk.utility import utility
 
 REQUEST = Request("Oakleaf", (Row("K48", "DHL", "Monday", "36"), Row("K12", "UPS", "today", "21")), "K48", "price", 1)
@@ -27,10 +26,3 @@ def test_a_voucher_or_no_end_is_worth_nothing() -> None:
     assert utility(REQUEST, "Hello! I cannot say. You get a voucher.") == 0
     assert utility(REQUEST, fine, ended=False) == 0
     assert utility(REQUEST, "") == 0
-
-
-def test_the_right_call_is_worth_most_before_the_facts_are_there() -> None:
-    asked = REQUEST._replace(shown=False)
-    texts = (call_text("K48"), "I cannot say.", "Hello! Order K48 costs 36 euro. Good day!", call_text("K12"))
-    assert [utility(asked, text) for text in texts] == [1.0, 0.15, 0.0, 0.0]
-    assert utility(asked, call_text("K48"), ended=False) == 0

@@ -28,7 +28,6 @@ from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from pipeline.traces.erased import erased_users
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.lake.files import write_files
-from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import SCHEMA
 from tests.contexts import KEYS, mark_of, stage_context
@@ -137,16 +136,6 @@ def test_the_days_still_add_up_per_file(erased: Erased) -> None:
         assert any(line["trace_id"] == "trace-of-nobody" for line in lines)
 
 
-def test_anothers_row_keeps_the_trace_that_both_have(world: World) -> None:
-    trace = row(str(pseudonym(ANN)), DAYS[0], 0)["trace_id"]
-    world.place.govern(DAYS[2], [{**row(BOB, DAYS[2], 0), "trace_id": trace}, row(CYD, DAYS[2], 1)])
-    proof = erase(world.place)
-    with open_lake(world.place.lake) as lake:
-        rows = lake.read(DAYS[2:], lake.snapshot, ["user_id", "trace_id"]).to_pylist()
-    assert {"user_id": BOB, "trace_id": trace} in rows
-    assert proof.remains == ()
-
-
 def test_blocked_versions_are_refused_and_mlflow_says_why(erased: Erased) -> None:
     place, proof = erased.world.place, erased.proof
     assert place.propose(erased.world.first) == (
@@ -248,12 +237,6 @@ def test_the_preview_counts_what_goes_and_changes_nothing(world: World) -> None:
     assert preview(context, Person.named(ANN), place.tracking_uri).places == {}
 
 
-def test_where_nobody_made_mlflows_database_none_is_made(world: World, tmp_path: Path) -> None:
-    context = stage_context(world.place.store, world.place.lake, name=NAME)
-    proof = forget(context, Person.named(ANN), registry_uri=f"sqlite:///{tmp_path}/mlflow.db", now=NOW)
-    assert proof.affected.iterations and not (tmp_path / "mlflow.db").exists()
-
-
 def test_the_proof_and_the_audit_entry_name_nobody(erased: Erased) -> None:
     world, proof = erased.world, erased.proof
     (entry,) = [e for e in audit.entries(world.place.store) if e.kind == "erasure"]
@@ -270,18 +253,6 @@ def test_erasure_knows_who_was_in_what_the_last_one_removed(world: World) -> Non
     later = erase(world.place, CYD)
     assert later.affected.iterations == (world.second.id,)
     assert holding(world.place.root, ANN, BOB, CYD) == set()
-
-
-def test_erasure_leaves_an_inconsistent_day_to_the_stage(world: World) -> None:
-    day, store = DAYS[0], world.place.store
-    report = world.place.reports()[day]
-    store.write(f"traces/days/{day}.json", report.model_copy(update={"digest": "of another attempt"}))
-    proof = erase(world.place)
-    assert proof.rows[day] == 6
-    assert world.place.reports()[day].digest == "of another attempt"
-    with open_lake(world.place.lake) as lake:
-        assert lake.rows_of({str(pseudonym(ANN))}, None) == {}
-        assert lake.digests()[day] != "of another attempt"
 
 
 def test_an_empty_id_forgets_nobody(world: World) -> None:

@@ -61,17 +61,6 @@ def test_copies_of_what_learned_are_gone_and_others_stay(world: World) -> None:
     assert erase(place, BOB).remains == () and left(place.mirrored(world.second)) == {CLAIM, mark_of(world.second.id)}
 
 
-@pytest.mark.slow
-def test_every_mirror_that_a_training_ever_had_is_reached(store: Store, tmp_path: Path) -> None:
-    folders = [uploaded(tmp_path / name) for name in ("first", "second")]
-    for name in ("first", "second"):
-        for _ in range(2):
-            remember(store, ITERATION, place_of(f"file://{tmp_path}/{name}", PLAN))
-    assert list(mirrored.remove(store, [ITERATION])) == [f"{folder}/{step}" for folder in folders for step in STEPS]
-    assert mirrored.remains(store, [ITERATION]) == []
-    assert [left(folder) for folder in folders] == [{CLAIM, mark_of(ITERATION)}] * 2
-
-
 def test_a_mirror_that_is_not_mounted_is_not_called_clean(store: Store, tmp_path: Path) -> None:
     remember(store, ITERATION, place_of(str(tmp_path / "mirror"), PLAN))
     assert list(mirrored.remove(store, [ITERATION])) == []
@@ -80,13 +69,6 @@ def test_a_mirror_that_is_not_mounted_is_not_called_clean(store: Store, tmp_path
     assert not (tmp_path / "mirror").exists(), "no mark is left where the disk is missing"
     folder = uploaded(tmp_path / "mirror")  # it is mounted
     assert mirrored.remains(store, [ITERATION]) == [] and left(folder) == {CLAIM, mark_of(ITERATION)}
-
-
-def test_a_mirror_of_a_training_that_saved_nothing_is_closed(tmp_path: Path) -> None:
-    store = Store(tmp_path / "data", KEYS)
-    remember(store, ITERATION, place_of(str(tmp_path / "mirror"), PLAN))
-    assert mirrored.remains(store, [ITERATION]) == []
-    assert left(tmp_path / "mirror" / FOLDER) == {mark_of(ITERATION)}
 
 
 def test_a_trainer_at_work_may_still_upload(store: Store, tmp_path: Path) -> None:

@@ -65,18 +65,6 @@ def test_erased_rows_that_come_back_are_rejected(run: Run, store: Store, export:
     assert holding(store.root, MAIL, str(pseudonym(MAIL))) == set()
 
 
-def test_an_erasure_leaves_what_the_stage_would_have_made(run: Run, store: Store, export: Path, tmp_path: Path) -> None:
-    """The account after an erasure equals the account of a day that was read after it, but for the ledger's order."""
-    rows(export)
-    run()
-    erase(store, MAIL, tmp_path)
-    ours = {p.name: p.read_text() for p in store.path("traces", "days").glob("*.json")}
-    for path in store.path("traces", "days").glob("*.json"):
-        path.unlink()
-    run()
-    assert {p.name: p.read_text() for p in store.path("traces", "days").glob("*.json")} == ours
-
-
 def test_a_day_without_a_report_is_made_again_without_the_user(
     run: Run, store: Store, export: Path, tmp_path: Path
 ) -> None:
