@@ -1,18 +1,15 @@
 """Governance at a terminal: `pt governance forget USER [--since DATE] [--yes] | verify | retain | upkeep | ...`.
 
 Exit codes: 0 done, 1 something is wrong with what was found (it says what), 2 it could not be done (it says why).
-With `--json` the result is one JSON object on standard output, and what happens meanwhile is on standard error.
 `forget` shows what it will remove, place by place, and asks; `--yes` answers for scripts. `forget -` reads the id
 from standard input, before the answer: it is then neither in the shell's history nor in the process list.
 """
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from errno import ENOSPC
-from typing import Any
 
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
@@ -71,7 +68,6 @@ def parser() -> argparse.ArgumentParser:
     def add(name: str, run: Callable[[Deployment, argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=help)
         command.set_defaults(run=run)
-        command.add_argument("--json", action="store_true", help="the result as one JSON object")
         return command
 
     user = add("forget", _forget, "remove a user from every table and file, and block the models that saw the data")
@@ -79,12 +75,12 @@ def parser() -> argparse.ArgumentParser:
     user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
     user.add_argument("--yes", action="store_true", help="do not ask: for scripts")
     log = add("verify", verifying.run, "check the audit log, line by line, and every proof against it")
+    log.add_argument("--json", action="store_true", help="the result as one JSON object")
     log.add_argument("--against", metavar="HEAD", default="", help="a head that you noted: it has to be in the log")
     add("retain", _retain, "drop what is older than the recipe keeps it")
     add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")
-    forgotten = add("forgotten", reapplying.show, "list who is forgotten, by their marks, for `reapply`")
-    forgotten.set_defaults(json=True)
+    add("forgotten", reapplying.show, "list who is forgotten, by their marks, for `reapply`")
     again = add("reapply", reapplying.run, "after a restore: forget again whom the backup has again")
     again.add_argument("file", help="what `forgotten` printed")
     return arg_parser
@@ -202,9 +198,8 @@ def _forget(settings: Deployment, asked: argparse.Namespace) -> int:
     if not asked.yes and not _confirmed(settings, user, asked.since):
         print("Nothing was changed.", file=sys.stderr)
         return 2
-    proof = forget_user(settings, user, asked.since, _log(asked))
-    path = str(settings.store().path(layout.proof(proof.id)))
-    _print(asked, proof.model_dump(mode="json"), report_lines(proof, path))
+    proof = forget_user(settings, user, asked.since, _log)
+    print("\n".join(report_lines(proof, str(settings.store().path(layout.proof(proof.id))))))
     return 1 if proof.remains else 0
 
 
@@ -221,42 +216,30 @@ def _confirmed(settings: Deployment, user: str, since: datetime | None) -> bool:
 
 
 def _retain(settings: Deployment, asked: argparse.Namespace) -> int:
-    done = drop_overdue(settings, _log(asked))
-    lines = [f"Dropped {len(done.days)} governed days and {len(done.raw_deleted)} raw files."]
-    lines += [f"Overdue, and its owner's to delete: {name}" for name in done.raw_overdue]
-    _print(asked, done.model_dump(mode="json"), lines)
+    done = drop_overdue(settings, _log)
+    print(f"Dropped {len(done.days)} governed days and {len(done.raw_deleted)} raw files.")
+    for name in done.raw_overdue:
+        print(f"Overdue, and its owner's to delete: {name}")
     return 0
 
 
 def _upkeep(settings: Deployment, asked: argparse.Namespace) -> int:
-    done = keep_up(settings, _log(asked))
-    fields = {
-        "compacted_days": len(done.compacted.days), "expired_snapshots": len(done.expired),
-        "swept_files": done.swept.files, "swept_bytes": done.swept.bytes,
-    }  # fmt: skip
-    lines = [f"Compacted {len(done.compacted.days)} days, expired {len(done.expired)} snapshots."]
-    _print(asked, fields, [*lines, f"Swept {done.swept.files:,} files of {done.swept.bytes:,} bytes."])
+    done = keep_up(settings, _log)
+    print(f"Compacted {len(done.compacted.days)} days, expired {len(done.expired)} snapshots.")
+    print(f"Swept {done.swept.files:,} files of {done.swept.bytes:,} bytes.")
     return 0
 
 
 def _blocks(settings: Deployment, asked: argparse.Namespace) -> int:
-    active_blocks = blocks(settings.store())
     lines: list[str] = []
-    for each in active_blocks:
+    for each in blocks(settings.store()):
         lines += [f"erasure {each.proof}: iterations {', '.join(each.iterations)}", *(f"  {d}" for d in each.digests)]
-    fields = {"blocks": [each.model_dump(mode="json") for each in active_blocks]}
-    _print(asked, fields, lines or ["No model is blocked."])
+    print("\n".join(lines or ["No model is blocked."]))
     return 0
 
 
-def _log(asked: argparse.Namespace) -> Log:
-    """Where progress goes: standard output, unless that is kept for the result."""
-    return lambda line: print(line, file=sys.stderr if asked.json else sys.stdout, flush=True)
-
-
-def _print(asked: argparse.Namespace, fields: dict[str, Any], lines: Iterable[str]) -> None:
-    """The result: one JSON object, or the lines for a person."""
-    print(json.dumps(fields, indent=2, ensure_ascii=False) if asked.json else "\n".join(lines))
+def _log(line: str) -> None:
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

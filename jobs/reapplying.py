@@ -1,7 +1,6 @@
 """`pt governance forgotten` and `reapply FILE`: who is forgotten, to be forgotten again after a backup was restored."""
 
 import argparse
-import json
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +31,5 @@ def run(settings: Deployment, asked: argparse.Namespace) -> int:
         forget_user(settings, user, since, log)
 
     here = reapply(settings.stage(log), users, datetime.now(UTC), forget)
-    line = f"{len(users)} users are on the list; {here} of them had rows here, which are erased again."
-    print(json.dumps({"users": len(users), "here": here}, indent=2) if asked.json else line)
+    print(f"{len(users)} users are on the list; {here} of them had rows here, which are erased again.")
     return 0

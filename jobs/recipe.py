@@ -42,7 +42,6 @@ def parser() -> argparse.ArgumentParser:
     commands = options.add_subparsers(dest="command", required=True)
     explain = commands.add_parser("explain", help="type, default and meaning of a field, or of all of a section")
     explain.add_argument("field", nargs="?", default="", help="such as training or training.learning_rate")
-    explain.add_argument("--json", action="store_true", help="the same as a JSON array")
     explain.set_defaults(run=_explain)
     written = commands.add_parser("schema", help="the recipe's JSON schema, for editors that check YAML")
     written.set_defaults(run=lambda _: [json.dumps(schema(), indent=2, ensure_ascii=False)])
@@ -111,11 +110,7 @@ def _default(value: Any) -> str:
 
 
 def _explain(asked: argparse.Namespace) -> Iterator[str]:
-    chosen = fields(asked.field)
-    if asked.json:
-        yield json.dumps([row._asdict() for row in chosen], indent=2, ensure_ascii=False)
-        return
-    for row in chosen:
+    for row in fields(asked.field):
         may = "; may differ between the launches of one iteration" if row.launches else ""
         yield f"{row.field}: {row.type}; default {row.default}{may}"
         if row.meaning:

@@ -8,7 +8,6 @@ says which).
 """
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"report: {error}", file=sys.stderr)
         return 2
-    print(json.dumps({"page": str(path)}) if asked.json else f"{path}\nOpen it in a browser: {path.as_uri()}")
+    print(f"{path}\nOpen it in a browser: {path.as_uri()}")
     return 0
 
 
@@ -44,7 +43,6 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="pt report", description=__doc__)
     options.add_argument("iteration", nargs="?", default="", help="its id; the newest one, unless it is given")
     options.add_argument("--out", type=Path, help="where to write the page; beside the records, unless it is given")
-    options.add_argument("--json", action="store_true", help="where the page is, as one JSON object")
     return options
 
 

@@ -6,12 +6,9 @@ says what), 2 it could not be done (it says why).
 """
 
 import argparse
-import json
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import dagster as dg
 
@@ -37,9 +34,8 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="pt reviews", description=__doc__)
     commands = options.add_subparsers(dest="command", required=True)
     commands.add_parser("write", help="draw this week's sheet").set_defaults(run=_write)
-    status = commands.add_parser("status", help="how many rows are scored, and how well the labels agree with them")
-    status.add_argument("--json", action="store_true", help="the same as one JSON object")
-    status.set_defaults(run=_status)
+    text = "how many rows are scored, and how well the labels agree with them"
+    commands.add_parser("status", help=text).set_defaults(run=_status)
     return options
 
 
@@ -72,38 +68,26 @@ def review_sample():
     draw_a_sample()
 
 
-def report_lines(fields: dict[str, Any], floor: float) -> Iterator[str]:
-    """The state of the reviews for a person."""
-    for week, each in fields["weeks"].items():
-        yield f"{week}: {each['scored']} of {each['rows']} rows scored"
-    if (agreement := fields.get("agreement")) is None:
-        yield "No sample has been drawn. Draw one: pt reviews write"
-        return
-    yield f"Labels of iteration {fields['iteration']} against {agreement.reviews} reviews:"
-    yield f"  Spearman's rho {agreement.rank_correlation}; its lower bound has to reach {floor:.2f}"
-    yield f"  on the other side of 0.5 {agreement.noise}"
-
-
 def _write(settings: Deployment, asked: argparse.Namespace) -> int:
     print(write_sample(settings, datetime.now(UTC)))
     return 0
 
 
 def _status(settings: Deployment, asked: argparse.Namespace) -> int:
-    """An interval or a share is its value with its bounds."""
     survey = reviews.survey(settings.store())
-    scored = Counter(review.week for review in survey.reviewed)
-    weeks = {week: {"rows": rows, "scored": scored[week]} for week, rows in sorted(survey.asked.items())}
-    fields: dict[str, Any] = {"weeks": weeks, "problems": list(survey.problems)}
+    for week, rows in sorted(survey.asked.items()):
+        print(f"{week}: {sum(each.week == week for each in survey.reviewed)} of {rows} rows scored")
     if survey.asked:
-        labels = _labels(settings)
+        labels, floor = _labels(settings), settings.recipe().rewards.min_rank_correlation
         table = reviews.labels_of(labels.dataset, survey.reviewed)
-        fields |= {"iteration": labels.iteration, "agreement": summary.human_agreement(table, survey.reviewed)}
-    if asked.json:
-        print(json.dumps(fields, indent=2, ensure_ascii=False, default=lambda record: record.model_dump(mode="json")))
+        agreement = summary.human_agreement(table, survey.reviewed)
+        print(f"Labels of iteration {labels.iteration} against {agreement.reviews} reviews:")
+        print(f"  Spearman's rho {agreement.rank_correlation}; its lower bound has to reach {floor:.2f}")
+        print(f"  on the other side of 0.5 {agreement.noise}")
     else:
-        lines = report_lines(fields, settings.recipe().rewards.min_rank_correlation)
-        print("\n".join([*lines, *survey.problems]))
+        print("No sample has been drawn. Draw one: pt reviews write")
+    for problem in survey.problems:
+        print(problem)
     return 1 if survey.problems else 0
 
 
