@@ -6,9 +6,9 @@ from __future__ import annotations
 import math
 
 from pipeline.rollout.evidence import MIN_GRADED, POWER_Z, LiveEvidence
-from pipeline.rollout.harm import MIN_ERRORS, quality_drop
+from pipeline.rollout.harm import more_errors, quality_drop, slower
 from pipeline.rollout.policy import RolloutPolicy
-from pipeline.rollout.shares import MIN_USERS, P99, enough, variance
+from pipeline.rollout.shares import MIN_USERS, enough
 
 LEVEL_Z = 1.645
 """One-sided 5%."""
@@ -75,7 +75,11 @@ def missing_sample(evidence: LiveEvidence, policy: RolloutPolicy, weight: int) -
 
 def non_inferiority_failure(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
     """Why the advance test fails, with its numbers; or "". Take it once, when nothing is awaited."""
-    return _quality(evidence, policy) or _errors(evidence, policy) or _latency(evidence, policy)
+
+    def proves(excess: float, spread: float, scale: float) -> bool:
+        return excess > LEVEL_Z * math.sqrt(spread)
+
+    return _quality(evidence, policy) or more_errors(evidence, policy, proves) or slower(evidence, policy, proves)
 
 
 def _quality(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
@@ -97,27 +101,6 @@ def _quality(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
         f"quality fell by {drop:.3f} +- {LEVEL_Z * error:.3f}: not proven to be less than {policy.max_quality_drop:g} "
         f"with {evidence.canary.graded:.0f} graded canary answers"
     )
-
-
-def _errors(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
-    canary, champion, limit = evidence.canary.errors, evidence.champion.errors, policy.max_error_rate_ratio
-    if canary.hits < MIN_ERRORS or champion.trials <= 0:
-        return ""
-    error = math.sqrt(variance(canary, policy.unit) + limit**2 * variance(champion, policy.unit))
-    if canary.share - limit * champion.share <= LEVEL_Z * error:
-        return ""
-    return f"errors went from {champion.share:.4f} to {canary.share:.4f}, over {limit:g} times"
-
-
-def _latency(evidence: LiveEvidence, policy: RolloutPolicy) -> str:
-    canary, champion = evidence.canary.slow, evidence.champion.slow
-    if canary.hits < MIN_ERRORS or champion.trials <= 0:
-        return ""
-    own, other = variance(canary, policy.unit), variance(champion, policy.unit)
-    over_limit = canary.share - (1 - P99) > LEVEL_Z * math.sqrt(own)
-    if not (over_limit and canary.share - champion.share > LEVEL_Z * math.sqrt(own + other)):
-        return ""
-    return f"{canary.share:.1%} of the canary's requests took over {evidence.slow_over_s:.3g} s, which 1% should"
 
 
 def stage_timeout(lacks: str, evidence: LiveEvidence, policy: RolloutPolicy, covered_s: float, dwell_s: float) -> str:

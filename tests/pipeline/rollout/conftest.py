@@ -176,21 +176,26 @@ class World:
         return self.folded[1]
 
     def propose(
-        self, digest: str, *, number: int = 1, verdict: str = "PASS", data: str = "data", policy: RolloutPolicy = POLICY
+        self,
+        digest: str,
+        *,
+        number: int = 1,
+        verdict: str = "PASS",
+        data: str = "data",
+        policy: RolloutPolicy = POLICY,
+        against: ModelRef | None = None,
+        judged: str = "",
+        **more: Any,
     ) -> ProposalResult:
-        state = self.state
+        """`against`: the champion of its iteration, where that is another one by now. `judged`: another model."""
+        past = self.state.past
         iteration = iteration_over(
-            state.past.champion.model if state.past.champion else BASE, state.past.promotions, data
+            against or (past.champion.model if past.champion else BASE), 0 if against else past.promotions, data
         )
-        return propose(
-            self.store,
-            iteration,
-            RolloutCandidate(
-                version_of(digest, number, iteration), JudgedCandidate(verdict, digest, "bundle"), "launcher"
-            ),
-            policy,
-            self.now,
-        )
+        verdict_on = JudgedCandidate(verdict, judged or digest, "bundle")
+        version = version_of(digest, number, iteration)
+        candidate = RolloutCandidate(version, verdict_on, **{"proposed_by": "launcher", **more})
+        return propose(self.store, iteration, candidate, policy, self.now)
 
     def ports(self) -> RolloutPorts:
         return RolloutPorts(
@@ -234,11 +239,7 @@ def decided(world: World, action: str, by: str = "operator") -> DecisionResult:
 
 
 def waiting(world: World, proposed_by: str = "launcher") -> None:
-    iteration = iteration_over(BASE)
-    judged = JudgedCandidate("PASS", "new", "bundle")
-    propose(
-        world.store, iteration, RolloutCandidate(version_of("new", 1, iteration), judged, proposed_by), ASKS, world.now
-    )
+    world.propose("new", policy=ASKS, proposed_by=proposed_by)
     for _ in range(5):
         world.tick(50.0)
     assert (world.state.phase, world.weight()) == (Phase.GATED, 0)

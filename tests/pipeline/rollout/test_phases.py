@@ -7,10 +7,9 @@ import pytest
 from pipeline.core import audit
 from pipeline.rollout.controller import MAX_LOADING, tick
 from pipeline.rollout.decision import RolloutDecision, decide, decisions
-from pipeline.rollout.propose import RolloutCandidate, champion, propose
+from pipeline.rollout.propose import champion
 from pipeline.rollout.record import (
     Fingerprints,
-    JudgedCandidate,
     Phase,
     RolloutStep,
     append,
@@ -23,10 +22,8 @@ from tests.pipeline.rollout.conftest import (
     POLICY,
     WARM,
     decided,
-    iteration_over,
     model,
     slot,
-    version_of,
     waiting,
 )
 
@@ -201,10 +198,7 @@ def test_errors_of_a_server_that_died_are_no_blame(world, replicas, blamed):
 
 
 def test_models_that_answer_alike_are_a_question_for_a_person(world):
-    iteration = iteration_over(BASE)
-    alike = Fingerprints(champion=("a", "b"), candidate=("a", "b"))
-    judged, version = JudgedCandidate("PASS", "new", "bundle"), version_of("new", 1, iteration)
-    propose(world.store, iteration, RolloutCandidate(version, judged, fingerprints=alike), POLICY, world.now)
+    world.propose("new", fingerprints=Fingerprints(champion=("a", "b"), candidate=("a", "b")))
     assert "alike" in world.tick_until("held").reason
     assert world.weight() == 0
     decided(world, "resume")
@@ -212,12 +206,7 @@ def test_models_that_answer_alike_are_a_question_for_a_person(world):
 
 
 def test_the_champion_is_no_candidate(world):
-    iteration = iteration_over(model("new"))
-    judged = JudgedCandidate("PASS", "new", "bundle")
-    refused = propose(
-        world.store, iteration, RolloutCandidate(version_of("new", 1, iteration), judged), POLICY, 0.0
-    ).refused
-    assert "champion already" in refused
+    assert "champion already" in world.propose("new", against=model("new")).refused
 
 
 def test_what_a_lease_that_ran_out_hid_is_no_evidence(world):
@@ -247,12 +236,7 @@ def test_a_promotion_can_be_rolled_back_while_the_way_is_warm(world):
     split = world.router.read()
     assert (split.champion, split.champion_weight, split.canary_weight) == (BASE, 100, 0)
     assert champion(world.store, NAME) is None
-    late = JudgedCandidate("PASS", "late", "bundle")
-    iteration = iteration_over(model("new"), 1)
-    refused = propose(
-        world.store, iteration, RolloutCandidate(version_of("late", 2, iteration), late), POLICY, world.now
-    ).refused
-    assert "which was rolled back" in refused
+    assert "which was rolled back" in world.propose("late", number=2, against=model("new")).refused
 
 
 def test_a_promotion_is_not_rolled_back_onto_an_empty_slot(world):

@@ -1,28 +1,20 @@
 import pytest
 
 from pipeline.core import audit
-from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rollout
 from pipeline.rollout.blocks import ErasureBlock, block, blocked
 from pipeline.rollout.policy import approval_refusal, policy_of, proposer
-from pipeline.rollout.propose import RolloutCandidate, on_hold, propose
-from pipeline.rollout.record import JudgedCandidate, Phase
+from pipeline.rollout.propose import on_hold
+from pipeline.rollout.record import Phase
 from pipeline.rollout.router import route
 from pipeline.training.result import Health
-from tests.pipeline.rollout.conftest import BASE, POLICY, World, iteration_over, split_at, version_of
+from tests.pipeline.rollout.conftest import BASE, World, iteration_over, split_at, version_of
 
 
 def test_only_a_pass_on_this_very_model_is_let_in(world):
     assert world.propose("new", verdict="INCONCLUSIVE").refused == "the verdict is INCONCLUSIVE"
-    iteration = iteration_over(BASE)
     with pytest.raises(ValueError, match="Evaluate the model that is proposed"):
-        propose(
-            world.store,
-            iteration,
-            RolloutCandidate(version_of("new", 1, iteration), JudgedCandidate("PASS", "other", "bundle")),
-            POLICY,
-            0.0,
-        )
+        world.propose("new", judged="other")
     assert world.state.epoch == 0
 
 
@@ -31,19 +23,8 @@ def test_propose_again_changes_nothing_and_others_wait(world):
     assert world.propose("new") == world.propose("new")
     assert "is proposed" in world.propose("other").refused
     world.tick_until("promoted")
-    assert "no longer the champion" in propose_after(world, "late", BASE).refused
+    assert "no longer the champion" in world.propose("late", number=9, against=BASE).refused
     assert world.state.phase is Phase.PROMOTED
-
-
-def propose_after(world: World, digest: str, against: ModelRef):
-    iteration = iteration_over(against)
-    return propose(
-        world.store,
-        iteration,
-        RolloutCandidate(version_of(digest, 9, iteration), JudgedCandidate("PASS", digest, "bundle")),
-        POLICY,
-        world.now,
-    )
 
 
 def test_a_rollout_that_is_over_is_not_opened_again(world):
@@ -55,7 +36,7 @@ def test_a_rollout_that_is_over_is_not_opened_again(world):
     world.metrics.canary = {}
     world.propose("good", number=2)
     world.tick_until("promoted")
-    assert "over: rolled_back" in propose_after(world, "bad", BASE).refused
+    assert "over: rolled_back" in world.propose("bad", number=9, against=BASE).refused
     assert world.state.epoch > epoch
 
 
