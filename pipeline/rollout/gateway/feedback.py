@@ -20,7 +20,7 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.core.unfinished import append
 from pipeline.rollout.gateway.asked import BadRequest
-from pipeline.rollout.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end, written_at
+from pipeline.rollout.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end
 from pipeline.rollout.gateway.spans import FLUSH_S, RECORDED_AT, otlp_attributes
 from pipeline.traces.rows import Score
 from pipeline.traces.scores import Meanings
@@ -30,10 +30,6 @@ from pipeline.traces.sources.otlp import EXPLANATION, ID, LABEL, NAME, RESULT, S
 
 LOOK_BACK_BYTES = 64 << 20
 """Of each span file, from its end: how far back an answer may lie."""
-PAUSES = 4
-"""Halves of a flush for which a line that is on its way is waited for."""
-CLOCK_S = 1.0
-"""Lines that are so much older than a search were in the one before."""
 MOST_CHARS = 4_000
 """Of a comment."""
 _TRACE = re.compile(rb'"trace_id":"([0-9a-f]{32})"')
@@ -75,23 +71,21 @@ class FeedbackRecorder:
 
     def _awaited_trace(self, id: str) -> str:
         """By its line, which may not be written yet; without holding the lock."""
-        for wait in range(PAUSES + 1):
-            with self._lock:  # one search at a time
-                trace_id = self._trace_of(id, time.time() - CLOCK_S if wait else 0.0)
-            if trace_id:
-                return trace_id
-            self._pause(FLUSH_S / 2)
-        return ""
+        with self._lock:  # one search at a time
+            trace_id = self._trace_of(id)
+        if trace_id:
+            return trace_id
+        self._pause(2 * FLUSH_S)
+        with self._lock:
+            return self._trace_of(id)
 
-    def _trace_of(self, id: str, since: float) -> str:
-        """By the newest line that names it, of those written since; "" for an unknown id."""
+    def _trace_of(self, id: str) -> str:
+        """By the newest line that names it; "" for an unknown id."""
         named = msgspec.json.encode(id)
         marks = (b'"trace_id":' + named, b'{"key":"gen_ai.response.id","value":{"stringValue":' + named + b"}}")
         for path in sorted(self._served.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True):
             left = LOOK_BACK_BYTES
-            for line in lines_from_the_end(path, since):
-                if since and (written_at(line) or since) < since:
-                    break
+            for line in lines_from_the_end(path, 0.0):
                 if named in line and any(mark in line for mark in marks) and (match := _TRACE.search(line)):
                     return match[1].decode()
                 left -= len(line)

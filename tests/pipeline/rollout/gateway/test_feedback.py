@@ -14,7 +14,7 @@ from pipeline.rollout.evidence import LiveMetrics, LookRequest
 from pipeline.rollout.gateway.asked import BadRequest, CallerRequest
 from pipeline.rollout.gateway.feedback import FeedbackRecorder
 from pipeline.rollout.gateway.metrics import SpanMetrics
-from pipeline.rollout.gateway.spans import Served, Try, line
+from pipeline.rollout.gateway.spans import FLUSH_S, Served, Try, line
 from pipeline.rollout.grading import by_thumbs
 from pipeline.rollout.router import route
 from pipeline.traces.sources.otel import Otel
@@ -67,13 +67,12 @@ def test_a_line_on_its_way_is_awaited(tmp_path):
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)
-        if len(pauses) == 3:
-            path.write_bytes(line(written, with_text=True, now=time.time()))
-            assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up", "user": "bob"}') == "a" * 32, "no lock"
+        path.write_bytes(line(written, with_text=True, now=time.time()))
+        assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up", "user": "bob"}') == "a" * 32, "no lock"
 
     recorder = FeedbackRecorder(store, NAME, with_text=True, pause=pause)
     assert recorder.take(b'{"id": "' + b"a" * 32 + b'", "score": "up"}') == "a" * 32
-    assert len(pauses) == 3
+    assert pauses == [2 * FLUSH_S]
     with pytest.raises(BadRequest, match="No answer here"):
         recorder.take(b'{"id": "unknown", "score": "up"}')
 
