@@ -7,7 +7,6 @@ from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import abort
-from pipeline.rollout.evidence import ArmLook, UnitCounts
 from pipeline.rollout.ports import is_intact
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import Phase
@@ -49,12 +48,7 @@ def test_dwell_is_the_time_that_good_metrics_cover(world):
     "spoil",
     [
         lambda look: None,
-        lambda look: look.model_copy(
-            update={"canary": ArmLook(units={"": UnitCounts(requests=1, correct=float("nan"))})}
-        ),
         lambda look: look.model_copy(update={"window_end": look.window_end + 1}),
-        lambda look: look.model_copy(update={"window_start": look.window_start - 1}),
-        lambda look: look.model_copy(update={"canary": ArmLook(units={"user": UnitCounts()})}),
         lambda look: 1 / 0,
     ],
 )

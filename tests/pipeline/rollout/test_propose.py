@@ -1,6 +1,5 @@
 import pytest
 
-from pipeline.core import audit
 from pipeline.recipe import Rollout
 from pipeline.rollout.blocks import ErasureBlock, block, blocked
 from pipeline.rollout.policy import approval_refusal, policy_of, proposer
@@ -176,18 +175,6 @@ def test_a_blocked_champion_serves_on(world: World) -> None:
     split = world.router.read()
     assert split is not None
     assert split.champion.digest == "new"
-
-
-def test_a_promotion_is_on_the_audit_log_once(world: World) -> None:
-    world.propose("one")
-    world.tick_until("promoted")
-    for _ in range(3):
-        world.tick(50)
-    world.propose("two", number=2)
-    world.tick_until("promoted")
-    matches = [(e.kind, e.subject, e.detail["digest"]) for e in audit.entries(world.store) if e.kind == "promotion"]
-    assert [(kind, digest) for kind, _, digest in matches] == [("promotion", "one"), ("promotion", "two")]
-    assert matches[1][1] == world.state.rollout
 
 
 @pytest.mark.parametrize("weight", [0, 25, 100])
