@@ -92,7 +92,6 @@ def _before_traffic(state: RolloutState, proposal: Proposal, ports: RolloutPorts
 
 
 def _lost(proposal: Proposal, ports: RolloutPorts) -> str:
-    """Which models are not what their digests say any more, or ""."""
     lost = [model.uri for model in (proposal.champion, proposal.version.model) if not ports.intact(model)]
     return f"files are gone or changed: {', '.join(lost)}" if lost else ""
 
@@ -161,7 +160,6 @@ def _held(state: RolloutState, proposal: Proposal, ports: RolloutPorts, now: flo
 
 
 def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look: _Look) -> RolloutStep:
-    """What a usable look at a weight that is in force leads to."""
     assert look.result is not None, "it was usable"
     policy, weight, evidence = proposal.policy, state.canary_weight, look.result.evidence
     if reason := comparability_problem(evidence, weight, policy):
@@ -192,8 +190,6 @@ def _observed(state: RolloutState, proposal: Proposal, ports: RolloutPorts, look
 
 
 class _Look(NamedTuple):
-    """What was seen of both arms and of the canary's slot."""
-
     result: LookResult | None = None
     """None: nothing new, or nothing usable."""
     blind: str = ""
@@ -259,8 +255,6 @@ def _counted(
 
 
 class _Router(NamedTuple):
-    """What the router reads, against what the record asks for."""
-
     reason: str = ""
     """Why that is not in force; "" when it is."""
     differs: bool = False

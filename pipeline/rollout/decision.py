@@ -71,7 +71,6 @@ def abort(store: Store, model_name: str, reason: str, now: float, by: str = "", 
 
 
 def decisions(state: RolloutState, now: float) -> tuple[Action, ...]:
-    """What a person can decide now."""
     if state.phase is Phase.PROMOTED:
         return ("rollback",) if now < state.warm_until else ()
     if not may_be_aborted(state):
@@ -91,8 +90,7 @@ def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
     signed["action"] = decision.action if decision.by else None
     match decision.action:
         case "approve":
-            assert state.proposal is not None, "what waits for an approval was proposed"
-            return RolloutStep(phase=Phase.APPROVED, approval=approval_of(state.proposal, decision.by), **signed)
+            return RolloutStep(phase=Phase.APPROVED, approval=approval_of(state.opened, decision.by), **signed)
         case "pause":
             return RolloutStep(phase=Phase.HELD, **signed)
         case "abort" | "rollback":
@@ -127,17 +125,15 @@ def _refusal(state: RolloutState, decision: RolloutDecision, now: float) -> str:
 
 
 def _no_way_back(state: RolloutState, ports: RolloutPorts, now: float) -> str:
-    assert state.proposal is not None, "it was promoted"
     if now >= state.warm_until:
         return f"the champion before {state.rollout} is not kept loaded any more: propose it again"
-    reason = slot_of(ports.split, state.proposal.champion).reason
+    reason = slot_of(ports.split, state.opened.champion).reason
     return f"there is no way back: {reason}" if reason else ""
 
 
 def _other(state: RolloutState, decision: RolloutDecision) -> str:
-    assert state.proposal is not None, "it is about a rollout"
     wanted = decision.rollout
-    by_digest = len(wanted) >= MIN_DIGEST and state.proposal.version.model.digest.startswith(wanted)
+    by_digest = len(wanted) >= MIN_DIGEST and state.opened.version.model.digest.startswith(wanted)
     if by_digest or wanted in ("", state.rollout):
         return ""
     return f"{decision.rollout} is not the active rollout, which is {state.rollout}"

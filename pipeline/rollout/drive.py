@@ -60,9 +60,8 @@ def _where(state: RolloutState) -> str:
 
 def _pause(state: RolloutState, look_every_s: float, begun: bool) -> float:
     """Seconds until the dwell is over, if that is soon; else until the next look is due."""
-    assert state.proposal is not None, "without a rollout there is nothing to wait for"
     if state.phase in (Phase.GATED, Phase.APPROVED):
         return min(LOADS_EVERY_S, look_every_s)
-    rest = max(0.0, state.proposal.policy.dwell_s[state.stage] - state.watch.dwell_s)
+    rest = max(0.0, state.opened.policy.dwell_s[state.stage] - state.watch.dwell_s)
     waits_for_dwell = state.phase is Phase.OBSERVING and (begun or rest > 0)
     return min(rest, look_every_s) if waits_for_dwell else look_every_s

@@ -45,8 +45,6 @@ class UnitCounts(Record):
 
 
 class ArmLook(Record):
-    """One arm within one window."""
-
     units: dict[str, UnitCounts]
     """By salted hash of the unit's id. Where the unit is the request: one entry, "", with the sums."""
     latencies: Latencies = Latencies()
@@ -71,8 +69,6 @@ class LiveMetrics(Record):
 
 
 class LookRequest(Record):
-    """What a metrics port is asked."""
-
     since: float
     """The window starts here or later: what was seen before is not seen again."""
     now: float
@@ -192,7 +188,6 @@ class LiveEvidence(Record):
         return LiveEvidence(slow_over_s=self.slow_over_s)
 
     def described_by(self, look: LiveMetrics) -> LiveEvidence:
-        """With what its newest look says of the grades."""
         return self.model_copy(update={"label_digest": look.label_digest, "readable": look.readable})
 
     def skipped_to(self, at: float) -> LiveEvidence:

@@ -88,14 +88,12 @@ def _seen(state: RolloutState, event: RolloutEvent) -> StageWatch:
 def adds_s(state: RolloutState, look: LookResult) -> float:
     """Seconds that a look adds to what is covered: its window without what was watched before, within one look's
     longest. A clock that jumped ahead, or a controller that was away, is no time observed."""
-    assert state.proposal is not None, "a look belongs to a rollout"
     window = look.window_end - max(look.window_start, state.watch.watched_until)
-    return max(0.0, min(window, state.proposal.policy.max_look_s))
+    return max(0.0, min(window, state.opened.policy.max_look_s))
 
 
 def _entered(state: RolloutState, event: RolloutEvent, watch: StageWatch) -> dict[str, object]:
     """What entering a phase changes. `watch`: with the event's look."""
-    assert state.proposal is not None, "an event belongs to a rollout"
     skipped, evidence = max(state.watch.watched_until, event.at), watch.evidence
     begun = StageWatch(looks=watch.looks, watched_until=skipped)
     resumed = state.phase is Phase.HELD  # only a person leads out of it, except to 0
@@ -129,8 +127,7 @@ def _entered(state: RolloutState, event: RolloutEvent, watch: StageWatch) -> dic
 
 
 def _ended(state: RolloutState, event: RolloutEvent) -> PastRollouts:
-    assert state.proposal is not None, "an event belongs to a rollout"
-    past, version = state.past, state.proposal.version
+    past, version = state.past, state.opened.version
     change: dict[str, object] = {"finished": {**past.finished, state.rollout: event.phase}}
     if event.phase is Phase.PROMOTED:
         serving = {"champion": version, "champion_since": event.at, "previous": past.champion}

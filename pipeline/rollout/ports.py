@@ -26,8 +26,6 @@ Projection = Callable[[RolloutState], None]
 
 
 class NullMetrics:
-    """Live metrics that see nothing."""
-
     def look(self, split: Split, request: LookRequest) -> None:
         return None
 

@@ -137,7 +137,6 @@ class ProductionLooks:
         return sorted(calls.values(), key=lambda trace: _utc(trace.timestamp)), newest
 
     def _admitted(self, traces: Sequence[Trace], now: float) -> list[dict[str, Any]]:
-        """The rows that the gates let pass, as the governed table has them."""
         batch, _ = BatchBuilder(self._production.rules, "production").batch(traces)
         rules = GateRules(self._production.rules, datetime.fromtimestamp(now, UTC), self._production.erased())
         checked, reasons = check(batch, rules)

@@ -28,8 +28,6 @@ TIMEOUT_S = 10.0
 
 
 class Sample(NamedTuple):
-    """One element of an instant vector."""
-
     labels: Mapping[str, str]
     value: float
 

@@ -43,8 +43,7 @@ def reconcile(ports: RolloutPorts, now: float) -> Tick:
 
 def wanted_split(state: RolloutState, now: float) -> Split:
     """The traffic that the record asks for at a time. Pure; needs a rollout."""
-    proposal = state.proposal
-    assert proposal is not None, "no rollout, no split"
+    proposal = state.opened
     promoted, weight = state.phase is Phase.PROMOTED, state.canary_weight
     waits_for_slot = state.phase in (Phase.GATED, Phase.APPROVED) and not state.waits_for_approval
     loaded = state.active and (state.offered or waits_for_slot)  # until it is out of requests for certain
@@ -61,8 +60,6 @@ def wanted_split(state: RolloutState, now: float) -> Split:
 
 
 class SlotState(NamedTuple):
-    """Whether requests may go to the slot of a model."""
-
     reason: str = ""
     """Why not; "" when they may."""
     down: bool = False
@@ -115,9 +112,8 @@ def _move_traffic(router: TrafficSplit, state: RolloutState, now: float) -> None
         return
     reason = ""
     if wanted.canary is not None and wanted.canary_weight > weight_now:
-        assert state.proposal is not None, "a weight is of a proposal"
         reason = slot_of(router, wanted.canary).reason
-        reason = reason or too_few_servers(router, state.proposal, wanted.canary_weight)
+        reason = reason or too_few_servers(router, state.opened, wanted.canary_weight)
     if reason:  # asked for without more requests, so that its slot loads it; what it waits for is still to be asked for
         waiting = {"epoch": state.requested_epoch - 1, "canary_weight": weight_now, "champion_weight": 100 - weight_now}
         wanted = wanted.model_copy(update=waiting)

@@ -162,8 +162,6 @@ class PastRollouts(Record):
 
 
 class StageWatch(Record):
-    """What was seen of the stage."""
-
     evidence: LiveEvidence = LiveEvidence()
     tally: str = ""
     covered_s: float = 0.0
@@ -206,6 +204,12 @@ class RolloutState(Record):
     watch: StageWatch = StageWatch()
 
     @property
+    def opened(self) -> Proposal:
+        """The proposal that opened the latest rollout; there has to be one."""
+        assert self.proposal is not None, "no rollout was ever proposed"
+        return self.proposal
+
+    @property
     def rollout(self) -> str:
         return self.proposal.rollout if self.proposal else ""
 
@@ -223,9 +227,8 @@ class RolloutState(Record):
     @property
     def canary_weight(self) -> int:
         """Percent of traffic that the record asks for: a stage's weight, or 0."""
-        assert self.proposal is not None, "no rollout, no weight"
         if self.phase in (Phase.SHIFTING, Phase.OBSERVING):
-            return self.proposal.policy.weight_at(self.stage)
+            return self.opened.policy.weight_at(self.stage)
         return self.weight_in_force if self.phase is Phase.HELD else 0
 
     @property

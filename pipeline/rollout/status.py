@@ -144,19 +144,17 @@ def share_estimate(ratio: Ratio, policy: RolloutPolicy) -> Estimate:
 
 
 def _wanted(state: RolloutState) -> int:
-    assert state.proposal is not None, "without a rollout there is nothing to wait for"
-    policy = state.proposal.policy
+    policy = state.opened.policy
     return wanted_graded(state.watch.evidence, policy, policy.weight_at(state.stage))
 
 
 def _waits_for(state: RolloutState) -> str:
-    assert state.proposal is not None, "without a rollout there is nothing to wait for"
-    policy = state.proposal.policy
+    policy = state.opened.policy
     match state.phase:
         case Phase.PROPOSED:
             return "a look at the files of both models"
         case Phase.GATED if policy.needs_approval:
-            by = state.proposal.proposed_by or "nobody on record"
+            by = state.opened.proposed_by or "nobody on record"
             return f"one of {', '.join(policy.approvers)} to approve it, who did not propose it ({by} did)"
         case Phase.GATED | Phase.APPROVED:
             return f"its slot to serve it, then its first weight, {policy.weights[0]}%"

@@ -99,11 +99,9 @@ class Gateway:
         return SlotTable(slots=(*table.slots, *kept)), fault
 
     async def state(self, request: Request) -> Response:
-        """GET /-/split"""
         return Response(self._state().model_dump_json(), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
-        """GET /-/metrics"""
         text = exposition(self._state(), self._settings.model_name)
         return Response(text, headers={"content-type": CONTENT_TYPE})
 

@@ -22,8 +22,6 @@ class TurnRole(msgspec.Struct):
 
 
 class RoutedUnit(NamedTuple):
-    """What the router randomises."""
-
     id: str
     kind: str
     """`user`, `session` or `request`."""

@@ -61,7 +61,6 @@ class Caller(Request):
         return host_name(self.headers["host"].encode("latin-1")) in LOOPBACK
 
     def forwarded(self, trace_id: str) -> dict[str, str]:
-        """Headers of the request to a slot."""
         headers = {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{trace_id[:16]}-01"}
         key = self.headers.get("authorization")
         return {**headers, "Authorization": key} if key else headers

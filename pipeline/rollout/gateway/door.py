@@ -44,5 +44,4 @@ def host_name(header: bytes) -> str:
 
 
 def header_values(scope: Scope, name: bytes) -> list[bytes]:
-    """In lower case."""
     return [value.lower() for each, value in scope["headers"] if each == name]

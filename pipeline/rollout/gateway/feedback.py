@@ -80,7 +80,6 @@ class FeedbackRecorder:
             return self._trace_of(id)
 
     def _trace_of(self, id: str) -> str:
-        """By the newest line that names it; "" for an unknown id."""
         named = msgspec.json.encode(id)
         marks = (b'"trace_id":' + named, b'{"key":"gen_ai.response.id","value":{"stringValue":' + named + b"}}")
         for path in sorted(self._served.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True):

@@ -106,8 +106,6 @@ class SpanMetrics:
 
 
 class _Arm:
-    """The counts of one arm, by unit."""
-
     def __init__(self) -> None:
         self._counts: dict[str, dict[str, int]] = {}
         self._latencies = [0] * len(EDGES_S)

@@ -106,7 +106,6 @@ class Proxy:
         self.upstream = Upstream(settings.timeout_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one POST to `/v1/chat/completions` or `/v1/completions`."""
         caller = Caller(scope, receive, send, self._trusted)
         asked = CallerRequest(
             scope["path"].removeprefix("/v1/"), await limited_body(caller), dict(scope["headers"]), self._trusted

@@ -75,8 +75,6 @@ def _events(stream: bytes) -> list[bytes]:
 
 
 class _FirstChoice:
-    """The message of the first choice."""
-
     def __init__(self, path: str) -> None:
         self._completion = path == "completions"
         self._whole: bytes | None = None

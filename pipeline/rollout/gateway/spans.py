@@ -186,8 +186,6 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class Recorder:
-    """The writer of one process."""
-
     def __init__(self, store: Store, model_name: str, with_text: bool, counters: Counters) -> None:
         self._served = store.path(layout.served(model_name))
         self._with_text, self._counters = with_text, counters

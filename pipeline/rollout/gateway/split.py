@@ -56,7 +56,6 @@ class GatewaySplit:
         write_split(self._store, self._model_name, split)
 
     def ready(self, model: ModelRef) -> Readiness:
-        """What the model's slot really serves."""
         slot = self._slot_of(model.digest)
         if slot is None:
             return Readiness(served_digest="", replicas=0, reason=f"No slot holds model {model.digest[:12]}. Load it.")
