@@ -20,7 +20,7 @@ from pipeline.selection.noise import trust_in
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples.records import FreshSamples
 from pipeline.selection.samples.stage import metadata_of
-from pipeline.traces.tool_results import recorded_results
+from pipeline.traces.materialize import recorded_results
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.throughput import measured_step_s
 from pipeline.views.data import evidence_plot

@@ -21,13 +21,13 @@ from pipeline.traces.rows import (
     MESSAGE,
     SCHEMA,
     SEEN,
-    ColumnarTraces,
     Message,
     PlainMessage,
     Rejection,
     Trace,
 )
 from pipeline.traces.sources.fields import EPOCH
+from pipeline.traces.sources.langfuse_fast import PlainCalls
 from pipeline.traces.sources.shapes import decoded
 
 BATCH = pa.schema([*SCHEMA, *SEEN])
@@ -112,7 +112,7 @@ class BatchBuilder:
 
 
 def _values(traces: Sequence[Trace]) -> dict[str, list[Any]]:
-    columns = traces.columns() if isinstance(traces, ColumnarTraces) else None
+    columns = traces.columns() if isinstance(traces, PlainCalls) else None
     if columns is None:
         return {name: list(map(attrgetter(name), traces)) for name in Trace.__struct_fields__}
     return {name: columns.get(name) or [getattr(_USUAL, name)] * len(traces) for name in Trace.__struct_fields__}

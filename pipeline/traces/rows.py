@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 import pyarrow as pa
@@ -88,18 +87,6 @@ class PlainMessage(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
     role: Literal["system", "user", "assistant", "tool"]
     content: str
-
-
-class ColumnarTraces(Sequence[Trace]):
-    """Traces that a source has read as columns, and makes one by one only for who asks for them so."""
-
-    @abstractmethod
-    def columns(self) -> dict[str, list[Any]] | None:
-        """For the fields of `Trace` that are not at their default in every row, a list of the rows' values, as `Trace`
-        would have them but for two: `metadata` is UTF-8 (`msgspec.Raw`), and a message may be a PlainMessage.
-
-        None once a trace was handed out: it may have been changed since.
-        """
 
 
 class Rejection(msgspec.Struct, frozen=True):

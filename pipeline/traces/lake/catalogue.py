@@ -24,6 +24,17 @@ PARTITIONS = ("day", "model", "consent")
 MANIFESTS = 20
 """Number of manifests from which compaction merges them."""
 BUSY_TIMEOUT_S = 60
+PROPERTIES = {
+    "write.metadata.metrics.default": "counts",
+    **{f"write.metadata.metrics.column.{name}": "truncate(16)" for name in (*PARTITIONS, "timestamp")},
+    "commit.retry.num-retries": "0",
+    "commit.manifest-merge.enabled": "true",
+    "commit.manifest.min-count-to-merge": str(MANIFESTS),
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+"""Manifests hold no bounds of texts and user ids: an erasure would have to clear them. PyIceberg retries no commit, as
+`commits` compares the days' digests first."""
 
 
 def local_lake(store: Store) -> LakeConfig:
@@ -113,7 +124,7 @@ def _create(catalogue: Catalog, config: LakeConfig) -> None:
         catalogue.create_namespace_if_not_exists(NAMESPACE)
     with suppress(TableAlreadyExistsError, CommitFailedException):
         creation = catalogue.create_table_transaction(
-            (NAMESPACE, NAME), SCHEMA, location=_location(config), properties=_properties()
+            (NAMESPACE, NAME), SCHEMA, location=_location(config), properties=PROPERTIES
         )
         with creation, creation.update_spec() as spec:
             for column in PARTITIONS:
@@ -122,18 +133,3 @@ def _create(catalogue: Catalog, config: LakeConfig) -> None:
 
 def _location(config: LakeConfig) -> str:
     return LOCATION if config.movable else config.location
-
-
-def _properties() -> dict[str, str]:
-    """Manifests hold no bounds of texts and user ids: an erasure would have to clear them. PyIceberg retries no commit,
-    as `commits` compares the days' digests first."""
-    bounded = {f"write.metadata.metrics.column.{name}": "truncate(16)" for name in (*PARTITIONS, "timestamp")}
-    return {
-        "write.metadata.metrics.default": "counts",
-        **bounded,
-        "commit.retry.num-retries": "0",
-        "commit.manifest-merge.enabled": "true",
-        "commit.manifest.min-count-to-merge": str(MANIFESTS),
-        "write.metadata.delete-after-commit.enabled": "true",
-        "write.metadata.previous-versions-max": "100",
-    }

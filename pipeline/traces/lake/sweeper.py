@@ -42,7 +42,7 @@ def sweep(config: LakeConfig, table: Table, expired: set[str], grace_s: float) -
     with _bucket(config) as bucket:
         prefix = path_of(config.location).partition("/")[2] + "/"
         # Listed first: a file that is committed meanwhile is reachable by the time the metadata is read.
-        stored_files = _files(config) if bucket is None else _versions(bucket, prefix)
+        stored_files = _stored(config, bucket, prefix)
         table.refresh()
         keep = _metadata_paths(config, table) | paths_of(config, table, table.metadata.snapshots)
         garbage = [f for f in stored_files if f.path not in keep and (f.modified <= before or f.path in expired)]
@@ -84,9 +84,15 @@ def _path(config: LakeConfig, name: str) -> str:
     return path_of(located(name, config.location) if config.movable else name)
 
 
-def _files(config: LakeConfig) -> list[StoredFile]:
-    found = [(path, path.stat()) for path in Path(path_of(config.location)).rglob("*") if path.is_file()]
-    return [StoredFile(str(path), stat.st_size, stat.st_mtime) for path, stat in found]
+def _stored(config: LakeConfig, bucket: Any, prefix: str) -> list[StoredFile]:
+    """The files of a directory; of a bucket every version of every object, and the markers of deleted ones."""
+    if bucket is None:
+        found = [(path, path.stat()) for path in Path(path_of(config.location)).rglob("*") if path.is_file()]
+        return [StoredFile(str(path), stat.st_size, stat.st_mtime) for path, stat in found]
+    return [
+        StoredFile(f"{bucket.name}/{v.object_key}", v.size or 0, v.last_modified.timestamp(), v.id)
+        for v in bucket.object_versions.filter(Prefix=prefix)
+    ]
 
 
 @contextmanager
@@ -114,14 +120,6 @@ def _bucket(config: LakeConfig) -> Generator[Any]:
             f"{config.location} could not be swept ({error}). The sweep needs s3:ListBucketVersions, "
             "s3:DeleteObjectVersion, s3:ListBucketMultipartUploads and s3:AbortMultipartUpload; grant them."
         ) from error
-
-
-def _versions(bucket: Any, prefix: str) -> list[StoredFile]:
-    """Every version of every object, and the markers of deleted ones."""
-    return [
-        StoredFile(f"{bucket.name}/{v.object_key}", v.size or 0, v.last_modified.timestamp(), v.id)
-        for v in bucket.object_versions.filter(Prefix=prefix)
-    ]
 
 
 def _delete(bucket: Any, garbage: Sequence[StoredFile]) -> None:

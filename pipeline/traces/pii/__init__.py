@@ -238,7 +238,7 @@ def _spans(text: str, kind: Kind, pattern: Any) -> Iterator[tuple[int, int]]:
             at = bisect_right(outside, (offset + start, len(text))) - 1
             if at >= 0 and offset + end <= outside[at][1]:
                 continue
-            if not kind.spared(text, offset + start, offset + end):
+            if kind.spared is None or not kind.spared(text, offset + start, offset + end):
                 yield offset + start, offset + end
 
 

@@ -47,10 +47,6 @@ _KEYWORDS = frozenset(("this", "super", "self", "return", "break", "continue", "
 _fenced = re.compile(r"```[^`\n]*\n.*?```", re.DOTALL).finditer
 
 
-def never(text: str, start: int, end: int) -> bool:
-    return False
-
-
 def is_code_address(text: str, start: int, end: int) -> bool:
     """`this@Activity.start(intent)`, `q@k.transpose(-2, -1)`, `git@host`: no mailbox."""
     local, _, domain = text[start:end].partition("@")

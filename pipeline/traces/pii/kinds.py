@@ -17,7 +17,6 @@ from pipeline.traces.pii.contexts import (
     is_computed,
     is_no_telephone,
     is_version,
-    never,
 )
 
 Spans = Callable[[str], Iterator[tuple[int, int]]]
@@ -32,7 +31,7 @@ class Kind(NamedTuple):
     hint: str = ""
     """What any text that may hold one matches, for a pattern with many states or one that reads the words before a
     candidate, which JSON quotes. Without it the pattern itself is the hint."""
-    spared: Spared = never
+    spared: Spared | None = None
     """Whether what stands around a span shows that it is none."""
 
 

@@ -3,6 +3,7 @@ input, one plain text or message as output, an object as metadata and times in U
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -14,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.traces.arrow import pc
-from pipeline.traces.rows import ColumnarTraces, PlainMessage, Rows, Trace
+from pipeline.traces.rows import PlainMessage, Rows, Trace
 from pipeline.traces.sources.fields import MOST, marked, marks_of
 from pipeline.traces.sources.langfuse import MODEL_CALL, Observation, add
 from pipeline.traces.sources.lines import LineBatch
@@ -92,7 +93,9 @@ def plain_calls(block: LineBatch) -> tuple[PlainCalls, list[tuple[int, bytes]]]:
     return PlainCalls([call for place, call in enumerate(calls) if place not in odd]), others
 
 
-class PlainCalls(ColumnarTraces):
+class PlainCalls(Sequence[Trace]):
+    """Traces as columns, which are made one by one only for who asks for them so."""
+
     def __init__(self, calls: list[PlainCall]) -> None:
         self._calls = calls
         self._traces: list[Trace] | None = None
@@ -109,6 +112,8 @@ class PlainCalls(ColumnarTraces):
         return self._traces[index]
 
     def columns(self) -> dict[str, list[Any]] | None:
+        """For the fields of `Trace` that are not at their default in every row, their values; metadata as UTF-8, and
+        messages as PlainMessage. None once a trace was handed out: it may have been changed since."""
         if self._traces or not self._calls:
             return None
         lines, _, rows, messages, answers = map(list[Any], zip(*self._calls, strict=True))
