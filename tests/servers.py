@@ -51,11 +51,6 @@ def postgres(folder: Path) -> Generator[str]:
             _pg("pg_ctl", "stop", *PATIENT, "-D", data, "-m", "immediate")
 
 
-def restart_postgres(folder: Path) -> None:
-    """As after a crash: every connection is cut, nothing is said."""
-    _pg("pg_ctl", "restart", *PATIENT, "-D", str(folder / "data"), "-m", "immediate", "-l", str(folder / "log"))
-
-
 def _pg(program: str, *arguments: str) -> None:
     result = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{program}")) or [shutil.which(program)]
     if result[-1] is None:

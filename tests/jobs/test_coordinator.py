@@ -16,6 +16,7 @@ from jobs import coordinator
 from jobs.coordinator import HEARTBEAT_S, daemon_is_alive
 from jobs.dagster_internals import queue_daemon_type
 from jobs.launcher import launcher_of
+from jobs.run_lines import RunLines
 from tests.loop import ROOT
 
 DAY_S = 86_400.0
@@ -27,6 +28,15 @@ def test_a_daemon_of_before_a_clock_was_set_back_is_gone(age_s: float, is_alive:
         assert not daemon_is_alive(instance)
         instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age_s, queue_daemon_type(), "a daemon", None))
         assert daemon_is_alive(instance) is is_alive
+
+
+def test_looks_that_fail_are_tried_again_before_the_run_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    follower = coordinator.RunFollower.__new__(coordinator.RunFollower)
+    follower.faults, follower.lines = 0, RunLines(dg.DagsterRun("toy"))
+    monkeypatch.setattr(follower, "is_over", lambda: 1 // 0)
+    looks = [follower._is_over_or_lost() for _ in range(coordinator.FAULTS + 1)]
+    assert looks == [*[False] * coordinator.FAULTS, True]
+    assert follower.lines.reason.startswith("Lost sight of the run, which may go on: ZeroDivisionError")
 
 
 def test_a_canceled_run_is_not_killed_within_its_trainers_grace(
