@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ def test_secrets_reach_workers_and_no_repr_or_error() -> None:
         catalogue="postgres", uri="postgresql://me:hunter2@h/db", warehouse="s3://b/p", properties=SECRETS
     )
     assert "hunter2" not in f"{config!r} {config} {[config]}"
-    assert pickle.loads(pickle.dumps(config)).model_dump() == config.model_dump()
+    assert LakeConfig.model_validate_json(config.model_dump_json()) == config
     with pytest.raises(ValidationError) as error:
         LakeConfig(catalogue="rest", uri="postgresql://me:hunter2@h/db", warehouse="s3://b/p", properties=SECRETS)
     assert "hunter2" not in f"{error.value} {error.value!r}"
