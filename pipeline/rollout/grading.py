@@ -198,8 +198,8 @@ def by_thumbs(feedback: Feedback, rated_within_s: float) -> Grading:
     """Of a gateway's answers, each with what was said of it."""
 
     def grade(answers: Sequence[ServedAnswer]) -> list[str]:
-        rated = [rating(each.feedback) for each in answers]
-        return [UNGRADED if each is None else "correct" if each > LIKED else "wrong" for each in rated]
+        said = [user_scores(each.feedback) for each in answers]
+        return [UNGRADED if not scores else "correct" if fmean(scores) > LIKED else "wrong" for scores in said]
 
     return Grading(grade, digest_json(["thumbs", settings(feedback, Operational)]), rated_within_s)
 
@@ -207,9 +207,3 @@ def by_thumbs(feedback: Feedback, rated_within_s: float) -> Grading:
 def thumbs(held: Sequence[RewardSample]) -> list[Finding]:
     """Of production's traces: a label in place of the composed reward. The prior moves no mean over 0.5."""
     return [UNRATED if each.feedback.value is None else Finding(float(each.feedback.value > LIKED)) for each in held]
-
-
-def rating(feedback: Sequence[Mapping[str, Any]]) -> float | None:
-    """Mean of what users said of an answer, or None where they said nothing."""
-    scores = user_scores(feedback)
-    return fmean(scores) if scores else None

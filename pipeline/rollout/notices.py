@@ -12,6 +12,7 @@ from pipeline.core.storage import Record, Store
 from pipeline.rollout.record import TERMINAL, Phase, Proposal, RolloutEvent, read_events
 
 ANSWERS_WITHIN_S = 5.0
+MARK = "notices.json"
 MOST_LINES = 10
 """Of one message; of more, the newest."""
 LONGEST_REASON = 300
@@ -53,7 +54,7 @@ class Told(Record):
 
 def due(store: Store, model_name: str) -> list[Notice]:
     """What was not told yet; where nothing ever was, of the latest rollout alone."""
-    events, told = read_events(store, model_name), store.read(_mark(model_name), Told)
+    events, told = read_events(store, model_name), store.read(layout.rollout(model_name, MARK), Told)
     opened = max((event.epoch for event in events if event.proposal is not None), default=1)
     sent = opened - 1 if told is None else told.sent
     return [notice for notice in notices(events) if notice.epoch > sent]
@@ -62,7 +63,11 @@ def due(store: Store, model_name: str) -> list[Notice]:
 def tell(store: Store, model_name: str, url: str) -> str:
     """Send what is due, as one message; why that failed, or ""."""
     try:
-        return send(store, _mark(model_name), due(store, model_name), url, "pt rollout history") if url else ""
+        return (
+            send(store, layout.rollout(model_name, MARK), due(store, model_name), url, "pt rollout history")
+            if url
+            else ""
+        )
     except (OSError, ValueError) as error:  # no traffic waits for a message
         return str(error)
 
@@ -118,7 +123,3 @@ def _reason(event: RolloutEvent, by: str) -> str:
     short = text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
     sentence = f"{short[:1].upper()}{short[1:]}" if short else "No reason is on record"
     return f"{sentence}{f' (by {by})' if by else ''}."
-
-
-def _mark(model_name: str) -> str:
-    return layout.rollout(model_name, "notices.json")

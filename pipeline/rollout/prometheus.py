@@ -35,9 +35,9 @@ class Sample(NamedTuple):
 class PrometheusLooks:
     """LiveMetricsPort over the HTTP API of a Prometheus server; the unit is the request."""
 
-    def __init__(self, section: PrometheusMetrics, model_name: str, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, section: PrometheusMetrics, model_name: str) -> None:
         """`model_name`: what callers ask for; a slot's series carry `<model>@<digest12>` as `model_name`."""
-        self._section, self._model_name, self._timeout_s = section, model_name, timeout_s
+        self._section, self._model_name = section, model_name
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """Both arms from `since` to two scrapes before `now`; None where that is less than two scrapes, or there is no
@@ -108,7 +108,7 @@ class PrometheusLooks:
 
         url = self._section.url.rstrip("/")
         try:
-            with httpx2.Client(timeout=self._timeout_s, trust_env=False) as client:
+            with httpx2.Client(timeout=TIMEOUT_S, trust_env=False) as client:
                 reply = client.post(f"{url}/api/v1/query", data={"query": query, "time": f"{at:.3f}"})
         except httpx2.TransportError as error:
             raise ConnectionError(f"Prometheus at {url} does not answer ({error!r})") from error

@@ -16,7 +16,7 @@ from pipeline.rollout.gateway.caller import Caller, error_body, limited_body
 from pipeline.rollout.gateway.counters import BREAKER_OPEN, IN_FLIGHT, SERVED, SLOTS, Counters
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.spans import Recorder, Served, Try
-from pipeline.rollout.gateway.tables import ServedSlot, SlotTable, SplitWatch, model_of
+from pipeline.rollout.gateway.tables import ServedSlot, SlotTable, SplitWatch
 from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
 from pipeline.rollout.router import Arm, Split, route
 
@@ -37,7 +37,8 @@ class Conversations:
             return False
         answered = self._answered.get(asked.session) if asked.session else None
         if answered is None:
-            answered = digest if before is None else model_of(before, unit)
+            canary = before.canary if before and route(before, unit) == "canary" else None
+            answered = canary.digest if canary else before.champion.digest if before else digest
         return answered != digest
 
     def answer(self, asked: CallerRequest, digest: str) -> None:

@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Record, Store
-from pipeline.rollout.router import NO_ROLLOUT, Split, route, without_canary
+from pipeline.rollout.router import NO_ROLLOUT, Split, without_canary
 from pipeline.serving.served_names import HEAD, digest_head
 
 
@@ -110,11 +110,6 @@ def write_champion(store: Store, model_name: str, champion: ModelRef, is_rolled_
             canary_weight=0,
         )
         store.write(name, split)
-
-
-def model_of(split: Split, unit: str) -> str:
-    canary = split.canary if route(split, unit) == "canary" else None
-    return split.champion.digest if canary is None else canary.digest
 
 
 class SplitWatch:
