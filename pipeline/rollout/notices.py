@@ -62,12 +62,9 @@ def due(store: Store, model_name: str) -> list[Notice]:
 
 def tell(store: Store, model_name: str, url: str) -> str:
     """Send what is due, as one message; why that failed, or ""."""
+    mark = layout.rollout(model_name, MARK)
     try:
-        return (
-            send(store, layout.rollout(model_name, MARK), due(store, model_name), url, "pt rollout history")
-            if url
-            else ""
-        )
+        return send(store, mark, due(store, model_name), url, "pt rollout history") if url else ""
     except (OSError, ValueError) as error:  # no traffic waits for a message
         return str(error)
 
