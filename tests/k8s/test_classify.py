@@ -1,4 +1,4 @@
-"""What each look at a gang means, and why its pods are forbidden, in the words of whoever forbids them."""
+"""What a look at a gang means where no recorded sequence (test_sequences.py) has it, and why pods are forbidden."""
 
 import pytest
 
@@ -21,33 +21,16 @@ def failed(*pods: PodSeen, detail: str = "FailedJobs: jobset failed") -> Observe
 
 SUBMITTER = pod(code=1, phase=RAN)._replace(container="submitter")
 CASES = {
-    "creating": (Observed("pending", pods=(pod(phase="Pending", waiting="ContainerCreating"),)), "starting"),
-    "image of one": (Observed("running", pods=(pod(), pod(1, "Pending", waiting="ErrImagePull"))), "image"),
-    "being deleted": (Observed("leaving"), "leaving"),
     "refused, with peers stopped": (failed(pod(code=143, phase=RAN), pod(1, code=64, phase=RAN)), "refused"),
-    "refused, pods gone": (
-        failed(detail="PodFailurePolicy: Container trainer for pod a/b failed with exit code 64 matching FailJob rule"),
-        "refused",
-    ),
     "refused on a node that goes": (
         failed(pod(code=64, phase=RAN), pod(1, code=143, phase=RAN, disrupted="EvictionByEvictionAPI")),
         "refused",
     ),
-    "evicted, too slow to save": (failed(pod(code=137, phase=RAN, disrupted="DeletionByTaintManager")), "preempted"),
-    "disrupted, pods gone": (
-        failed(detail="PodFailurePolicy: Pod a/b has condition DisruptionTarget matching FailJob rule at index 1"),
-        "preempted",
-    ),
     "a crash takes its peers": (failed(pod(code=1, phase=RAN), pod(1, code=143, phase=RAN)), "crashed"),
-    "a crash, pods gone": (failed(detail="ReachedMaxRestarts: jobset failed due to reaching max restarts"), "crashed"),
     "too long, in a pod": (failed(pod(code=143, phase=RAN, ended="DeadlineExceeded")), "timed_out"),
     "no claim": (
         Observed("pending", pods=(pod(phase="Pending", waiting="Unschedulable", message=NO_CLAIM),)),
         "volume",
-    ),
-    "Ray's submitter says what the trainer ended with": (
-        failed(SUBMITTER, detail="command failed with exit code 143, last"),
-        "preempted",
     ),
     "Ray's submitter, a crash, its nodes taken down": (
         failed(pod(-1, code=143, phase=RAN), SUBMITTER, detail="command failed with exit code 1, last"),

@@ -51,16 +51,6 @@ def test_prices_are_those_of_the_capacity_asked_for(capacity: str, fallback: flo
     assert (result.low, result.high) == (low, high)
 
 
-def test_interruptions_stretch_hours_more_than_device_hours() -> None:
-    quiet, disturbed = (estimate_launch(compute(), (5, 5), pool) for pool in (NEVER, THRICE))
-    assert disturbed == estimate_launch(compute(), (5, 5), THRICE)
-    assert (quiet.hours.low, quiet.hours.high, quiet.ends) == (5, 5, True)
-    assert 5 < disturbed.hours.low < 5.4 < disturbed.hours.high < 6, "300 s and half an interval, three times"
-    assert 24 * 5 < disturbed.device_hours.high < 24 * disturbed.hours.high, "nobody pays for nodes that are awaited"
-    assert disturbed.usd.high > quiet.usd.high
-    assert "6,000 s" in disturbed.basis and "interruption_every_s is not set" in quiet.basis
-
-
 @pytest.mark.parametrize("every_s", [60.0, 1.0])
 def test_what_does_not_end_is_refused_by_any_budget(every_s: float) -> None:
     result = estimate_launch(compute(), (0.5, 24.0), Checkpoints(interruption_every_s=every_s))

@@ -5,7 +5,6 @@ A rival goes on in the middle of the other's request, as if it were scheduled th
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -105,24 +104,6 @@ def test_a_launcher_overtaken_by_a_whole_attempt_makes_nothing(planned: Planned,
     error = world.fails(planned.task())
     assert type(error) is RuntimeError and "exit code 1" in str(error)
     assert world.gangs() == [] and planned.attempts() == [(1, "crashed")]
-
-
-@pytest.mark.parametrize("code", [0, 1])
-def test_two_launchers_of_one_gang_say_the_same(planned: Planned, code: int) -> None:
-    world, other = World(), World()
-    other.objects = world.objects
-
-    def end() -> None:
-        if code == 0:
-            planned.trained()
-        world.end(code)
-        answers.append(other.launch(planned.task()) if code == 0 else type(other.fails(planned.task())))
-
-    answers: list[Any] = []
-    world.script += [world.run, end]
-    answers.append(world.launch(planned.task()) if code == 0 else type(world.fails(planned.task())))
-    assert answers[0] == answers[1] == (planned.trained() if code == 0 else RuntimeError)
-    assert planned.attempts() == [(1, "crashed" if code else "succeeded")]
 
 
 def test_a_slow_launcher_leaves_a_newer_attempt_alone(planned: Planned) -> None:

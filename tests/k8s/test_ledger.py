@@ -1,14 +1,10 @@
 """The account after a launch: its sums, its order, and what it says when there is nothing to say."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from k8s.attempts import LaunchAttempt, Ledger, ledger
 from pipeline.core.storage import CheckpointRef, ModelRef
 from pipeline.recipe import Accelerator, Compute, Kubernetes
-from pipeline.training.goodput import account, interruptions
-from pipeline.training.journal import TrainingEvent
 from pipeline.training.result import CAUSES, Goodput, Preemption, TrainingResult
 
 IMAGE = f"registry.example/trainer@sha256:{'0' * 64}"
@@ -29,33 +25,20 @@ def result(goodput: Goodput, preemptions: tuple[Preemption, ...] = ()) -> Traini
     )  # fmt: skip
 
 
-def journal_of(steps: int, lost: int, restarts: int) -> Iterator[TrainingEvent]:
-    """Of a training that is killed so many times, each time `lost` steps after a save, and waits 240 s for nodes."""
-    at, saved, step = 0.0, 0, 0
-    for start in range(restarts + 1):
-        yield TrainingEvent(kind="started", at=at, step=saved)
-        yield TrainingEvent(kind="ready", at=(at := at + 60), step=saved)
-        for step in range(saved + 1, saved + steps // (restarts + 1) + 1):
-            yield TrainingEvent(kind="step", at=(at := at + 10), step=step)
-        saved = step if start == restarts else step - lost
-        yield TrainingEvent(kind="saved", at=at, step=saved)
-        at += 240
-    yield TrainingEvent(kind="ended", at=at - 240, step=step, why="done")
-
-
 def test_a_launch_of_two_attempts_and_three_interruptions() -> None:
-    events = list(journal_of(steps=40, lost=3, restarts=3))
+    goodput = Goodput(total_s=1300, productive_s=400, badput_s={**dict.fromkeys(CAUSES, 0.0), "waiting": 720.0})
+    lost = Preemption(cause="killed", step=9, lost_steps=3)
     attempts = [
         LaunchAttempt(attempt=1, name="train-1", opened_at=0, closed_at=9000, outcome="crashed", restarts=2,
                       requests=900),
         LaunchAttempt(attempt=2, name="train-2", opened_at=9000, closed_at=21_600, outcome="succeeded", restarts=1,
                       requests=1260),
     ]  # fmt: skip
-    trained = result(account(events), interruptions(events))
+    trained = result(goodput, (lost,) * 3)
     actual = ledger(attempts, trained, compute(10, 15, budget=6000), devices=24)
     assert (actual.attempts, actual.restarts, actual.requests, actual.preemptions) == (2, 3, 2160, 3)
     assert actual.hours == 6
-    assert actual.lost_steps == sum(each.lost_steps for each in trained.preemptions) > 0
+    assert actual.lost_steps == 9
     assert actual.goodput == trained.goodput.share and actual.measured
     assert actual.device_hours == pytest.approx(24 * (trained.goodput.total_s - actual.badput_s["waiting"]) / 3600)
     assert (actual.usd.low, actual.usd.high) == (10 * actual.device_hours, 15 * actual.device_hours)

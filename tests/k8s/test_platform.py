@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from k8s.render.pod import USER
 from pipeline.recipe import load
 
 from . import run_job
@@ -161,17 +160,3 @@ def test_the_data_root_has_one_path_in_steps_and_in_trainers(folder: Path) -> No
     sensors = {m["name"]: m["mountPath"] for m in code_location(objects)["volumeMounts"]}
     assert trainers is not None
     assert trainers.mount == steps == sensors["data"]
-
-
-def test_a_run_is_as_confined_as_the_rest() -> None:
-    given = instance()["run_launcher"]["config"]["run_k8s_config"]
-    of_pod, own = given["pod_spec_config"]["security_context"], given["container_config"]["security_context"]
-    assert of_pod["run_as_non_root"] and of_pod["run_as_user"] == of_pod["fs_group"] == USER
-    assert of_pod["seccomp_profile"] == {"type": "RuntimeDefault"}
-    assert own == {
-        "allow_privilege_escalation": False,
-        "read_only_root_filesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
-    users = {spec["securityContext"]["runAsUser"] for _, _, _, spec in pods(both())}
-    assert users == {USER}, "one user for all that shares the volume"

@@ -27,19 +27,6 @@ def test_the_clients_result_has_the_row_that_was_called_for() -> None:
     assert answer["content"].splitlines()[-1].startswith(REQUEST.order)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "I cannot say.",
-        call_text("K00"),
-        f"{call_text(REQUEST.order)}\n{call_text(REQUEST.order)}",
-        "<tool_call>{}</tool_call>",
-    ],
-)
-def test_another_answer_gets_no_result(text: str) -> None:
-    assert after_call(first(REQUEST, tool=True), text) is None
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_held_out_turn_asks_for_a_held_out_fact(kind: Kind) -> None:
     rng = random.Random(2)

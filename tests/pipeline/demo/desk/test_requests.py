@@ -36,11 +36,6 @@ def test_a_turn_of_a_conversation_is_read_back(kind: Kind) -> None:
         assert sorted(read.rows) == sorted(request.rows if read.shown else ())
 
 
-@pytest.mark.parametrize("messages", [[], [{"role": "user", "content": "What is 2 + 2?"}]])
-def test_another_conversation_is_no_request(messages: list[dict[str, str]]) -> None:
-    assert read_request(messages) is None
-
-
 def test_a_training_request_shows_no_held_out_fact() -> None:
     rng = random.Random(1)
     for _ in range(500):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 
@@ -12,7 +11,7 @@ from pipeline.core.storage import Store
 from pipeline.governance.erasure import mirrored
 from pipeline.governance.erasure.late import blocked_iteration
 from pipeline.rollout.blocks import ErasureBlock, block
-from pipeline.training.checkpoints.mirror import CLAIM, MirrorFolder, mark_of, place_of, remember
+from pipeline.training.checkpoints.mirror import CLAIM, mark_of, place_of, remember
 from pipeline.training.journal import TrainingJournal
 from tests.contexts import KEYS
 from tests.pipeline.governance.erasure.conftest import BOB, NOW, World
@@ -97,15 +96,3 @@ def test_upkeep_clears_mirrors_of_blocked_trainings_again(store: Store, tmp_path
     mirrored.tidy(store, log.append)
     assert left(folder) == {CLAIM, mark_of(ITERATION)}
     assert log == [f"{folder}/{step}, of a training that an erasure blocked, is deleted" for step in STEPS]
-
-
-def test_a_store_that_does_not_answer_remains_and_heals(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, refused = uploaded(tmp_path / "mirror"), Mock(side_effect=OSError("the store does not answer"))
-    remember(store, ITERATION, place_of(str(tmp_path / "mirror"), PLAN))
-    with monkeypatch.context() as patch:
-        patch.setattr(MirrorFolder, "clear", refused)
-        assert list(mirrored.remove(store, [ITERATION])) == [f"{folder}/{step}" for step in STEPS]
-        assert mirrored.remains(store, [ITERATION]) == [f"{folder}: the store does not answer; then forget again"]
-    assert mirrored.remains(store, [ITERATION]) == [] and left(folder) == {CLAIM, mark_of(ITERATION)}

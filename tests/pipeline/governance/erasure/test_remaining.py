@@ -22,7 +22,6 @@ from pipeline.recipe.traces import (
     PostgresTableSource,
 )
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.watermark import Watermark
 from tests.contexts import KEYS, stage_context
 from tests.pipeline.traces.conftest import observation, write
 
@@ -87,10 +86,3 @@ def test_a_custom_source_may_say_what_to_ask(tmp_path: Path) -> None:
     (tmp_path / "acme.py").write_text(SOURCE)
     address = Address(CustomSource(code=f"{tmp_path}/acme.py:Acme"), "")
     assert in_source(Store(tmp_path), ANN, address).outside == ("acme's logs: write to privacy@acme.example",)
-
-
-def test_a_source_that_cannot_be_asked_is_named_by_what_was_read(tmp_path: Path) -> None:
-    store = Store(tmp_path / "data", KEYS)
-    store.write(layout.WATERMARK, Watermark(source="Langfuse at https://other"))
-    unknown = in_source(store, ANN, Address(LangfuseApiSource(since=DAY), ""))
-    assert unknown.outside == ("Langfuse at https://other: ask its owner to delete what it has of the user",)

@@ -1,6 +1,5 @@
 """An erasure between two runs of the traces stage: what the stage makes of it, and of rows that come back."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from pipeline.governance.erasure.owner import Person
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.pii import pseudonym
-from pipeline.traces.records import DayReport, Reason
+from pipeline.traces.records import Reason
 from tests.contexts import stage_context
 from tests.pipeline.governance.erasure.looking import holding
 from tests.pipeline.traces.conftest import NOW, Run, export, observation, run, score, store, write
@@ -63,19 +62,3 @@ def test_erased_rows_that_come_back_are_rejected(run: Run, store: Store, export:
     assert again.rejected == {Reason.ERASED: 3}
     assert again.admitted == 3
     assert holding(store.root, MAIL, str(pseudonym(MAIL))) == set()
-
-
-def test_a_day_without_a_report_is_made_again_without_the_user(
-    run: Run, store: Store, export: Path, tmp_path: Path
-) -> None:
-    rows(export)
-    run()
-    store.path("traces/days/2026-01-05.json").unlink()
-    erase(store, MAIL, tmp_path)
-    after = run()
-    assert (after.admitted, after.rejected) == (2, {Reason.ERASED: 2})
-    report = store.read("traces/days/2026-01-05.json", DayReport)
-    assert report is not None
-    assert len(report.erased) == 1
-    lines = store.path("traces/rejected/2026-01-05.jsonl").read_text().splitlines()
-    assert [json.loads(line)["reason"] for line in lines] == ["erased", "erased"]
