@@ -75,14 +75,13 @@ def evaluate(store: Store, plan: EvalPlan, services: EvalServices, log: Log) -> 
 def _ask_both(
     store: Store, plan: EvalPlan, services: EvalServices, asked: Sequence[Suite], log: Log
 ) -> tuple[SuiteEvidence, ...]:
-    """Both models' graded answers, the champion asked first. The candidate's are those of the model, whatever directory
-    of it is served."""
+    """Both models' graded answers, the champion asked first."""
 
-    def answers(arm: str, served: ModelRef, model: ModelRef) -> list[EvalArm]:
+    def answers(arm: str, model: ModelRef) -> list[EvalArm]:
         section, arms = plan.section, list[EvalArm]()
-        with services.engine.open(arm, served) as session:
-            respondent = Respondent(served, session, services.grader, store, log)
-            harness = LmEvalRun(served, session, section.serving, services.lm_eval, store, log)
+        with services.engine.open(arm, model) as session:
+            respondent = Respondent(model, session, services.grader, store, log)
+            harness = LmEvalRun(model, session, section.serving, services.lm_eval, store, log)
             for suite in asked:
                 settings = section.suite(suite.name)
                 drawn = sampling(section, settings)
@@ -93,9 +92,8 @@ def _ask_both(
                 arms.append(answered.model_copy(update={"model": model}))
         return arms
 
-    champion = plan.iteration.champion
-    before = answers("champion", champion, champion)
-    after = answers("candidate", plan.served(), plan.candidate.model)
+    before = answers("champion", plan.iteration.champion)
+    after = answers("candidate", plan.candidate.model)
     answered = zip(asked, before, after, strict=True)
     return tuple(SuiteEvidence(suite=suite, arms=(one, other)) for suite, one, other in answered)
 

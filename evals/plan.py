@@ -7,14 +7,13 @@ from contextlib import AbstractContextManager
 
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
-from pipeline.core.storage import CheckpointRef, ModelRef, Record, Store, digest_json
+from pipeline.core.storage import CheckpointRef, Record, Store, digest_json
 from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Judge, Verifier
 from pipeline.recipe.section import Operational, settings
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.engines import open_engine
 from pipeline.serving.inference import InferenceEngine
-from pipeline.serving.vllm_engine import ServedAdapter
 
 
 class EvalPlan(Record):
@@ -45,18 +44,12 @@ class EvalPlan(Record):
         candidate = self.candidate.model.digest, self.candidate.adapter.digest
         return frozenset({*self.lineage, self.iteration.champion.digest, *candidate})
 
-    def served(self) -> ModelRef:
-        """The directory that is asked for the candidate: its merged weights, or its adapter beside the champion."""
-        return self.candidate.adapter if getattr(self.section.serving, "adapters", False) else self.candidate.model
-
 
 def inference(
     store: Store, plan: EvalPlan, addresses: ServingAddresses, log: Callable[[str], None]
 ) -> AbstractContextManager[InferenceEngine]:
     """What answers this evaluation's questions; what it started ends with the block."""
-    adapter = ServedAdapter(plan.candidate.adapter, plan.iteration.champion)
-    folder = store.path(layout.SERVING)
-    return open_engine(plan.section.serving, addresses, log, folder, adapter)
+    return open_engine(plan.section.serving, addresses, log, store.path(layout.SERVING))
 
 
 def publish_plan(store: Store, plan: EvalPlan) -> str:

@@ -49,9 +49,6 @@ class VllmServing(HttpServing):
     tool_call_parser: Annotated[str, Field(pattern=r"^[a-z0-9_-]*$")] = ""
     """vLLM's parser of the calls that the model writes (`--tool-call-parser`), where questions hold tools; empty: by
     the chat template, where it writes them as Hermes', Qwen's, Llama 3's or Mistral's do."""
-    adapters: bool = False
-    """Serve a candidate as an adapter beside the champion that it was trained on, in one server, instead of as merged
-    weights in its own. The two round differently: answers of one are never compared with answers of the other."""
 
 
 class EndpointServing(HttpServing):

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
 from pipeline.serving.endpoint import Endpoint, ServingAddresses, check_endpoint
 from pipeline.serving.inference import InferenceEngine, InferenceSession
-from pipeline.serving.node_cache import NodeCache, node_cache, on_this_node
+from pipeline.serving.node_cache import NodeCache, node_cache
 from pipeline.serving.transformers_engine import TransformersEngine
-
-if TYPE_CHECKING:
-    from pipeline.serving.vllm_engine import ServedAdapter
 
 
 @contextmanager
@@ -25,12 +21,10 @@ def open_engine(
     addresses: ServingAddresses,
     log: Callable[[str], None],
     folder: Path,
-    adapter: ServedAdapter | None = None,
     where: str = "evaluation.serving",
 ) -> Generator[InferenceEngine]:
-    """The engine that a recipe names; what it started ends with the block. `folder`: for logs. `adapter`: the
-    candidate's, where the section says `adapters`. `where`: the section, for messages. Raises ValueError naming the
-    variable to set."""
+    """The engine that a recipe names; what it started ends with the block. `folder`: for logs. `where`:
+    the section, for messages. Raises ValueError naming the variable to set."""
     check_addresses(section, addresses, where)
     match section:
         case EndpointServing():
@@ -38,18 +32,9 @@ def open_engine(
 
             yield EndpointEngine(section, Endpoint(addresses.url, addresses.api_key), log)
         case VllmServing():
-            from pipeline.serving.vllm_engine import ServedAdapter, VllmEngine
+            from pipeline.serving.vllm_engine import VllmEngine
 
-            if section.adapters and adapter is None:
-                raise ValueError(
-                    f"{where}.adapters is true, and the candidate is no adapter of the champion. Set it to false."
-                )
-            shared = adapter if section.adapters else None
-            with ExitStack() as kept:
-                if shared is not None:
-                    shared = ServedAdapter(*(kept.enter_context(on_this_node(each, log)) for each in shared))
-                engine = VllmEngine(section, Path(addresses.vllm_python), folder, log, shared)
-                yield _local(kept.enter_context(engine), log)
+            yield _local(VllmEngine(section, Path(addresses.vllm_python), folder, log), log)
         case _:
             yield _local(TransformersEngine(section, log), log)
 

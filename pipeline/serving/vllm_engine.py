@@ -8,14 +8,13 @@ import re
 import secrets
 import subprocess
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pipeline.core.chat_template import written_call
 from pipeline.core.conversation import holds_tools
-from pipeline.core.model_files import adapter_config
 from pipeline.core.storage import ModelRef, digest_json
 from pipeline.core.template_files import folder_template
 from pipeline.recipe.serving import TransformersServing, VllmServing
@@ -35,8 +34,6 @@ from pipeline.serving.loop import AskingLoop, open_asking_loop
 from pipeline.serving.server_process import ServerProcess, held_port, server_process
 from pipeline.serving.transformers_engine import TransformersEngine
 
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Limits that vLLM takes."""
 BATCH_INVARIANT_FROM = (8, 0)
 """Compute capability of a device on which VLLM_BATCH_INVARIANT works."""
 INSPECT = """
@@ -58,13 +55,6 @@ _FORMS = (
 """vLLM 0.31's parsers, and the calls that they read; the recipe names those of other families."""
 
 
-class ServedAdapter(NamedTuple):
-    """A candidate that is an adapter, and the model with whole weights that it was trained on."""
-
-    adapter: ModelRef
-    base: ModelRef
-
-
 class VllmInstallation(NamedTuple):
     """What VLLM_PYTHON's environment has, and the device that it sees."""
 
@@ -74,11 +64,10 @@ class VllmInstallation(NamedTuple):
 
 
 class VllmServer(NamedTuple):
-    """A server that is healthy, and the name that it has each model under, by digest."""
+    """A server that is healthy."""
 
     process: ServerProcess
     endpoint: Endpoint
-    names: dict[str, str]
     parser: str = ""
     """Of the calls that its model writes; "" where it takes no tools."""
 
@@ -133,8 +122,7 @@ class VllmSession(ChatSession):
 
 
 class VllmEngine:
-    """`python`: of an environment with vLLM. `folder`: for logs. `arguments`: more for the server. As a context it ends
-    the server that both arms share."""
+    """`python`: of an environment with vLLM. `folder`: for logs. `arguments`: more for the server."""
 
     def __init__(
         self,
@@ -142,64 +130,32 @@ class VllmEngine:
         python: Path,
         folder: Path,
         log: Callable[[str], None],
-        adapter: ServedAdapter | None = None,
         arguments: Sequence[str] = (),
     ) -> None:
         self._settings, self._python, self.folder, self._log = settings, python, folder, log
-        self._adapter, self._arguments = adapter, tuple(arguments)
-        self._stack = ExitStack()
-        self._shared: VllmServer | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._stack.close()
-        self._shared = None
+        self._arguments = tuple(arguments)
 
     @contextmanager
     def open(self, arm: str, model: ModelRef) -> Generator[VllmSession]:
         """Raises ValueError for a model that cannot be served here, RuntimeError for a server that does not start."""
-        base, _ = self._base(arm, model), self._installation
-        with TransformersEngine(TransformersServing(), self._log).open(arm, base) as session:
+        _ = self._installation  # refuses an environment without vLLM first
+        with TransformersEngine(TransformersServing(), self._log).open(arm, model) as session:
             folder_decoding = session.decoding
-        with ExitStack() as stack:
-            if self._adapter is None:
-                server = stack.enter_context(self._server(base, {model.digest: arm}))
-            else:
-                if self._shared is None:
-                    adapter, whole = self._adapter
-                    names = {whole.digest: "champion", adapter.digest: "candidate"}
-                    self._shared = self._stack.enter_context(self._server(whole, names, lora_arguments(adapter)))
-                server = self._shared
-            served = ServedModel(server.endpoint, server.names[model.digest], "evaluation.serving")
-            extra = {"stop_token_ids": list(folder_decoding.stop_ids)}
-            client = ChatClient(served, self._settings, extra)
-            loop = stack.enter_context(open_asking_loop(client, self._settings.in_flight))
-            yield VllmSession(loop, self._decoding(loop, base, folder_decoding), self._log, server)
-
-    def _base(self, arm: str, model: ModelRef) -> ModelRef:
-        """The model whose folder has config and tokenizer."""
-        if self._adapter is None:
-            return model
-        adapter, base = self._adapter
-        if model.digest not in (adapter.digest, base.digest):
-            raise ValueError(
-                f"The {arm} ({model.digest[:12]}) is neither the candidate's adapter ({adapter.digest[:12]}) nor the "
-                f"model that it was trained on ({base.digest[:12]}): one server cannot have both. Set "
-                "evaluation.serving.adapters to false."
-            )
-        return base
+        with self._server(arm, model) as server:
+            served = ServedModel(server.endpoint, arm, "evaluation.serving")
+            client = ChatClient(served, self._settings, {"stop_token_ids": list(folder_decoding.stop_ids)})
+            with open_asking_loop(client, self._settings.in_flight) as loop:
+                yield VllmSession(loop, self._decoding(loop, model, folder_decoding), self._log, server)
 
     @contextmanager
-    def _server(self, model: ModelRef, names: dict[str, str], more: Sequence[str] = ()) -> Generator[VllmServer]:
+    def _server(self, name: str, model: ModelRef) -> Generator[VllmServer]:
         """Healthy, until the block ends."""
         settings, key = self._settings, secrets.token_urlsafe(24)
         with held_port() as held:
             port = held.getsockname()[1]
             command = [str(self._python.absolute()), "-m", "vllm.entrypoints.openai.api_server"]
             command += ["--host", "127.0.0.1", "--port", str(port), "--model", str(Path(model.uri).absolute())]
-            command += ["--served-model-name", names[model.digest], "--generation-config", "vllm", "--seed", "0"]
+            command += ["--served-model-name", name, "--generation-config", "vllm", "--seed", "0"]
             command += ["--dtype", self._dtype(model), "--tensor-parallel-size", str(settings.tensor_parallel)]
             command += ["--gpu-memory-utilization", str(settings.memory_share), "--enable-prefix-caching"]
             if settings.max_model_len:
@@ -215,32 +171,31 @@ class VllmEngine:
             if self._installation.device == "cpu":
                 command += ["--enforce-eager"]  # compiling takes minutes there, and a compiler
             parser = self._parser(model)
-            command += [*parser_arguments(parser), *more, *self._arguments]
+            command += [*parser_arguments(parser), *self._arguments]
             with server_process("vLLM", command, environment, self.folder) as process:
                 process.await_health(f"{root}/health", settings.start_timeout_s)
-                yield VllmServer(process, Endpoint(f"{root}/v1", key), names, parser)
+                yield VllmServer(process, Endpoint(f"{root}/v1", key), parser)
 
-    def _decoding(self, loop: AskingLoop[ChatClient], base: ModelRef, folder: Decoding) -> Decoding:
+    def _decoding(self, loop: AskingLoop[ChatClient], model: ModelRef, folder: Decoding) -> Decoding:
         ids = loop.all(PROBES, loop.client.tokenize, None)
         (version,) = loop.all([None], lambda _: loop.client.version(), None)
         parallel = self._settings.tensor_parallel
         stated = [version, f"torch {self._installation.torch}", f"tensor parallel {parallel}" if parallel > 1 else ""]
-        parser = self._parser(base)
-        stated += ["with adapters" if self._adapter else "", f"tool calls {parser}" if parser else ""]
-        stated += [" ".join(self._arguments)]
+        parser = self._parser(model)
+        stated += [f"tool calls {parser}" if parser else "", " ".join(self._arguments)]
         return Decoding(
             engine="vllm",
             version=", ".join(filter(None, stated)),
             device=self._installation.device,
-            dtype=self._dtype(base),
+            dtype=self._dtype(model),
             stop_ids=folder.stop_ids,
             context=self._settings.max_model_len or folder.context,
             tokens_digest=digest_json(["tokenize", ids]),
             batch_invariant=self._installation.batch_invariant,
         )
 
-    def _parser(self, base: ModelRef) -> str:
-        return self._settings.tool_call_parser or parser_of(Path(base.uri))
+    def _parser(self, model: ModelRef) -> str:
+        return self._settings.tool_call_parser or parser_of(Path(model.uri))
 
     @cached_property
     def _installation(self) -> VllmInstallation:
@@ -262,20 +217,6 @@ class VllmEngine:
         texts = config.get("text_config", {})
         saved = [config.get("dtype"), config.get("torch_dtype"), texts.get("dtype"), texts.get("torch_dtype")]
         return next(filter(None, saved), "auto")
-
-
-def lora_arguments(adapter: ModelRef) -> list[str]:
-    """Arguments that serve an adapter as `candidate`. Raises ValueError for one that vLLM does not take."""
-    config = adapter_config(Path(adapter.uri))
-    rank = max([config["r"], *(config.get("rank_pattern") or {}).values()])
-    limit = next((limit for limit in LORA_RANKS if limit >= rank), None)
-    if limit is None:
-        raise ValueError(
-            f"The adapter at {adapter.uri} has rank {rank}; vLLM serves up to {LORA_RANKS[-1]}. Set "
-            "evaluation.serving.adapters to false."
-        )
-    lora = ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(limit)]
-    return [*lora, "--lora-modules", f"candidate={Path(adapter.uri).absolute()}"]
 
 
 def parser_of(folder: Path) -> str:

@@ -46,7 +46,10 @@ def write(plan: TrainingPlan, workspace: Path) -> int:
     method.refuse([*rows, *held_out])
     _write_lines(workspace / TRAIN, map(method.line, rows))
     if held_out:
-        _write_lines(workspace / VALIDATION, method.held_out_lines(held_out))
+        # No release up to 0.7.0 has a key for several answers to a prompt: it stands in the file as often as it is
+        # answered, and accuracy is the mean over the answers either way.
+        samples = plan.training.validation.samples
+        _write_lines(workspace / VALIDATION, [line for line in map(method.line, held_out) for _ in range(samples)])
     return _longest(plan, method, [*rows, *held_out])
 
 

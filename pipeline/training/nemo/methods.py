@@ -18,73 +18,32 @@ LOSSES = {"dapo": True, "grpo": False}
 """Our `loss_type` to NeMo RL's `token_level_loss`."""
 
 
-class Rendering:
-    """Of one plan. Everything in it is a pure function of the plan."""
-
-    example: ClassVar[str]
-    """The file in NeMo RL's `examples/configs` whose keys are inherited."""
-    script: ClassVar[str]
-    """The file in `examples` that trains."""
-    dataset: ClassVar[str]
-    """NeMo RL's class for the rows."""
-    data_default: ClassVar[Row] = {}
-    """Keys in `data.default`."""
-    data_source: ClassVar[Row] = {}
-    """Keys in `data.train` and `data.validation`."""
-
-    def __init__(self, plan: TrainingPlan) -> None:
-        self.plan = plan
-
-    def limits(self) -> Iterator[str]:
-        """Each setting that NeMo RL cannot express, and what to change."""
-        raise NotImplementedError
-
-    def sections(self) -> Tree:
-        """The sections of the configuration that are the method's own."""
-        raise NotImplementedError
-
-    def policy(self) -> Tree:
-        """Its keys in the section `policy`."""
-        return {}
-
-    def refuse(self, rows: Sequence[Row]) -> None:
-        """Raise ValueError for rows that the dataset's class cannot hold."""
-
-    def line(self, row: Row) -> Row:
-        """A row of the plan, or of its held-out prompts, as a line of the file."""
-        raise NotImplementedError
-
-    def held_out_lines(self, rows: Sequence[Row]) -> list[Row]:
-        """No release up to 0.7.0 has a key for several answers to a prompt: it stands in the file as often as it is
-        answered, and accuracy is the mean over the answers either way."""
-        return [line for line in map(self.line, rows) for _ in range(self.plan.training.validation.samples)]
-
-    def longest(self, rows: Sequence[Row], tokens: TokenCount) -> int:
-        """Tokens of the longest sequence, prompt and completion."""
-        raise NotImplementedError
-
-
-class GRPORendering(Rendering):
-    """Departures: dynamic sampling ends the training when groups are still missing after the last round; leave-one-out
-    scales by the deviation of the other rewards too; KL and advantages are clamped as the example says."""
+class GRPORendering:
+    """What NeMo RL is told of a plan. Departures: dynamic sampling ends the training when groups are still missing
+    after the last round; leave-one-out scales by the deviation of the other rewards too; KL and advantages are clamped
+    as the example says."""
 
     example = "grpo_math_1B.yaml"
+    """The file in NeMo RL's `examples/configs` whose keys are inherited."""
     script = "run_grpo.py"
+    """The file in `examples` that trains."""
     dataset = "ResponseDataset"
-    """Its `input` and `output` are one message of the user and the reference."""
+    """NeMo RL's class for the rows: `input` and `output` are one message of the user and the reference."""
     data_default: ClassVar[Row] = {
         "input_key": "input",
         "output_key": "output",
         "processor": "math_hf_data_processor",
         "env_name": "math",
     }
+    """Keys in `data.default`."""
     data_source: ClassVar[Row] = {"split_validation_size": 0}
+    """Keys in `data.train` and `data.validation`."""
 
     def __init__(self, plan: TrainingPlan, grpo: GRPO) -> None:
-        super().__init__(plan)
-        self.grpo = grpo
+        self.plan, self.grpo = plan, grpo
 
     def limits(self) -> Iterator[str]:
+        """Each setting that NeMo RL cannot express, and what to change."""
         grpo = self.grpo
         if grpo.num_iterations != 1:
             yield f"training.grpo.num_iterations {grpo.num_iterations}: each batch is used once. Set 1."
@@ -137,6 +96,7 @@ class GRPORendering(Rendering):
             )
 
     def sections(self) -> Tree:
+        """The sections of the configuration that are the method's own."""
         grpo, plan = self.grpo, self.plan
         rounds = grpo.dynamic_sampling
         looks = plan.held_out is not None
@@ -170,6 +130,7 @@ class GRPORendering(Rendering):
         return {"grpo": settings, "loss_fn": loss, "env": {"math": math}}
 
     def policy(self) -> Tree:
+        """Its keys in the section `policy`."""
         return {
             "generation": {
                 "backend": "vllm",
@@ -180,6 +141,7 @@ class GRPORendering(Rendering):
         }
 
     def refuse(self, rows: Sequence[Row]) -> None:
+        """Raise ValueError for rows that the dataset's class cannot hold."""
         shapes = Counter("+".join(message["role"] for message in row["prompt"]) for row in rows)
         if others := {shape: n for shape, n in shapes.items() if shape != "user"}:
             raise ValueError(
@@ -194,23 +156,26 @@ class GRPORendering(Rendering):
             )
 
     def line(self, row: Row) -> Row:
+        """A row of the plan, or of its held-out prompts, as a line of the file."""
         return {"input": row["prompt"][0]["content"], "output": row["reference"]}
 
     def longest(self, rows: Sequence[Row], tokens: TokenCount) -> int:
+        """Tokens of the longest sequence, prompt and completion."""
         prompts: list[Any] = distinct(row["prompt"] for row in rows)
         return max(tokens(prompt, True) for prompt in prompts) + self.grpo.max_completion_tokens
 
 
-class DPORendering(Rendering):
-    """Departure: the sft term is averaged within each completion first."""
+class DPORendering:
+    """The same for DPO. Departure: the sft term is averaged within each completion first."""
 
     example = "dpo.yaml"
     script = "run_dpo.py"
     dataset = "PreferenceDataset"
+    data_default: ClassVar[Row] = {}
+    data_source: ClassVar[Row] = {}
 
     def __init__(self, plan: TrainingPlan, dpo: DPO) -> None:
-        super().__init__(plan)
-        self.dpo = dpo
+        self.plan, self.dpo = plan, dpo
 
     def limits(self) -> Iterator[str]:
         dpo = self.dpo
@@ -247,6 +212,12 @@ class DPORendering(Rendering):
             }
         }
 
+    def policy(self) -> Tree:
+        return {}
+
+    def refuse(self, rows: Sequence[Row]) -> None:
+        """Its class holds every pair."""
+
     def line(self, row: Row) -> Row:
         ranked = [{"rank": rank, "completion": row[side]} for rank, side in enumerate(("chosen", "rejected"))]
         return {"context": row["prompt"], "completions": ranked}
@@ -260,6 +231,9 @@ class DPORendering(Rendering):
                 "leave it out instead of cutting it. Raise max_tokens, or set training.engine trl."
             )
         return longest
+
+
+Rendering = GRPORendering | DPORendering
 
 
 def rendering(plan: TrainingPlan) -> Rendering:

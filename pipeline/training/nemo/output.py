@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipeline.core.model_files import header
+
 Row = dict[str, float]
 
 _BULLET = re.compile(r"\s*[•-]\s+(?P<label>[^:]+):\s+(?P<value>[-+\w.]+)(?P<unit>%?)")
@@ -173,18 +175,12 @@ def find_flaw(folder: Path, lora: bool) -> str | None:
         return f"{WEIGHTS} has no shards"
     if empty := [each for each in sorted(folder.rglob("*")) if each.is_file() and not each.stat().st_size]:
         return f"{empty[0].relative_to(folder)} is empty"
-    return _torn(weights / ADAPTER[1]) if lora else None
-
-
-def _torn(path: Path) -> str | None:
-    """safetensors says in its header how long it is."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="numpy"):
-            return None
-    except (OSError, SafetensorError) as error:
-        return f"{path.name} is torn ({error})"
+    if lora:
+        try:
+            header(weights / ADAPTER[1])
+        except ValueError as error:
+            return f"{ADAPTER[1]} is torn ({error})"
+    return None
 
 
 def _steps(root: Path) -> list[tuple[int, Path]]:

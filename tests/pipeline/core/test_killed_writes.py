@@ -1,4 +1,4 @@
-"""Retention and upkeep killed before each of their writes: done again, they leave what they always leave."""
+"""Retention killed before each of its writes: done again, it leaves what it always leaves."""
 
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from tests.contexts import KEYS
 from tests.killing import differing
 from tests.pipeline.traces import retention_work
 from tests.pipeline.traces.conftest import govern, observation, write
-from tests.pipeline.traces.lake import upkeep_work
 
 pytestmark = pytest.mark.slow
 
@@ -28,11 +27,4 @@ def retention_root(root: Path) -> None:
 def test_retention_killed_at_its_writes_heals(tmp_path: Path, every: int) -> None:
     retention_root(tmp_path / "data")
     kills, wrong = differing(retention_work.__name__, tmp_path / "data", tmp_path, every)
-    assert kills > 5 and wrong == []
-
-
-@pytest.mark.variant
-def test_upkeep_killed_at_its_writes_heals(tmp_path: Path) -> None:
-    upkeep_work.fill(tmp_path / "data")
-    kills, wrong = differing(upkeep_work.__name__, tmp_path / "data", tmp_path, every=1)
     assert kills > 5 and wrong == []

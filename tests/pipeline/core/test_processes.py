@@ -65,13 +65,6 @@ def test_session_ends_with_those_who_left_their_parent() -> None:
 
 
 @pytest.mark.slow
-def test_session_that_ends_by_itself_is_not_killed() -> None:
-    leader = start_session("trap 'exit 7' TERM; echo; while :; do sleep 0.05; done")
-    end_sessions([leader.pid], signal.SIGTERM, grace_s=WITHIN_S)
-    assert leader.wait() == 7
-
-
-@pytest.mark.slow
 def test_session_of_its_own_is_spared() -> None:
     leader = start_session("setsid sleep 600 & echo $!; wait")
     wait_for(lambda: len(session_members(leader.pid)) == 1)

@@ -56,20 +56,6 @@ def test_staged_leaves_the_first_attempt_standing(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "file").read_text() == "first"
 
 
-def test_a_full_disk_leaves_the_old_record(tmp_path: Path) -> None:
-    """A real write failure: the file size limit of the process stands in for the disk's end."""
-    Store(tmp_path).write("fact.json", Fact(value=1))
-    code = (
-        "import resource, signal, sys; from pipeline.core.storage import Store, DatasetRef;"
-        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64));"
-        f"Store({str(tmp_path)!r}).write('fact.json', DatasetRef(uri='x' * 4096, rows=1, digest=''))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "File too large" in done.stderr
-    assert Store(tmp_path).read("fact.json", Fact) == Fact(value=1)
-    assert [p.name for p in tmp_path.iterdir()] == ["fact.json"]
-
-
 def test_an_unreadable_record_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "f.json").write_text('{"value": ')
     with pytest.raises(ValueError, match="Move it away"):

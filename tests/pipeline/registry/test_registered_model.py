@@ -116,13 +116,3 @@ def test_version_loads_and_is_rebuilt_from_the_server_alone(server: str, tmp_pat
     assert (answered["base"], answered["equal"], answered["project"]) == ("models:/served/1", True, False)
     texts = [path for path in (other / "..").rglob("files/**/*") if path.suffix in (".json", ".yaml", "")]
     assert not [path for path in texts if path.is_file() and str(tmp_path) in path.read_text()]
-
-
-def artifacts(client: MlflowClient, name: str) -> list[str]:
-    """Paths of adapter and model among the artifacts of the one run."""
-    experiment = client.get_experiment_by_name(name)
-    assert experiment is not None
-    (run,) = client.search_runs([experiment.experiment_id])
-    folders = ("adapter", "model", "model/model")
-    listed = [each for folder in folders for each in client.list_artifacts(run.info.run_id, folder)]
-    return [each.path for each in listed if not each.is_dir]

@@ -17,6 +17,7 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
 from tests.pipeline.rollout.conftest import BASE, POLICY, World
+from tests.ports import held_port
 
 CARD = {"Data": "4 pairs", "Evaluation": "+0.1 (0.05 to 0.15)", "Intended use": "sums", "Limits": "small"}
 
@@ -98,6 +99,30 @@ class Frail:
         return call
 
 
+class Insistent:
+    """A client whose creating requests lose their answer, so that each is made twice."""
+
+    def __init__(self, client):
+        self.client = client
+
+    def __getattr__(self, name):
+        call = getattr(self.client, name)
+        if name not in ("create_run", "create_model_version"):
+            return call
+        return lambda *args, **kwargs: [call(*args, **kwargs) for _ in range(2)][1]
+
+
+def test_request_whose_answer_is_lost_makes_one_thing(place, monkeypatch):
+    real = versions.mlflow_client
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "mlflow_client", lambda *addresses: Insistent(real(*addresses)))
+        _, recorded = keep(place, "lost")
+    client = real(place[1])
+    experiment = client.get_experiment_by_name("lost")
+    assert [run.info.run_id for run in client.search_runs([experiment.experiment_id])] == [recorded.run.run_id]
+    assert [int(v.version) for v in client.search_model_versions("name='lost'")] == [recorded.version.version] == [1]
+
+
 @pytest.mark.slow
 def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch):
     name, real = "crashing", versions.mlflow_client
@@ -136,6 +161,14 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch):
     assert "## Limits\n\nsmall" in version.description
     assert run.data.tags["mlflow.note.content"] == version.description
     assert place[0].path("mlflow", name).is_dir()
+
+
+def test_a_server_that_is_not_there_says_what_to_do(place, monkeypatch):
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with held_port() as held:
+        url = f"http://127.0.0.1:{held.getsockname()[1]}"
+        with pytest.raises(ConnectionError, match=rf"MLflow at {url} gives no answer \(\w+\)\. See to it that it runs"):
+            keep((place[0], url, place[2]), "nobody")
 
 
 def test_versions_and_runs_lie_where_their_addresses_say(place, tmp_path):

@@ -150,28 +150,6 @@ def test_proposed_labels_suffice_and_one_less_does_not(traces: int, labelled: in
         assert (labelled + more - 1) / traces < floor <= (labelled + more) / traces
 
 
-shares = st.floats(0, 1) | st.sampled_from([5e-324, 1e-200, 1 - 2**-53])
-selections = st.builds(
-    Selection, min_prompts=st.integers(1, 10**30), min_pairs=st.integers(1, 10**30),
-    max_zero_variance_share=shares, method=st.sampled_from(["auto", "grpo", "dpo"]),
-)  # fmt: skip
-
-
-@given(evidences, selections, shares)
-def test_it_decides_whatever_the_thresholds(drawn: dict[str, object], settings: Selection, floor: float) -> None:
-    decision = decide(settings, floor, **drawn)
-    lacking = [each for each in decision.checks if not each.holds]
-    assert len([each for each in decision.would_change if "closest call" not in each]) >= len(lacking)
-    if decision.method != "none" and not decision.forced:
-        assert all(decision.method not in each.needed_by for each in lacking)
-
-
-@given(evidences, st.integers(0, 1000))
-def test_more_pairs_never_lead_away_from_dpo(drawn: dict[str, int], more: int) -> None:
-    before, after = decide(**drawn), decide(**{**drawn, "pairs": drawn["pairs"] + more})
-    assert before.method in ("none", after.method)
-
-
 @given(evidences)
 def test_a_decision_is_a_function_of_its_record(drawn: dict[str, object]) -> None:
     decision = decide(**drawn)
@@ -224,9 +202,3 @@ def test_proposed_references_suffice_and_one_less_does_not() -> None:
     for added, holds in ((more, True), (more - 1, False)):
         decision = decide(verifiable_share=share(300 + added, 1500))
         assert ("grpo" not in decision.lacks) is holds
-
-
-def test_references_that_just_reach_the_threshold_suffice() -> None:
-    settings = AUTO.model_copy(update={"min_verifiable_share": share(805, 1500).low})
-    few = {"verifiable_prompts": 800, "verifiable_share": share(800, 1500)}
-    assert "GRPO: references for another 5 of the 1,500 prompts" in decide(settings, **few).would_change

@@ -27,7 +27,6 @@ from tests.contexts import context_of
 from .labelled import row
 
 SETTINGS = Selection(held_out_share=0.0, max_principal_share=1.0)
-MODEL = Path(__file__).parents[3] / "pipeline" / "demo" / "model"
 
 
 class Place:
@@ -204,25 +203,3 @@ def test_building_again_changes_nothing(place: Place) -> None:
 def test_next_to_nothing_is_a_dataset_too(place: Place, rows: list[LabelledRow]) -> None:
     dataset = place.build(rows, held_out_share=0.9)
     assert dataset.pairs.rows == dataset.held_out_pairs.rows == dataset.held_out_clusters == 0
-
-
-@pytest.mark.slow
-def test_trl_reads_the_columns_as_its_own(place: Place) -> None:
-    datasets = pytest.importorskip("datasets")
-    data_utils = pytest.importorskip("trl.data_utils")
-    from transformers import AutoTokenizer
-
-    rows = [each for name in WORDS for each in answers(name, 1.0, 0.0)]
-    dataset = place.build(rows)
-    tokenizer = AutoTokenizer.from_pretrained(MODEL)
-    loaded = datasets.Dataset.from_parquet(dataset.pairs.uri, cache_dir=str(place.root / "cache"))
-    assert all(data_utils.is_conversational(example) for example in loaded)
-    for example in loaded:
-        text = data_utils.maybe_apply_chat_template(example, tokenizer)
-        assert text["prompt"] == tokenizer.apply_chat_template(
-            example["prompt"], tokenize=False, add_generation_prompt=True
-        )
-        assert example["chosen"][0]["content"] in text["chosen"]
-        assert example["rejected"][0]["content"] in text["rejected"]
-    prompts = datasets.Dataset.from_parquet(dataset.prompts.uri, cache_dir=str(place.root / "cache"))
-    assert all(data_utils.is_conversational(example) for example in prompts)

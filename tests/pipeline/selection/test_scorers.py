@@ -109,11 +109,6 @@ def test_what_has_not_ended_shows_nothing() -> None:
     assert evidence.names == () and evidence.gain.value is None
 
 
-def test_logged_rows_are_no_samples() -> None:
-    logged = [each._replace(fresh=False) for each in drawn(0.6)]
-    assert measured(logged, report()).names == ()
-
-
 def test_a_completion_that_one_scorer_left_out_is_no_choice() -> None:
     rows = drawn(0.6)
     silent = [each._replace(reward_model=None) if at % 6 == 0 else each for at, each in enumerate(rows)]

@@ -81,14 +81,6 @@ def test_gates_hold_for_winners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert dataset.evidence.winners == len(found)
 
 
-def test_without_samples_sft_has_nothing_to_train_on(tmp_path: Path) -> None:
-    dataset = Place(tmp_path).build(ROWS)
-    assert dataset.winners is not None and dataset.winners.rows == 0
-    decision = choose(dataset.evidence, SETTINGS.model_copy(update={"method": "sft"}), 0.5)
-    assert decision.method == "none"
-    assert decision.reasons == ("the recipe forces SFT, but there are no best answers of fresh samples at all",)
-
-
 def judged(n: int, agreed: bool = True) -> list[LabelledRow]:
     """Two completions of each of so many prompts, and what a judge makes of them."""
     scores = (0.0, 1.0)

@@ -140,14 +140,3 @@ def test_a_prompt_that_the_model_cannot_take_is_refused(tmp_path: Path) -> None:
         ):
             session.answer(asked, PLAN, answers.append)
     assert not answers
-
-
-@pytest.mark.slow
-def test_progress_is_told_before_its_last_answer(forking: None) -> None:
-    lines: list[str] = []
-    one = PLAN.model_copy(update={"samples": 1})
-    with TransformersEngine(TransformersServing(), lines.append).open("champion", model_ref(MODEL_DIR)) as session:
-        for count in (3, 5):
-            session.answer(requests(PROMPTS[:count], one), one, lambda answer: None)
-            assert [line.partition(",")[0] for line in lines] == [f"serving: {count} of {count} answers"]
-            lines.clear()

@@ -214,15 +214,6 @@ def test_a_route_that_fails_for_now_leaves_no_other_digest() -> None:
         asked_of(server, [])
 
 
-def test_fingerprints_that_alternate_are_none() -> None:
-    log: list[str] = []
-    change: Change = lambda server, request, place: completion(request.body, f"fp-{place % 2}")  # noqa: E731
-    with chat_server(change) as server:
-        decoding, answers = asked_of(server, log=log.append)
-    assert decoding.version == "unknown" and len(answers) == len(REQUESTS)
-    assert any("2 fingerprints" in line for line in log)
-
-
 def test_the_key_is_nowhere_but_in_its_header(
     caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jinja2 import TemplateError
 
 from pipeline.core.model_files import adapter_config, faults, header
 from pipeline.demo import MODEL_DIR
@@ -60,13 +59,6 @@ def test_a_hostile_adapter_is_refused(tmp_path: Path, changes: dict[str, Any], c
         adapter_config(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, "\x00"])
-def test_an_adapter_that_is_no_json_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "adapter_config.json").write_text(text)
-    with pytest.raises(ValueError, match="cannot be read"):
-        adapter_config(tmp_path)
-
-
 def test_an_index_leads_to_no_file_elsewhere(tmp_path: Path) -> None:
     folder = shutil.copytree(MODEL_DIR, tmp_path / "model")
     (folder / "model.safetensors").unlink()
@@ -93,27 +85,3 @@ def test_code_beside_a_model_does_not_run(model: Path, tmp_path: Path) -> None:
         path.write_text(json.dumps({**json.loads(path.read_text()), "auto_map": entry}))
     LoadedModel(str(model), 1)
     assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
-        "{% for n in range(10 ** 12) %}{% endfor %}",
-        "{% include '/etc/passwd' %}",
-    ],
-)
-def test_a_hostile_chat_template_reads_nothing(model: Path, template: str) -> None:
-    from transformers import AutoTokenizer
-
-    from pipeline.core.chat_template import rendered
-
-    tokenizer: Any = AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = template
-    try:
-        text = rendered(tokenizer, [{"role": "user", "content": "Hello?"}])
-    except (TemplateError, ValueError, OverflowError, TypeError):
-        return
-    assert text == ""  # what the sandbox calls undefined

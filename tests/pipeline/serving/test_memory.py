@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline.recipe.serving import EndpointServing, TransformersServing, VllmServing
-from pipeline.serving.memory import Machine, this_machine, too_large, weight_bytes
+from pipeline.serving.memory import Machine, this_machine, too_large
 
 GB = 1_000_000_000
 
@@ -48,12 +48,6 @@ def folder(tmp_path: Path) -> Path:
 def test_what_surely_does_not_fit_is_named(folder: Path, serving: Any, machine: Machine, words: str) -> None:
     assert bool(too_large(serving, folder, machine)) == bool(words)
     assert words in too_large(serving, folder, machine)
-
-
-def test_weights_are_counted_as_they_are_loaded(folder: Path) -> None:
-    assert weight_bytes(TransformersServing(), folder, on_device=True) == 16 * GB
-    assert weight_bytes(TransformersServing(), folder, on_device=False) == 32 * GB
-    assert weight_bytes(VllmServing(dtype="float32"), folder, on_device=True) == 32 * GB
 
 
 def test_a_containers_limit_counts(tmp_path: Path) -> None:

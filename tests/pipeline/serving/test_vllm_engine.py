@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.processes import session_members
-from pipeline.core.storage import ModelRef, digest_dir, model_ref
+from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, InferenceSession, Sampling, answer_seed
 from pipeline.serving.transformers_engine import TransformersEngine
-from pipeline.serving.vllm_engine import ServedAdapter, VllmEngine
+from pipeline.serving.vllm_engine import VllmEngine
 
 from ...servers import VLLM_ON_CPU, vllm_python
 
@@ -57,35 +57,8 @@ def python() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelRef, ModelRef]:
-    """An adapter of the embedded model that answers otherwise, and the model that it is merged into."""
-    import torch
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
-    torch.manual_seed(1)
-    lora = LoraConfig(r=4, lora_alpha=8, target_modules="all-linear", task_type="CAUSAL_LM", init_lora_weights=False)
-    model = get_peft_model(AutoModelForCausalLM.from_pretrained(MODEL_DIR), lora)
-    with torch.no_grad():
-        for name, weights in model.named_parameters():
-            if "lora_B" in name:
-                weights.mul_(0.6)
-    folder, merged = (tmp_path_factory.mktemp(name) for name in ("adapter", "merged"))
-    model.save_pretrained(folder)
-    shutil.copytree(MODEL_DIR, merged, dirs_exist_ok=True)
-    model.merge_and_unload().save_pretrained(merged)
-    return ModelRef(uri=str(folder), digest=digest_dir(folder)), model_ref(merged)
-
-
-@pytest.fixture(scope="module")
-def engine(
-    python: Path, adapter: tuple[ModelRef, ModelRef], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[VllmEngine]:
-    """One server for both arms."""
-    served = ServedAdapter(adapter[0], model_ref(MODEL_DIR))
-    settings = SERVING.model_copy(update={"adapters": True})
-    with VllmEngine(settings, python, tmp_path_factory.mktemp("vllm"), print, served) as opened:
-        yield opened
+def engine(python: Path, tmp_path_factory: pytest.TempPathFactory) -> VllmEngine:
+    return VllmEngine(SERVING, python, tmp_path_factory.mktemp("vllm"), print)
 
 
 @pytest.fixture(scope="module")
@@ -146,16 +119,6 @@ def test_one_answer_for_one_seed_at_1_and_16_in_flight(champion: InferenceSessio
 def test_answers_are_those_of_transformers(champion: InferenceSession, sampling: Sampling) -> None:
     """On a CPU to the token, drawn ones too: both divide the probabilities by exponential numbers of the same seed."""
     assert differ(answered(champion, sampling), by_transformers(model_ref(MODEL_DIR), sampling)) <= 1, "no near tie"
-
-
-def test_the_adapter_answers_as_its_merged_model(
-    engine: VllmEngine, champion: InferenceSession, adapter: tuple[ModelRef, ModelRef]
-) -> None:
-    with engine.open("candidate", adapter[0]) as candidate:
-        answers = answered(candidate, GREEDY)
-        assert candidate.decoding == champion.decoding and "with adapters" in candidate.decoding.version
-    assert differ(answers, by_transformers(adapter[1], GREEDY)) <= 2, "more than near ties"
-    assert differ(answers, answered(champion, GREEDY)) > 5
 
 
 def test_what_decides_is_on_record(champion: InferenceSession) -> None:

@@ -86,17 +86,6 @@ ODD = """
 """
 
 
-@pytest.mark.variant
-def test_grpo_shows_the_function_what_the_trace_says_of_itself(tmp_path: Path, fork_server: ForkServer) -> None:
-    section = located(write_function(tmp_path / "f", ODD), tmp_path)
-    rewards = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)
-    grpo = GRPO(steps=2, prompts_per_step=8, num_generations=4, max_completion_tokens=32)
-    store, plan = make_plan(tmp_path / "root", rewards=rewards, metadata='{"tier": "gold"}', grpo=grpo)
-    assert fork_server.attempt(folder(store, plan) / "plan.json").code == 0, fork_server.said()
-    steps = result_of(folder(store, plan) / "plan.json").metrics
-    assert len(steps) == 2 and all(step["abstained"] == 0 for step in steps)
-
-
 def test_metadata_decides_a_digest_where_a_function_sees_it(tmp_path: Path) -> None:
     section = located(write_function(tmp_path / "f", ODD), tmp_path)
     own = Rewards(min_coverage=0, verified=Weights(custom=1.0), custom=section)

@@ -200,15 +200,6 @@ def test_a_crash_is_not_taken_for_the_preemption_that_it_causes(launch: Callable
     assert attempts(tmp_path) == attempts(tmp_path, rank=1) == 2
 
 
-@pytest.mark.variant
-@pytest.mark.slow
-def test_processes_start_again_together_when_one_is_killed(launch: Callable[..., int], tmp_path: Path) -> None:
-    once, never = {"do": "add_up", "value": 4}, {"do": "add_up", "value": 0}
-    assert launch([never], [once, never], max_restarts=1) == 0
-    for rank in range(2):
-        assert json.loads((tmp_path / f"total-{rank}").read_text()) == {"total": 6 * 11, "resumed": 3}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("grace_s", "saving_s", "saved"), [(30.0, 0.5, True), (1.0, 60, False)])
 def test_sigterm_reaches_all_processes_and_waits_for_the_grace(

@@ -16,7 +16,7 @@ from pipeline.recipe import Rewards, Sentinel, Validation
 from pipeline.recipe.custom import located
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.recipe.rewards import TokenPrice, Weights
+from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.training.fresh_scores import spending_in
 from pipeline.training.journal import read_rows
@@ -108,33 +108,6 @@ def test_the_second_scorer_is_the_one_that_weighs_least(tmp_path: Path) -> None:
     assert watching("c", Weights(reward_model=1.0)) == "judge", "the reward does not weigh it at all"
     named = ASKED.model_copy(update={"scorer": "reward_model"})
     assert watching("d", BOTH, validation=named) == "reward_model"
-
-
-@pytest.mark.variant
-@pytest.mark.slow
-@pytest.mark.usefixtures("forking")
-def test_grpo_trains_on_a_reward_model_and_a_judge(
-    tmp_path: Path, fork_server: ForkServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = loves("7", tmp_path / "thumbs")
-    judge = rubric(price=TokenPrice(usd_per_million_prompt_tokens=1.0))
-    rewards = Rewards(min_coverage=0, fresh=BOTH, judge=judge, reward_model=RewardModelSettings())
-    path = plan_path(tmp_path, rewards, report)
-    with serving(by_text) as server:
-        monkeypatch.setenv("JUDGE_URL", server.url)
-        assert fork_server.attempt(path).code == 0, fork_server.said()
-    result = result_of(path)
-    assert result.judge_tokens == 100 * len(server.requests) > 0
-    assert result.judge_usd == pytest.approx(90e-6 * len(server.requests))
-    steps = [row for row in result.metrics if "loss" in row]
-    for step in steps:
-        assert step["abstained"] == 0 and "accuracy" not in step
-        shares = [step.get(f"component/{name}", 0.0) for name in ("judge", "reward_model")]
-        assert sum(shares) == pytest.approx(1.0)
-    watched = [row["held_out/second_score"] for row in result.metrics if "held_out/second_score" in row]
-    assert len(watched) == 3 and all(0 <= score <= 1 for score in watched), "before, at step 2 and at the end"
-    best = max((score, -step) for score, step in zip(watched[1:], (2, 4), strict=True))
-    assert result.checkpoint.step == -best[1], "the best second score stays, wherever it was"
 
 
 @pytest.mark.slow

@@ -78,11 +78,3 @@ def test_steps_and_rates_that_change_no_work_do_not_matter(tmp_path: Path) -> No
     other = Training(grpo=GRPO(steps=7, learning_rate=1.0), dpo=DPO(batch_size=4))
     compute = COMPUTE.model_copy(update={"accelerator": Accelerator(usd_per_hour=99)})
     assert measured(Store(tmp_path), other, compute) == {"grpo": 40.0}
-
-
-@pytest.mark.parametrize("name", ["plan.json", "result.json"])
-def test_a_record_that_cannot_be_read_is_passed_over(tmp_path: Path, name: str) -> None:
-    store = Store(tmp_path)
-    leave(store, "a", 40.0, at=1)
-    leave(store, "b", 50.0, at=2).with_name(name).write_text("{")
-    assert measured(store) == {"grpo": 40.0}

@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,18 +182,3 @@ def test_weights_that_are_no_numbers_stop_the_training(tmp_path: Path, fork_serv
     assert result.health.verdict == "STOP"
     assert result.health.findings[-1].rule == "not_finite" and result.health.findings[-1].step == 1
     assert result.checkpoint.model == plan.base and result.checkpoint.step == 0
-
-
-@pytest.mark.variant
-def test_finished_training_is_not_trained_again(tmp_path: Path, fork_server: ForkServer) -> None:
-    store, plan = make_plan(tmp_path)
-    assert attempt(fork_server, store, plan) == 0, fork_server.said()
-    path, bits = folder(store, plan), adapter(store, plan)
-    before = {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()}
-    assert subprocess.run([sys.executable, "-m", "pipeline.training", str(path / "plan.json")]).returncode == 0
-    assert {file: file.stat().st_mtime_ns for file in path.rglob("*") if file.is_file()} == before
-    (path / "model" / "model.safetensors").write_bytes(b"")  # damaged since: it is trained again, from its checkpoints
-    assert attempt(fork_server, store, plan) == 0, fork_server.said()
-    again = result_of(path / "plan.json")
-    assert again.attempts == 2 and (path / "model" / "model.safetensors").stat().st_size > 0
-    assert adapter(store, plan) == bits

@@ -106,18 +106,6 @@ def test_upload_that_a_kill_left_out_happens_at_the_next_start(tmp_path: Path, u
     assert is_whole(mirror / "step-000005")
 
 
-@pytest.mark.slow
-def test_a_mirror_that_fails_now_and_then_is_asked_again(
-    tmp_path: Path, bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    up(attempt(tmp_path / "first", f"s3://{bucket}/runs"), 5)
-    with unsteady(s3_endpoint, iter(["500", "cut", "", "cut", "500"])) as endpoint:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-        second = attempt(tmp_path / "second", f"s3://{bucket}/runs")
-        assert second.newest() == "step-000005"
-    assert is_whole(second.root / "step-000005")
-
-
 @pytest.fixture
 def silent(bucket: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A mirror that answers every request for an object or a listing with 500."""

@@ -28,9 +28,3 @@ def test_no_plan_is_made_of_what_it_cannot_train(settings: dict[str, Any], word:
     with pytest.raises(ValueError, match=word):
         make_plan(tmp_path, engine="nemo_rl", grpo=DRAWN, **settings)
     assert not list(tmp_path.rglob(layout.PLAN)), "and none is left behind"
-
-
-def test_a_plan_that_it_can_train_is_made(tmp_path: Path) -> None:
-    _, plan = make_plan(tmp_path, engine="nemo_rl", grpo=DRAWN, rewards=CORRECT)
-    assert plan.training.engine == "nemo_rl" and plan.data is not None
-    assert list(tmp_path.rglob(layout.PLAN))

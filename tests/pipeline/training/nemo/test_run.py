@@ -200,13 +200,6 @@ def test_a_checkout_that_does_not_fit_is_refused(
         trained(plan, tmp_path, checkout)
 
 
-def test_rows_that_changed_since_the_plan_are_64(checkout: Path, tmp_path: Path) -> None:
-    plan = make_plan(tmp_path)
-    with (tmp_path / "data.parquet").open("ab") as stream:
-        stream.write(b"\0")
-    assert interrupted(plan, tmp_path, checkout, lambda _: False, signal.SIGTERM) == 64
-
-
 @pytest.mark.variant
 def test_a_conversion_that_leaves_a_gap_is_refused(checkout: Path, tmp_path: Path) -> None:
     (checkout / "gap").touch()
