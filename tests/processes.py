@@ -1,8 +1,19 @@
 """Processes as a test sees them: any may end between two looks, and one that has ended is no error."""
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
 
 import psutil
+
+WITHIN_S = 120
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
 
 
 def is_alive(pid: int) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.processes import Child, end_sessions, session_members
-from tests.pipeline.core.test_processes import ROOT, wait_for
+from tests.pipeline.core.test_processes import ROOT
+from tests.processes import wait_for
 
 pytestmark = pytest.mark.slow
 

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
@@ -15,17 +13,9 @@ from pipeline.core import layout
 from pipeline.core.processes import process_start
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.process import GatewaySettings, running_address
-from tests.processes import children
-from tests.servers import STARTS_WITHIN_S
+from tests.processes import children, wait_for
 
 pytestmark = pytest.mark.slow
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + STARTS_WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_gateways_workers_end_with_a_killed_supervisor(tmp_path: Path) -> None:

@@ -4,15 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from pipeline.core.processes import end_sessions, session_members
+from tests.processes import WITHIN_S, wait_for
 
 ROOT = Path(__file__).parents[3]
-WITHIN_S = 60
 # Becomes an orphan before it says that it ends with its parent, as a trainer does whose step is killed meanwhile.
 LATE = """
 import os, sys, time
@@ -30,13 +29,6 @@ START = """
 import os, subprocess, sys
 print(subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid()), sys.argv[2]], stdout=sys.stderr).pid)
 """
-
-
-def wait_for(condition) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def start_session(script: str) -> subprocess.Popen[str]:

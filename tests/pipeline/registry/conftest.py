@@ -1,14 +1,11 @@
 """A tracking server of MLflow's own for the tests that need one."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.ports import held_port
 from tests.servers import mlflow_server
-
-WITHIN_S = 120
 
 
 @pytest.fixture(scope="package")
@@ -18,10 +15,3 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = held.getsockname()[1]
         with mlflow_server(tmp_path_factory.mktemp("server"), port):
             yield f"http://127.0.0.1:{port}"
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)

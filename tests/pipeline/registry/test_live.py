@@ -23,9 +23,8 @@ from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.training.journal import MetricsLog, TrainingJournal, read_rows
 from tests.ports import held_port
+from tests.processes import wait_for
 from tests.servers import mlflow_server
-
-from .conftest import wait_for
 
 ROOT = Path(__file__).parents[3]
 CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")

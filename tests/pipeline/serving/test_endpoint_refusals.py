@@ -162,12 +162,6 @@ def test_a_status_that_says_no_raises_what_to_set(status: int, instruction: str)
     assert str(refused.value).partition("HTTP")[2] == words.partition("HTTP")[2]
 
 
-def test_an_answer_under_another_name_is_refused() -> None:
-    words = refuse(always(lambda body: completion(body, model="tuned-7b-2026-01-01")))
-    assert "answers as 'tuned-7b-2026-01-01' where 'tuned-7b' was asked" in words
-    assert words.endswith("Set evaluation.serving.champion to the name that it answers under.")
-
-
 @pytest.mark.parametrize(
     ("arm", "words"),
     [
@@ -195,9 +189,13 @@ def sure_but_once(server: ChatServer, request: HttpRequest, place: int) -> HttpR
         (by_luck, "The endpoint does not draw by seed"),
         (sure_but_once, "The endpoint does not draw by seed"),
         (always(lambda body: completion(body, seed=7)), "8 questions in one way under two seeds"),
+        (
+            always(lambda body: completion(body, model="tuned-7b-2026-01-01")),
+            "answers as 'tuned-7b-2026-01-01' where 'tuned-7b' was asked",
+        ),
     ],
 )
-def test_a_server_that_ignores_seeds_is_refused(change: Change, words: str) -> None:
+def test_a_server_that_is_another_or_ignores_seeds_is_refused(change: Change, words: str) -> None:
     assert words in refuse(change)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.core.processes import session_members
 from pipeline.serving.server_process import server_process
-from tests.pipeline.core.test_processes import WITHIN_S, wait_for
+from tests.processes import WITHIN_S, wait_for
 
 pytestmark = pytest.mark.slow
 GRACE_S = 0.5

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -23,12 +23,12 @@ from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, InferenceSession, Sampling, answer_seed
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.serving.vllm_engine import VllmEngine
+from tests.processes import wait_for
 
 from ...servers import VLLM_ON_CPU, vllm_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 ROOT = Path(__file__).parents[3]
-WITHIN_S = 120
 SERVING = VllmServing(in_flight=16, start_timeout_s=240)
 REQUESTS = [
     AnswerRequest(key=str(n), messages=[{"role": "user", "content": p.prompt}], seed=answer_seed(0, str(n), 0))
@@ -86,13 +86,6 @@ def by_transformers(model: ModelRef, sampling: Sampling) -> list[Answer]:
 def differ(left: list[Answer], right: list[Answer]) -> int:
     """Answers that differ, in anything but the time they took."""
     return sum(a.model_copy(update={"latency_s": b.latency_s}) != b for a, b in zip(left, right, strict=True))
-
-
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WITHIN_S
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def server_in(folder: Path) -> int:

@@ -58,6 +58,7 @@ def plan_path(root: Path, *args: Any, **changes: Any) -> Path:
 
 
 BOTH = Weights(judge=0.5, reward_model=0.5)
+SCORED: dict[str, Any] = {"judge": rubric(), "fresh": BOTH, "reward_model": RewardModelSettings()}
 
 
 @pytest.mark.parametrize(
@@ -72,21 +73,13 @@ BOTH = Weights(judge=0.5, reward_model=0.5)
             {"validation": ASKED.model_copy(update={"scorer": "custom"})},
             "training.validation.scorer names custom, and there is none",
         ),
+        (SCORED, {}, "reward model may not score a training: it is not there"),
         (
-            {"judge": rubric(), "fresh": BOTH, "reward_model": RewardModelSettings()},
-            {},
-            "reward model may not score a training: it is not there",
-        ),
-        (
-            {"judge": rubric(), "fresh": BOTH, "reward_model": RewardModelSettings()},
+            SCORED,
             {"report": REPORT.model_copy(update={"admitted": False, "reasons": ("AUC .5",)})},
             "reward model may not score a training: AUC .5",
         ),
-        (
-            {"judge": rubric(), "fresh": BOTH, "reward_model": RewardModelSettings()},
-            {"report": REPORT, "held_out": False},
-            r"raise selection\.held_out_share",
-        ),
+        (SCORED, {"report": REPORT, "held_out": False}, r"raise selection\.held_out_share"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_with_the_plan(

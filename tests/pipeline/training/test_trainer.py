@@ -105,6 +105,8 @@ def test_interrupted_training_ends_with_the_same_bits(method: str, tmp_path: Pat
     assert second.checkpoint.model.digest == first.checkpoint.model.digest
     assert train(broken, same, 600, said.append) == second  # a finished training is not run again
     assert not (folder(broken, same) / "trl").exists()
+    files = [path for path in folder(broken, same).rglob("*") if path.is_file()]
+    assert not [path for path in files if str(tmp_path).encode() in path.read_bytes()], "the data root may be moved"
     assert [each.cause for each in second.preemptions] == ["SIGTERM", "killed"]
     assert second.preemptions[0].lost_steps == 0, "a SIGTERM saves what was done"
     assert second.goodput.total_s == pytest.approx(second.goodput.productive_s + sum(second.goodput.badput_s.values()))

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from pipeline.training.nemo.render import configuration, workspace
 from pipeline.training.nemo.run import follow, run
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import PREEMPTED, TrainingResult
-from tests.processes import is_alive
+from tests.processes import is_alive, wait_for
 
 from .plans import SECTIONS, make_plan
 
@@ -72,13 +71,6 @@ def steps(result: TrainingResult) -> list[float]:
     return [row["step"] for row in result.metrics]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to pass"
-        time.sleep(0.01)
-
-
 def test_grpo_ends_with_a_merged_model_an_adapter_and_rows(checkout: Path, tmp_path: Path) -> None:
     import torch
     from peft import PeftModel
@@ -120,7 +112,7 @@ def test_killed_and_terminated_it_ends_with_the_same_weights(checkout: Path, tmp
     whole = trained(plan, tmp_path / "whole", checkout)
     behave(checkout, pause_at=3)
     assert interrupted(broken, tmp_path / "broken", checkout, lambda line: "step 3/6" in line, signal.SIGKILL) == -9
-    until(lambda: not is_alive(int((checkout / "pid").read_text())))  # no orphan writes beside its successor
+    wait_for(lambda: not is_alive(int((checkout / "pid").read_text())))  # no orphan writes beside its successor
     behave(checkout, pause_at=5)
     assert interrupted(broken, tmp_path / "broken", checkout, lambda line: "step 5/6" in line, signal.SIGTERM) == 143
     behave(checkout)
@@ -139,9 +131,9 @@ def test_a_save_under_way_is_given_the_grace(checkout: Path, tmp_path: Path) -> 
     (tmp_path / "plan.json").write_text(plan.model_dump_json())
     command = [sys.executable, str(HERE / "trainer.py"), str(tmp_path / "plan.json"), str(checkout)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        until(lambda: (root / "tmp_step_4" / "config.yaml").exists())
+        wait_for(lambda: (root / "tmp_step_4" / "config.yaml").exists())
         process.send_signal(signal.SIGTERM)
-        until(lambda: "stopping" in (tmp_path / "journal.jsonl").read_text())
+        wait_for(lambda: "stopping" in (tmp_path / "journal.jsonl").read_text())
         (checkout / "finish").touch()
         assert process.wait() == 143
     assert (root / "step_4").is_dir() and not list(root.glob("tmp_*"))
