@@ -159,14 +159,9 @@ class MirrorClaim(Record):
 
 class Mirror(MirrorFolder):
     """Checkpoints of one training under `uri`. Makes no connection until it is asked; raises what the driver raises.
-
-    The fence: each start of a trainer writes its claim to `writer.json`, and stops uploading once it finds another's.
-    It looks before the files and before the manifest; an attempt that is overtaken after its last look still puts one
-    object. That makes no bad checkpoint count: every sha256 is checked when it is fetched.
-
-    An erasure closes the mirror to a training with a mark beside the claim. It is looked for before each file and after
-    the last one, and `clear` takes out what the training has put.
-    """
+    Each start of a trainer writes its claim to `writer.json`, and stops uploading once it finds another's; it looks
+    before the files and before the manifest. One that is overtaken after that puts one object, which fails its sha256
+    when it is fetched. An erasure's mark is looked for before each file and after the last one."""
 
     def __init__(self, uri: str, origin: Origin) -> None:
         super().__init__(uri, origin.plan_digest[:12])

@@ -15,19 +15,19 @@ from mlflow import MlflowClient
 
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration, identify
-from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
+from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.registry import live
 from pipeline.registry.live import TrainingRun, live_metrics
 from pipeline.registry.runs import MlflowAddresses, metrics_file
-from pipeline.registry.versions import RunContents, record
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.training.journal import MetricsLog, TrainingJournal, read_rows
 from tests.ports import held_port
 from tests.processes import wait_for
 from tests.servers import mlflow_server
 
+from .conftest import put_on_record
+
 ROOT = Path(__file__).parents[3]
-CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")
 SOON = 0.05
 
 TRAINS = """
@@ -79,16 +79,9 @@ class Training:
     def record(self) -> None:
         weights = ModelRef(uri=str(self.folder), digest="m")
         rows = [{"step": row.step, "reward": 9.0} for row in read_rows(metrics_file(self.store, self.iteration))[0]]
-        record(
-            MlflowAddresses(self.url),
-            self.store,
-            self.iteration,
-            CheckpointRef(adapter=weights, model=weights, step=1),
-            JudgedCandidate("FAIL", "", "bundle"),
-            RunContents(
-                params={}, metrics=[*rows, {**rows[-1], "goodput/share": 0.5}], plots={}, card=CARD, code_version="abc"
-            ),
-        )
+        metrics = [*rows, {**rows[-1], "goodput/share": 0.5}]
+        failed = JudgedCandidate("FAIL", "", "bundle")
+        put_on_record(MlflowAddresses(self.url), self.store, self.iteration, weights, weights, failed, metrics=metrics)
 
 
 @pytest.mark.slow

@@ -14,12 +14,11 @@ from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
 from pipeline.demo import MODEL_DIR
 from pipeline.registry.runs import MlflowAddresses
-from pipeline.registry.versions import RunContents, record
-from pipeline.rollout.record import JudgedCandidate
+
+from .conftest import put_on_record
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]
-CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")
 
 ELSEWHERE = """
 import json, sys
@@ -77,14 +76,7 @@ def register(root: str, url: str, name: str, base: str = str(MODEL_DIR), number:
     if not folder.exists():
         tune(base, folder, seed=int(number))
     refs = [ModelRef(uri=str(folder / each), digest=digest_dir(folder / each)) for each in ("adapter", "model")]
-    return record(
-        MlflowAddresses(url),
-        store,
-        iteration,
-        CheckpointRef(adapter=refs[0], model=refs[1], step=1),
-        JudgedCandidate("PASS", refs[1].digest, "bundle"),
-        RunContents(params={}, metrics=[], plots={}, card=CARD, code_version="abc"),
-    )
+    return put_on_record(MlflowAddresses(url), store, iteration, *refs)
 
 
 def on_another_machine(url: str, folder: Path, script: str, *arguments: str) -> dict[str, object]:

@@ -11,39 +11,26 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.iteration import identify
-from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
+from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_dir
 from pipeline.core.unfinished import sweep_unfinished
 from pipeline.registry.runs import MlflowAddresses, mlflow_client
 from pipeline.registry.tracking import local_tracking
-from pipeline.registry.versions import RunContents, record
-from pipeline.rollout.record import JudgedCandidate
+
+from .conftest import put_on_record
 
 ROOT = Path(__file__).parents[3]
-CARD = dict.fromkeys(("Data", "Evaluation", "Intended use", "Limits"), "some")
 NAME = "sums & more"
 
 
-def keep(store, data="data", **changes):
+def keep(store):
     adapter = store.path("adapter")
     adapter.mkdir(parents=True, exist_ok=True)
     (adapter / "adapter_config.json").write_text("{}")
-    dataset = DatasetRef(uri=f"file://{store.root}/lake/governed/traces", rows=1, digest=data)
+    dataset = DatasetRef(uri=f"file://{store.root}/lake/governed/traces", rows=1, digest="data")
     ref = ModelRef(uri=str(adapter), digest=digest_dir(adapter))
-    return record(
-        MlflowAddresses(local_tracking(store)),
-        store,
-        identify(0, NAME, ModelRef(uri="base", digest="base"), dataset, "recipe"),
-        CheckpointRef(adapter=ref, model=ref, step=1),
-        JudgedCandidate("PASS", "", "bundle"),
-        RunContents(
-            params={"data_root": str(store.root), "training": {"steps": 2}},
-            metrics=[],
-            plots={},
-            card=CARD,
-            code_version="abc",
-        ),
-        **changes,
-    )
+    iteration = identify(0, NAME, ModelRef(uri="base", digest="base"), dataset, "recipe")
+    params = {"data_root": str(store.root), "training": {"steps": 2}}
+    put_on_record(MlflowAddresses(local_tracking(store)), store, iteration, ref, ref, params=params)
 
 
 def text_of(database):

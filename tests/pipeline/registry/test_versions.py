@@ -8,18 +8,18 @@ import pytest
 from huggingface_hub import RepoCard
 
 from pipeline.core.iteration import identify
-from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, digest_dir
+from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_dir
 from pipeline.registry import versions
 from pipeline.registry.model_artifacts import front_matter, model_card
 from pipeline.registry.runs import MlflowAddresses
-from pipeline.registry.versions import RunContents, project, record
+from pipeline.registry.versions import project
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
 from tests.pipeline.rollout.conftest import BASE, POLICY, World
 from tests.ports import held_port
 
-CARD = {"Data": "4 pairs", "Evaluation": "+0.1 (0.05 to 0.15)", "Intended use": "sums", "Limits": "small"}
+from .conftest import CARD, put_on_record
 
 
 def png():
@@ -49,19 +49,16 @@ def keep(
 ):
     store, uri, adapter = place
     iteration = identify(number, name, champion, DatasetRef(uri="d", rows=1, digest=data, snapshot="s1"), "recipe")
-    recorded = record(
+    recorded = put_on_record(
         MlflowAddresses(uri, registry, experiment),
         store,
         iteration,
-        CheckpointRef(adapter=adapter, model=ModelRef(uri=str(store.path("merged")), digest=digest), step=3),
+        adapter,
+        ModelRef(uri=str(store.path("merged")), digest=digest),
         JudgedCandidate(verdict, "", "bundle"),
-        RunContents(
-            params={"training": {"grpo": {"steps": 3, "trainer_args": {}}}, "name": "x" * 50},
-            metrics=[{"step": 1, "loss": 0.5, "kl": float("nan")}, {"step": 2, "loss": 0.25}],
-            plots={"reward": png()},
-            card=CARD,
-            code_version="abc",
-        ),
+        params={"training": {"grpo": {"steps": 3, "trainer_args": {}}}, "name": "x" * 50},
+        metrics=[{"step": 1, "loss": 0.5, "kl": float("nan")}, {"step": 2, "loss": 0.25}],
+        plots={"reward": png()},
     )
     return iteration, recorded
 
