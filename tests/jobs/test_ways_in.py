@@ -92,7 +92,7 @@ def test_a_re_execution_from_failure_reads_the_pinned_recipe(iterations: Iterati
 
 
 @pytest.mark.variant
-def test_a_sensor_asks_again_after_a_failed_run_alone(iterations: Iterations, tmp_path: Path) -> None:
+def test_a_sensor_asks_again_after_a_failed_run(iterations: Iterations, tmp_path: Path) -> None:
     first = iterations.first(tmp_path / "first")
     shutil.copytree(first / "production", tmp_path / "data" / "production")
     with DagsterDev(tmp_path / "home", tmp_path / "data", *NOT_NOW, *OFTEN) as dev:
@@ -107,11 +107,6 @@ def test_a_sensor_asks_again_after_a_failed_run_alone(iterations: Iterations, tm
         dev.wait_for(lambda: dev.runs("preference_tuning")[1:], "the sensor to ask again")
         asked = dev.runs("preference_tuning")[0]["runId"]
         assert dev.ended(asked) == "SUCCESS", dev.errors(asked)
-        again = dev.launch("label_traces")
-        assert dev.ended(again) == "SUCCESS"
-        looks = len(dev.ticks("new_labels"))
-        dev.wait_for(lambda: len(dev.ticks("new_labels")) > looks, "the sensor to look again")
-        assert len(dev.runs("preference_tuning")) == 2
 
 
 @pytest.mark.variant
