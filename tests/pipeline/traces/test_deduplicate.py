@@ -80,23 +80,23 @@ def test_the_newest_export_wins_in_whatever_order_they_come() -> None:
         assert outcome(*rows, files=files) == ([], {Reason.SUPERSEDED: 1, Reason.ERROR: 1})
 
 
-def test_a_trace_ingested_under_a_second_id_is_a_duplicate() -> None:
-    again = observation(1, id="o9", updated_at=MIDNIGHT)
-    assert outcome(observation(1), again) == (["o9"], {Reason.DUPLICATE: 1})
+COPY = {"id": "o9", "trace_id": "t9"}
 
 
-def test_duplicate_is_the_same_text_at_the_same_moment() -> None:
-    copy = observation(1, id="o9", trace_id="t9")
-    later = {**copy, "start_time": "2026-01-05 10:00:02.000000"}
-    other = {**copy, "user_id": "u9"}
-    assert outcome(observation(1), copy) == (["o1"], {Reason.DUPLICATE: 1})
-    assert outcome(observation(1), later) == (["o1", "o9"], {})
-    assert outcome(observation(1), other) == (["o1", "o9"], {})
-
-
-def test_a_rejected_row_does_not_push_out_its_admitted_copy() -> None:
-    copy = observation(1, id="o9", trace_id="t9")
-    assert outcome(observation(1, metadata={}), copy) == (["o9"], {Reason.CONSENT: 1})
+@pytest.mark.parametrize(
+    ("first", "second", "kept", "rejected"),
+    [
+        ({}, {"id": "o9", "updated_at": MIDNIGHT}, ["o9"], {Reason.DUPLICATE: 1}),
+        ({}, COPY, ["o1"], {Reason.DUPLICATE: 1}),
+        ({}, {**COPY, "start_time": "2026-01-05 10:00:02.000000"}, ["o1", "o9"], {}),
+        ({}, {**COPY, "user_id": "u9"}, ["o1", "o9"], {}),
+        ({"metadata": {}}, COPY, ["o9"], {Reason.CONSENT: 1}),
+    ],
+)
+def test_duplicate_is_the_same_text_at_the_same_moment(
+    first: dict[str, Any], second: dict[str, Any], kept: list[str], rejected: dict[Reason, int]
+) -> None:
+    assert outcome(observation(1, **first), observation(1, **second)) == (kept, rejected)
 
 
 CHANGES = st.fixed_dictionaries(

@@ -22,15 +22,7 @@ from .spans import TEXTS, request, span
 
 REAL_TRACES = {
     "autogen-2025-06-06.json": ("gpt-4o", 41, 3, 0.628, "user: Say 'Hello World!'", "Hello World!", 0),
-    "google-gemini-2025-08-01.json": (
-        "gemini-2.5-flash",
-        6,
-        2055,
-        12.032,
-        "What is Langfuse?",
-        "**Langfuse** is an",
-        2,
-    ),
+    "google-gemini-2025-08-01.json": ("gemini-2.5-flash", 6, 2055, 12.032, "What is Langfuse?", "**Langfuse** is", 2),
     "langgraph-2025-08-22.json": ("gpt-4o-2024-08-06", 108, 51, 1.743, '"Web-Search"', 'The search for "example"', 2),
     "llamaindex-2025-06-05.json": ("gpt-4o", 13, 81, 2.776, "What is Langfuse?", "Langfuse is a tool", 0),
     "openai-agents-2025-09-30.json": ("gpt-4.1-2025-04-14", 85, 29, 1.15, "Tokyo is sunny.", "The weather in Tokyo", 2),
