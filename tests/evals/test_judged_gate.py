@@ -71,9 +71,13 @@ PAIRS: dict[str, Any] = {"kind": "judged", "name": "judged", "over": "arithmetic
         ([SUMS, {**PAIRS, "name": "arithmetic"}], {}, "two suites are named arithmetic"),
         ([{**SUMS, "role": "guard"}, PAIRS], {"improve": "cost"}, "the only targets are judged"),
         ([SUMS, {**PAIRS, "samples_per_item": 2}], {}, "Extra inputs"),
+        ([{**SUMS, "role": "guard"}], {}, "no suite has the role target"),
+        ([SUMS, {**SUMS, "role": "report"}], {}, "two suites are named arithmetic"),
     ],
 )
-def test_a_judge_never_decides_alone(suites: list[dict[str, Any]], changes: dict[str, Any], words: str) -> None:
+def test_suites_that_decide_nothing_are_refused(
+    suites: list[dict[str, Any]], changes: dict[str, Any], words: str
+) -> None:
     with pytest.raises(ValidationError, match=words):
         Evaluation.model_validate({"suites": suites, **changes})
 
