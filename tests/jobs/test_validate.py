@@ -29,10 +29,6 @@ def suite_of(path: Path) -> list[str]:
     return [f"evaluation.suites.0.path='{path}'", f"evaluation.suites.0.sha256={digest}"]
 
 
-def digest_of(places: dict[str, Path]) -> str:
-    return hashlib.sha256(places["suite"].read_bytes()).hexdigest()
-
-
 def check(
     places: dict[str, Path], capsys: pytest.CaptureFixture[str], *overrides: str, kind: str = "openai_logs"
 ) -> tuple[int, list[str], list[str]]:
@@ -160,7 +156,9 @@ def test_a_mistake_in_the_overrides_is_a_line(
 def test_a_suite_that_is_still_to_be_frozen_is_no_problem(
     places: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    suites = f"evaluation.suites=[{{kind: items, name: own, path: '{places['suite']}', sha256: {digest_of(places)}}}, "
+    suite = places["suite"]
+    digest = hashlib.sha256(suite.read_bytes()).hexdigest()
+    suites = f"evaluation.suites=[{{kind: items, name: own, path: '{suite}', sha256: {digest}}}, "
     code, fine, wrong = check(
         places,
         capsys,

@@ -4,15 +4,22 @@ import json
 import os
 import pwd
 import shlex
+from pathlib import Path
 
+import dagster as dg
 import pytest
 
 from assets.resources import Deployment
+from jobs.preference_tuning import rollout_decision
+from jobs.rollout import plan
 from jobs.rollout.__main__ import main
+from pipeline.rollout.evidence import UnitCounts
 from pipeline.rollout.gateway.split import GatewaySplit
+from pipeline.rollout.plan import LastWeek
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Split
-from tests.jobs.rollout.decided import decided, state, weight
+from tests.jobs.rollout.decided import decided, hold_again, state, weight
+from tests.loop import instance
 
 
 def test_status_without_a_rollout_says_who_serves(settings: Deployment, capsys) -> None:
@@ -101,3 +108,69 @@ def test_pause_holds_it_and_resume_goes_on(settings: Deployment, held: str, caps
     assert (state(settings).phase, weight(settings)) == (Phase.HELD, 5)
     assert main(["pause", "--reason", "twice"]) == 1
     assert [action for action, _, _ in decided(settings)] == ["resume", "pause"]
+
+
+def run(settings: Deployment, folder: Path, **config: str) -> dg.ExecuteInProcessResult:
+    with instance(folder) as home:
+        return rollout_decision.execute_in_process(
+            run_config={"ops": {"decide_rollout": {"config": config}}},
+            resources={"deployment": settings},
+            instance=home,
+            raise_on_error=False,
+        )
+
+
+def digest(settings: Deployment) -> str:
+    proposal = state(settings).proposal
+    assert proposal is not None
+    return proposal.version.model.digest
+
+
+@pytest.mark.slow
+def test_the_job_decides_like_the_command(settings: Deployment, held: str, tmp_path: Path) -> None:
+    meant = {"rollout": held, "digest": digest(settings), "by": "operator"}
+    assert run(settings, tmp_path / "a", action="resume", reason="metrics are back", **meant).success
+    hold_again(settings)
+    meant["digest"] = meant["digest"][:12]
+    assert run(settings, tmp_path / "b", action="abort", reason="enough", **meant).success
+    assert decided(settings) == [("resume", "operator", "metrics are back"), ("abort", "operator", "enough")]
+    assert (state(settings).phase, weight(settings)) == (Phase.ABORTED, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("action", "wrong"),
+    [("abort", "rollout"), ("rollback", "digest"), ("resume", "short"), ("pause", "none"), ("approve", "digest")],
+)
+def test_the_job_refuses_another_candidate(
+    action: str, wrong: str, settings: Deployment, held: str, tmp_path: Path
+) -> None:
+    meant = {"rollout": held, "digest": digest(settings)}
+    meant |= {
+        "rollout": {"rollout": "000000000000"},
+        "digest": {"digest": "0" * 64},
+        "short": {"digest": digest(settings)[:11]},
+        "none": {"rollout": "", "digest": ""},
+    }[wrong]
+    done = run(settings, tmp_path / "home", action=action, reason="r", by="operator", **meant)
+    assert not done.success
+    assert (state(settings).phase, weight(settings)) == (Phase.HELD, 5)
+    assert decided(settings) == []
+
+
+def test_a_plan_has_the_days_of_each_stage(
+    settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users = [UnitCounts(requests=20, graded=20, correct=14)] * 400
+    monkeypatch.setattr(plan, "read_last_week", lambda settings: LastWeek(users, 6.9, False))
+    assert main(["plan"]) == 0
+    out = capsys.readouterr().out
+    assert "8,000 requests of 400 users in 6.9 days" in out
+    assert "100% graded" in out
+    for words in ("5%", "25%", "80%", "in all"):
+        assert words in out
+
+
+def test_before_the_first_iteration_there_is_no_plan(settings: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan"]) == 2
+    assert "There is no iteration yet" in capsys.readouterr().err
