@@ -140,7 +140,7 @@ def bare_pods(objects: Sequence[Object]) -> list[Pods]:
 
 
 def dangling(objects: Sequence[Object]) -> list[str]:
-    """References to what is not there."""
+    """References to what is not there, beside those that the lint follows."""
     there = {(obj["kind"], obj["metadata"].get("namespace", ""), obj["metadata"]["name"]) for obj in objects}
     for obj in of_kind(objects, "InferenceService"):  # KServe makes these two
         result = (obj["metadata"]["namespace"], f"{obj['metadata']['name']}-predictor")
@@ -153,16 +153,10 @@ def _wanted_by_objects(objects: Sequence[Object]) -> Iterator[tuple[str, str, st
     for obj in objects:
         by, spec, namespace = name_of(obj), obj.get("spec", {}), obj["metadata"].get("namespace", "")
         match obj["kind"]:
-            case "RoleBinding":
-                yield by, obj["roleRef"]["kind"], namespace, obj["roleRef"]["name"]
-                for subject in obj["subjects"]:
-                    yield by, subject["kind"], subject["namespace"], subject["name"]
             case "ValidatingAdmissionPolicyBinding":
                 yield by, "ValidatingAdmissionPolicy", "", spec["policyName"]
                 if reads := spec.get("paramRef"):
                     yield by, "ConfigMap", reads["namespace"], reads["name"]
-            case "LocalQueue":
-                yield by, "ClusterQueue", "", spec["clusterQueue"]
             case "ClusterQueue":
                 for group in spec["resourceGroups"]:
                     yield from ((by, "ResourceFlavor", "", flavor["name"]) for flavor in group["flavors"])
@@ -173,10 +167,6 @@ def _wanted_by_objects(objects: Sequence[Object]) -> Iterator[tuple[str, str, st
                 yield by, "PersistentVolume", "", spec["volumeName"]
             case "PersistentVolume":
                 yield by, "PersistentVolumeClaim", spec["claimRef"]["namespace"], spec["claimRef"]["name"]
-            case "HTTPRoute":
-                for rule in spec["rules"]:
-                    for backend in rule["backendRefs"]:
-                        yield by, "Service", backend.get("namespace", namespace), backend["name"]
             case "ScaledObject":
                 target = spec["scaleTargetRef"]
                 yield by, target.get("kind", "Deployment"), namespace, target["name"]

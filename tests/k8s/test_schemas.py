@@ -18,13 +18,10 @@ REQUIREMENT = "spec.template.spec.requirements.0"
 MANY = {"key": "karpenter.k8s.aws/instance-cpu", "operator": "Gt", "values": ["many"]}
 REFUSED = [
     ("JobSet", f"{POD}.gpus", 8, "'gpus' was unexpected"),
-    ("JobSet", "spec.nodes", 3, "'nodes' was unexpected"),
     ("JobSet", f"{POD}.containers", GONE, "'containers' is a required property"),
-    ("JobSet", "metadata.owner", "me", "'owner' was unexpected"),
     ("Job", "metadata.labels.replicas", 3, "3 is not of type 'string'"),
     ("NodePool", "spec.weight", 101, "greater than the maximum"),
     ("NodePool", f"{REQUIREMENT}.key", "karpenter.sh/spot", 'label domain "karpenter.sh" is restricted'),
-    ("NodePool", f"{REQUIREMENT}.values", [], "must have a value"),
     ("NodePool", REQUIREMENT, MANY, "must have a single positive integer value"),
     ("EC2NodeClass", "spec.instanceProfile", "node", "exactly one of"),
     ("EC2NodeClass", "spec.amiSelectorTerms.0.alias", "debian@latest", "family is not supported"),

@@ -1,4 +1,4 @@
-"""Simulated users over HTTP: who asks what follows from a key, and a failed answer is counted."""
+"""Simulated users: who asks what follows from a key, and a failed answer is counted."""
 
 from __future__ import annotations
 

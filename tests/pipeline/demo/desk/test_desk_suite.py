@@ -1,4 +1,4 @@
-"""The desk's held-out suite: its facts, its checks, and that the evaluation reads it as the demo wrote it."""
+"""The desk's held-out suite: its facts, and that the evaluation reads it as the demo wrote it."""
 
 import json
 from pathlib import Path

@@ -1,9 +1,7 @@
-"""The desk's judges: they pass the project's own admission, err as planted, favour the first answer, and see no more
-than prompt and answer."""
+"""The desk's judges pass the project's own admission, and end with the step that started them."""
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 from collections.abc import Generator
@@ -16,11 +14,10 @@ import pytest
 from pipeline.demo.desk import judge_process
 from pipeline.demo.desk.answers import statement
 from pipeline.demo.desk.judge_process import DIGEST, judge_at
-from pipeline.demo.desk.judges import JUDGES, judgement, server
+from pipeline.demo.desk.judges import JUDGES, server
 from pipeline.demo.desk.requests import Request, draw
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Budget, Endpoint, JudgeRequest, open_judge
-from pipeline.rewards.judge.prompt import score_prompt
 
 pytestmark = pytest.mark.slow
 
@@ -42,10 +39,6 @@ def listening() -> Generator[Endpoint]:
 
 def settings(model: str) -> Judge:
     return Judge(model=model, digest=DIGEST, rubric=RUBRIC)
-
-
-def score(model: str, request: Request, text: str) -> int:
-    return json.loads(judgement(model, score_prompt(JudgeRequest(request.messages, text), RUBRIC)))["score"]
 
 
 def requests(count: int) -> list[Request]:

@@ -1,4 +1,4 @@
-"""The desk's production: its thumbs, what its rows hold, and what they must not hold."""
+"""The desk's production: what its rows hold, and what they must not hold."""
 
 from __future__ import annotations
 

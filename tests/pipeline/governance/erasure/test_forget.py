@@ -2,21 +2,19 @@
 
 import gzip
 import json
-import os
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import boto3
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline.core import audit
-from pipeline.core.storage import ModelRef, Store, digest_dir, digest_json
-from pipeline.governance.erasure import forget, preview
+from pipeline.core.storage import ModelRef, digest_dir, digest_json
+from pipeline.governance.erasure import preview
 from pipeline.governance.erasure.owner import Person
 from pipeline.governance.erasure.proof import Affected, ErasureProof
 from pipeline.registry import versions
@@ -26,12 +24,10 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import Phase, RolloutStep, append, step_event
 from pipeline.traces.erased import erased_users
-from pipeline.traces.lake import LakeConfig, open_lake
-from pipeline.traces.lake.files import write_files
+from pipeline.traces.lake import open_lake
 from pipeline.traces.records import Reason
-from pipeline.traces.rows import SCHEMA
-from tests.contexts import KEYS, mark_of, stage_context
-from tests.pipeline.governance.erasure.conftest import ANN, BOB, CYD, DAYS, NAME, NOW, Place, World, row, secret
+from tests.contexts import mark_of, stage_context
+from tests.pipeline.governance.erasure.conftest import ANN, BOB, CYD, DAYS, NAME, Place, World, secret
 from tests.pipeline.governance.erasure.looking import contents, erase, holding, words_of
 
 pytestmark = pytest.mark.slow
@@ -258,41 +254,3 @@ def test_erasure_knows_who_was_in_what_the_last_one_removed(world: World) -> Non
 def test_an_empty_id_forgets_nobody(world: World) -> None:
     with pytest.raises(ValueError, match="Give the id"):
         erase(world.place, " ")
-
-
-def objects(bucket: str) -> bytes:
-    """Every version of every object of the bucket, Parquet decoded."""
-    s3, result = boto3.client("s3"), b""
-    for version in s3.list_object_versions(Bucket=bucket).get("Versions", ()):
-        content = s3.get_object(Bucket=bucket, Key=version["Key"], VersionId=version["VersionId"])["Body"].read()
-        result += content
-        if version["Key"].endswith(".parquet"):
-            result += json.dumps(pq.read_table(pa.BufferReader(content)).to_pylist(), default=str).encode()
-    return result
-
-
-def test_no_version_of_an_object_on_s3_holds_the_user(bucket: str, tmp_path: Path) -> None:
-    boto3.client("s3").put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    endpoint = {"s3.endpoint": os.environ["AWS_ENDPOINT_URL"]}
-    keys = {"s3.access-key-id": "test", "s3.secret-access-key": "test"}
-    config = LakeConfig(
-        catalogue="sqlite",
-        uri=f"sqlite:///{tmp_path}/catalog.db",
-        warehouse=f"s3://{bucket}/lake",
-        properties={**endpoint, **keys},
-    )
-    with open_lake(config) as lake:
-        for day in DAYS[:2]:
-            rows = [row(user, day, n) for user in (BOB, CYD) for n in range(3)]
-            batch = pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
-            lake.replace_day(day, write_files(config, day, "part", [batch]), "digest")
-    assert secret(BOB).encode() in objects(bucket)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    proof = forget(
-        stage_context(Store(tmp_path / "data", KEYS), config, name=NAME), Person.named(BOB), registry_uri=uri, now=NOW
-    )
-    assert proof.rows == {DAYS[0]: 3, DAYS[1]: 3}
-    assert proof.remains == ()
-    left = objects(bucket)
-    assert not [word for word in words_of(BOB) if word.encode() in left]
-    assert secret(CYD).encode() in left
