@@ -77,13 +77,6 @@ def test_a_template_renders_as_its_tokenizer_does(template: Any, tmp_path: Path)
             assert rendered(of(folder), messages) == expected
 
 
-@pytest.mark.parametrize("folder", [MODEL_DIR, DESK_DIR])
-def test_the_embedded_templates_render_as_tokenizers_do(folder: Path) -> None:
-    tokenizer: Any = AutoTokenizer.from_pretrained(folder)
-    asked = CONVERSATIONS[0 if folder == MODEL_DIR else 1]
-    assert rendered(of(folder), asked) == rendered(tokenizer, asked)
-
-
 def test_a_template_of_an_older_config_is_read(tmp_path: Path) -> None:
     bare = Path(shutil.copytree(MODEL_DIR, tmp_path / "bare"))
     (bare / "chat_template.jinja").unlink()

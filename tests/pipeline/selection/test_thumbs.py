@@ -13,9 +13,7 @@ import pytest
 from pipeline.core.estimate import UNKNOWN, Estimate
 from pipeline.core.storage import DatasetRef
 from pipeline.recipe import Selection
-from pipeline.recipe.methods import KTO
 from pipeline.rewards.records import LABELS
-from pipeline.selection.checks import checks
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Evidence, Trust, measure
 from pipeline.selection.pairing import LabelledRow, by_prompt
@@ -175,10 +173,3 @@ def test_kto_needs_no_label_on_most_traces() -> None:
     rows = [rated(f"r{n}", None if n % 3 else 0.25 + 0.5 * (n % 2)) for n in range(900)]
     decision = choose(evidence(rows), SETTINGS.model_copy(update={"method": "kto"}), 0.5)
     assert decision.method == "kto" and decision.evidence.coverage < 0.5
-
-
-def test_without_thumbs_the_evidence_says_nothing_of_them() -> None:
-    found = evidence([row("a", 1.0)])
-    held = checks(found, SETTINGS, 0.5)
-    assert {"thumbs", "rarer_thumb", "winners"}.isdisjoint(check.key for check in held)
-    assert {check.key for check in checks(found, SETTINGS.model_copy(update={"method": "kto"}), 0.5)} >= set(KTO.needs)

@@ -13,15 +13,7 @@ from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Sampling
 
-from .chat_server import (
-    KEY,
-    NAME,
-    Change,
-    ChatServer,
-    HttpRequest,
-    HttpResponse,
-    chat_server,
-)
+from .chat_server import KEY, NAME, Change, ChatServer, HttpRequest, HttpResponse, chat_server
 
 MODEL = ModelRef(uri="elsewhere", digest="sha256:0f")
 SERVING = EndpointServing(champion=NAME, candidate="other-7b", in_flight=8, timeout_s=20).model_copy(

@@ -13,11 +13,7 @@ from accelerate.utils.fsdp_utils import fsdp2_prepare_auto_wrap_policy
 
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Distribution, Training
-from pipeline.training.distribution import (
-    assert_distribution,
-    environment,
-    trainer_arguments,
-)
+from pipeline.training.distribution import assert_distribution, environment, trainer_arguments
 from pipeline.training.plan import TrainingPlan
 
 DDP = Distribution()

@@ -1,8 +1,5 @@
-"""FSDP2 and ZeRO over two ranks on CPU: what each strategy trains is what one process trains, and it is exported.
-
-accelerate's own gate is passed by `tests/ranks_as_devices`; sharding, gathering and checkpoints are torch's and
-DeepSpeed's own, over gloo. What a device adds (NCCL, bf16, offload) is in benchmarks/gpu_matrix.py.
-"""
+"""FSDP2 and ZeRO over two ranks on CPU, by accelerate's gate in `tests/ranks_as_devices`: what each strategy trains is
+what one process trains. What a device adds (NCCL, bf16, offload) is in benchmarks/gpu_matrix.py."""
 
 from __future__ import annotations
 

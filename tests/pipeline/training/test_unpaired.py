@@ -20,10 +20,7 @@ ASKED = Validation(every_steps=2, prompts=8, samples=1, max_completion_tokens=32
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        (
-            {},
-            r"measured when held-out prompts are answered: set training\.validation\.every_steps",
-        ),
+        ({}, r"measured when held-out prompts are answered: set training\.validation\.every_steps"),
         ({"validation": ASKED, "engine": "nemo_rl"}, r"measured by TRL's trainers alone: set training\.engine trl"),
     ],
 )

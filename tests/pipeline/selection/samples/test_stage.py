@@ -28,12 +28,7 @@ from pipeline.selection.preferences import ScoredSamples, build
 from pipeline.selection.samples.records import UNENDED, FreshSamples
 from pipeline.selection.samples.stage import Scorers, governed_rows, metadata_of, sample
 from pipeline.selection.trainable import HeldApart
-from pipeline.serving.inference import (
-    Answer,
-    AnswerRequest,
-    InferenceEngine,
-    Sampling,
-)
+from pipeline.serving.inference import Answer, AnswerRequest, InferenceEngine, Sampling
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, stage_context
 from tests.evals.conftest import DECODING

@@ -14,13 +14,7 @@ from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Training, 
 from pipeline.recipe.methods import DPO, GRPO
 from pipeline.recipe.rewards import Verifier, Weights
 from pipeline.recipe.training import TrainingSettings
-from pipeline.training.nemo.render import (
-    EXAMPLES,
-    WITHOUT_EFFECT,
-    configuration,
-    refuse,
-    unknown_keys,
-)
+from pipeline.training.nemo.render import EXAMPLES, WITHOUT_EFFECT, configuration, refuse, unknown_keys
 from pipeline.training.plan import TrainingPlan
 
 from .plans import CORRECT, SECTIONS, make_plan
