@@ -35,10 +35,6 @@ def is_intact(model: ModelRef) -> bool:
     return folder.is_dir() and digest_dir(folder) == model.digest
 
 
-def no_op(model: ModelRef) -> str:
-    return ""
-
-
 @dataclass(frozen=True)
 class RolloutPorts:
     """The rollout of one model and the world that it reads and moves."""
@@ -51,7 +47,7 @@ class RolloutPorts:
     intact: Callable[[ModelRef], bool] = is_intact
     notify: Callable[[], str] = str
     """Tells people what the record has to tell (notices.py); why that failed, or ""."""
-    warm: Callable[[ModelRef], str] = no_op
+    warm: Callable[[ModelRef], str] = lambda model: ""
     """Has a model's servers answer recent prompts before each weight; why they cannot, or "" (warm_up.py)."""
 
 

@@ -122,12 +122,15 @@ def test_operations_record_no_text(tmp_path):
 def test_erasure_takes_a_persons_lines(gateway):
     kept, gone = (gateway.post(user=user).headers["x-trace-id"] for user in ("stays", "leaves"))
     rows_of(gateway)
+    assert gateway.client.post("/v1/feedback", json={"id": gone, "score": "up"}).is_success
     served = ServedRows(gateway.store, Person.named("leaves"), has_export=False)
     assert served.traces == {gone}
     for place in served.places():
         place.remove()
     traces = {line["trace_id"] for line in gateway.lines()}
     assert kept in traces and gone not in traces
+    thumbs = list(gateway.store.path(layout.feedback(NAME)).glob("*.jsonl"))
+    assert thumbs and not any(gone in path.read_text() for path in thumbs), "their thumbs go along"
     after = gateway.post(user="stays").headers["x-trace-id"]  # the recorder writes to the new file
     assert awaited(lambda: after in {line["trace_id"] for line in gateway.lines()})
 
