@@ -168,9 +168,10 @@ def test_a_slot_that_turns_wrong_loses_its_traffic(world, phase):
 
 def test_a_slot_that_nobody_answers_from_is_left_without_blame(world):
     world.observe()
-    slot(world, served_digest="", replicas=0)
-    world.tick(10.0)
-    assert world.state.phase is Phase.OBSERVING
+    for replicas in (0, 1, 0):
+        slot(world, **({} if replicas else {"served_digest": "", "replicas": 0}))
+        world.tick(10.0)
+        assert world.state.phase is Phase.OBSERVING, "two looks in a row"
     world.tick(10.0)
     assert (world.state.phase, world.weight(), world.state.quarantine) == (Phase.ROLLING_BACK, 0, False)
 

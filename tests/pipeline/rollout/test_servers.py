@@ -25,7 +25,7 @@ def scaled(world, canary, champion=4):
 
 
 @pytest.mark.parametrize(
-    ("percent", "champion", "servers"), [(5, 4, 1), (25, 4, 1), (26, 4, 2), (100, 4, 4), (25, 0, 1)]
+    ("percent", "champion", "servers"), [(5, 4, 1), (25, 4, 1), (26, 4, 2), (100, 4, 4), (25, 404, 101), (25, 0, 1)]
 )
 def test_servers_are_in_proportion(world, percent, champion, servers):
     policy = POLICY.model_copy(update={"weights": (5, 25, 26, 100), "holdback": 0})
