@@ -83,7 +83,7 @@ class Planted(NamedTuple):
 
 
 POLITE_ROWS = rated(400, 50, likes_polite, 0.1)
-POLITE_SETTINGS = {"probes": (INSULT,), "min_probe": 0.7}
+POLITE_SETTINGS = {"probes": (INSULT,), "min_probe": 0.7, "epochs": 2}
 
 
 @pytest.fixture(scope="session")
