@@ -67,16 +67,6 @@ def test_a_trace_names_its_own_kind_of_check(export: Path, label: Label) -> None
     assert labels["t4"]["final_reward"] is None
 
 
-def test_labelling_twice_changes_nothing(export: Path, store: Store, label: Label) -> None:
-    day_file(export, 5, [call(n, f"#### {n}/7", "1/7") for n in range(1, 9)])
-    first = label()
-    before = {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
-    assert label() == first
-    after = {path: path.stat().st_mtime_ns for path in store.root.rglob("*") if path.is_file()}
-    changed = {path.name for path in before if before[path] != after.get(path)}
-    assert not [name for name in changed if name.endswith((".jsonl", ".json", ".parquet"))]
-
-
 def test_examples_are_on_a_page_that_an_erasure_deletes(export: Path, store: Store, label: Label) -> None:
     day_file(export, 5, [call(1, "# loud\n#### 3", "3"), call(2, "#### 4", "3"), call(3, "Hello.")])
     labels = label()
@@ -89,9 +79,16 @@ def test_examples_are_on_a_page_that_an_erasure_deletes(export: Path, store: Sto
     assert path.parent.name == layout.LABEL_EXAMPLES
 
 
-def test_only_what_is_new_or_changed_is_checked(export: Path, label: Label) -> None:
+def test_only_what_is_new_or_changed_is_checked(export: Path, store: Store, label: Label) -> None:
+    def stamps() -> dict[Path, int]:
+        kept = (path for path in store.root.rglob("*") if path.suffix in (".json", ".jsonl", ".parquet"))
+        return {path: path.stat().st_mtime_ns for path in kept}
+
     day_file(export, 5, [call(n, f"#### {n}/7", "1/7") for n in range(1, 5)])
-    assert label().checked == 4
+    first = label()
+    before = stamps()
+    assert (first.checked, label()) == (4, first)
+    assert before.items() <= stamps().items(), "labelling twice changes nothing"
     day_file(export, 6, [call(n, "#### 2/14", "1/7", day=6) for n in range(5, 8)])
     second = label()
     assert (second.checked, second.remembered, second.dataset.rows) == (3, 4, 7)
