@@ -18,7 +18,7 @@ from evals.suites import Suite
 from k8s.attempts import LaunchAttempt
 from k8s.client import connect
 from k8s.follow import Hooks
-from k8s.launch import check_launch, evaluation_task, training_task
+from k8s.launch import check_launch, evaluation_task, machine, training_task
 from k8s.task import Task, delete, run
 from pipeline.core import layout
 from pipeline.demo import is_demo_model
@@ -27,6 +27,7 @@ from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
 from pipeline.serving.engines import check_addresses
+from pipeline.serving.memory import this_machine, too_large
 from pipeline.training.packages import missing_packages
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX
@@ -189,8 +190,16 @@ def gate_refusals(recipe: Recipe, base: str, suites: Sequence[Suite]) -> list[st
     refusals += judge_refusals(recipe)
     if section.serving.kind != "endpoint":  # a server has a template of its own
         refusals += template_refusals(suites, base)
-    if recipe.compute.evaluation is None:  # else it has addresses and environments of its own
+    where = this_machine()
+    if recipe.compute.evaluation is not None:  # it has addresses and environments of its own
+        where = machine(recipe.compute)
+    else:
         refusals += address_refusals(recipe)
+    if large := too_large(section.serving, base, where):
+        refusals.append(
+            f"{large}. Choose another evaluation.serving, such as kind: endpoint, or a larger machine "
+            "(compute.evaluation runs it on a node of the cluster)."
+        )
     home = {"arithmetic": is_demo_model, "desk": is_desk_model}
     gating = [each for each in section.suites if each.role != "report" and isinstance(each, ItemsSuite)]
     embedded = [(each, home[each.preset]) for each in gating if each.preset in home]

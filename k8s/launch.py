@@ -15,6 +15,7 @@ from k8s.task import Task
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes, Recipe
+from pipeline.serving.memory import Machine
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
@@ -88,6 +89,13 @@ def evaluation_task(
         refusal=EvaluationRefused,
         advice=ADVICE,
     )
+
+
+def machine(compute: Compute) -> Machine:
+    """What the evaluation's pod has: bytes of its memory and of each of its GPUs. Raises as `evaluation_gang` does."""
+    gang = evaluation_gang("example", NO_DIGEST, Store("/").path("plan"), compute)
+    devices = gang.processes if gang.instance.gpus else 0
+    return Machine(gang.instance.memory_mib << 20, (gang.instance.gpu_memory_gb * 10**9,) * devices)
 
 
 def account_for(store: Store, plan: TrainingPlan, result: TrainingResult, compute: Compute) -> Ledger:

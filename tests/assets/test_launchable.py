@@ -18,6 +18,7 @@ from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.suites import ItemsSuite, SuiteSection, preset_suite
+from pipeline.serving.memory import Machine
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
 
@@ -120,6 +121,13 @@ def test_the_demo_model_under_another_name_is_the_demo_model(plan: TrainingPlan,
     recipe = load(RECIPES / "embedded.yaml", [f"base_model.uri={copy}"])
     promoted = plan.model_copy(update={"base": ModelRef(uri=str(tmp_path / "promoted"), digest="p")})
     assert checked(recipe, promoted, PLAN_PATH).passed
+
+
+def test_a_model_too_large_for_its_evaluation_is_refused(plan: TrainingPlan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "this_machine", lambda: Machine(1_000_000, ()))
+    check = checked(load(RECIPES / "embedded.yaml"), plan, PLAN_PATH)
+    assert not check.passed
+    assert "the weights take 0.0 GB where they are evaluated" in str(check.description)
 
 
 ENDPOINT = "evaluation.serving={kind: endpoint, champion: old, candidate: new}"

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from k8s.gang import LABEL, Gang, evaluation_gang, example, gang_of, label_value, object_name
+from k8s.launch import machine
 from k8s.render import primary, render
 from k8s.render.pod import container
 from pipeline.recipe import Compute, Kubernetes, Rewards, Training
@@ -93,6 +94,11 @@ def test_a_rayjobs_image_is_no_evaluations() -> None:
         Compute(kubernetes=settings, evaluation=EvaluationPod())
     own = Compute(kubernetes=settings, evaluation=EvaluationPod(image=IMAGE))
     assert primary(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), own))["kind"] == "JobSet"
+
+
+def test_the_memory_is_that_of_the_nodes_gpus() -> None:
+    pod = EvaluationPod(instance_type="g6e.12xlarge", devices=4)
+    assert machine(Compute(kubernetes=Kubernetes(image=IMAGE), evaluation=pod)).devices == (48 * 10**9,) * 4
 
 
 @pytest.mark.parametrize("backend", ["jobset", "volcano", "rayjob"])
