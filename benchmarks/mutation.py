@@ -185,13 +185,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/selection/scorers.py": _named("pipeline/selection", "scorers"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
     "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "plan"),
-    "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched"),
+    "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched", "phases", "propose", "decision"),
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
     "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision"),
     "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),
     "pipeline/rollout/comparability.py": _named("pipeline/rollout", "comparability"),
     "pipeline/rollout/fingerprint.py": _named("pipeline/rollout", "fingerprint"),
-    "pipeline/rollout/advance.py": _named("pipeline/rollout", "advance", "plan"),
+    "pipeline/rollout/advance.py": _named("pipeline/rollout", "advance", "plan", "servers", "phases"),
     "pipeline/rollout/controller.py": _named(
         "pipeline/rollout", "controller", "phases", "guards", "watched", "servers"
     ),
