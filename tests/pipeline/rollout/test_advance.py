@@ -54,6 +54,8 @@ def test_what_is_awaited_is_graded_answers():
     seen = evidence(arm(19_000), arm(1600, graded=1517), basis=MEASURED)
     assert missing_sample(seen, POLICY, 5) == "1517 of 1518 graded canary answers"
     assert missing_sample(evidence(arm(19_000), arm(1600, graded=1518), basis=MEASURED), POLICY, 5) == ""
+    few = evidence(arm(19_000, graded=29), arm(1600, graded=1518), basis=MEASURED)
+    assert missing_sample(few, POLICY, 5) == "29 of 30 graded champion answers"
 
 
 def test_where_nothing_can_be_graded_requests_are_awaited():

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.rollout.evidence import LookRequest
-from pipeline.rollout.fold import in_rollout, read_tally
-from pipeline.rollout.record import Phase
+from pipeline.rollout.fold import fold, in_rollout, read_tally
+from pipeline.rollout.record import Phase, RolloutStep, read_events, step_event
 from tests.pipeline.rollout.conftest import NAME, World, decided
 
 
@@ -180,3 +180,29 @@ def test_what_a_look_could_not_read_the_next_one_reads(world):
     )
     world.tick(50.0)
     assert asked[-1].since == world.now - 50.0
+
+
+def test_a_look_of_an_earlier_window_takes_nothing_back(world):
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
+    world.tick(50.0)
+    until = world.state.watch.watched_until
+    world.tick(50.0)
+    *before, last = read_events(world.store, NAME)
+    earlier = last.model_copy(update={"look": last.look.model_copy(update={"window_end": until - 40.0})})
+    assert fold([*before, earlier]).watch.watched_until == until
+
+
+def test_a_weight_in_the_same_stage_is_a_new_request(world):
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
+    state, events = world.state, read_events(world.store, NAME)
+    event = step_event(state, 1e4, RolloutStep(phase=state.phase, stage=state.stage, reason="", weight=3))
+    assert fold([*events, event]).requested_epoch == event.epoch > state.requested_epoch
+
+
+def test_misses_do_not_follow_a_canary_on_its_way_back(world):
+    world.observe(dwell_s=(1e6, 1e6, 1e6))
+    world.metrics.spoil = lambda look: None
+    world.tick_until("held")
+    assert world.state.watch.misses > 0
+    decided(world, "rollback")
+    assert (world.state.phase, world.state.watch.misses) == (Phase.ROLLED_BACK, 0)
