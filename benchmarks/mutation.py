@@ -1,5 +1,5 @@
 """Whether tests fail when a guard is removed: `python -m benchmarks.mutation [--small] [--module M] [--sample N]`. A
-seeded sample of mutants of each deciding module, each run against the module's own fast tests in a copy of the tree.
+seeded sample of mutants of each deciding module, each run against the module's own tests in a copy of the tree.
 The last line is JSON: mutants, killed, survived, timed out. Needs Linux. No library has an operator that removes a
 guard's body."""
 

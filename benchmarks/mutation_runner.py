@@ -26,7 +26,7 @@ SETTINGS = {
     "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true", "DAGSTER_DISABLE_TELEMETRY": "yes",
 }  # fmt: skip
-QUICK = ("-m", "not slow", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=mutants")
+QUICK = ("-m", "not variant", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-profile=mutants")
 EXAMPLES = hypothesis.settings(
     max_examples=50,
     derandomize=True,

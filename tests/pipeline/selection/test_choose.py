@@ -1,5 +1,7 @@
 """The rule: which method for which evidence, and what its record says."""
 
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.cost import expect
 from pipeline.selection.evidence import Evidence, PromptAttempts, Trust
 from pipeline.selection.noise import NoiseSource, label_noise
+from pipeline.selection.scorers import ScorerEvidence
 
 AUTO = Selection()
 GOOD = Evidence(
@@ -36,7 +39,16 @@ SOURCES = {
     "judge": NoiseSource(share=0.4, noise=UNKNOWN, known_from="the verifier"),
 }
 NOISY_JUDGE = {**SOURCES, "judge": NoiseSource(share=0.4, noise=share(300, 900), known_from="the verifier")}
+REVIEWED = {"people": NoiseSource(share=1.0, noise=share(20, 100), known_from="people")}
 HALF_KNOWN = {"noise_sources": SOURCES, "label_noise": label_noise(SOURCES)}
+
+
+THUMBS = {"thumbs": 400, "rarer_thumb": share(200, 400)}
+
+
+def heard(auc: float) -> ScorerEvidence:
+    """Of a reward model on the thumbs of 90 whose users it never saw."""
+    return ScorerEvidence(feedback_auc=Estimate(value=auc, low=auc - 0.1, high=auc + 0.1, n=90))
 
 
 @pytest.mark.parametrize(
@@ -101,9 +113,12 @@ def test_a_forced_method_without_material_does_not_train(method: str, change: di
         ({"label_noise": share(360, 900)}, "labels less noisy by 18.2 points at worst; most of it is from feedback"),
         ({"label_noise": share(360, 900), "noise_sources": NOISY_JUDGE}, "most of it is from judge, 40% of them"),
         ({"label_noise": share(20, 100)}, "DPO: about 316 audited prompts instead of 100"),
+        ({"label_noise": share(20, 100), "noise_sources": REVIEWED}, "DPO: more pairs from as many labels"),
         (HALF_KNOWN, "DPO: people's reviews of 100 more labels, or references where only judge spoke"),
         ({"thumbs": 100}, "KTO: another 100 thumbs: about 5,000 more traces"),
         ({"thumbs": 400, "rarer_thumb": share(4, 400)}, "KTO: thumbs of the rarer kind"),
+        ({**THUMBS, "scorers": heard(0.4)}, "KTO: thumbs that mean what they say"),
+        ({**THUMBS, "scorers": heard(0.55)}, "KTO: thumbs of more users, or less noisy ones: 90 of users"),
         ({"winners": 50}, "SFT: another 50 prompts whose fresh answers differ in score: about 5,000 more traces"),
         (FEW_PROMPTS, "GRPO: more prompts: 2 are too few to tell, whatever their references"),
         ({}, "to DPO: it qualifies as well"),
@@ -202,3 +217,27 @@ def test_proposed_references_suffice_and_one_less_does_not() -> None:
     for added, holds in ((more, True), (more - 1, False)):
         decision = decide(verifiable_share=share(300 + added, 1500))
         assert ("grpo" not in decision.lacks) is holds
+
+
+selections = st.builds(
+    Selection, min_prompts=st.integers(1, 10**30), min_pairs=st.integers(1, 10**30),
+    max_zero_variance_share=st.floats(0, 1) | st.sampled_from([5e-324, 1e-200, 1 - 2**-53]),
+    method=st.sampled_from(["auto", "grpo", "dpo"]),
+)  # fmt: skip
+
+
+@given(evidences, selections, st.floats(0, 1))
+def test_it_decides_whatever_the_thresholds(drawn: dict[str, object], settings: Selection, floor: float) -> None:
+    decision = decide(settings, floor, **drawn)
+    lacking = [each for each in decision.checks if not each.holds]
+    assert len([each for each in decision.would_change if "closest call" not in each]) >= len(lacking)
+    if decision.method != "none" and not decision.forced:
+        assert all(decision.method not in each.needed_by for each in lacking)
+
+
+@given(evidences, st.integers(0, 400), st.integers(0, 1000))
+def test_more_noise_never_leads_to_dpo_nor_more_pairs_away(drawn: dict[str, Any], more: int, pairs: int) -> None:
+    noise, before = drawn["label_noise"], decide(**drawn)
+    noisier = share(min(noise.n, round((noise.value or 0.0) * noise.n) + more), noise.n)
+    assert before.method == "dpo" or decide(**{**drawn, "label_noise": noisier}).method != "dpo"
+    assert before.method in ("none", decide(**{**drawn, "pairs": drawn["pairs"] + pairs}).method)
