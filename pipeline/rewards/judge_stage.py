@@ -224,8 +224,8 @@ class _JudgeStage:
                 del self._first_of[sample.prompt]
                 key = key_of("order", self._session.id, first.prompt, first.completion, sample.completion)
                 known = answered.get(key)
-                said = known.values.get("consistent") if known else None
-                self._consistent[key] = None if said is None else bool(said)
+                consistent = known.values.get("consistent") if known else None
+                self._consistent[key] = None if consistent is None else bool(consistent)
                 if known is None or known.again:
                     yield key, first, sample
 

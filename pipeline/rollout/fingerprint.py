@@ -65,8 +65,8 @@ def fingerprint_over_http(endpoint: Endpoint, name: str) -> Fingerprint:
                 raise ConnectionError(f"{endpoint.url} answers {reply.status_code}")
             completion = read_completion(reply.content) if reply.status_code == 200 else None
             if completion is None or completion.model != name:
-                said = f"answers {reply.status_code}" if completion is None else f"answers for {completion.model}"
-                raise ValueError(f"{endpoint.url} {said} when it is asked for {name}. Start it under that name.")
+                problem = f"answers {reply.status_code}" if completion is None else f"answers for {completion.model}"
+                raise ValueError(f"{endpoint.url} {problem} when it is asked for {name}. Start it under that name.")
             answers.append(completion.text)
     return tuple(answers)
 

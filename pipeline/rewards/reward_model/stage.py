@@ -93,13 +93,13 @@ def _make(
     if lacks := too_little([(thumb.user_id, thumb.up) for thumb in thumbs], parts):
         return report.model_copy(update={"reason": f"not trained: {lacks}"})
     base = iteration.champion if settings.base is None else model_ref(Path(settings.base).absolute())
-    made = TrainingSet(thumbs, parts, _pairs(thumbs, parts, settings))
+    training_set = TrainingSet(thumbs, parts, _pairs(thumbs, parts, settings))
     folder, scratch = (store.path(iteration.path(n)) for n in (layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_ROWS))
     for path in (folder, scratch):  # of an attempt that was killed
         shutil.rmtree(path, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        outcome = _train(context, settings, base, made, scratch)
+        outcome = _train(context, settings, base, training_set, scratch)
         unusable = {UNUSABLE.get(reason, reason): n for reason, n in sorted(outcome.unusable.items())}
         counts = counts.model_copy(update={"left_out": {**counts.left_out, **unusable}})
         report = report.model_copy(update={"counts": counts})
@@ -118,7 +118,7 @@ def _make(
         "users_hash": hashlib.sha256(marks.encode()).hexdigest(),
         "seconds": time.monotonic() - started,
     }
-    return report.model_copy(update={**figures, **_measured(settings, made, outcome, report)})
+    return report.model_copy(update={**figures, **_measured(settings, training_set, outcome, report)})
 
 
 def _pairs(
@@ -132,21 +132,22 @@ def _pairs(
     pairs: dict[str, list[tuple[str, str, str]]] = {}
     for probe in settings.probes:
         twins = ((each, twin(probe, each.prompt, each.completion)) for each in liked.values())
-        made = [(each.prompt, each.completion, other) for each, other in twins if other is not None]
-        pairs[probe.name] = made[: settings.probe_answers]
+        pairs_of_probe = [(each.prompt, each.completion, other) for each, other in twins if other is not None]
+        pairs[probe.name] = pairs_of_probe[: settings.probe_answers]
     return pairs
 
 
 def _train(
-    context: IterationContext, settings: RewardModelSettings, base: ModelRef, made: TrainingSet, folder: Path
+    context: IterationContext, settings: RewardModelSettings, base: ModelRef, training_set: TrainingSet, folder: Path
 ) -> RewardModelOutcome:
     """In a process of its own, which is killed after `timeout_s` and whenever this one is interrupted."""
     rows, path, target = (str(folder / name) for name in (ROWS_FILE, JOB_FILE, MODEL_FOLDER))
-    pq.write_table(made.table(), rows)
+    pq.write_table(training_set.table(), rows)
     job = RewardModelJob(base=base.uri, rows=rows, target=target, settings=settings)
     Path(path).write_text(job.model_dump_json())
     context.log(
-        f"reward model: {len(made.thumbs):,} thumbs of {len(made.parts):,} users, trained from {base.digest[:12]}"
+        f"reward model: {len(training_set.thumbs):,} thumbs of {len(training_set.parts):,} users, "
+        f"trained from {base.digest[:12]}"
     )
     with piped([sys.executable, "-m", MODULE, "train", path, str(os.getpid())]) as child:
         deadline = Timer(settings.timeout_s, child.process.kill)
@@ -168,18 +169,18 @@ def _train(
 
 
 def _measured(
-    settings: RewardModelSettings, made: TrainingSet, outcome: RewardModelOutcome, report: RewardModelReport
+    settings: RewardModelSettings, training_set: TrainingSet, outcome: RewardModelOutcome, report: RewardModelReport
 ) -> dict[str, object]:
     """The report's figures, from the scores of held-out thumbs and of probes."""
     values = {at: value for at, value in outcome.scores.items() if value is not None}
-    held_out = [(thumb, values[at]) for at, thumb in enumerate(made.thumbs) if at in values]
+    held_out = [(thumb, values[at]) for at, thumb in enumerate(training_set.thumbs) if at in values]
     scores, ups = [value for _, value in held_out], [thumb.up for thumb, _ in held_out]
     area = auc(scores, ups, [thumb.user_id for thumb, _ in held_out], settings.seed)
     error, bins = calibration(scores, ups)
     probes: list[ProbeResult] = []
-    at = len(made.thumbs)
+    at = len(training_set.thumbs)
     for probe in settings.probes:
-        places = range(at, at + 2 * len(made.pairs[probe.name]), 2)
+        places = range(at, at + 2 * len(training_set.pairs[probe.name]), 2)
         at = places.stop
         scored = [(values[a], values[a + 1]) for a in places if a in values and a + 1 in values]
         ordered = share(sum(answer > other for answer, other in scored), len(scored))
