@@ -1,8 +1,6 @@
 """The whole loop under SIGKILLs of random processes, typed again until it went through: `python -m benchmarks.chaos`.
 The outcome has to be that of an undisturbed deployment to the bit, with nothing left running."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -2,8 +2,6 @@
 The last line is JSON: `planted` rows, `found`, `left_after` with their owner, `others_changed`, `kills`,
 `proofs_differing`, `bytes_per_s`. Rows are read by plain libraries, which share no code with the erasure."""
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import json

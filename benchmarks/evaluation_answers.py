@@ -1,8 +1,6 @@
 """What answers cost, with the embedded model and a candidate that the trainer makes of it: batches, seeds, the journal,
 and SIGKILLs of `python -m evals run` at random instants."""
 
-from __future__ import annotations
-
 import functools
 import json
 import random

@@ -3,8 +3,6 @@
 It costs next to nothing, so that what is measured in front of it is the gateway.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import signal

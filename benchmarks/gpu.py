@@ -8,8 +8,6 @@ strategy, killed and resumed.
 `--small` is the embedded model on CPU. Says nothing of what a model learns. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import platform

@@ -1,8 +1,6 @@
 """What `benchmarks.gpu` trains: a model of a real one's shape with random weights, whose embedding and logits keep all
 rows of the real vocabulary, and plans over long word problems."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

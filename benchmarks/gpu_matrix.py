@@ -1,8 +1,6 @@
 """Every method under every strategy of distribution, in one rank on a GPU, on the embedded model: trained, killed,
 resumed. What only several devices have (a shard that is a part, a collective that waits) is not shown."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 Each is (name, check), generated, and small enough to be an ordinary completion, but for those whose size is the point.
 """
 
-from __future__ import annotations
-
 import json
 
 from pipeline.rewards.verifiers import VerifierTask

@@ -1,7 +1,5 @@
 """Part `rollback`: ticks from the one that decides a rollback to the one that reads 0% back."""
 
-from __future__ import annotations
-
 import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product

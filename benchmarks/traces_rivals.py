@@ -2,8 +2,6 @@
 but the floor keeps the truth's `admitted`; none but ours looks for personal data or counts reasons. The last line is
 JSON."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

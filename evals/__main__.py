@@ -1,8 +1,6 @@
 """`pt evals COMMAND`: the gate's work by hand. Exit codes: 0 done, 1 a crash or a bundle that is not intact; of `run`
 also 64 never retry (the plan or what it names is wrong) and 143 pre-empted."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

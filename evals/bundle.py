@@ -7,8 +7,6 @@ measurement.json    the numbers, as they came out when the evidence was gathered
                     `pairs.jsonl`: a line for each pair, without texts
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 import platform

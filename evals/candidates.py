@@ -1,8 +1,6 @@
 """Prompts that can be drawn for a suite from traces: of labelled rows, or of rows that people have answered. Rows that
 cannot be asked are counted by reason."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Whether two runs over a suite can be compared: the same items, protocols and samples, nearly all graded. Each reason
 against it says what would make them comparable."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

@@ -1,8 +1,6 @@
 """Candidate against champion, item by item: counts become differences with their uncertainty. A sample whose check
 failed or timed out counts against the candidate, in either arm."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields

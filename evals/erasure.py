@@ -1,8 +1,6 @@
 """What the evaluation keeps of a person: answers, judgements, bundles and, last, items of frozen suites. These say
 which items are the person's, so that the same call heals a kill at any point."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection, Iterator
 from functools import partial

@@ -1,8 +1,6 @@
 """The two stages: `evaluate` publishes `eval_report.json` and the bundle `evidence/`, `decide` `gate_verdict.json`.
 Both do nothing when run again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from datetime import UTC, datetime

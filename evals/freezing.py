@@ -1,8 +1,6 @@
 """Freezing suites from traces: whole clusters of consented rows that have a reference, before training takes them. A
 production suite takes no cluster that training has seen; a golden suite may."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import secrets

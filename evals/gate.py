@@ -20,8 +20,6 @@
 8. A suite whose role is report decides nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from enum import StrEnum

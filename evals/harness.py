@@ -1,8 +1,6 @@
 """Suites of lm-evaluation-harness, run in a Python environment of its own. It says neither how many tokens an answer
 has (words are counted) nor whether it was cut, so such a suite reports and decides nothing."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Asking an admitted judge which of two models' answers is better: the judged suites of an evaluation. A judge that is
 refused, or whose budget ends, is a problem in the evidence: INCONCLUSIVE."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

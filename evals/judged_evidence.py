@@ -1,7 +1,5 @@
 """The evidence of a judged suite: who judged, what was preferred of each pair, and the numbers that this gives."""
 
-from __future__ import annotations
-
 from evals import win_rate
 from evals.comparable import MIN_CLUSTERS, MIN_ITEMS
 from evals.comparable import problems as comparison_problems

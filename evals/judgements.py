@@ -1,7 +1,5 @@
 """The journal of judgements, a file for each judge (by id): a line for each pair that was paid for, without texts."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager
 

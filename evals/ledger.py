@@ -1,8 +1,6 @@
 """The ledger of gates: a line for each target's items and candidate, written before anything is asked. Where the
 settings changed after a candidate's first answer, the verdict is INCONCLUSIVE."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple

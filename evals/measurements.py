@@ -1,7 +1,5 @@
 """What was measured of a candidate against its champion, as records: values with their uncertainty."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pipeline.core.locations import Uri

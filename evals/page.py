@@ -1,8 +1,6 @@
 """The report as one HTML file for people, with the answers that changed side by side. It holds the texts of answers, so
 it is written where its reader asks for it, and nowhere else."""
 
-from __future__ import annotations
-
 import base64
 import html
 import re

@@ -1,7 +1,5 @@
 """The evaluation plan: all that an evaluation needs to know, so that it runs in any process, on any machine."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 

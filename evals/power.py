@@ -1,8 +1,6 @@
 """Whether a gate over a recipe's suites could pass any candidate. The standard error of the paired difference is
 sqrt((b + w/k)/n): variance between items and within one, k samples of n items (arXiv 2411.00640)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """What one model answered to one suite: every graded sample, and its counts. A check that timed out, failed or had no
 usable reference is an outcome of its own, never a score of 0."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from pipeline.core.storage import ModelRef, Record, digest_json

@@ -1,8 +1,6 @@
 """The runner: one model answers every item of a suite, and every answer is graded. Answers in the journal are not asked
 again."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 

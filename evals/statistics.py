@@ -1,8 +1,6 @@
 """Statistics of paired, clustered evaluations. Counts of samples go in (whole numbers, so sums are exact in any order),
 shares of samples come out; leading axes are independent experiments."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """How often a judge prefers the candidate's answer, and would at equal lengths (docs/evaluation.md): AlpacaEval 2 by
 its length term alone (arXiv 2404.04475). Where the two orders disagree it is a tie (arXiv 2306.05685)."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence

@@ -7,8 +7,6 @@ and keys that it needs. `--models NAME...` writes a recipe and a code location f
 No file is written over. Exit codes: 0 made; 2 a file is in the way, or the folder cannot be written.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

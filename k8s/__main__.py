@@ -1,8 +1,6 @@
 """`pt k8s lint | render | estimate`. The exit code is 0 without errors, 1 with errors, 2 when something cannot be read,
 141 when the reader of the output has gone (`| head`)."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

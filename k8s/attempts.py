@@ -1,8 +1,6 @@
 """The attempts at one training or evaluation: a record for each beside the plan, made before anything of it is in the
 cluster. Their numbers fence one attempt from the next."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from k8s.classify import Cause, Classification

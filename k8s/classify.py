@@ -1,8 +1,6 @@
 """What a look at a gang means: go on waiting, or over, and why. The first rule that matches wins. A crash of one pod
 takes its peers down with 143, so the codes of all pods count."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Container
 from typing import Literal, NamedTuple

@@ -1,8 +1,6 @@
 """One attempt at a training or an evaluation, followed until it is over and gone. Its record comes before its object;
 at the end go the object and its pods, then the record is closed."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar

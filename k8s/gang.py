@@ -1,8 +1,6 @@
 """The gang: everything that a renderer needs to know of one attempt at one training or evaluation, as one record, and
 names and labels that the API server takes, made from any text."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

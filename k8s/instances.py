@@ -1,8 +1,6 @@
 """The machines that a gang can be placed on. Allocatable figures are derived and err on the low side. AWS: memory less
 7.5% (hypervisor, kernel) and kube-reserved; Google: less GKE's documented share."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pipeline.core.storage import Record

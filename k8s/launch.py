@@ -1,7 +1,5 @@
 """Trainings and evaluations as tasks on a cluster: what is run, where its result is, what advice it needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar

@@ -1,7 +1,5 @@
 """The tail of the first pod's log: its lines to people while it runs, its last ones for a report."""
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable

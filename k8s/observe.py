@@ -1,7 +1,5 @@
 """What the cluster shows of a gang, in the same words for every backend; `classify.py` says what it means."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 

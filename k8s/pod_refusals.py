@@ -1,8 +1,6 @@
 """Why a gang's pods are not made, in the words of whoever forbids them, and whether waiting can help: its object is
 taken, and its controller says in an Event why no pod comes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple

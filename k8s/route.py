@@ -1,8 +1,6 @@
 """The traffic split of a cluster: the two weights of one HTTPRoute of the Gateway API. A JSON patch that tests what was
 read replaces weights and annotations; every gateway has to say that it took the route."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Sequence

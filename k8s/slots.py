@@ -1,8 +1,6 @@
 """The two slots of a cluster, each a ConfigMap, a Deployment and a Service of one name. The ConfigMap names the model
 that the pods load when they start, so it changes only while there are none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar

@@ -1,8 +1,6 @@
 """A task on a cluster: one gang at a time for a plan, until its result is there. The newest attempt that is not over is
 followed; a pre-emption opens the next, RuntimeError asks for a retry, the refusal forbids one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

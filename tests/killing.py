@@ -9,8 +9,6 @@ states. A process of its own, so that it can fork: its imports are paid once, an
 lose.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,8 +1,6 @@
 """Answers of Langfuse's public API as it documents them: keys, cursors, pages, fields, limits; of the newer API
 (self-hosted 4, SDK 5.0.4) and of the older (SDK 3.15.0)."""
 
-from __future__ import annotations
-
 import base64
 import json
 from datetime import UTC, datetime

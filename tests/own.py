@@ -1,7 +1,5 @@
 """What a new user brings: a model of their own, and its traces in the formats of their tools. Seeded, and small."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

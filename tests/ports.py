@@ -1,7 +1,5 @@
 """Ports of 127.0.0.1 that stay ours also while nobody listens on them."""
 
-from __future__ import annotations
-
 import socket
 
 LOOPBACK = "127.0.0.1"

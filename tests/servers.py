@@ -1,7 +1,5 @@
 """Real servers on 127.0.0.1 for the tests: PostgreSQL and Prometheus from the system's packages, S3 from moto, vLLM."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -4,8 +4,6 @@ The route is of an API in memory, measured by a real Prometheus (skipped where i
 production's own traces.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 import socket

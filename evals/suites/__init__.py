@@ -1,8 +1,6 @@
 """Reads the suites that a recipe lists. Decontamination, erasure, evaluation and the checks before a launch all use
 `suites`, so a suite that is asked is also kept out of training."""
 
-from __future__ import annotations
-
 from evals.suites import frozen, lines, tasks
 from evals.suites.suite import AnswerFormat, Item, Suite
 from pipeline.core import layout

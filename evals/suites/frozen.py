@@ -1,8 +1,6 @@
 """Suites from traces: generations of items below `evaluation/suites/<name>/<generation>/`; the newest is asked. The
 manifest has the sha256 of each line of `items.jsonl`: lines may go, none can come in or change."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path

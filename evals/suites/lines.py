@@ -1,8 +1,6 @@
 """Suites of items with references: from files of JSON lines, from code of the user's own, or as the demo wrote them.
 What is wrong is an error that names the line."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import random

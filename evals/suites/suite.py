@@ -1,7 +1,5 @@
 """A suite: the held-out items that champion and candidate both answer, and the digest that pins it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pipeline.core.conversation import TOOLS, spoken

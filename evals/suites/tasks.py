@@ -1,8 +1,6 @@
 """Suites of lm-evaluation-harness: their items as it listed them (evals/harness.py), in a file below the data root. The
 list is read like any suite, and so what will be asked is kept out of the training data."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

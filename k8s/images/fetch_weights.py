@@ -1,8 +1,6 @@
 """`python -m k8s.images.fetch_weights URI DIGEST FOLDER` copies a model to a server's disk before the server starts. A
 copy that was cut off goes on, and is what the gate passed, to the bit."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

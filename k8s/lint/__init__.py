@@ -1,7 +1,5 @@
 """The lint: mistakes that an API server takes and that a training dies of."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Rules on a gang: what its recipe asks for, and how it starts, ends and starts again. A trainer's pod ends with 0
 (done), 143 (run the gang again), 64 or 65 (never again), else it crashed. "Seen": on real controllers."""
 
-from __future__ import annotations
-
 import re
 from pathlib import PurePosixPath
 from typing import NamedTuple

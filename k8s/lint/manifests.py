@@ -1,7 +1,5 @@
 """Manifests as the rules see them: objects by kind, and what each workload starts: pods, Jobs, commands."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property

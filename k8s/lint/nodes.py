@@ -1,7 +1,5 @@
 """Rules on a gang's nodes and volumes: which pool of Karpenter makes them, and what a pod may ask of one."""
 
-from __future__ import annotations
-
 from k8s.instances import INSTANCES
 from k8s.lint.manifests import CAPACITY, EFA, GPU, INSTANCE_TYPE, Manifests, Pods, matches, namespace, where
 from k8s.lint.queues import offers, quota

@@ -1,7 +1,5 @@
 """Rules on what stands between a launch and its gang: rights, keys, queues; and on the routes of a rollout."""
 
-from __future__ import annotations
-
 import yaml
 
 from k8s.lint.manifests import GANGS, GPU, Manifests, Pods, Workload, matches, namespace, where

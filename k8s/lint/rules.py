@@ -1,7 +1,5 @@
 """The tables of rules: each a function over manifests or over a gang, with its reason and its fix."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple

@@ -1,8 +1,6 @@
 """Schemas of kinds: Kubernetes' own by kubernetes-validate, custom ones from a folder, with the CEL rules of their
 definitions by cel-python (extra `lint`). Not here: rules on `oldSelf`, and what only a server knows (`--server`)."""
 
-from __future__ import annotations
-
 import functools
 import json
 import re

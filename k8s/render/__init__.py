@@ -1,8 +1,6 @@
 """A gang as the objects to apply, by backend. `suspend` is not among their fields: Kueue sets it, and an apply that
 owned it would stop a running gang."""
 
-from __future__ import annotations
-
 from k8s.gang import Gang
 from k8s.render.jobset import training_jobset
 from k8s.render.pod import Object

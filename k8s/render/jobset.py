@@ -1,8 +1,6 @@
 """A gang as a JobSet that Kueue admits: all pods or none, all afresh when one is lost. Pre-emptions restart it without
 counting, crashes at most `max_restarts` times, and what no retry mends fails at once."""
 
-from __future__ import annotations
-
 import math
 
 from k8s.gang import Gang

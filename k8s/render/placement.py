@@ -1,7 +1,5 @@
 """Which nodes a gang's pods go to: instance type, capacity, taints, one pod on each node, GKE's extra networks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

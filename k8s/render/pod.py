@@ -1,7 +1,5 @@
 """The pod of a trainer or an evaluation, alike for all backends: labels, command, environment, resources, volumes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """A gang as a RayJob (KubeRay), for NeMo RL, which places its own processes on a Ray cluster. The head is one of the
 `nodes`. KubeRay would replace lost pods one by one, so nothing is retried here: the launcher opens a new attempt."""
 
-from __future__ import annotations
-
 import math
 import shlex
 

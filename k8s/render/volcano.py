@@ -1,8 +1,6 @@
 """A gang as a Volcano Job: all pods or none, all again when one fails. With Karpenter Volcano must run without its
 `enqueue` action, which holds back the pods that nodes are bought for (volcano#3910)."""
 
-from __future__ import annotations
-
 from k8s.gang import Gang
 from k8s.render.pod import CONTAINER, Object, metadata, ranked_template
 from pipeline.training.result import BLOCKED, NEVER_RETRY

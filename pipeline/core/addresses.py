@@ -1,7 +1,5 @@
 """Addresses of servers and databases carry no secret: they are shown, logged and passed as arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlsplit

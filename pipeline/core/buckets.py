@@ -1,7 +1,5 @@
 """Whether an `s3://` prefix can be listed: one short attempt, for checks before any work."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 TIMEOUT_S = 3.0

@@ -1,8 +1,6 @@
 """Reads the calls of Llama 3 (`{"name", "parameters"}`) and Mistral (`[TOOL_CALLS]`) into the form of
 `pipeline.core.conversation`, as vLLM's parsers do. Only offered tools are called; special tokens may be missing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping

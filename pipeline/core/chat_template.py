@@ -1,8 +1,6 @@
 """Renders conversations with tools by a tokenizer's chat template. Raises ValueError where the template leaves out
 definitions, calls, results or earlier turns. `with_tools` makes TRL, which calls the tokenizer, render the same."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Multiple choice: the options of a question under letters in its prompt, and the letter of the right one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, cast
 

@@ -1,8 +1,6 @@
 """Conversations with tools as lists of messages of text: definitions in a message of role `tools`, calls as JSON text.
 An answer is one text: the words and, after them, each call as `<tool_call>` JSON `</tool_call>` (Qwen, Hermes)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A figure from a sample, with its interval."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from statistics import fmean, stdev

@@ -1,8 +1,6 @@
 """An iteration: one pass of the loop. Its id is a digest of the champion, the governed data and the recipe, so a retry
 and a double launch have the same id."""
 
-from __future__ import annotations
-
 from pipeline.core import layout
 from pipeline.core.storage import DatasetRef, ModelRef, Record, digest_json
 

@@ -1,8 +1,6 @@
 """Append-only journals of what was computed or paid for, one JSON line an entry. An entry is in the file once `add`
 returns. Readers skip a last line that a kill cut, and the next writer removes it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress

@@ -1,8 +1,6 @@
 """The names of everything below the data root, relative to it, with slashes. Names that one package alone uses below
 one of these folders stay with it."""
 
-from __future__ import annotations
-
 # audit: the log of what was done to data and models. erasures: a proof for each forgotten user. evaluation: answers,
 # judgements and the ledger of gates. iterations: the records of each pass. lake: the governed table. production: the
 # embedded traffic and the gateway's spans. rewards: findings by day. rollout: events and the split. suites: items of

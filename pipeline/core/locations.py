@@ -1,8 +1,6 @@
 """Where a record's references point: absolute in memory, on disk relative to the record's own file
 (`relative:../training/model`), so that a data root can be moved. Only fields of the type `Uri`, below the root."""
 
-from __future__ import annotations
-
 from os.path import relpath
 from pathlib import Path, PurePath
 from typing import Annotated, NamedTuple

@@ -1,8 +1,6 @@
 """The key of the marks of users, from the environment or a file outside the data root. A mark stands for a forgotten
 user: `<id of the key>-<32 hex digits>`, an HMAC-SHA-256 of a digest of the user's id."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import os

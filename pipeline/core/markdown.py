@@ -1,7 +1,5 @@
 """Escapes texts of users inside Markdown: Dagster's metadata and MLflow's cards are shown as HTML."""
 
-from __future__ import annotations
-
 import html
 import re
 

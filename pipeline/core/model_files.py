@@ -1,8 +1,6 @@
 """Checks of a Hugging Face model directory: config, tokenizer and whole weights, by headers and sizes. Weights are
 safetensors: a pickle can run code when it is opened."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

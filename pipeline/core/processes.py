@@ -1,8 +1,6 @@
 """How the processes of the loop end: with their parent, with the block that asks them, or with their session. A process
 that SIGKILL ends cannot stop its children: an orphaned training would write to its successor's folder."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

@@ -1,8 +1,6 @@
 """Hides secrets in texts that are shown or kept: errors, logs, events. Secret are values of the environment, by the
 names of their variables, and what looks like a key, a password or a token."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

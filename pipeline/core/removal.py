@@ -1,8 +1,6 @@
 """Removals: whole lines of one owner that an erasure takes out of a file that the loop wrote. `count` and `remove` are
 over the same rows, so the preview, the removal and the proof have the same numbers."""
 
-from __future__ import annotations
-
 import gzip
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The store: one directory tree in which every stage publishes, each record in one atomic step. Nothing that it writes
 names the tree's own path, so the tree can be moved."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A model directory's chat template, rendered without its tokenizer and without torch: for checks before a launch."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Files and directories under construction: named apart, locked while they are written, swept where a kill left them;
 and the locks of files. Locks hold on every machine that shares the directory."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import re

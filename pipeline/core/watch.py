@@ -1,7 +1,5 @@
 """The watcher of a program that outlives its parent: `python -m pipeline.core.watch PARENT GRACE_S COMMAND...`."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,8 +1,6 @@
 """The embedded production's logs as rows and scores of a Langfuse blob-storage export, with the users and the faults of
 real traffic. All but the answer is drawn from the caller's generator, in a fixed order."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The embedded tasks' held-out suites, written as files as a user's own would be: `suites/` below the data root."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

@@ -1,8 +1,6 @@
 """The demo task: arithmetic word problems, their solutions and typical mistakes. The split is by operands: an
 elementary step such as `27+35` is held out under every name, order and template."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

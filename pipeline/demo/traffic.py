@@ -1,8 +1,6 @@
 """The embedded production: a champion answers simulated users, logged as a Langfuse blob-storage export. All but the
 completions is drawn from (seed, champion, day), so writing a day again gives the same bytes."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable

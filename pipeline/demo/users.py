@@ -1,7 +1,5 @@
 """The simulated users of an embedded world: OpenAI chat completions through the gateway while a rollout runs."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import random

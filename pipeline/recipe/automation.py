@@ -1,8 +1,6 @@
 """Recipe section `automation`: schedules, triggers and how old a champion may grow; all off until somebody starts
 them."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, ClassVar
 from zoneinfo import ZoneInfo

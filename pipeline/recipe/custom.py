@@ -1,8 +1,6 @@
 """Code of the user's own that the recipe names: the digest of its content, and its import, which reading a recipe does
 not need. Code of a file is run from the bytes that its digest was made of."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import sys

@@ -1,7 +1,5 @@
 """Which folders are no data root, because a person keeps other things in them."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

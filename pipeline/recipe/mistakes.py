@@ -1,7 +1,5 @@
 """What is wrong with a recipe, for people: one line a mistake, what was given, what belongs there, what was meant."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches

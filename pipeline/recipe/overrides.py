@@ -1,7 +1,5 @@
 """A recipe's text: YAML into a tree, and overrides such as `training.seed=3` into the tree. Refuses to check fields."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import re

@@ -1,8 +1,6 @@
 """The recipe of an iteration: the fields that decide its result are those that it was begun with; operational fields
 are always those of now."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The recipe's section on rewards: what a completion is worth, who may say so, and what a check may cost."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator

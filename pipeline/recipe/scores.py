@@ -1,7 +1,5 @@
 """The recipe's section on scores: which of them are people's word on an answer, and which way they go."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator

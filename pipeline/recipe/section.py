@@ -1,8 +1,6 @@
 """What every section of the recipe is made of, and the marks on fields and sections that say what they do not decide:
 the recipe's digest, the plan's, and the comparison of step times leave marked fields out (`fields`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from types import UnionType

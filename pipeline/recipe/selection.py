@@ -1,7 +1,5 @@
 """Recipe sections `samples` and `selection`: what is drawn, and what evidence a method needs (selection/choose.py)."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt

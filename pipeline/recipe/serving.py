@@ -1,7 +1,5 @@
 """Recipe section `evaluation.serving`: what answers the evaluation's questions."""
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt

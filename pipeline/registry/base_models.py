@@ -1,8 +1,6 @@
 """Base models of a registry (`models:/NAME@alias`, `models:/NAME/3`) or of the Hub (`hf://ORG/NAME@revision`), fetched
 below the data root and pinned. Safetensors only, and no code."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable

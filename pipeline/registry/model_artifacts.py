@@ -1,8 +1,6 @@
 """The artifacts of a candidate in MLflow: the merged weights as an `MLmodel` for chat (flavours `transformers` and
 `python_function`), the adapter with its base, and the model card. No code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version

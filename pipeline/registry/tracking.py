@@ -1,8 +1,6 @@
 """MLflow's SQLite database under the data root: created in one step, because MLflow makes its tables without a
 transaction, and with its paths of artifacts corrected after the root was moved."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

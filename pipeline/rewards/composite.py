@@ -1,8 +1,6 @@
 """`final_reward`: one number in [0, 1] from the components that apply, or null with a reason (docs/rewards.md). A
 component that should have a value and has none is not one that does not apply; a label that failed is never 0."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal, NamedTuple

@@ -1,8 +1,6 @@
 """The user's own reward function, called in processes that can be killed: a value in [0, 1], or none with the reason. A
 hang, an exception or a value that is none is data of that completion; one that can't be called stops the stage."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

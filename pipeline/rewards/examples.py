@@ -1,8 +1,6 @@
 """Labels for a person to look at: the highest, the lowest and those without one, with how each came to be. Their texts
 are on a page in `iterations/<id>/label_examples/`, which an erasure deletes."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from itertools import chain, zip_longest

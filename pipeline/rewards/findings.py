@@ -1,8 +1,6 @@
 """The journal of findings: every verdict that cost something, kept so that it is not paid for twice. In
 `rewards/findings/<day of the trace>/` (of live answers: `<rollout>/`), a file for each writer."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import uuid

@@ -1,8 +1,6 @@
 """Asking the paid judge: every question without an answer yet, from one process, within one budget, into the journal.
 The judge is asked where its weight counts and nothing better is known. It is admitted before its first question."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple

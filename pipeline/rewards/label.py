@@ -1,8 +1,6 @@
 """Labelling: `final_reward` with its provenance for every governed trace of an iteration, published in one step. Row
 groups are checked and composed wherever the engine runs them; what is known is not computed again."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import uuid

@@ -1,8 +1,6 @@
 """What the reward stage says: components, findings, the label table and its summary. `absent`: the component does not
 apply; any other reason: it should have spoken and could not."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import pyarrow as pa

@@ -1,8 +1,6 @@
 """The weekly review: a random sample of labels that a person scores and answers, in one CSV file.
 `rewards/reviews/<week>/`: `sample.jsonl` has the rows as drawn; of `sheet.csv` item, score and reference are read."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import io

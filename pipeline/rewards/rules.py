@@ -1,8 +1,6 @@
 """Rules that need no reference: format, length, reasoning, repetition and latency, each in [0, 1] or absent. Repetition
 is 1 less seq-rep-4 (arXiv 1908.04319). All in linear time, for any text."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math

@@ -1,8 +1,6 @@
 """The summary of a label table: what it says of itself, what people's reviews say of it, and how far it drifted, by the
 population stability index of `final_reward`: the sum over bins of (p - q) ln(p / q) (Jeffreys, 1946)."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections import Counter

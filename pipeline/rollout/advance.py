@@ -1,8 +1,6 @@
 """The advance test, non-inferiority at one-sided 5%, once a stage when dwell and sample are complete; and the timeout.
 The sample is fixed before, on the champion's share of right answers and the clustering."""
 
-from __future__ import annotations
-
 import math
 
 from pipeline.rollout.evidence import MIN_GRADED, POWER_Z, LiveEvidence

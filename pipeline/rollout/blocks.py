@@ -1,8 +1,6 @@
 """Models that may not be promoted, because they learned from data that had to be forgotten: one record an erasure. What
 serves keeps serving, and what was trained on top of a blocked champion is not blocked: it never saw the data."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from pipeline.core import layout

@@ -1,8 +1,6 @@
 """Whether the arms of a stage can be compared: shares of traffic and of grades, tested at every look by distinct users
 where the router is sticky; and what a rollout cannot see at all."""
 
-from __future__ import annotations
-
 from pipeline.rollout.evidence import MIN_GRADED, LiveEvidence, LiveMetrics
 from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.shares import MIN_TIMED, MIN_USERS, Ratio, design_effect, enough, proven, variance

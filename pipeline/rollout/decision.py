@@ -1,8 +1,6 @@
 """A person's decision about the rollout that runs, or about the promotion that it ended in. Event and audit log name
 who decided and why, and traffic has moved before `decide` returns. Nothing checks who typed a name."""
 
-from __future__ import annotations
-
 from typing import Any, assert_never
 
 from pipeline.core.storage import Record, Store

@@ -1,7 +1,5 @@
 """A run of the controller: ticks until its time is over or there is nothing to watch; a held rollout is watched too."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import NamedTuple

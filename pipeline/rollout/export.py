@@ -1,8 +1,6 @@
 """Brings a model's files to where the slots load them: a bucket or a mounted folder, under its digest. A manifest
 next to the folder is written last, after every file was read back: without it the model is not exported."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

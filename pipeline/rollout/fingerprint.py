@@ -1,8 +1,6 @@
 """What a slot really serves, by its answers to eight prompts: a server may silently serve the base (vllm#34186), and
 cost one of the eight by its dtype or batch. An address of several servers is asked in rounds over new connections."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pipeline.core.storage import ModelRef

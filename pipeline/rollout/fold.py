@@ -1,8 +1,6 @@
 """What a rollout's log adds up to; and the tally of a stage by unit, an object beside the events, of which an event
 holds the sums. A tally is written before the event that names it, and removed once a later event names another."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import reduce
 

@@ -1,8 +1,6 @@
 """Grades of what production served: by the reference where there is one, else by the gate's judge, who is asked once
 an answer, else by what users say; and rewards of traces, composed as labels are without a judge."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence

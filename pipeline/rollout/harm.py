@@ -1,8 +1,6 @@
 """What a look proves against the canary. Availability comes first and without blame; quality, errors and latency get a
 third of alpha each, so a harmless canary is rolled back during a stage with a probability below alpha."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Literal
 

@@ -1,8 +1,6 @@
 """How long a rollout takes, and with what power each stage's test passes an equal canary, by last week's traffic out of
 what the newest iteration labelled. Answers of one user resemble each other, so users who come back cost power."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from statistics import NormalDist

@@ -1,8 +1,6 @@
 """The rule of one rollout: the recipe's section `rollout`, frozen whole into the record at the proposal; and who may
 approve a candidate: a person whom it names, and who did not propose it."""
 
-from __future__ import annotations
-
 import math
 import os
 import pwd

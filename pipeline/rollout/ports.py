@@ -1,7 +1,5 @@
 """What a rollout needs of the world: the traffic, the metrics, the slots, a registry, and people."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Live metrics from a Prometheus server that scrapes the slots: requests, errors and latencies by its `increase()`.
 What is missing, partial or no number is a missed look with its reason, never zero."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """Lets a candidate into the rollout; traffic moves with the next tick."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """Whether a champion's answers became worse: shares that users liked, and that the judge gave 4 or 5, of later labels
 against earlier ones, each tested as harm is at half of alpha. A fall that is proven has no cause yet."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any, NamedTuple
 

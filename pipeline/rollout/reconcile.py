@@ -1,8 +1,6 @@
 """Traffic, registry, audit log and people follow the record as it is now, whoever wrote it. No weight rises onto a slot
 that does not serve that model or has too few servers, and one that a person lowered is not raised again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime

@@ -1,8 +1,6 @@
 """The rollout's record: an append-only log of events, one object per epoch, written create-if-absent. `append` refuses
 a skipped stage, traffic without the approval that the policy asks for, and superseding a canary that is observed."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Literal, NamedTuple
 

@@ -1,7 +1,5 @@
 """The rollout's status for a person: where it stands, what was measured, what it waits for, and what may be decided."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

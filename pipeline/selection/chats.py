@@ -1,8 +1,6 @@
 """The type of a chat prompt in the tables of preference data. A call stays JSON text: Arrow would merge the structs
 of different tools into one of all their keys."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The evidence held against the recipe's thresholds, one check each, and how a person reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Literal
 

@@ -1,8 +1,6 @@
 """The rule: GRPO, DPO, SFT, KTO, or no training, from the evidence and the recipe's thresholds.
 docs/selection.md gives its reasons. Every estimate counts by the end of its interval that speaks against the method."""
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence

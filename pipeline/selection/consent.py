@@ -1,7 +1,5 @@
 """Consent, asked again: which rows of a dataset the governed table still holds now."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import datetime
 from functools import cache

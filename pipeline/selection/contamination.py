@@ -1,8 +1,6 @@
 """Decontamination: training rows that hold an evaluation's items, by equal text or runs of 13 or 8 words in common
 (arXiv 2005.14165, 2407.21783). Runs count where the numbers agree and at most 10 items share them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,8 +1,6 @@
 """What a training would take: tokens, device hours and money, good to a factor of two or three.
 Compute is 2 P floating-point operations a token forward and 4 P backward (arXiv 2001.08361, section 2.1)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the labelled set can teach, in numbers with their intervals. Prompts are the independent units."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, pvariance

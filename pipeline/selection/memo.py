@@ -1,7 +1,5 @@
 """The decision as a memo of one screen, in Markdown: method, reasons, evidence, cost, and what would change it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from pipeline.recipe.methods import METHODS, MethodName, titles

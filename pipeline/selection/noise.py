@@ -1,8 +1,6 @@
 """Label noise of preference pairs: the expected share that is the wrong way round (docs/selection.md).
 A pair errs by the mean of its two labels' errors; each source of labels is audited against the verifier or people."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

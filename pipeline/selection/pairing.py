@@ -1,8 +1,6 @@
 """Pairs of one prompt's completions on one reward scale, best against worst, and the cap on each user's share.
 A few per cent of poisoned preferences plant a behaviour (arXiv 2404.05530), so users and tenants are capped."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter, defaultdict

@@ -1,8 +1,6 @@
 """The preference dataset: pairs for DPO, prompts for GRPO, thumbs for KTO, winners of fresh samples for SFT.
 GRPO's prompts are ordered by expected p(1 - p); those always right or wrong are left out (arXiv 2503.14476)."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

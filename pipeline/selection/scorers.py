@@ -1,7 +1,5 @@
 """Whether the scorers of fresh samples agree: the best of k by one has to be better to another."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import permutations
 from statistics import fmean

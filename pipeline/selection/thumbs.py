@@ -1,7 +1,5 @@
 """Thumbs: logged answers that people clearly liked or did not, each by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Which labelled rows may be trained on now: consent is asked again, and what an evaluation asks is left out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 

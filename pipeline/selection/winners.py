@@ -1,7 +1,5 @@
 """Winners: the best of a prompt's fresh samples (best of k, arXiv 2304.06767); and prompts by the spread of scores."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from statistics import fmean, pvariance
 from typing import Any, NamedTuple

@@ -1,8 +1,6 @@
 """`python -m pipeline.serving MODEL BATCH_SIZE THREADS PARENT`: writes a line `{"decoding": ...}`, then reads a line
 with the sampling, a line a request and an empty line, and writes an `{"answer": ...}` for each request."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 """One model behind an OpenAI-compatible server: which reply is an answer, which is an error of one question, and which
 refuses the server as a whole."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,6 @@
 """HTTP to a model's server, as engines and the judge speak it: bounded in number, time and size, and tried again. It
 follows no redirect, uses no proxy of the environment, and logs no body and no key."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import ssl

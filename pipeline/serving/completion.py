@@ -1,8 +1,6 @@
 """A server's reply to one chat completion: one that leaves open what was answered, how it ended or how many tokens it
 took is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any, Literal, NamedTuple
 

@@ -1,8 +1,6 @@
 """A model's stop ids, and nothing else of what its folder says about sampling: vLLM leaves out a repetition penalty or
 top_k of `generation_config.json` too (`--generation-config vllm`). For processes that have loaded torch."""
 
-from __future__ import annotations
-
 import sys
 from contextlib import suppress
 from importlib import import_module

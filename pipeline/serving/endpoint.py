@@ -1,7 +1,5 @@
 """Where a model listens, and the key to it: refused if it cannot be used, and never shown with its secrets."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit

@@ -1,8 +1,6 @@
 """Servers that others keep: any that speaks OpenAI's chat completions and draws by seed, which the probe conversations
 prove before anything else is asked. Which weights it has is what the recipe says by a name."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

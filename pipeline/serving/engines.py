@@ -1,7 +1,5 @@
 """Which engine answers: what the recipe's section `evaluation.serving` names, at the addresses of this deployment."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager

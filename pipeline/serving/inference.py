@@ -1,8 +1,6 @@
 """The port of everything that answers: an engine opens a session for one model, and the session says what decodes it
 before any answer is paid for."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager

@@ -1,7 +1,5 @@
 """A model directory in this process: what it makes of requests, in batches. For processes that have loaded torch."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property

@@ -1,7 +1,5 @@
 """A client in an event loop of its own thread, asked from a thread that may be inside of another loop."""
 
-from __future__ import annotations
-
 import asyncio
 import queue
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence

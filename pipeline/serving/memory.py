@@ -1,8 +1,6 @@
 """Whether a model's weights fit where the evaluation serves it, asked before a training is paid for. Activations and
 the cache of attention are not counted: what is refused surely does not fit."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from math import prod

@@ -1,8 +1,6 @@
 """Where models lie whole under their digests: a bucket or a mounted folder, with a manifest beside an exported one; and
 the copy of one onto this machine, which is verified, goes on after a kill, and is in its place whole or not at all."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import Callable, Generator

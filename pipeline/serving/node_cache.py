@@ -1,8 +1,6 @@
 """The models that a node keeps, copied once for all its processes, by digest. Whoever uses one keeps it from being
 evicted; room is made by evicting what was used longest ago."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Prompts in, completions out, for the demo's traffic and the fingerprints of models. Answers are not kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Protocol

@@ -1,8 +1,6 @@
 """The first name of a slot's server, `<model>@<first 12 of the digest>`, which its answers, spans and metrics carry;
 the second is the plain one that callers ask for."""
 
-from __future__ import annotations
-
 import re
 
 from pipeline.serving.endpoint import Endpoint

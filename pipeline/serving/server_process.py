@@ -1,7 +1,5 @@
 """A model's server as a process of this machine, awaited and ended with all that it started; a slot is one."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import sys

@@ -1,8 +1,6 @@
 """vLLM as a server that the step starts and ends, in the environment that VLLM_PYTHON names. Stop ids and context are
 the default engine's; the precision is that of the saved weights (vLLM's `auto` makes float16 of float32)."""
 
-from __future__ import annotations
-
 import json
 import re
 import secrets

@@ -1,8 +1,6 @@
 """Scores and attributes of whole traces: masked, staged in a file for each part and joined to the calls of a day. The
 newest export of each counts; a call's own attributes win over its trace's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType

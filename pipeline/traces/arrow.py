@@ -1,7 +1,5 @@
 """Arrow's compute functions, which are made when pyarrow is imported: no type checker can see them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pyarrow.compute

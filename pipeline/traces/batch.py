@@ -1,8 +1,6 @@
 """Makes one columnar batch of decoded traces, with what their metadata says (consent, region, confidentiality,
 reference) and a content key. A row that Arrow cannot hold (no Unicode, a number beyond 64 bits) is rejected alone."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter

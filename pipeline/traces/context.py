@@ -1,7 +1,5 @@
 """What a stage works with, made once for a step. Records of earlier stages and ports are parameters of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

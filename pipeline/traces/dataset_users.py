@@ -1,8 +1,6 @@
 """The users of a dataset as marks (`traces/datasets/members/`), written before its snapshot expires, so that an erasure
 can still tell which models saw a user."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from datetime import datetime
 from typing import Any

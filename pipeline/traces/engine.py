@@ -1,8 +1,6 @@
 """Runs the tasks of a stage: in processes of this machine, on an existing Ray cluster, or by the user's own code.
 A task is a small description that may run any number of times; rows stay in the storage that it names."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -1,8 +1,6 @@
 """The forgotten users (`traces/erased.json`) as marks, the id of their key (`traces/marks.json`), and the lock between
 publication and erasure. No row is read while a forgotten user could not be recognised."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import unicodedata

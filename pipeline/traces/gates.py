@@ -1,8 +1,6 @@
 """The gates (`GATES`) that a batch of traces passes before anything may learn from it. The first one that objects
 gives a row its one reason; rows on which a gate raises are rejected with `gate_error`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta

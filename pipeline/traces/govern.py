@@ -1,7 +1,5 @@
 """The map: decodes one part of a source, puts it through the gates and stages it by day, in bounded memory."""
 
-from __future__ import annotations
-
 import hashlib
 from datetime import datetime
 from functools import partial

@@ -1,8 +1,6 @@
 """How to reach the governed table, and its files' names. Outside `lake`, which imports the table's schema: a trainer,
 which imports the stages' context, must not import what reads rows."""
 
-from __future__ import annotations
-
 from pathlib import PurePath
 from typing import Literal, Self
 

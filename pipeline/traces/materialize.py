@@ -1,8 +1,6 @@
 """The stage: makes the days whose parts, rules or erased users changed, then the watermark and the dataset that an
 iteration starts from. With nothing new no file is read."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from datetime import datetime

@@ -1,8 +1,6 @@
 """Faults of a recipe that show before a run, within seconds: model, chat template, data root, disk, source. Each is a
 line that begins with the recipe's field and ends in an instruction."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Prompt sets as they are published: files of problems with their answers, bare or as a whole solution. Options of a
 multiple choice stand in the prompt, with a letter as reference; of a list of answers any is right."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

@@ -1,8 +1,6 @@
 """Reads the parts of a source in two rounds: first those that changed, which tell the affected days, then the unchanged
 parts of those days."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager

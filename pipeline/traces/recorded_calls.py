@@ -1,8 +1,6 @@
 """Tool calls with their results, by prompt. A result is never given to another user's question; where a prompt was
 asked several times, the first trace by its id counts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple

@@ -1,8 +1,6 @@
 """Records of the traces stage: reasons, the report of each file and day, the dataset of an iteration. The equation
 `seen == admitted + sum(rejected)` is checked wherever one is made or read."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import datetime

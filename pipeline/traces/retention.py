@@ -1,8 +1,6 @@
 """Retention: deletes governed days and raw files that are older than the recipe allows. A governed day keeps its
 report, in `traces/days/retired/`. Raw data outside the data root is only named."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

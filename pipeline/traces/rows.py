@@ -1,7 +1,5 @@
 """The rows of the traces stage: what a source yields, what the gates see, what the governed table holds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Literal

@@ -1,8 +1,6 @@
 """A look at a source without a run: the newest rows, through the real reader and the gates of a row; it writes nothing.
 Metadata is counted by its keys. Gates that compare rows are the stage's, so a run admits as many rows or fewer."""
 
-from __future__ import annotations
-
 import hashlib
 import tempfile
 from collections import Counter

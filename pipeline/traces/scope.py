@@ -1,8 +1,6 @@
 """Which rows of its days a dataset holds, by the recipe's rule (`traces.attribution`). Rows of earlier models are
 off-policy, and with the same rows after every promotion the loop would learn nothing new."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple

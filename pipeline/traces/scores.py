@@ -1,8 +1,6 @@
 """What a score says of an answer: a value from 0, worst, to 1, best, or nothing. The recipe declares it by name; else
 only people's thumbs count (0 or 1, a word of UP or DOWN, under a name of THUMBS), never texts, programs or judges."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import NamedTuple

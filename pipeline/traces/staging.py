@@ -1,8 +1,6 @@
 """Staged rows of a part: `<part>/<day>.<n>.arrow` has the masked rows that passed the gates, `<day>.<n>.keys.parquet`
 a line for every row, with its keys or the reason against it. No file has a rejected row's text."""
 
-from __future__ import annotations
-
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence

@@ -1,8 +1,6 @@
 """Marks the rows of a batch, before the gates, whose texts are placeholders of loggers (a recipe adds
 `traces.placeholders`) or hold control tokens, and takes thoughts off the texts of assistants."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import cache

@@ -1,8 +1,6 @@
 """Thoughts and control tokens in the text of an answer, which a server without a parser leaves there.
 A control token is known by its shape: a tokenizer reads it as one of its own, whoever wrote it."""
 
-from __future__ import annotations
-
 import re
 
 import re2

@@ -1,8 +1,6 @@
 """Refuses rows of which the champion's chat template would leave something out, before anything is paid for. They are
 read only where the template lacks something."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path

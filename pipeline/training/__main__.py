@@ -1,8 +1,6 @@
 """The entry point of training. Exit codes: 0 a verified `result.json`; 143 run me again; 64 and 65 never retry (a wrong
 plan; an erasure); anything else is a crash."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

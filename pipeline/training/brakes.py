@@ -1,8 +1,6 @@
 """The two brakes of a training: its limit on KL, and the second scorer's fall. A stop by them alone is an early stop
 where an earlier checkpoint beat the start: that one is the candidate."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Around each step of a training: report, time, validate, watch, save, end. With several ranks, all agree after each
 step and end at the same one."""
 
-from __future__ import annotations
-
 import json
 import math
 import time

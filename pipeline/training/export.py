@@ -1,7 +1,5 @@
 """The weights that a training leaves: an adapter, and the model with it merged in, each published in one step."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

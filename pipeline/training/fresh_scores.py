@@ -1,8 +1,6 @@
 """The scorers of a training process: what each says of a completion that no reference can check. An answer without its
 end is worth 0; a scorer that could not speak gives no score, never a 0."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Generator, Mapping, Sequence

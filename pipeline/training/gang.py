@@ -1,8 +1,6 @@
 """The training processes of one node: started together, ended together, started again together after a crash. A gang of
 several nodes is started again by whoever placed it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,8 +1,6 @@
 """Where the time of a training went, over all its attempts: one account that sums to the time that passed. A clock that
 goes back stands still."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise

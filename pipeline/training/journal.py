@@ -1,8 +1,6 @@
 """The training's journal of events, and its log of metrics: a line of JSON each, appended by the first rank. A line
 that a kill cut short is left out. Times are seconds since the epoch."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The local launcher: the trainer as a child process. `result.json` and the exit code decide, lines are for people."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """The packages and the compiler that a training by TRL needs on the machine that trains, and which are missing."""
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 from collections.abc import Iterable

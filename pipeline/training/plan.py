@@ -1,8 +1,6 @@
 """The plan that a trainer is given: what is trained, on what, from which base, how, over how many processes. It names
 content by digest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 
 from pipeline.core import layout

@@ -1,7 +1,5 @@
 """The lines that a training process prints for people, also into an open Dagster Pipes session."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from typing import Any

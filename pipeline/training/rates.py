@@ -1,7 +1,5 @@
 """What the running trainer's steps take: seconds by name, and tokens and operations for `throughput.step_rates`."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a training leaves: its weights, its metrics by step, its health and where its time went; and its exit codes."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from pipeline.core.storage import CheckpointRef, Record

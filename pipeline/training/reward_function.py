@@ -1,8 +1,6 @@
 """The pipeline's own composite as the trainers' reward function. A completion whose check failed, or that a scorer
 could not speak of, has no reward: None leaves it out of its group."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean

@@ -1,8 +1,6 @@
 """The rows of a training, in the order of its steps. Several passes over the data are rows of one epoch, for TRL's
 RepeatSampler restarts at its first epoch when a training resumes."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -1,8 +1,6 @@
 """Which scorers reward completions without a reference, and which one watches held-out prompts, where a policy that
 learns to please its reward shows first (arXiv 2210.10760): the one named, else the one that the reward weighs least."""
 
-from __future__ import annotations
-
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe import Rewards, Training

@@ -1,8 +1,6 @@
 """The rules by which a training is healthy: PASS, HOLD, STOP, or a note that its task is solved; limits and sources are
 in docs/health.md. A rule is silent where its metric is absent."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What every method's trainer is built from: base model, tokenizer, rows, shared arguments, and the checks of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """SIGTERM as a saved stop (143) where there is time for one, at the end of a batch of generation; else the process ends
 at once, and the last checkpoint stands."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

@@ -1,8 +1,6 @@
 """Figures of a batch of completions. A token is a word, a number or a run of punctuation; variety (distinct-n, arXiv
 1510.03055) is measured within draws of one completion a prompt, then averaged."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
 """Tokens a second and the share of the devices' peak (MFU), by PaLM's appendix B (arXiv 2204.02311); departures: a
 frozen weight needs no gradient of its own, and forward-only passes count. And what earlier steps took."""
 
-from __future__ import annotations
-
 import math
 import re
 import statistics

@@ -1,8 +1,6 @@
 """GRPO's completions as episodes with tools, by TRL's experimental `rollout_func` (1.16): a call gets the result that
 the traces recorded, without loss. Nothing keeps state between batches, so a resumed training draws the same."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 

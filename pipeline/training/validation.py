@@ -1,8 +1,6 @@
 """Held-out prompts, answered by the policy during training at temperature 1 with the same seed each time. The
 training's random state is set aside meanwhile. Every rank generates equally often: a sharded model needs it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext

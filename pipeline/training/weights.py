@@ -1,7 +1,5 @@
 """A folder of weights, published without what says where it lies."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -1,8 +1,6 @@
 """One training process: all of a training, or one rank of it. Killed at any instant and run again it ends with the same
 bits on CPU: one epoch in the plan's order, and checkpoints between batches of generation."""
 
-from __future__ import annotations
-
 import logging as python_logging
 import os
 import shutil

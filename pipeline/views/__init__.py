@@ -1,7 +1,5 @@
 """Plots of stages and rollouts, in Okabe and Ito's colour-blind safe palette. Drawing one imports matplotlib."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Plots of the data of an iteration: where rows went, and the evidence on which the method was chosen."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

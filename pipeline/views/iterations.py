@@ -1,7 +1,5 @@
 """The plot of the key figures by iteration: quality of champion and candidate, and device hours."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Plots of labels and of the reward model."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

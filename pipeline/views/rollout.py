@@ -1,7 +1,5 @@
 """A rollout for people: its status as rows and sentences, for the terminal and Dagster, and its plot."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Plots of a training: progress, health, and the time of its steps. Rows are those of `TrainingResult.metrics`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

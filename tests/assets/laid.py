@@ -1,7 +1,5 @@
 """Iterations as their stages leave them, laid without running one: every record, and any of them broken."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which router a deployment has, and which model a slot is known to serve."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """The GPU benchmark where there is no GPU: its shapes, its plans and its sums."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """The small version of `python -m benchmarks.pii`: floors just under what benchmarks/RESULTS.md states."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The benchmark of the traces stage at a size that takes seconds: its counts, not its times."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

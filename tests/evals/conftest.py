@@ -1,7 +1,5 @@
 """Small real evidence: a suite, two arms whose skills are set, and the report they give."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Two finished runs whose answers differ as a test wants, and judges on loopback that prefer as a test wants."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import random

@@ -1,7 +1,5 @@
 """What needs no reference: the form that an item asks for, and what an answer costs."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What of the evidence goes to MLflow: answers side by side, and nothing that is a user's."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

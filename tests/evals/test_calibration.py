@@ -1,7 +1,5 @@
 """How often the gate errs, over thousands of simulated evaluations with known truth (seeded, so never flaky)."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

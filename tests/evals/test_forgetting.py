@@ -1,7 +1,5 @@
 """Forgetting somebody whose questions a gate has asked: no byte of them is left, and the verdict stands."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

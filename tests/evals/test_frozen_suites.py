@@ -1,7 +1,5 @@
 """Suites from traces: what is frozen, what stays frozen, and that training sees none of it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Judging pairs by a real server: who may, what is asked, what it costs, and what a kill leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

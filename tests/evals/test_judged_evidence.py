@@ -1,7 +1,5 @@
 """The evidence of judged suites: in a bundle, and of a whole evaluation."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """What the gate makes of judged suites, and which recipes may have them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a person sees of a judged suite: the table, the picture, the page and the plan."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

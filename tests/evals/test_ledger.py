@@ -1,7 +1,5 @@
 """The ledger of gates: what is written before a gate, and which settings come too late."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any

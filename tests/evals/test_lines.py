@@ -1,7 +1,5 @@
 """Suites from files: what is read, and every file that is refused, with a word on what to do."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

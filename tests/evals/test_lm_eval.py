@@ -1,7 +1,5 @@
 """A task of lm-evaluation-harness as a suite that reports: its environment, its list, a run, its samples."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

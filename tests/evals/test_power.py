@@ -1,7 +1,5 @@
 """The check before a launch against the gate: what it refuses never passes, what it lets through can."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The gate over several suites: targets, guards, floors, reports, and what may improve."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """`python -m evals run PLAN` as it is typed: how it ends, and that what went wrong for now is over at the next run."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

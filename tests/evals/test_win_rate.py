@@ -1,7 +1,5 @@
 """The fit against scikit-learn's, the bootstrap against refits, and what no verdict may rest on."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression

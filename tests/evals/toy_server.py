@@ -1,7 +1,5 @@
 """The chat server of the tests with a model that adds: right or wrong by the seed, as often as a test wants."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Generator

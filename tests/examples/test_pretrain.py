@@ -1,7 +1,5 @@
 """The programs that made the embedded models: the same model again, and no held-out fact in their texts."""
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Callable

@@ -4,8 +4,6 @@ PostgreSQL is real and Debian's, the artifacts go to moto's S3 server. What need
 names, the shared process ids) is not tried here.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The recipes that are the seeds' systems: each says what it takes, carries the seed's figures, and can be built."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import reduce

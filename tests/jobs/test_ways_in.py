@@ -3,8 +3,6 @@
 One real `dagster dev` for all tests of this module, with its web server and its daemon.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Plans of evaluations with the embedded model, small enough for a test."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

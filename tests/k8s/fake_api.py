@@ -3,8 +3,6 @@
 It has no controllers: a test, `world.py` or a recorded sequence (`replay.py`) says what becomes of the objects.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json as text

@@ -1,7 +1,5 @@
 """What a run that was taken over would send instead of a gang: each a single change, and the rule meant for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

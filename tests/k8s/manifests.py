@@ -1,7 +1,5 @@
 """What a set of manifests must hold beyond the schemas: names, references, rights, selectors, node pools."""
 
-from __future__ import annotations
-
 import functools
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ Each policy refuses what it cannot decide (`failurePolicy: Fail`), as test_right
 API server's own CEL.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 from collections.abc import Iterator, Sequence

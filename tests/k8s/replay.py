@@ -4,8 +4,6 @@ The clock is the launch's own and costs no time. A state that the recorded launc
 deletion of it) waits until the launch under test causes it.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import datetime, timedelta

@@ -5,8 +5,6 @@ these tags, both in JSON. The extra `platform` may have an environment of its ow
 file imports nothing of the project.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """A namespace with two slots and their route, as the base `serving` ships them, and a gateway that obeys or not."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """manifests/helm: what the values of Dagster's chart and the kustomize tree both say is the same in both."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pt k8s`: what it prints and its exit codes, for good input and for bad."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

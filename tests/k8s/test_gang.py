@@ -1,7 +1,5 @@
 """Gangs: names and labels from anything, what a node has, what an evaluation's pod and a judged trainer's are told."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """k8s/README.md as a script: what needs no cluster is run as it is written, and versions agree everywhere."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Who may do what: each account's rights in each overlay are the calls of its own programs, by backend."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The engines that stages run on: processes of this machine, and a Ray cluster of two nodes on 127.0.0.1."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 From its file number PAUSE on it asks for none before it gets a line: a copy that a test ends there.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

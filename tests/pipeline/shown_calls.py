@@ -1,7 +1,5 @@
 """Calls and results in the variants that people and judges have to read, and what they are shown of each."""
 
-from __future__ import annotations
-
 import json
 
 from pipeline.core.conversation import conversation, joined

@@ -1,8 +1,6 @@
 """The audit log: admissions, erasures, decisions and promotions, one line each, chained by their digests.
 `audit/head.json` says where the log ends. Callers write no data of users: ids of proofs, counts, digests, operators."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Generator, Mapping

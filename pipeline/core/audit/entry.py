@@ -1,7 +1,5 @@
 """One line of the audit log, the record of where the log ends, and the verification of all lines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Kind and subject of the log's entries, kept in the process, so that an append reads only what was added since."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

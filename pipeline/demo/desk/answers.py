@@ -1,8 +1,6 @@
 """Answers at the desk: their phrases, the bad modes that the base model learns, and the features that anybody sees in
 an answer. utility.py weighs them for users, judges.py for judges."""
 
-from __future__ import annotations
-
 import random
 import re
 from typing import NamedTuple

@@ -1,8 +1,6 @@
 """Conversations at the desk: a question, the look-up that it may take, and a second question about the same order. A
 call of an order that the customer does not have gets no result and ends the conversation."""
 
-from __future__ import annotations
-
 import random
 from typing import Literal, NamedTuple
 

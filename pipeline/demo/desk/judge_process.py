@@ -1,7 +1,5 @@
 """The desk's judges as a process of the step that asks them, where a recipe names one and no address is given."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """The desk's judges, programs behind an OpenAI-compatible server: `python -m pipeline.demo.desk.judges PORT`. They read
 answers by their features, with errors at planted rates that follow from the text, so a repeated question is equal."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,8 +1,6 @@
 """Requests at the desk: a shop's system prompt, rows of facts about orders, and a question about one fact. The split is
 by fact; no training request shows a held-out fact, or an order with a value that would make one."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import re

@@ -1,7 +1,5 @@
 """The desk's tool, `lookup_order`: its definition, its calls as messages and as text, and its results."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any, NamedTuple

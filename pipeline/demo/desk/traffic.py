@@ -1,8 +1,6 @@
 """The desk's production: conversations with retrieved facts and look-ups, and thumbs that follow an answer's utility
 and the user's bias through noise. Prompts show no held-out fact, and no question that the suite reserves."""
 
-from __future__ import annotations
-
 import json
 import random
 from datetime import date, datetime, time, timedelta

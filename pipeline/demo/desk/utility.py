@@ -1,8 +1,6 @@
 """The worth of an answer to the desk's users, from which the simulator draws thumbs. The pipeline may not import it, by
 the import contracts in pyproject.toml."""
 
-from __future__ import annotations
-
 from pipeline.demo.desk.answers import features
 from pipeline.demo.desk.requests import Request
 

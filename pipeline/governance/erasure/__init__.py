@@ -1,8 +1,6 @@
 """Forgetting a user: their rows leave all places that we write, models that learned from them are blocked, and a proof
 says so. After a kill the same command ends in the same proof. Weights and a champion in service stay."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime

@@ -1,8 +1,6 @@
 """The days' accounts after an erasure: admitted rows of a file become erased ones, so its counts still add up; ledgers
 keep the line of every rejected row, without the trace where it was the user's."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping

@@ -1,8 +1,6 @@
 """Which datasets, iterations, checkpoints and model versions were made from a user's rows: by the dataset's rows, the
 list of users kept of it, or the iteration's labels. A dataset with none of them counts as affected."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Mapping
 

@@ -1,8 +1,6 @@
 """Models that were made while their data was being forgotten: every stage that makes or promotes a model asks here, and
 what turns up is blocked, tagged and added to the proofs."""
 
-from __future__ import annotations
-
 import secrets
 from datetime import datetime
 

@@ -1,8 +1,6 @@
 """Deletes copies of checkpoints in `training.checkpoints.mirror` that learned from a forgotten user's rows. A mirror is
 not clean while it cannot be listed, looks unlike the trainer left it, or a trainer may write to it."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress

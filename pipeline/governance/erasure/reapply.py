@@ -1,8 +1,6 @@
 """After a restore from a backup: users forgotten since then are put on the list again, and forgotten where their marks
 are found, in the table and in our own spans."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator
 from datetime import datetime
 

@@ -1,8 +1,6 @@
 """Where the operator's own source still names a forgotten person as owner. Nothing of it is edited, and a source
 outside this deployment is not read: its owner is asked."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from datetime import UTC

@@ -1,8 +1,6 @@
 """Rows that we wrote of live traffic: spans and feedback of the gateway, and the embedded export. A score or a feedback
 belongs to the owner of its trace, where the trace has no other owner."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterator
 from datetime import UTC, datetime

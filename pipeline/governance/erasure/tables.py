@@ -1,8 +1,6 @@
 """Rows that iterations keep: their tables lose the person's rows, by the owner column or else by the traces that they
 name; a trainer's scratch files and a dataset's own record name no owner and go whole."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Collection, Iterator
 from functools import partial

@@ -3,8 +3,6 @@
 `MethodSettings` lists them in the order of preference: where the evidence allows several, the first is trained.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

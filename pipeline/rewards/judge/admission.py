@@ -1,8 +1,6 @@
 """The start-up gate: who may judge (docs/rewards.md). Plain questions, and ten ways to pass off a wrong answer: the
 first two are from arXiv 2507.08794, the others are prompt injections that production traffic carries."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,5 @@
 """What a judge is asked, what it answers and what it may spend: requests, judgements, reasons to abstain, a budget."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Literal, NamedTuple
 

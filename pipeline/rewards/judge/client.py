@@ -1,8 +1,6 @@
 """One question over HTTP: within the budget, the deadline, the concurrency and the size that were set, or not at all. A
 request counts as what the server says it took, else as the most that it can have taken."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

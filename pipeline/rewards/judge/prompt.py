@@ -1,8 +1,6 @@
 """The prompt of a judge, and how its answer is read: the task and the rubric from us, all else as fenced data. VERSION
 is part of every judge's id: whoever changes a word here, or the escaping, raises it."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,8 +1,6 @@
 """The reward model's own process: `train JOB PARENT` prints its progress, `score FOLDER BATCH_SIZE THREADS PARENT`
 answers line by line. Either exits with 64 where no retry can help."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

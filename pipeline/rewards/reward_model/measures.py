@@ -1,8 +1,6 @@
 """What held-out users' thumbs say of a scorer, and whether its word counts for that. Intervals are percentiles of a
 cluster bootstrap; one without width is opened by the rule of three."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from itertools import combinations

@@ -1,8 +1,6 @@
 """Probes: a logged answer and a twin that breaks one rule of the policy and differs in nothing else. Which twin is
 drawn by a hash of the answer; an answer of which none can be made is not counted."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

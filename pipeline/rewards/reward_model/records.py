@@ -1,7 +1,5 @@
 """The reward model's records: its report, which is that of the asset `reward_model`, and what its process is given."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import pyarrow as pa

@@ -1,7 +1,5 @@
 """Scoring by a trained reward model, in a process of its own: the caller imports no torch."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,8 +1,6 @@
 """The stage: thumbs in, a reward model with its report out, once for each iteration. Too few thumbs are a result with
 its reason. Killed and run again, it ends with the same bits on CPU."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

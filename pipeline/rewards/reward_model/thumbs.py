@@ -1,8 +1,6 @@
 """Thumbs: which rated rows a reward model may learn from, and who of the users trains, chooses and measures. Users are
 split, never rows, by a hash of seed and user."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections import Counter

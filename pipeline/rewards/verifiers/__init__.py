@@ -1,7 +1,5 @@
 """The one checker of answers, shared by the reward and the evaluation so that they cannot drift apart."""
 
-from __future__ import annotations
-
 from pipeline.rewards.verifiers.answers import MAX_ANSWER_CHARS, final_answer, plain_number, reference_answer
 from pipeline.rewards.verifiers.grading import Grader, readable
 from pipeline.rewards.verifiers.outcome import Grade, Outcome, VerifierTask

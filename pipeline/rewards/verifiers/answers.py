@@ -1,8 +1,6 @@
 """Which answer a text commits to: behind its last marker, `####` (its line) or `\\boxed{...}` (its braces). Thoughts,
 headings of Markdown and invisible characters are no part of it. Linear in the text."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from fractions import Fraction

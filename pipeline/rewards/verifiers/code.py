@@ -1,8 +1,6 @@
 """The verdict on a completion's Python code: its reference is a Python source of assertions, which are run against it.
 The code is hostile: tests and completion run in two confined processes (sandbox.py), and values cross as JSON."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """The checker as rewards and evaluation call it: many checks in, one grade each out, in order. Plain numbers and texts
 are checked here; what cannot be interrupted runs in workers that can be killed."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from functools import partial

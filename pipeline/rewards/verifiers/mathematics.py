@@ -1,8 +1,6 @@
 """Numbers, LaTeX, sets, intervals and tuples, compared by math-verify, in a worker that can be killed. An answer is
 read as a whole or not at all: math-verify would take the last part of a text that it can read."""
 
-from __future__ import annotations
-
 import logging
 import re
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """What is asked of a verifier and what it may say."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """Two confined processes for one code check: one runs the completion, the other its tests, with a pipe between them.
 Both are fresh interpreters with an empty environment; the kernel kills them when this process dies."""
 
-from __future__ import annotations
-
 import functools
 import json
 import logging

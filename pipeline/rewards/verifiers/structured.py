@@ -1,8 +1,6 @@
 """Answers in JSON: calls of tools that must be the same, and JSON that must fit a schema (draft 2020-12). No reference
 out of a schema is fetched. The time of a `pattern` has no bound: check_json runs in a worker."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any, NoReturn, cast

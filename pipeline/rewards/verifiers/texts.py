@@ -1,8 +1,6 @@
 """Texts that must be equal, exactly or by meaning of their letters, hold another, or name the option of a choice. The
 committed answer is compared where there is one (answers.py), else the whole text."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 

@@ -1,8 +1,6 @@
 """The gateway's process: `python -m pipeline.rollout.gateway SETTINGS ROOT`. SIGHUP restarts its workers one by one,
 each once its successor answers; SIGTERM ends them after what they are answering."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,8 +1,6 @@
 """The gateway as an ASGI application. A path below `/v1` that is not named here leads nowhere: servers keep
 administration there, such as vLLM's `/v1/load_lora_adapter`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

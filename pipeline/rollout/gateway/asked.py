@@ -1,8 +1,6 @@
 """A caller's request: what the gateway looks at, and the body with the model's name exchanged. Values are kept as the
 bytes that came."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A caller's connection: the body that comes, what may be asked of the gateway itself, and the answer that goes."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from types import MappingProxyType

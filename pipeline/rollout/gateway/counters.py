@@ -1,8 +1,6 @@
 """What each worker has served, recorded and has in flight, in a file that it maps into its memory (a worker that is
 killed leaves its counts behind), and the gateway's state for GET /-/split and, as Prometheus's text, GET /-/metrics."""
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -1,8 +1,6 @@
 """The Host and Origin rule of our web servers: the Host is one of ours (else DNS rebinding), and an Origin is that of
 our own page. The gateway reads JSON alone, which a browser sends to another site only after asking (CORS)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from typing import Literal

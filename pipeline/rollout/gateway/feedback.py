@@ -1,8 +1,6 @@
 """What users say of an answer: `POST /v1/feedback`, kept as OpenTelemetry evaluation results. An answer is named by the
 id of its response or by its trace id; one user's newest word on it counts."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,8 +1,6 @@
 """The slots of the embedded gateway: a server for each model that is wanted. A model is in the slot file while its
 server answers and may have users, and its server ends after the file has stopped naming it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

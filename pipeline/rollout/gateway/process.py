@@ -1,8 +1,6 @@
 """What one gateway is started with, the lock that a running one holds with its address (the kernel drops it with the
 process), and a gateway that runs while a block does."""
 
-from __future__ import annotations
-
 import fcntl
 import sys
 import time

@@ -1,8 +1,6 @@
 """One request through the gateway. Intention to treat: where the canary fails before its first byte the champion
 answers, and the failed try is recorded as the canary's."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """A slot's reply: one JSON body, or the events of a stream put together to what that body would have been."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

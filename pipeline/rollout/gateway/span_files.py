@@ -1,7 +1,5 @@
 """Reads what the gateway recorded within a window: the ends of the span files, whole lines only."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple

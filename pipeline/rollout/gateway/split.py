@@ -1,7 +1,5 @@
 """The rollout's port to the gateway: TrafficSplit over the split file and GET /-/split."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 

@@ -1,8 +1,6 @@
 """The two files that the gateway routes by: the slots with the model that each serves, and the split. A split that is
 torn, of an older epoch, or that names a model in no slot, leaves in force what was."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,8 +1,6 @@
 """One try at one slot: an answer is 200 without an error in it; a refusal of this one request (400, 413, 422) is the
 caller's to read; all else is a failure of the slot."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping

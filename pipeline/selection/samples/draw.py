@@ -1,7 +1,5 @@
 """Which logged prompts are sampled, and their completions, each in a journal by model and protocol as soon as drawn."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

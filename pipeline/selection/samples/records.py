@@ -1,7 +1,5 @@
 """What the stage `samples` publishes: the table of scored completions, and the record of who drew and scored them."""
 
-from __future__ import annotations
-
 import pyarrow as pa
 from pydantic import Field
 

@@ -1,7 +1,5 @@
 """The stage `samples`: k completions of the champion for each of some logged prompts, each scored as a label is."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections import Counter

@@ -1,8 +1,6 @@
 """Parquet files of the governed table: written into the warehouse and read from it in bounded memory, one partition a
 file. Workers use it without the catalogue; a file counts once `Lake.replace_day` has committed it."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """PyIceberg's file access for a table that moves with its folder; named in the catalogue's options, never imported."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pyiceberg.io.pyarrow import PyArrowFileIO

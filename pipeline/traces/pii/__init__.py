@@ -1,8 +1,6 @@
 """Personal data in text: found by linear-time patterns (RE2), confirmed by checksums, replaced by placeholders. Text
 with a finding is kept in its normalised form (`normalised`), other text exactly as it was."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import unicodedata

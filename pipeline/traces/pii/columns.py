@@ -1,8 +1,6 @@
 """Personal data in columns: vectorised passes clear most rows, the others are masked by the functions of `pii`.
 A masked column comes with whether a row is unmaskable; its text is then `[BINARY]`. Nulls stay null."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable
 from functools import partial, reduce

@@ -1,8 +1,6 @@
 """Context of a candidate that shows that it is code, a version or a sum, and no personal data. Fenced code is left
 alone but for keys and tokens."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -1,8 +1,6 @@
 r"""The kinds of personal data: for each a linear-time pattern (RE2) and a function that confirms what it finds. `\b`,
 `\d` and `\w` are ASCII in RE2, so the letters of other scripts are boundaries."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from collections.abc import Callable, Iterator

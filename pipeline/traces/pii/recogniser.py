@@ -1,8 +1,6 @@
 """A recogniser of the recipe's own (`traces.pii.recogniser`): its spans are masked as `[PERSONAL]` in admitted rows. A
 row on which it raises, or of whose calls a mask leaves no JSON, is discarded; a masked reference is none."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from functools import cache

@@ -1,8 +1,6 @@
 """Calls of tools, their results and the definitions of the tools, out of every provider's words into OpenAI's, the one
 form in which the governed table has them (`rows.Message`). A call without a name is Unreadable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline.traces.sources.parts import SCHEMAS, dumped, kind_of

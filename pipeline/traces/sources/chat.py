@@ -1,8 +1,6 @@
 """Messages out of a logged value, for every source; of an output that holds several, the one answer that was served. A
 shape that is not known is `unreadable`, never text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """The parts of a server that is asked by time: one a UTC day, read until it is settled; and the rows of its pages."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta

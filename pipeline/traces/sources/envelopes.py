@@ -1,8 +1,6 @@
 """Where requests, responses and the wrappings of frameworks keep their messages. Unknown keys that may hold text raise
 Unreadable: a prompt without its context is a wrong prompt."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from pipeline.traces.sources.parts import is_part, kind_of

@@ -1,8 +1,6 @@
 """Fields of a row, whatever its source: what was said, counts, latencies, metadata, and times (ISO, epochs in s to ns,
 e-mail dates; a day never before a month). A value that cannot be read raises msgspec.ValidationError."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

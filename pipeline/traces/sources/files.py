@@ -1,8 +1,6 @@
 """Source files, listed and read as decompressed bytes through fsspec: a local folder and s3:// are one. A file that
 breaks off, changes or vanishes gives what came before, then raises `Broken`."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress

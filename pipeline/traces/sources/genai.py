@@ -1,8 +1,6 @@
 """What the attributes of a span say of a call of a model: its messages, whose it is, who answered; as OpenTelemetry's
 GenAI conventions have had them, OpenInference, Langfuse's SDKs, Vercel's AI SDK and traceloop."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any

@@ -1,8 +1,6 @@
 """Langfuse's words: how an observation becomes a trace, a score feedback, and a trace's own row its attributes, in the
 snake_case of the blob-storage export. `langfuse_fast` reads the usual rows of an export to the same values."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping

@@ -1,8 +1,6 @@
 """Readers of Langfuse's files: the blob-storage export (JSON, CSV or Parquet; written from the published field lists),
 and traces downloaded from the user interface (made on real ones)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from typing import Any

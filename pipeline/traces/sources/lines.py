@@ -1,8 +1,6 @@
 """Whole rows, in blocks of about BLOCK bytes, whatever the length of a row: lines, elements of the JSON array that a
 file is, records of CSV. A row over the limit is never held in memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 from csv import Error, field_size_limit, reader

@@ -1,8 +1,6 @@
 """Reader of the traces of an MLflow tracking server, with their assessments: one part a UTC day. Written on MLflow 3.17
 through its own client. A model call is a span of type CHAT_MODEL or LLM."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager

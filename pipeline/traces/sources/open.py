@@ -1,7 +1,5 @@
 """Which reader a recipe's source has."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

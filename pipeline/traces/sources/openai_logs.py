@@ -1,8 +1,6 @@
 """Reader of OpenAI chat-completion logs, one call a line: `{request, response, ...}`, a batch's `{custom_id, body,
 response: {body}}`, a stored completion. Written from the published API reference, not from real logs."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 from typing import Any

@@ -1,8 +1,6 @@
 """OTLP after the published protocol: an export request's spans and log records, their attributes as plain values; and
 results of evaluations (`gen_ai.evaluation.result`), records or events of a span, as scores of a trace."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator

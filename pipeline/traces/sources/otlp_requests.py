@@ -1,8 +1,6 @@
 """The export requests of a file of OTLP (a line each, the whole file as one, or each after its length), from JSON or
 protobuf into the shapes of `otlp`."""
 
-from __future__ import annotations
-
 from base64 import b64decode
 from collections.abc import Iterator
 from itertools import chain

@@ -1,8 +1,6 @@
 """Rows of a Parquet file as plain records, a bounded number at a time: only the columns that are asked for, maps as
 objects, binary strings as the UTF-8 that they are. A file without a column gives records that lack it."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -1,8 +1,6 @@
 """The parts of a message (text, calls of tools, results, payloads, reasoning) in every provider's words. A part of
 another shape raises Unreadable; reasoning is no part of what was said and is left out."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

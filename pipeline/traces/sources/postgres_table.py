@@ -1,8 +1,6 @@
 """Reader of a PostgreSQL table of traces: one part a UTC day, through a server-side cursor. Its rows are read as
 Langfuse's observations."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 """Reader of a prompt set: every problem is a row without an answer. The whole set is one part, for a problem
 counts once wherever in the set it stands."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

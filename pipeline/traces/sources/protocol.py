@@ -1,8 +1,6 @@
 """What a source is: it lists its parts, and yields the rows of one. A source is made in each worker from its
 section of the recipe and its address, so it holds no connection between calls."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import date

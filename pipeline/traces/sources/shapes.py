@@ -1,8 +1,6 @@
 """The structure behind a text: JSON, the repr of a Python object (literals only, up to LITERAL characters), plain text;
 and the fingerprint of an unknown structure: its types and keys, never a value."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

@@ -1,7 +1,5 @@
 """Checkpoints that survive a kill at any instant: committed, verified, retained, mirrored, resumed from."""
 
-from __future__ import annotations
-
 from pipeline.training.checkpoints.checkpointer import Checkpointer
 from pipeline.training.checkpoints.claims import Claim, Superseded, WriterLocked, only_writer, room
 from pipeline.training.checkpoints.manifest import MANIFEST, CheckpointManifest, published

@@ -1,8 +1,6 @@
 """The checkpoints of one training: a kill at any instant leaves a complete one, published by one rename after its files
 and directories are synced."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path

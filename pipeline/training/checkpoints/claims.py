@@ -1,8 +1,6 @@
 """Each start of a trainer claims its directory under the next free number, and each save checks that the claim is still
 the newest: a lock is lost by a process that the network cut off."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

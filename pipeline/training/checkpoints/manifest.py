@@ -1,8 +1,6 @@
 """A checkpoint's manifest with sizes and hashes, written last, and which checkpoints are kept: safetensors loads a
 flipped bit without an error, and the Trainer resumes from half a checkpoint."""
 
-from __future__ import annotations
-
 import math
 import re
 import shutil

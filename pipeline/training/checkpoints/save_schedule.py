@@ -1,8 +1,6 @@
 """When to save: every so many steps, or by Young's rule (doi:10.1145/361147.361115), without Daly's higher-order terms
 (doi:10.1016/j.future.2004.11.016), and at the latest after the mean time between interruptions."""
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from statistics import median

@@ -1,8 +1,6 @@
 """Uploads beside the training: one thread, and the newest checkpoint replaces one that waits. No step waits for it, and
 no error of it stops a training."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from pathlib import Path

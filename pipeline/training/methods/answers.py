@@ -1,8 +1,6 @@
 """Token ids of prompts as generation is asked them, and of answers as it draws them. Not by TRL: Arrow merges the
 structs of different tools' calls, so rows hold calls as JSON in text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

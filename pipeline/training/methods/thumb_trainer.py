@@ -1,8 +1,6 @@
 """TRL's KTOTrainer over tokenised rows. TRL logs KTO's reference point z0, in nats an answer, as `kl`, which other
 trainers log in nats a token: here it is `reference_point`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trl.trainer.kto_trainer import KTOTrainer

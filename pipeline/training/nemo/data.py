@@ -1,7 +1,5 @@
 """The plan's rows as the JSONL files that NeMo RL reads, and the section of its configuration that names them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath

@@ -1,8 +1,6 @@
 """From a checkpoint of NeMo RL to a model directory and its adapter. LoRA is merged here: NeMo RL's converters merge
 Megatron checkpoints only. Weights that are missing or not finite are an error."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What differs between methods in NeMo RL: configuration, data and limits."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,8 +1,6 @@
 """What NeMo RL leaves: its output lines read as metrics in our names (an unknown line is passed over), and its
 checkpoints, of which it resumes the highest number without a look inside."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

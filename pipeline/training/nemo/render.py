@@ -1,8 +1,6 @@
 """The plan as NeMo RL's configuration, by its example's `defaults`, and command lines. A setting is rendered, refused
 with its name, or named in `WITHOUT_EFFECT`; a key that the example sets for itself is set, if only to null."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath

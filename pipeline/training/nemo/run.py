@@ -1,8 +1,6 @@
 """A training by NeMo RL, which resumes by itself from its newest checkpoint. Raises ValueError for what no retry mends
 (64), SystemExit(143) after a pre-emption, RuntimeError for a crash."""
 
-from __future__ import annotations
-
 import re
 import signal
 import sys

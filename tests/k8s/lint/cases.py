@@ -1,7 +1,5 @@
 """A set of manifests without a mistake, and how to make one in it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from copy import deepcopy

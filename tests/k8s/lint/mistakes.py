@@ -1,7 +1,5 @@
 """Mistakes, each one field of a right set of manifests changed, deleted or added, by the rule that has to find it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

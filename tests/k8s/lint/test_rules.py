@@ -1,7 +1,5 @@
 """Each rule finds the mistakes that it was made for, and says nothing where there is none."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

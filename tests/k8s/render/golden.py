@@ -1,7 +1,5 @@
 """The rendered gangs that are kept as files. `python -m tests.k8s.render.golden` writes them anew: read the diff."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

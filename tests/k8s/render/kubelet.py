@@ -1,7 +1,5 @@
 """What a kubelet and the controllers make of a rendered gang, as far as the tests ask."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Calls as Llama's and Mistral's models write them, and what only looks like one."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """No part of a child outlives its block or its parent: real process trees, real signals."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

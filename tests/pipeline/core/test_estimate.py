@@ -1,7 +1,5 @@
 """The intervals against scipy, and by simulation: what claims 95% has to cover about that."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The contract of every journal: what it keeps over a kill, what it refuses, and what forgetting takes from it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,7 +1,5 @@
 """A model directory is complete, or says what it lacks: real folders, each with one thing wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

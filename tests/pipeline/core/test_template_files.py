@@ -1,7 +1,5 @@
 """Templates rendered without a tokenizer: as transformers renders them, to the letter."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

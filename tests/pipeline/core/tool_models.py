@@ -1,7 +1,5 @@
 """The embedded model with letters among its tokens and a chat template that has tools; and what it learns by heart."""
 
-from __future__ import annotations
-
 import string
 from pathlib import Path
 from typing import Any

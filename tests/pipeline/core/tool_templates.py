@@ -1,7 +1,5 @@
 """A chat template with tools, in the shape of Qwen's and Hermes', and conversations with calls for it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The kept weights of both embedded worlds are the declared ones."""
 
-from __future__ import annotations
-
 from pipeline.core.storage import digest_file
 from pipeline.demo import MODEL_DIR, MODEL_SHA256, is_demo_model
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR

@@ -1,7 +1,5 @@
 """Simulated users: who asks what follows from a key, and a failed answer is counted."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

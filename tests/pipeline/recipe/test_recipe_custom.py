@@ -1,7 +1,5 @@
 """Code of the user's own in a recipe: where it is looked for, what stands for its content, and its import."""
 
-from __future__ import annotations
-
 import sys
 from hashlib import sha256
 from pathlib import Path

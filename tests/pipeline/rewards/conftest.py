@@ -1,7 +1,5 @@
 """A governed table made from an export, and the stage run over it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The user's own function in its workers: what each way of being broken comes to."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

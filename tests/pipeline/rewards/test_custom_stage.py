@@ -1,7 +1,5 @@
 """The user's own function over a governed table: composed, remembered, asked again only where it changed."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Feedback: what one call's answers are worth, whose it is, and how much of one user's counts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The stage with paid judges: who is asked about what, what is never paid for twice, and what a spent budget leaves."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The stage over a governed table: provenance, what is remembered, and what a kill costs."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

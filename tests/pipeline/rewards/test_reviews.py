@@ -1,7 +1,5 @@
 """A week of reviews: drawn, shown, read back from what people save, and forgotten."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """What the label table says of itself, on tables small enough to count by hand."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small real world for the rollout: a store, the local router, an in-memory registry, and scripted metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """A router whose weights are one file: the traffic split of tests that need no gateway."""
 
-from __future__ import annotations
-
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.evidence import Unit

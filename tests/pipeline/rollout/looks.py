@@ -1,7 +1,5 @@
 """Looks and evidence of arms whose users are all alike, or as told."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

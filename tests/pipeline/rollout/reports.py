@@ -1,7 +1,5 @@
 """Statuses to be shown, without a rollout behind them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from pipeline.core.estimate import Estimate

@@ -1,7 +1,5 @@
 """Who grades what production served: the verifier by a reference, else the gate's judge, else nobody."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

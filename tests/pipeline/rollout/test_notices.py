@@ -1,7 +1,5 @@
 """Messages to a real web server."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 import pytest

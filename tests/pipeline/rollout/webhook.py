@@ -1,7 +1,5 @@
 """A web server on 127.0.0.1 that takes notices, as a chat's incoming webhook does."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A labelled trace, made up for the tests of selection."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Near-identical prompts stay on one side of the split, and the split stays where it is."""
 
-from __future__ import annotations
-
 import json
 import random
 from itertools import combinations

@@ -1,7 +1,5 @@
 """Consent is what the governed table says now, not what it said when the dataset was published."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 

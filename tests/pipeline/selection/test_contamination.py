@@ -1,7 +1,5 @@
 """Planted contamination is found, and what only looks like it is not."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Pairs: what is paired, what never is, and whose pairs stay."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from typing import Any

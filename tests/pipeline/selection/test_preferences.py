@@ -1,7 +1,5 @@
 """The tables of selection: what is built from a labelled set, what is left out of it, and that TRL reads it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scorers of fresh samples: that a gain is what another one sees, and whose word enters it at all."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Thumbs: which ratings make one, and that every gate of the preference dataset holds for them too."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

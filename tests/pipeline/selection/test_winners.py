@@ -1,7 +1,5 @@
 """Winners: the best of k fresh samples, and that every gate of the preference dataset holds for them too."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Questions to a chat server of the tests, through the engine as the recipe sets it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An OpenAI-compatible server on 127.0.0.1 whose model draws words by seed, as well or as badly as a test wants."""
 
-from __future__ import annotations
-
 import json
 import random
 import threading

@@ -1,8 +1,6 @@
 """The journal of answers: by model and protocol, and by item where one is erased (tests/pipeline/core/test_journal.py
 has what holds for every journal)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

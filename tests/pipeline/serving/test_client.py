@@ -1,7 +1,5 @@
 """How long is waited for a server that cannot answer now."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.serving.client import MAX_WAIT_S, wait_s

@@ -1,7 +1,5 @@
 """What a model's folder says about sampling decides nothing; what does decide is on record."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A server that others keep: asked by seed, answered as it comes, and recorded as far as it shows itself."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

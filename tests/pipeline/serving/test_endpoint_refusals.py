@@ -1,7 +1,5 @@
 """Every way that a server can misbehave is a refusal in words, or an error of the one question."""
 
-from __future__ import annotations
-
 import json
 import re
 from typing import Any

@@ -1,7 +1,5 @@
 """The recipe's section names an engine; what it needs and does not have is named too, before anything is started."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Whether weights fit where they would be evaluated."""
 
-from __future__ import annotations
-
 import json
 import struct
 from pathlib import Path

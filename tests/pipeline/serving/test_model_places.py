@@ -1,7 +1,5 @@
 """A model's copy: verified as it comes, resumed where it was cut, whole or not there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A node's cache of models: one copy for all who want it, whoever is killed; room by what was used longest ago."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

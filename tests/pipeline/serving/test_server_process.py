@@ -1,7 +1,5 @@
 """A model's server: awaited by its health, explained by its last lines, its secret in no argument."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The server of a slot, as a process over HTTP: it answers what the loop's own sampler answers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Which parser vLLM is started with, by the calls that a chat template writes."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

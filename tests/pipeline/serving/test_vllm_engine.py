@@ -1,7 +1,5 @@
 """A real vLLM server, started and ended as the step does it: same seed, same answer, and nothing of it stays behind."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

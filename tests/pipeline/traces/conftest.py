@@ -1,7 +1,5 @@
 """Langfuse exports written row by row, and the stage run over them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Which calls of a trace are rows, and on which of them a thumb on the trace is."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A source and an engine of the user's own under the traces' stage: the worked example of docs/custom.md among them."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

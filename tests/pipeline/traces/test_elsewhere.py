@@ -1,7 +1,5 @@
 """The stage on what a company has: a source and a warehouse on S3, a catalogue and a source in PostgreSQL."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from typing import Any

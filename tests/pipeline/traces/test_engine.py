@@ -1,7 +1,5 @@
 """Both engines, for real: spawned processes, and a Ray cluster of two nodes on 127.0.0.1."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Wrong sources fail with what is the matter, publish nothing, and are read again when the recipe is mended."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

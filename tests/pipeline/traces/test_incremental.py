@@ -1,7 +1,5 @@
 """What is read again, what is not, and that nothing is lost or counted twice on the way."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is known to go wrong before a run is made: real folders, a real bucket, a real PostgreSQL."""
 
-from __future__ import annotations
-
 import shutil
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prompt sets in the fields that they are published with, and what is left out of them."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

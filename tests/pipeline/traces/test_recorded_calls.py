@@ -1,7 +1,5 @@
 """What tools returned in the traces: which result belongs to which call, and which call to which prompt."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which rows count for the champion: row by row, for everything that reads a dataset."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any

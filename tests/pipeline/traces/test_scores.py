@@ -1,7 +1,5 @@
 """What scores mean: declared, or a plain thumb of people."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

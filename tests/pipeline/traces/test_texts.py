@@ -1,7 +1,5 @@
 """Only what was said is a text: what is not is taken off, or the row stays out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """Rows with tools before a model whose template has none: refused by name and number, before a label is paid for."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

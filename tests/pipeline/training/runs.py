@@ -1,7 +1,5 @@
 """A training as whole processes, as a launcher starts it: to the end, or killed in the middle and started again."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

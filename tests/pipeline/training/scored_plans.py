@@ -1,7 +1,5 @@
 """A plan of GRPO over prompts without references, as selection leaves it, with scorers of a test's choice."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 from typing import Any

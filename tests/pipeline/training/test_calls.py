@@ -1,7 +1,5 @@
 """All methods train on prompts that hold calls of tools and on answers that are calls."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """GRPO rewarded by the user's own function: the same sums as for logged completions, in a training of its own."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The judge inside a training: its journal, its budget, its deadline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a training needs on the machine that trains: named before anything is paid for."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.recipe import Distribution, Lora, Training

@@ -1,7 +1,5 @@
 """What a training's weights are: their precision, their shards, and what is merged in the end."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """GRPO over recorded tools: real trainings of the desk's model, what is refused, and a resume to the bit."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Collection, Mapping

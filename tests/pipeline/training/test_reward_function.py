@@ -1,7 +1,5 @@
 """The composite as TRL calls it: the same verdicts and the same sums as for logged traces."""
 
-from __future__ import annotations
-
 import threading
 from contextlib import closing
 from pathlib import Path

@@ -1,7 +1,5 @@
 """GRPO on prompts that no reference can check: who scores, who watches, and what ends it."""
 
-from __future__ import annotations
-
 import hashlib
 import signal
 from pathlib import Path

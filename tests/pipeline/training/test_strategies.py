@@ -1,8 +1,6 @@
 """FSDP2 and ZeRO over two ranks on CPU, by accelerate's gate in `tests/ranks_as_devices`: what each strategy trains is
 what one process trains. What a device adds (NCCL, bf16, offload) is in benchmarks/gpu_matrix.py."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

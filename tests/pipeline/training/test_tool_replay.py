@@ -1,7 +1,5 @@
 """Episodes with recorded tools: what follows a call, what the policy is trained on, and when an episode ends."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

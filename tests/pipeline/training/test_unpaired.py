@@ -1,7 +1,5 @@
 """Training on answers that nothing is compared with: the limits that KTO and SFT are held to."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """How a process gives up everything but computing, reading the standard library and its own pipes, before it runs a
 line that it was given: limits, Landlock, seccomp. `confine` raises unless every part is in force."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import resource

@@ -1,8 +1,6 @@
 """The system calls that a confined process may make, as a seccomp filter (seccomp(2)). All others fail with EACCES: no
 sockets, no new process, no exec, no signals, no ptrace, no file opened but for reading."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import struct

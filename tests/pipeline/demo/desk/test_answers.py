@@ -1,7 +1,5 @@
 """The desk's answers: their modes, and the features that anybody sees in them."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.demo.desk.answers import (

@@ -1,7 +1,5 @@
 """Conversations at the desk: what the client sends after a call, and second questions."""
 
-from __future__ import annotations
-
 import json
 import random
 

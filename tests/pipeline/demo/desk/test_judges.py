@@ -1,7 +1,5 @@
 """The desk's judges pass the project's own admission, and end with the step that started them."""
 
-from __future__ import annotations
-
 import random
 import threading
 from collections.abc import Generator

@@ -1,7 +1,5 @@
 """The desk's requests: what they ask, how they are read back, and a split that lets nothing through."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """The desk's production: what its rows hold, and what they must not hold."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """What an answer is worth to the desk's users: the order of good and bad answers."""
 
-from __future__ import annotations
-
 from pipeline.demo.desk.requests import Request, Row
 from pipeline.demo.desk.utility import utility
 

@@ -4,8 +4,6 @@ Three days, three iterations: `first` learned from days 5 and 6, `second` (on th
 7, `third` from day 5 alone. Weights are stand-ins: nobody reads them here.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

@@ -1,7 +1,5 @@
 """A model that turns up after its data was forgotten: tagged, in the proof, and asked for by every stage."""
 
-from __future__ import annotations
-
 import pytest
 
 from pipeline.core import audit, layout

@@ -1,7 +1,5 @@
 """Copies of checkpoints that an erasure reaches, however it is interrupted."""
 
-from __future__ import annotations
-
 import fcntl
 from pathlib import Path
 

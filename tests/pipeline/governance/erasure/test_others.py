@@ -1,7 +1,5 @@
 """Whoever is forgotten: nothing of anybody else's changes, and nothing of theirs is left in what we wrote."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

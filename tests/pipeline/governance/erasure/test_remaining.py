@@ -1,7 +1,5 @@
 """What a proof says of a source that is the user's own, or somebody else's."""
 
-from __future__ import annotations
-
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The chat server of the tests as a judge: what it answers, as well or as badly as a test wants."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Generator

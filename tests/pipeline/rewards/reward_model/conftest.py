@@ -1,7 +1,5 @@
 """Planted thumbs: what users like is known, so a reward model has to find it, or to admit that it did not."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence

@@ -1,6 +1,4 @@
 # ruff: noqa: E501 - a program in one string reads better than a wrapped one
-from __future__ import annotations
-
 import os
 import platform
 import signal

@@ -1,7 +1,5 @@
 """An OpenAI-compatible server on 127.0.0.1 that answers as a test wants, down to the bytes of its stream."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

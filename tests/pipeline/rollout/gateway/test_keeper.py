@@ -1,7 +1,5 @@
 """The slots of the embedded gateway as real processes: started, asked through the gateway, ended, started again."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A gateway that runs as processes, with two slots behind it, and what its callers and its files say."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

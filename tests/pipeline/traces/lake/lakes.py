@@ -1,7 +1,5 @@
 """Rows, lakes and a second process for the tests of the governed table."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import uuid

@@ -1,7 +1,5 @@
 """A recogniser of the recipe's own: what it gives is masked in admitted rows, and what it cannot read stays out."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A source read to its end, and the account of what it gave."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Spans and log records as OTLP's JSON has them, and as protobuf."""
 
-from __future__ import annotations
-
 import base64
 import json
 from typing import Any

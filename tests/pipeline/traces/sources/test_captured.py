@@ -5,8 +5,6 @@ and its result (A7), a streamed answer (B4), a second turn (K94) and a question 
 was said is known, whatever a framework makes of it.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

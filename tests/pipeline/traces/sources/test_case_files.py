@@ -4,8 +4,6 @@ A case of a source has lines of a file and the rows that they are; a case of `me
 it says. A line that is a text stands in the file as it is. Fields at their default are left out of rows.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from itertools import permutations

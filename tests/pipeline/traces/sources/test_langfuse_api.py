@@ -1,7 +1,5 @@
 """Langfuse's public API: pages, limits, settled days, and what is said of a refusal."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

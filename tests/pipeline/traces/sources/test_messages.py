@@ -1,7 +1,5 @@
 """What holds of the messages of any value; `cases/messages.json` has the values that are known."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Traces of MLflow: logged by its own SDK into its own store, and read back."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """The reader of each kind of source, and what all of them keep."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import tracemalloc

@@ -1,7 +1,5 @@
 """Where a request of OTLP begins and ends in a file, and what a reader of spans says of files without one."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A prompt set through the stage `traces`: rows without an answer, one day, by content alone."""
 
-from __future__ import annotations
-
 import json
 import os
 from datetime import date

@@ -1,7 +1,5 @@
 """Lines, elements of an array and rows of CSV: all of them, with their numbers, in bounded memory."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

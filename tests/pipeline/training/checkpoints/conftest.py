@@ -1,7 +1,5 @@
 """Small checkpoints, and every way to harm one."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

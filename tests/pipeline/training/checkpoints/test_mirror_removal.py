@@ -1,7 +1,5 @@
 """A mirror that an erasure clears and closes: in a folder and in S3."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from typing import Any

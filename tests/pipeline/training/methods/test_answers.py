@@ -1,7 +1,5 @@
 """Prompts and answers as tokens: what generation sees and draws, whatever lay in a table on the way."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

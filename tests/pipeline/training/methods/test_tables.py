@@ -1,7 +1,5 @@
 """Methods of tables: balance of the two kinds of thumbs, what is refused, what a step takes."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Plans over a few problems of the demo task, for NeMo RL."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What NeMo RL cannot express or carry is refused when the plan is made: no plan, no nodes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The data files: NeMo RL's documented shapes, exactly the plan's rows, and what it cannot carry."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Output lines to rows: NeMo RL's own words, as seed 003 shows them, validations, and lines nobody knows."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

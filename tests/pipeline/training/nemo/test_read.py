@@ -1,7 +1,5 @@
 """NeMo RL's checkpoints: whole ones, half-written ones at each place, the newest and the best."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """The configuration: every setting is rendered, refused or without effect, and every key is one of NeMo RL's."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

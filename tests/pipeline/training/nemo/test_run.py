@@ -1,7 +1,5 @@
 """A training by the second engine, against a stand-in with NeMo RL's layout: interrupted, half-written, gone wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil
