@@ -113,9 +113,7 @@ class TrainingSettings(Section):
     model_config = ConfigDict(revalidate_instances="subclass-instances")  # a plan takes no `Training` for it
 
     engine: Literal["trl", "nemo_rl"] = "trl"
-    """What trains: TRL in processes of this project, or NeMo RL from its own checkout."""
-    nemo_rl_release: Literal["0.6.0", "0.7.0"] = "0.7.0"
-    """Of NeMo RL: a checkout of another release is refused. What is rendered are keys that both have."""
+    """What trains: TRL in processes of this project, or NeMo RL (0.6.0 or 0.7.0, GRPO only) from its own checkout."""
     lora: Lora | None = Lora()
     """An adapter; null trains every weight."""
     distribution: Distribution = Distribution()

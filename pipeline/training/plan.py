@@ -142,9 +142,11 @@ def plan_training(
             scorers=scorers,
         )
         if training.engine == "nemo_rl" and data is not None:  # before nodes are asked for what it cannot express
-            from pipeline.training.nemo import render  # which knows the plan
+            from pipeline.training.nemo.data import refuse as refuse_rows  # which know the plan
+            from pipeline.training.nemo.render import refuse
 
-            render.refuse_with_rows(made)
+            refuse(made)
+            refuse_rows(made)
         return made
 
     with shared_lock(store):

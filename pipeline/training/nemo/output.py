@@ -5,11 +5,13 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline.core.model_files import header
+from pipeline.training.nemo.render import METRIC
 
 Row = dict[str, float]
 
@@ -23,7 +25,6 @@ LABELS = {
         "avg reward": ("reward", "accuracy"),
         "avg total reward": ("reward", "accuracy"),
         "mean generation length": ("completions/mean_length",),
-        "accuracy": ("rewards/accuracies",),  # of DPO
     },
     "Timing": {
         "total step time": ("seconds/step",),
@@ -49,7 +50,6 @@ Say = Callable[[str], None]
 INFO = "training_info.json"
 WEIGHTS = Path("policy", "weights", "model")
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
-ACCURACY = "val:accuracy"
 UNSEEN = ("kl", "entropy", "grad_norm", "frac_reward_zero_std", "completions/clipped_ratio", "text/distinct")
 """Metrics with a limit in `training.sentinel` that it sends to logging services alone."""
 
@@ -69,10 +69,15 @@ class Output:
         if _STEP.search(line):
             return self.flush()
         if header := _SECTION.match(line):
-            return self._enter(header[1])
-        if match := _BULLET.match(line):
-            for name, value in self._values(match):
-                self._row[name] = value
+            self._section = header[1]
+            if self._section == "Training Results":
+                self.step, self._results = self.step + 1, True
+        elif match := _BULLET.match(line):
+            text = match["value"].rstrip("s") if self._section.endswith("Timing") else match["value"]
+            with suppress(ValueError):
+                value = float(text) / (100 if match["unit"] else 1)
+                names = LABELS.get(self._section, {}).get(match["label"].strip().lower(), ())
+                self._row |= dict.fromkeys(names, value)
         return None
 
     def flush(self) -> Row | None:
@@ -86,23 +91,6 @@ class Output:
         if "seconds/step" in row:  # NeMo RL counts them in
             row["seconds/step"] = max(0.0, row["seconds/step"] - extra)
         return {"step": float(self.step), **row}
-
-    def _enter(self, section: str) -> Row | None:
-        closed = None
-        if section == "Training Results":
-            closed = self.flush() if self._results else None
-            self.step += 1
-            self._results = True
-        self._section = section
-        return closed
-
-    def _values(self, match: re.Match[str]) -> Iterator[tuple[str, float]]:
-        names = LABELS.get(self._section, {}).get(match["label"].strip().lower(), ())
-        try:
-            value = float(match["value"].rstrip("s") if self._section.endswith("Timing") else match["value"])
-        except ValueError:
-            return
-        yield from ((name, value / 100 if match["unit"] else value) for name in names)
 
 
 def begins(line: str) -> bool:
@@ -119,37 +107,32 @@ class SavedCheckpoint(NamedTuple):
 
 
 def whole(root: Path, lora: bool, say: Say) -> list[SavedCheckpoint]:
-    """Whole checkpoints, newest first; each one passed over is named with its flaw."""
-    saved_checkpoints: list[SavedCheckpoint] = []
-    for step, folder in _steps(root):
+    """Whole checkpoints, newest first. What NeMo RL must not resume from is taken from its sight, with its flaw: torn
+    checkpoints are renamed, unfinished ones deleted."""
+    for unfinished in sorted(root.glob("tmp_step_*")):
+        say(f"checkpoint {unfinished.name} was never finished: deleted")
+        shutil.rmtree(unfinished)
+    found: list[SavedCheckpoint] = []
+    for folder in sorted(root.glob("step_*")):
         if (flaw := find_flaw(folder, lora)) is None:
-            saved_checkpoints.append(SavedCheckpoint(step, folder, json.loads((folder / INFO).read_text())))
-        else:
-            say(f"checkpoint {folder.name} is passed over: {flaw}")
-    return saved_checkpoints
+            step = int(folder.name.removeprefix("step_"))
+            found.append(SavedCheckpoint(step, folder, json.loads((folder / INFO).read_text())))
+            continue
+        aside = folder.with_name(f"torn_{folder.name}")
+        say(f"checkpoint {folder.name} is passed over: {flaw}; it is now {aside.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        folder.rename(aside)
+    return sorted(found, key=lambda saved: saved.step, reverse=True)
 
 
 def best(saved: Sequence[SavedCheckpoint]) -> SavedCheckpoint | None:
     """The one with the highest held-out accuracy, the newest of equals; NaN and none rank worst."""
 
     def rank(each: SavedCheckpoint) -> tuple[float, int]:
-        value = each.info.get(ACCURACY)
+        value = each.info.get(METRIC)
         return (-math.inf if not isinstance(value, int | float) or math.isnan(value) else value, each.step)
 
     return max(saved, key=rank, default=None)
-
-
-def set_aside(root: Path, lora: bool, say: Say) -> None:
-    """Take from NeMo RL's sight what it must not resume from: torn checkpoints are renamed, unfinished ones deleted."""
-    for unfinished in sorted(root.glob("tmp_step_*")):
-        say(f"checkpoint {unfinished.name} was never finished: deleted")
-        shutil.rmtree(unfinished)
-    for _, folder in _steps(root):
-        if (flaw := find_flaw(folder, lora)) is not None:
-            aside = folder.with_name(f"torn_{folder.name}")
-            say(f"checkpoint {folder.name} is passed over: {flaw}; it is now {aside.name}")
-            shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
 
 
 def find_flaw(folder: Path, lora: bool) -> str | None:
@@ -179,8 +162,3 @@ def find_flaw(folder: Path, lora: bool) -> str | None:
         except ValueError as error:
             return f"{ADAPTER[1]} is torn ({error})"
     return None
-
-
-def _steps(root: Path) -> list[tuple[int, Path]]:
-    matches = [(match, path) for path in root.glob("step_*") if (match := re.fullmatch(r"step_(\d+)", path.name))]
-    return sorted(((int(match[1]), path) for match, path in matches), reverse=True)

@@ -1,8 +1,9 @@
 """A training by NeMo RL, which resumes by itself from its newest checkpoint. Raises ValueError for what no retry mends
 (64), SystemExit(143) after a pre-emption, RuntimeError for a crash."""
 
-import re
+import shutil
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ from typing import Any
 import yaml
 
 from pipeline.core import layout
+from pipeline.core.model_files import adapter_config
 from pipeline.core.processes import Child
 from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
@@ -20,11 +22,31 @@ from pipeline.training.checkpoints import Superseded
 from pipeline.training.goodput import result_of
 from pipeline.training.journal import MetricsLog, TrainingJournal, read_journal, read_rows, step_line
 from pipeline.training.nemo import data
-from pipeline.training.nemo.export import export
-from pipeline.training.nemo.output import UNSEEN, Output, Row, SavedCheckpoint, Say, begins, best, set_aside, whole
-from pipeline.training.nemo.render import EXAMPLES, PYTHON, command, configuration, refuse, unknown_keys, workspace
+from pipeline.training.nemo.output import (
+    ADAPTER,
+    UNSEEN,
+    WEIGHTS,
+    Output,
+    Row,
+    SavedCheckpoint,
+    Say,
+    begins,
+    best,
+    whole,
+)
+from pipeline.training.nemo.render import (
+    EXAMPLE,
+    PYTHON,
+    command,
+    configuration,
+    conversion,
+    grpo_of,
+    unknown_keys,
+    workspace,
+)
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import PREEMPTED, Health, TrainingResult
+from pipeline.training.weights import publish_weights
 
 KILL_AFTER_S = 10.0
 FENCE_S = 2.0
@@ -46,7 +68,7 @@ def run(
     config = prepare(plan, folder, checkout)
     say(f"health: off for {', '.join(UNSEEN)}, which NeMo RL does not print; the sentinel watches the rest")
     attempt = _Attempt(plan, folder, say)
-    attempt.train(command(plan, str(config), python), checkout, fence)
+    attempt.train(command(str(config), python), checkout, fence)
     fence()
     saved = attempt.outcome()
     step = attempt.ours(saved.step) if saved else 0
@@ -60,39 +82,22 @@ def run(
 
 def prepare(plan: TrainingPlan, folder: Path, checkout: Path) -> Path:
     """Write configuration and data; returns the configuration's path. Raises ValueError for what will never run."""
-    paths = [checkout / "examples" / "configs" / name for name in EXAMPLES]
-    if missing := [path for path in paths if not path.is_file()]:
+    example = checkout / EXAMPLE
+    if not example.is_file():
         raise ValueError(
-            f"No NeMo RL in {checkout}: {missing[0]} is missing. Give the path of a checkout of NVIDIA-NeMo/RL."
+            f"No NeMo RL in {checkout}: {EXAMPLE} is missing. Give the path of a checkout of NVIDIA-NeMo/RL."
         )
-    examples = [yaml.safe_load(path.read_text()) for path in paths]
-    if (release := release_of(checkout)) != plan.training.nemo_rl_release:
-        raise ValueError(
-            f"The NeMo RL in {checkout} is {release}, training.nemo_rl_release is {plan.training.nemo_rl_release}: set "
-            "the one, or use an image with the other."
-        )
-    refuse(plan)
     space = Path(workspace(plan, str(folder)))
-    tree = configuration(plan, str(folder), str(checkout), max_tokens=data.write(plan, space))
-    if unknown := unknown_keys(tree, examples):
+    longest = data.write(plan, space, grpo_of(plan).max_completion_tokens)
+    tree = configuration(plan, str(folder), str(checkout), longest)
+    if unknown := unknown_keys(tree, yaml.safe_load(example.read_text())):
         raise ValueError(
-            f"The NeMo RL in {checkout} does not know {', '.join(unknown)}: its examples have no such key. Mend "
+            f"The NeMo RL in {checkout} does not know {', '.join(unknown)}: its example has no such key. Correct "
             "trainer_args, or check out another release."
         )
     path = space / "config.yaml"
     write_atomically(path, yaml.safe_dump(tree, sort_keys=False))
     return path
-
-
-def release_of(checkout: Path) -> str:
-    """The release of a checkout, such as 0.7.0 or 0.8.0rc0. Raises ValueError where it does not say."""
-    file = checkout / "nemo_rl" / "package_info.py"
-    text = file.read_text() if file.is_file() else ""
-    numbers = [re.search(rf"^{name} = (\d+)$", text, re.MULTILINE) for name in ("MAJOR", "MINOR", "PATCH")]
-    if not all(numbers):
-        raise ValueError(f"No release in {file}. Give the path of a checkout of NVIDIA-NeMo/RL.")
-    early = re.search(r'^PRE_RELEASE = "(\w*)"$', text, re.MULTILINE)
-    return ".".join(number[1] for number in numbers if number) + (early[1] if early else "")
 
 
 class _Attempt:
@@ -105,7 +110,6 @@ class _Attempt:
         self._lora = plan.training.lora is not None
         self._method = plan.trained_by()
         self._steps = self._method.batches_in(self._method.steps)
-        set_aside(self._root, self._lora, say)
         saved = whole(self._root, self._lora, say)
         self.reached = saved[0].step if saved else 0
         self.journal = TrainingJournal(folder / layout.JOURNAL_FILE)
@@ -192,10 +196,9 @@ class _Attempt:
             return
         self.reached = int(row["step"])
         row["step"] = step = self.ours(self.reached)
-        if (seconds := row.pop("seconds/validation", None)) is not None:
-            self.journal.add("validated", step, {"validation": seconds})
-        if (seconds := row.pop("seconds/save", None)) is not None:
-            self.journal.add("saved", step, {"save": seconds})
+        for kind, name in (("validated", "validation"), ("saved", "save")):
+            if (seconds := row.pop(f"seconds/{name}", None)) is not None:
+                self.journal.add(kind, step, {name: seconds})
         spent = {name.removeprefix("seconds/"): value for name, value in row.items() if name.startswith("seconds/")}
         if spent:
             self.journal.add("step", step, spent)
@@ -225,3 +228,71 @@ def follow(child: Child, take: Callable[[str], None], fence: Callable[[], None])
     for line in child.lines():
         take(line)
     return child.wait()
+
+
+def export(
+    plan: TrainingPlan, saved: SavedCheckpoint, folder: Path, step: int, checkout: Path, python: Sequence[str]
+) -> CheckpointRef:
+    """Publish `adapter` and `model` in `folder`; without LoRA the one reference stands for both. LoRA is merged here:
+    NeMo RL's converters merge Megatron checkpoints only. `step`: in optimizer steps. Raises RuntimeError when the
+    conversion fails, ValueError for weights that are missing, don't belong or are not finite."""
+    from transformers import AutoTokenizer
+
+    tokenizer: Any = AutoTokenizer.from_pretrained(plan.base.uri)
+    source, converted = saved.folder / WEIGHTS, folder / ".hf"
+
+    def adapter(staging: Path) -> None:
+        for name in ADAPTER:
+            shutil.copy2(source / name, staging)
+        tokenizer.save_pretrained(staging)
+
+    def model(staging: Path) -> None:
+        trained = _merged(plan.base.uri, source) if plan.training.lora else _loaded(converted)
+        broken = next((name for name, value in trained.state_dict().items() if not bool(value.isfinite().all())), None)
+        if broken is not None:
+            raise ValueError(
+                f"{broken} in {saved.folder} is not finite: the training diverged. Lower the learning rate."
+            )
+        trained.save_pretrained(staging)
+        tokenizer.save_pretrained(staging)
+
+    if plan.training.lora is not None:
+        copied = publish_weights(folder / "adapter", adapter)
+        return CheckpointRef(adapter=copied, model=publish_weights(folder / "model", model), step=step)
+    shutil.rmtree(converted, ignore_errors=True)  # the converter refuses to replace one
+    line = conversion(saved.folder, str(converted), python)
+    done = subprocess.run(line, cwd=checkout, capture_output=True, text=True, errors="replace", check=False)
+    if done.returncode:
+        tail = "\n".join((done.stdout + done.stderr).splitlines()[-20:])
+        raise RuntimeError(f"{' '.join(line)} ended with {done.returncode}. Its last lines:\n{tail}")
+    whole_model = publish_weights(folder / "model", model)
+    shutil.rmtree(converted)
+    return CheckpointRef(adapter=whole_model, model=whole_model, step=step)
+
+
+def _merged(base: str, source: Path) -> Any:
+    from peft import PeftConfig, get_peft_model, set_peft_model_state_dict
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    adapter_config(source)  # refuses what PEFT would import for it
+    empty: Any = AutoModelForCausalLM.from_pretrained(base, dtype="auto")
+    model: Any = get_peft_model(empty, PeftConfig.from_pretrained(str(source)))
+    loaded: Any = set_peft_model_state_dict(model, load_file(source / ADAPTER[1]))
+    _refuse_gaps(source, [name for name in loaded.missing_keys if "lora_" in name], loaded.unexpected_keys)
+    return model.merge_and_unload()
+
+
+def _loaded(source: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    loaded: Any = AutoModelForCausalLM.from_pretrained(source, dtype="auto", output_loading_info=True)
+    model, info = loaded
+    _refuse_gaps(source, info["missing_keys"], info["unexpected_keys"])
+    return model
+
+
+def _refuse_gaps(source: Path, missing: Sequence[str], unexpected: Sequence[str]) -> None:
+    gaps = {"are missing": sorted(missing), "don't belong": sorted(unexpected)}
+    if problems := [f"{len(names)} {what}, such as {names[0]}" for what, names in gaps.items() if names]:
+        raise ValueError(f"The weights in {source} are not the model's: {'; '.join(problems)}. Train on the same base.")

@@ -8,26 +8,24 @@ import pyarrow.parquet as pq
 
 from pipeline.core.storage import DatasetRef, digest_file, model_ref
 from pipeline.demo import MODEL_DIR
-from pipeline.demo.task import mistaken_solution, problems
+from pipeline.demo.task import problems
 from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Selection, Training, Validation
-from pipeline.recipe.methods import DPO, GRPO
+from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Weights
 from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
-from pipeline.selection.preferences import PAIRS, PROMPTS
+from pipeline.selection.preferences import PROMPTS
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.selection.labelled import row
 
 GRPO_SETTINGS = GRPO(
     steps=6, prompts_per_step=4, num_generations=4, max_completion_tokens=32, generation="vllm_colocate"
 )
-DPO_SETTINGS = DPO(steps=6, batch_size=8)
 CORRECT = Weights(correct=1.0)
 SECTIONS = {
     "grpo": GRPO_SETTINGS,
-    "dpo": DPO_SETTINGS,
     "lora": Lora(r=4),
     "distribution": Distribution(),
     "validation": Validation(every_steps=2, max_completion_tokens=32),
@@ -36,26 +34,23 @@ SECTIONS = {
 
 
 def make_plan(
-    root: Path, method: str = "grpo", *, held_out: bool | None = None, rows: list[dict[str, Any]] | None = None,
-    rewards: Rewards | None = None, nodes: int = 1, processes: int = 1, **sections: Any,
+    root: Path, *, rows: list[dict[str, Any]] | None = None, rewards: Rewards | None = None, nodes: int = 1,
+    processes: int = 1, **sections: Any,
 ) -> TrainingPlan:  # fmt: skip
-    """A plan whose files lie in `root`; GRPO's has held-out prompts unless told otherwise. `sections`: of Training."""
+    """A plan with held-out prompts, whose files lie in `root`. `sections`: of Training."""
     root.mkdir(parents=True, exist_ok=True)
-    grpo = method == "grpo"
     evidence_rows = [row(f"{p.answer}-{reward}", reward, p.prompt) for p in drawn(8) for reward in (0.0, 1.0)]
-    selection = Selection(method=method)  # pyright: ignore[reportArgumentType]
+    selection = Selection(method="grpo")
     evidence = measure(evidence_rows, paired(by_prompt(evidence_rows), selection), Trust(), selection)
     training = Training.model_validate({**SECTIONS, "engine": "nemo_rl", **sections})
-    asked = grpo if held_out is None else held_out
-    wanted = 24 if grpo else 48
     return TrainingPlan(
         iteration="a",
         decision=choose(evidence, selection, 0.0, {}),
         base=model_ref(MODEL_DIR),
-        data=table(root / "data.parquet", rows or (prompts if grpo else pairs)(wanted), PROMPTS if grpo else PAIRS),
-        held_out=table(root / "held_out.parquet", prompts(6), PROMPTS) if asked else None,
+        data=table(root / "data.parquet", rows or prompts(24)),
+        held_out=table(root / "held_out.parquet", prompts(6)),
         without_consent=0,
-        method=training.method(method),  # pyright: ignore[reportArgumentType]
+        method=training.method("grpo"),
         training=training.without_methods(),
         rewards=rewards or Rewards(verified=CORRECT),
         nodes=nodes,
@@ -75,17 +70,6 @@ def prompts(count: int) -> list[dict[str, Any]]:
     ]
 
 
-def pairs(count: int) -> list[dict[str, Any]]:
-    return [
-        {
-            "prompt": [{"role": "user", "content": p.prompt}],
-            "chosen": [{"role": "assistant", "content": p.solution}],
-            "rejected": [{"role": "assistant", "content": mistaken_solution(p)}],
-        }
-        for p in drawn(count)
-    ]
-
-
-def table(path: Path, rows: list[dict[str, Any]], schema: pa.Schema) -> DatasetRef:
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+def table(path: Path, rows: list[dict[str, Any]]) -> DatasetRef:
+    pq.write_table(pa.Table.from_pylist(rows, schema=PROMPTS), path)
     return DatasetRef(uri=str(path), rows=len(rows), digest=digest_file(path))

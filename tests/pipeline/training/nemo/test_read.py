@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from pipeline.training.nemo.output import SavedCheckpoint, best, find_flaw, set_aside, whole
+from pipeline.training.nemo.output import SavedCheckpoint, best, find_flaw, whole
 
 
 def checkpoint(root: Path, step: int, lora: bool = True, **info: float) -> Path:
@@ -88,7 +88,7 @@ def test_nemo_rl_does_not_find_what_is_set_aside(tmp_path: Path) -> None:
     (tmp_path / "tmp_step_30" / "policy").mkdir(parents=True)
     said: list[str] = []
     for _ in range(2):
-        set_aside(tmp_path, True, said.append)
+        whole(tmp_path, True, said.append)
     assert {path.name for path in tmp_path.iterdir()} == {"step_10", "torn_step_20"}
     assert len(said) == 2 and any("tmp_step_30" in line for line in said) and any("step_20" in line for line in said)
 

@@ -3,16 +3,15 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
 
 from pipeline.recipe import Checkpoints, Distribution, Lora, Rewards, Training, Validation, load
-from pipeline.recipe.methods import DPO, GRPO
+from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Verifier, Weights
-from pipeline.recipe.training import TrainingSettings
-from pipeline.training.nemo.render import EXAMPLES, WITHOUT_EFFECT, configuration, refuse, unknown_keys
+from pipeline.training.nemo.render import EXAMPLE, WITHOUT_EFFECT, configuration, refuse, unknown_keys
 from pipeline.training.plan import TrainingPlan
 
 from .plans import CORRECT, SECTIONS, make_plan
@@ -38,10 +37,6 @@ OTHER: dict[str, dict[str, Any]] = {
         "dynamic_sampling": 4, "generation": "vllm_server",
         "kl_stop": 2.0, "trainer_args": {"policy.generation.top_p": 0.9},
     },
-    "dpo": {
-        "steps": 12, "batch_size": 4, "learning_rate": 0.5, "beta": 0.2, "loss_type": ("sft", "sigmoid"),
-        "loss_weights": (1.0, 0.7), "kl_stop": 2.0, "trainer_args": {"policy.max_grad_norm": 0.5},
-    },
     "lora": {"r": 8, "alpha": 16, "dropout": 0.1, "target_modules": "q_proj", "quantise": "nf4"},
     "validation": {
         "every_steps": 1, "prompts": 5, "samples": 3, "max_completion_tokens": 16, "scorer": "judge",
@@ -51,20 +46,19 @@ OTHER: dict[str, dict[str, Any]] = {
     },
     "distribution": {"strategy": "zero3", "cpu_offload": True},
     "training": {
-        "engine": "trl", "nemo_rl_release": "0.6.0", "tools": {},
+        "engine": "trl", "tools": {},
         "seed": 7, "threads": 2, "timeout_s": 1.0, "grace_s": 5.0,
         "sentinel": {"kl_stop": 3.0}, "lora": None,
     },
 }  # fmt: skip
 """Another value for every setting."""
 MODELS = {
-    "grpo": GRPO, "dpo": DPO, "lora": Lora, "validation": Validation, "checkpoints": Checkpoints,
+    "grpo": GRPO, "lora": Lora, "validation": Validation, "checkpoints": Checkpoints,
     "distribution": Distribution, "training": Training,
 }  # fmt: skip
 ELSEWHERE = {
-    "grpo.kind", "dpo.kind",  # which script, which sections
-    "dpo.max_tokens",  # a limit of the rows: test_data
-    "training.kto", "training.sft",  # refused by name
+    "grpo.kind",
+    "training.dpo", "training.kto", "training.sft",  # refused by name
     *(f"training.{name}" for name in MODELS if name not in ("lora", "training")),
 }  # fmt: skip
 TOGETHER = {"distribution.cpu_offload": {"strategy": "fsdp2"}}
@@ -81,12 +75,11 @@ def test_every_setting_is_in_the_tables_of_this_test() -> None:
 @pytest.mark.parametrize("name", [f"{section}.{field}" for section, fields in OTHER.items() for field in fields])
 def test_every_setting_is_rendered_refused_or_without_effect(name: str, tmp_path: Path) -> None:
     section, field = name.split(".")
-    method = "dpo" if section == "dpo" else "grpo"
-    before = said(make_plan(tmp_path, method))
+    before = said(make_plan(tmp_path))
     change = {**TOGETHER.get(name, {}), field: OTHER[section][field]}
     sections = change if section == "training" else {section: {**SECTIONS[section].model_dump(), **change}}
     try:
-        after = said(make_plan(tmp_path, method, **sections))
+        after = said(make_plan(tmp_path, **sections))
     except ValueError as error:
         assert field in str(error), "the refusal names the setting"
         return
@@ -135,28 +128,24 @@ THREE = {"nodes": 3, "distribution": {"strategy": "fsdp2"}}
 
 
 @pytest.mark.parametrize(
-    ("method", "change", "word"),
+    ("change", "word"),
     [
-        ("grpo", THREE, "do not split over 3"),
-        ("grpo", {"processes": 2}, "Set fsdp2"),
-        ("grpo", {"rewards": Rewards()}, "pays format, length"),
-        ("grpo", {"rewards": Rewards(verified=Weights(format=1.0))}, "Keep correct alone"),
-        ("grpo", {"rewards": Rewards(verified=CORRECT, verifier=Verifier(kind="code"))}, "checks with math-verify"),
-        ("grpo", {"checkpoints": {"every_steps": 3}}, "Set a multiple"),
-        ("grpo", grpo(scale_rewards="batch"), "group or none"),
-        ("grpo", grpo(loss_type="dr_grpo"), "dapo, grpo"),
-        ("grpo", grpo(generation="transformers"), "Set vllm_colocate"),
-        ("grpo", grpo(trainer_args={"loss_fn.reference_policy_kl_penalty": 1}), "decided by the recipe"),
-        ("grpo", grpo(trainer_args={"grpo.seed.deep": 1}), "is a value"),
-        ("dpo", {"held_out": True}, "held-out pairs"),
-        ("dpo", {"dpo": {"loss_type": ["ipo"], "loss_weights": [1.0]}}, "loss_type ipo"),
-        ("dpo", {"dpo": {"loss_type": ["sft"], "loss_weights": [1.0]}}, "Add sigmoid"),
-        ("dpo", {**THREE, "dpo": {"batch_size": 8}}, "does not split over 3"),
+        (THREE, "do not split over 3"),
+        ({"processes": 2}, "Set fsdp2"),
+        ({"rewards": Rewards()}, "pays format, length"),
+        ({"rewards": Rewards(verified=Weights(format=1.0))}, "Keep correct alone"),
+        ({"rewards": Rewards(verified=CORRECT, verifier=Verifier(kind="code"))}, "checks with math-verify"),
+        ({"checkpoints": {"every_steps": 3}}, "Set a multiple"),
+        (grpo(scale_rewards="batch"), "group or none"),
+        (grpo(loss_type="dr_grpo"), "dapo, grpo"),
+        (grpo(generation="transformers"), "Set vllm_colocate"),
+        (grpo(trainer_args={"loss_fn.reference_policy_kl_penalty": 1}), "decided by the recipe"),
+        (grpo(trainer_args={"grpo.seed.deep": 1}), "is a value"),
     ],
 )
-def test_what_it_cannot_express_is_refused(method: str, change: dict[str, Any], word: str, tmp_path: Path) -> None:
+def test_what_it_cannot_express_is_refused(change: dict[str, Any], word: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(word)):
-        rendered(make_plan(tmp_path, method, **change))
+        rendered(make_plan(tmp_path, **change))
 
 
 def test_trainer_args_reach_keys_of_nemo_rl(tmp_path: Path) -> None:
@@ -167,39 +156,24 @@ def test_trainer_args_reach_keys_of_nemo_rl(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("method", ["grpo", "dpo"])
-def test_every_key_exists_in_nemo_rls_own_examples(method: str, shared_data: Path, tmp_path: Path) -> None:
-    texts = [(shared_data / "nemo-rl" / name).read_text() for name in ("grpo_math_1B.yaml", "dpo.yaml")]
-    examples = [yaml.safe_load(text) for text in texts]
-    tree = rendered(make_plan(tmp_path, method, **grpo(dynamic_sampling=4)))
-    assert not unknown_keys(tree, examples)
-    commented = set(re.findall(r"^\s*#?\s*(\w+):", "\n".join(texts), re.MULTILINE))
+@pytest.mark.parametrize("release", ["0.6.0", "0.7.0"])
+@pytest.mark.parametrize("name", ["spot_h200_grpo", "eks_workshop", "gke_deepscaler"])
+def test_released_engines_know_every_key(name: str, release: str, shared_data: Path, tmp_path: Path) -> None:
+    """Of the recipes' own training sections, by the example configuration of that release."""
+    folder = shared_data / "nemo-rl" / f"v{release}"
+    example, other = ((folder / name).read_text() for name in (Path(EXAMPLE).name, "dpo.yaml"))
+    recipe = load(RECIPES / f"{name}.yaml")
+    sections = {key: getattr(recipe.training, key) for key in type(recipe.training).model_fields}
+    nodes, processes = recipe.compute.nodes, recipe.compute.processes
+    plan = make_plan(tmp_path, rewards=recipe.rewards, nodes=nodes, processes=processes, **sections)
+    tree = rendered(plan)
+    assert unknown_keys(tree, yaml.safe_load(example)) == []
+    commented = set(re.findall(r"^\s*#?\s*(\w+):", example + other, re.MULTILINE))
     for part in ("train", "validation", "default"):  # an example shows those of other data sets in comments
         assert set(tree["data"][part] or ()) <= commented
-    own = examples[0] if method == "grpo" else examples[1]
-    assert set(tree) - {"defaults"} <= set(own), "no section of the other algorithm"
-    assert not unknown_keys({method: tree[method]}, [own])
 
 
-@pytest.mark.shared
-@pytest.mark.parametrize("release", get_args(TrainingSettings.model_fields["nemo_rl_release"].annotation))
-@pytest.mark.parametrize("name", ["spot_h200_grpo", "eks_workshop", "gke_deepscaler", "dpo"])
-def test_released_engines_know_every_key(name: str, release: str, shared_data: Path, tmp_path: Path) -> None:
-    """Of the recipes' own training sections, by the example configurations of that release."""
-    folder = shared_data / "nemo-rl" / f"v{release}"
-    examples = [yaml.safe_load((folder / file).read_text()) for file in EXAMPLES]
-    if name == "dpo":
-        plan = make_plan(tmp_path, "dpo", nemo_rl_release=release)
-    else:
-        recipe = load(RECIPES / f"{name}.yaml", [f"training.nemo_rl_release={release}"])
-        sections = {key: getattr(recipe.training, key) for key in type(recipe.training).model_fields}
-        nodes, processes = recipe.compute.nodes, recipe.compute.processes
-        plan = make_plan(tmp_path, "grpo", rewards=recipe.rewards, nodes=nodes, processes=processes, **sections)
-    assert plan.training.nemo_rl_release == release
-    assert unknown_keys(rendered(plan), examples) == []
-
-
-@pytest.mark.parametrize(("name", "title"), [("kto", "KTO"), ("sft", "SFT")])
+@pytest.mark.parametrize(("name", "title"), [("dpo", "DPO"), ("kto", "KTO"), ("sft", "SFT")])
 def test_a_method_without_a_rendering_is_refused_by_name(name: str, title: str, tmp_path: Path) -> None:
     plan = make_plan(tmp_path)
     changed = plan.model_copy(update={"method": Training().by_name()[name]})  # pyright: ignore[reportArgumentType]

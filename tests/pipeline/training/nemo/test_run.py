@@ -37,10 +37,9 @@ def checkout(tmp_path: Path) -> Path:
     shutil.copytree(HERE / "checkout", root)
     configs = root / "examples" / "configs"
     configs.mkdir()
-    for name, method in (("grpo_math_1B.yaml", "grpo"), ("dpo.yaml", "dpo")):
-        tree = configuration(make_plan(tmp_path / "example", method), "/run", "/nemo", 100)
-        del tree["defaults"]
-        (configs / name).write_text(yaml.safe_dump(tree))
+    tree = configuration(make_plan(tmp_path / "example"), "/run", "/nemo", 100)
+    del tree["defaults"]
+    (configs / "grpo_math_1B.yaml").write_text(yaml.safe_dump(tree))
     behave(root)
     return root
 
@@ -94,15 +93,14 @@ def test_grpo_ends_with_a_merged_model_an_adapter_and_rows(checkout: Path, tmp_p
 
 
 @pytest.mark.variant
-def test_dpo_and_full_weights_are_converted(checkout: Path, tmp_path: Path) -> None:
-    result = trained(make_plan(tmp_path, "dpo", lora=None), tmp_path, checkout)
+def test_full_weights_are_converted(checkout: Path, tmp_path: Path) -> None:
+    result = trained(make_plan(tmp_path, lora=None), tmp_path, checkout)
     model = Path(result.checkpoint.model.uri)
     assert result.checkpoint.adapter == result.checkpoint.model and (model / "model.safetensors").is_file()
     assert (model / "tokenizer.json").is_file() and not list(model.glob("*.bin"))
     assert digest_file(model / "model.safetensors") != digest_file(
         Path(make_plan(tmp_path).base.uri, "model.safetensors")
     )
-    assert result.metrics[0]["rewards/accuracies"] == 0.75 and steps(result) == [1, 2, 3, 4, 5, 6]
 
 
 def test_killed_and_terminated_it_ends_with_the_same_weights(checkout: Path, tmp_path: Path) -> None:
@@ -164,30 +162,13 @@ def test_training_gone_wrong_is_stopped_at_its_best_checkpoint(checkout: Path, t
     assert result.checkpoint.step == 2
 
 
-RELEASE = "nemo_rl/package_info.py"
-OLD, EARLY = (f'MAJOR = 0\nMINOR = {n}\nPATCH = 0\nPRE_RELEASE = "{rc}"\n' for n, rc in ((6, ""), (8, "rc0")))
-
-
-@pytest.mark.parametrize(
-    ("trainer_args", "file", "text", "word"),
-    [
-        ({"policy.generation.vllm_cfg.no_such_key": 1}, "", "", "no_such_key"),
-        ({}, "examples/configs/dpo.yaml", None, "No NeMo RL in"),
-        ({}, RELEASE, OLD, "is 0.6.0, training.nemo_rl_release is 0.7.0"),
-        ({}, RELEASE, EARLY, "is 0.8.0rc0"),
-        ({}, RELEASE, "", "No release in"),
-    ],
-)
-def test_a_checkout_that_does_not_fit_is_refused(
-    trainer_args: dict[str, Any], file: str, text: str | None, word: str, checkout: Path, tmp_path: Path
-) -> None:
-    if file:
-        (checkout / file).unlink()
-        if text is not None:
-            (checkout / file).write_text(text)
-    plan = make_plan(tmp_path, grpo={**SECTIONS["grpo"].model_dump(), "trainer_args": trainer_args})
-    with pytest.raises(ValueError, match=word):
+def test_a_checkout_that_does_not_fit_is_refused(checkout: Path, tmp_path: Path) -> None:
+    args = {"policy.generation.vllm_cfg.no_such_key": 1}
+    plan = make_plan(tmp_path, grpo={**SECTIONS["grpo"].model_dump(), "trainer_args": args})
+    with pytest.raises(ValueError, match="no_such_key"):
         trained(plan, tmp_path, checkout)
+    with pytest.raises(ValueError, match="No NeMo RL in"):
+        trained(plan, tmp_path, tmp_path)
 
 
 @pytest.mark.variant

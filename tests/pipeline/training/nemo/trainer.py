@@ -7,7 +7,7 @@ from pipeline.training.nemo import data
 from pipeline.training.nemo.run import run
 from pipeline.training.plan import TrainingPlan
 
-data._longest = lambda *_: 100  # the tokenizer's libraries take longer to import than all the rest to run
+data._longest_prompt = lambda *_: 100  # the tokenizer's libraries take longer to import than all the rest to run
 
 
 def say(line: str) -> None:

@@ -1,3 +1,0 @@
-from fake import main
-
-main("dpo")
