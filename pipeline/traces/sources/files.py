@@ -20,8 +20,6 @@ CSV = (".csv",)
 CHUNK = 1 << 20
 PIECE = 1 << 16
 """Compressed bytes that are inflated at once: as many may be lost, at most, before a damaged place."""
-WHOLE = 64 << 20
-"""A file that can only be read as one value may have so many bytes."""
 S3_TIMEOUT_S = 60.0
 S3_ATTEMPTS = 8
 

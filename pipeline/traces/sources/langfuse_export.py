@@ -10,10 +10,10 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows
 from pipeline.traces.sources.fields import day_of, metadata_of
-from pipeline.traces.sources.files import CSV, JSON, PARQUET, WHOLE, FilesSource, bare_name
+from pipeline.traces.sources.files import CSV, JSON, PARQUET, FilesSource, bare_name
 from pipeline.traces.sources.langfuse import KINDS, Observation, ScoreRow, TraceRow, add, row_of
 from pipeline.traces.sources.langfuse_fast import plain_calls
-from pipeline.traces.sources.lines import RecordBatch, as_one, blocks, csv_records, may_be_array, refusal
+from pipeline.traces.sources.lines import RecordBatch, blocks, csv_records, refusal
 from pipeline.traces.sources.parquet import records
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
@@ -43,7 +43,7 @@ class LangfuseExport(FilesSource):
         chunks = self._files.chunks(part, digest)
         if bare_name(part.name).endswith(CSV):
             return _of_records(kind, csv_records(chunks))
-        return _of_lines(kind, chunks, may_be_array(part.name))
+        return _of_lines(kind, chunks, part.name)
 
 
 def _of_records(kind: Kind, batches: Iterator[RecordBatch]) -> Iterator[Rows]:
@@ -54,9 +54,9 @@ def _of_records(kind: Kind, batches: Iterator[RecordBatch]) -> Iterator[Rows]:
         yield rows
 
 
-def _of_lines(kind: Kind, chunks: Iterator[bytes], array: bool) -> Iterator[Rows]:
+def _of_lines(kind: Kind, chunks: Iterator[bytes], name: str) -> Iterator[Rows]:
     decode = msgspec.json.Decoder(kind).decode
-    for block in blocks(chunks, array=array):
+    for block in blocks(chunks, name):
         rows, lines = Rows(), list(block.lines())
         if kind is Observation:
             usual, lines = plain_calls(block)
@@ -82,8 +82,8 @@ class LangfuseUi(FilesSource):
     strays = True
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        for block in as_one(self._files.chunks(part, digest), f"a file of over {WHOLE} bytes"):
-            yield from map(_of_ui, block.texts)
+        for block in blocks(self._files.chunks(part, digest), part.name):
+            yield from (_of_ui(text) for _, text in block.lines())
             yield Rows(rejected=block.rejected)
 
 

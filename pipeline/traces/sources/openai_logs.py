@@ -12,7 +12,7 @@ from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat
 from pipeline.traces.sources.fields import count, day_of, latency_s, metadata_of, metadata_text, put, said, seconds, utc
 from pipeline.traces.sources.files import FilesSource
-from pipeline.traces.sources.lines import blocks, may_be_array, refusal
+from pipeline.traces.sources.lines import blocks, refusal
 from pipeline.traces.sources.parts import dumped
 from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import Json, decoded, object_of
@@ -38,7 +38,7 @@ class OpenAiLogs(FilesSource):
     nothing = "JSON lines. Point traces.source.uri to the folder of the logs."
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
-        for block in blocks(self._files.chunks(part, digest), array=may_be_array(part.name)):
+        for block in blocks(self._files.chunks(part, digest), part.name):
             rows = Rows()
             for line, text in block.lines():
                 put(rows, _row(text, line))

@@ -14,9 +14,8 @@ from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Trace
 from pipeline.traces.sources import chat, genai, otlp
 from pipeline.traces.sources.fields import EPOCH, count, metadata_text, put, said
-from pipeline.traces.sources.files import JSON, FilesSource
-from pipeline.traces.sources.lines import refusal
-from pipeline.traces.sources.otlp_requests import FORMATS, decode, requests
+from pipeline.traces.sources.files import FilesSource
+from pipeline.traces.sources.lines import blocks, refusal
 from pipeline.traces.sources.protocol import Digest, SourcePart
 
 TOOLS = "gen_ai.tool.definitions"
@@ -41,8 +40,7 @@ class Otel(FilesSource):
     """A row's line is the place of its span or log record in the file, from 1; the records of a call are one row with
     its span."""
 
-    nothing = "files of JSON or protobuf. Point traces.source.uri to the folder of the spans."
-    suffixes = (*JSON, *FORMATS)
+    nothing = "JSON lines of OTLP. Point traces.source.uri to the folder of the spans."
 
     def parts(self) -> list[SourcePart]:
         parts = super().parts()
@@ -53,11 +51,11 @@ class Otel(FilesSource):
 
     def rows(self, part: SourcePart, digest: Digest) -> Iterator[Rows]:
         place, calls = 1, CallJoiner()
-        for batch in requests(part.name, self._files.chunks(part, digest)):
+        for batch in blocks(self._files.chunks(part, digest), part.name):
             rows = Rows()
             for _, text in batch.lines():
                 try:
-                    received = list(otlp.records(decode(text)))
+                    received = list(otlp.records(otlp.decode(text)))
                 except (ValueError, RecursionError) as error:
                     rows.rejected.append(refusal(place, error))
                     place += 1

@@ -1,12 +1,6 @@
 """Spans and log records as OTLP's JSON has them, and as protobuf."""
 
-import base64
-import json
 from typing import Any
-
-from google.protobuf.json_format import ParseDict
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 START = 1767607201123456789
 IDS = {"traceId": "5b8efff798038103d269b633813fc60c", "spanId": "eee19b7ec3c1b174"}
@@ -63,16 +57,3 @@ def message(name: str, body: Any) -> dict[str, Any]:
 def logs(*records: Any) -> dict[str, Any]:
     scope = {"scope": {"name": "app"}, "logRecords": list(records)}
     return {"resourceLogs": [{"resource": {"attributes": []}, "scopeLogs": [scope]}]}
-
-
-def in_protobuf(value: dict[str, Any]) -> bytes:
-    """OTLP's JSON writes ids in hex, where protobuf's own JSON has base64."""
-    binary = json.loads(json.dumps(value), object_hook=_base64_ids)
-    kind = ExportTraceServiceRequest if "resourceSpans" in value else ExportLogsServiceRequest
-    return ParseDict(binary, kind()).SerializeToString()
-
-
-def _base64_ids(fields: dict[str, Any]) -> dict[str, Any]:
-    names = ("traceId", "spanId", "parentSpanId")
-    ids = {key: base64.b64encode(bytes.fromhex(fields[key])).decode() for key in names if key in fields}
-    return {**fields, **ids}

@@ -12,17 +12,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from google.protobuf.json_format import ParseError
 
 from pipeline.recipe.traces import Traces
 from pipeline.traces.rows import Rows, Trace
+from pipeline.traces.sources import otel
 from pipeline.traces.sources.chat import Chat, parse, served
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.otel import Otel
 from pipeline.traces.sources.protocol import Address, SourcePart
 
-from .conftest import read, write
-from .spans import expanded, in_protobuf
+from .conftest import read, reasons, write
+from .spans import expanded, logs, message, request, span
 
 CASES = Path(__file__).parent / "cases"
 FOLDERS = {"calls": "observations_v2/", "scores": "scores/", "attributes": "traces/"}
@@ -92,26 +91,8 @@ def test_each_line_is_one_row_whatever_the_order(tmp_path: Path, kind: str) -> N
     assert sorted(shuffled.traces, key=lambda row: row.line) == sorted(rows.traces, key=lambda row: row.line)
 
 
-def in_frames(lines: list[Any]) -> bytes | None:
-    """The requests in protobuf, each after its length; None where protobuf cannot hold one."""
-    try:
-        texts = [in_protobuf(line) for line in lines]
-    except (ParseError, ValueError, TypeError, AttributeError):
-        return None
-    return b"".join(len(text).to_bytes(4, "big") + text for text in texts) if all(texts) else None
-
-
-HELD = {case.name: case for case in source_cases("otel") if in_frames(case.lines)}
-
-
-@pytest.mark.parametrize("name", HELD)
-def test_rows_of_protobuf_are_those_of_json(tmp_path: Path, name: str) -> None:
-    (tmp_path / "a.pb").write_bytes(in_frames(HELD[name].lines) or b"")
-    assert plain(read(Otel(str(tmp_path)))) == HELD[name].rows
-
-
 def test_records_of_a_call_join_in_any_order(tmp_path: Path) -> None:
-    several = [case for case in HELD.values() if 1 < len(case.lines) < 4]
+    several = [case for case in source_cases("otel") if 1 < len(case.lines) < 4]
     assert len(several) > 5
     for case in several:
         given = (rows_of(tmp_path, "otel", list(lines)).traces for lines in permutations(case.lines))
@@ -122,6 +103,15 @@ def test_records_of_a_call_join_in_any_order(tmp_path: Path) -> None:
 def _placeless(trace: Trace) -> bytes:
     """A record without a span has the id of its place."""
     return msgspec.json.encode({**_own(trace), "line": 0, "observation_id": ""})
+
+
+def test_what_waits_is_bounded_and_every_row_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(otel, "HELD", 5)
+    texts = [message("gen_ai.user.message", {"content": "Hi"}), message("gen_ai.choice", {"message": {"content": "2"}})]
+    lone = [span({}, spanId=f"{n:016x}") for n in range(20)]
+    rows = rows_of(tmp_path, "otel", [request(*lone), logs(*texts), request(span({}))])
+    assert reasons(rows) == [f"no_content:{n}:2026-01-05" for n in range(1, 21)]
+    assert [trace.completion for trace in rows.traces] == ["2"]
 
 
 class MessageCase(NamedTuple):

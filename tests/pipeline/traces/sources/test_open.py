@@ -74,7 +74,7 @@ def test_bad_lines_are_counted_in_bounded_memory(tmp_path: Path, kind: str) -> N
         (LangfuseExport, r"observations_v2/"),
         (LangfuseUi, r"has no JSON files\. Point traces\.source\.uri"),
         (OpenAiLogs, r"has no JSON lines\. Point traces\.source\.uri"),
-        (Otel, r"has no files of JSON or protobuf\. Point traces\.source\.uri"),
+        (Otel, r"has no JSON lines of OTLP\. Point traces\.source\.uri"),
         (EmbeddedProduction, r"observations_v2/"),
     ],
 )
