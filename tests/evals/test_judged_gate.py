@@ -11,7 +11,6 @@ from evals.gate import Verdict
 from evals.report import table
 from pipeline.recipe import Evaluation
 from tests.pipeline.rewards.judge.endpoint import Request, Said, Server, parts, preferring
-from tests.variants import one_and_variants
 
 from .judging import gated, judge, section
 
@@ -28,17 +27,27 @@ def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -
     assert verdict.reasons[0].startswith("judged-0: preference not shown")
 
 
-@pytest.mark.parametrize("bound", one_and_variants(["lower", "bootstrap_lower"]))
-def test_tests_of_preference_that_disagree_are_inconclusive(tmp_path: Path, bound: str) -> None:
+DISAGREE = "judged-0: the tests of preference disagree"
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "words"),
+    [
+        ("lower", -0.01, DISAGREE),
+        pytest.param("bootstrap_lower", -0.01, DISAGREE, marks=pytest.mark.variant),
+        ("standard_error", 0.2, "judged-0: the standard error of the win rate is 0.2000, above 0.1"),
+    ],
+)
+def test_a_preference_that_is_not_sure_is_inconclusive(tmp_path: Path, figure: str, value: float, words: str) -> None:
     _, report = gated(tmp_path, judge(0.75), section(role="target"))
     (measured,) = report.judged
     assert measured.win_rate is not None
-    controlled = measured.win_rate.controlled.model_copy(update={bound: -0.01})
+    controlled = measured.win_rate.controlled.model_copy(update={figure: value})
     rate = measured.win_rate.model_copy(update={"controlled": controlled})
     changed = report.model_copy(update={"judged": (measured.model_copy(update={"win_rate": rate}),)})
     verdict = gate.judge(changed, report.section)
     assert verdict.verdict is Verdict.INCONCLUSIVE
-    assert verdict.reasons[0].startswith("judged-0: the tests of preference disagree")
+    assert verdict.reasons[0].startswith(words)
 
 
 @pytest.mark.parametrize("role", ["target", "guard"])

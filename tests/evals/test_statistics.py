@@ -78,6 +78,17 @@ def test_resamples_too_many_to_keep_are_drawn_alike(monkeypatch: pytest.MonkeyPa
     assert (kept.sum(axis=1) == 40).all() and len(np.unique(kept, axis=0)) == 1200
 
 
+@pytest.mark.parametrize(("share", "size"), [(0.6, 2), (0.97, 2), (0.03, 5)])
+def test_the_interval_of_an_arm_is_the_t_interval_within_0_and_1(share: float, size: int) -> None:
+    sizes = np.full(12, float(size))
+    sums = RNG.binomial(size, share, size=12).astype(float)
+    sums[:2] = 0.0, float(size)  # never all equal
+    mean, low, high = statistics.accuracy_interval(sums, sizes)
+    expected = stats.ttest_1samp(sums / size, 0).confidence_interval(0.95)
+    assert mean == pytest.approx(sums.sum() / sizes.sum())
+    assert (low, high) == pytest.approx((max(0.0, expected.low), min(1.0, expected.high)), rel=1e-9)
+
+
 def test_an_arm_without_variation_still_has_an_interval() -> None:
     sizes = np.full(50, 8.0)
     mean, low, high = statistics.accuracy_interval(sizes, sizes)

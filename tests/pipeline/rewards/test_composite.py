@@ -50,6 +50,8 @@ def test_the_seeds_weights_are_the_defaults() -> None:
 def test_composite_leaves_out_what_does_not_apply() -> None:
     reward = compose({**said(judge=0.5), "feedback": DOES_NOT_APPLY}, "rated", SETTINGS)
     assert (reward.final_reward, reward.weights) == (0.5, {"judge": 1.0})
+    light = compose({**said(feedback=1.0), "judge": DOES_NOT_APPLY, "latency": DOES_NOT_APPLY}, "rated", SETTINGS)
+    assert (light.final_reward, light.reason) == (1.0, ""), "no weight of what does not apply is missed"
 
 
 def test_a_light_silence_is_renormalised_and_a_heavy_one_is_null() -> None:

@@ -191,7 +191,7 @@ def test_forced_training_on_scores_needs_no_logged_label() -> None:
     scored = {"coverage": 0.1, "frontier_prompts": 0, "scored_prompts": 50}
     assert decide(forced, **scored).method == "grpo"
     assert decide(forced, **{**scored, "scored_prompts": 0}).method == "none"
-    assert decide(forced, **{**scored, "frontier_prompts": 40}).method == "none", "then the labels are trained on"
+    assert decide(forced, **{**scored, "frontier_prompts": 1}).method == "none", "then the labels are trained on"
     assert decide(**scored).method == "none", "never unforced"
 
 
@@ -210,13 +210,28 @@ def test_a_small_sample_speaks_against_a_method(change: dict[str, Estimate], lac
     assert lacking not in decide(**{name: share(100 * small.n * small.value, 100 * small.n)}).lacks
 
 
-def test_proposed_references_suffice_and_one_less_does_not() -> None:
-    few = {"verifiable_prompts": 300, **UNVERIFIABLE}
+@pytest.mark.parametrize(("before", "one"), [(300, False), (787, True)])
+def test_proposed_references_suffice_and_one_less_does_not(before: int, one: bool) -> None:
+    few = {"verifiable_prompts": before, "verifiable_share": share(before, 1500)}
     (said,) = [each for each in decide(**few).would_change if "references" in each]
     more = int(said.removeprefix("GRPO: references for another ").split()[0])
+    assert (more == 1) is one
     for added, holds in ((more, True), (more - 1, False)):
-        decision = decide(verifiable_share=share(300 + added, 1500))
+        decision = decide(verifiable_share=share(before + added, 1500))
         assert ("grpo" not in decision.lacks) is holds
+
+
+def test_the_closest_call_is_one_of_the_method_s_own_checks_that_holds() -> None:
+    for change in ({"pairs": 201}, {"pairs": 199}):  # the pairs are DPO's, and nearer to their threshold
+        (near,) = [each for each in decide(**change).would_change if each.startswith("away from GRPO")]
+        assert "verifiable share" in near
+    forced = decide(Selection(method="dpo"), pairs=199)
+    (near,) = [each for each in forced.would_change if each.startswith("away from DPO")]
+    assert "preference pairs" not in near
+
+
+def test_a_method_qualifies_as_well_only_after_the_one_that_is_chosen() -> None:
+    assert not [each for each in decide(Selection(method="dpo")).would_change if each.startswith("to ")]
 
 
 selections = st.builds(
