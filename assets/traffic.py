@@ -25,8 +25,14 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.keeper import Admit, SlotKeeper
 from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
-from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.gateway.tables import ServedSlot, SlotTable, read_slots, slots_of_names, write_champion
+from pipeline.rollout.gateway.split import (
+    GatewaySplit,
+    ServedSlot,
+    SlotTable,
+    read_slots,
+    slots_of_names,
+    write_champion,
+)
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.ports import LiveMetricsPort, NullMetrics
 from pipeline.rollout.router import NoRouter, TrafficSplit
@@ -139,7 +145,6 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
         root=str(deployment.store().root.absolute()),
         model_name=recipe.base_model.name,
         port=traffic.port,
-        workers=traffic.workers,
         record=traffic.record,
         trust_user_header=traffic.trust_user_header,
         allowed_hosts=traffic.allowed_hosts,
@@ -175,7 +180,7 @@ def _metrics(deployment: Deployment, judged_by: Recipe, grading: Grading, log: L
     recipe, store = deployment.recipe(), deployment.store()
     metrics, name = recipe.rollout.metrics, recipe.base_model.name
     if metrics is None:
-        return SpanMetrics(store, name, grading, recipe.traces, log=log)
+        return SpanMetrics(store, name, grading, recipe.traces)
     from pipeline.rollout.production import ProductionLooks, ProductionTraces
     from pipeline.rollout.prometheus import PrometheusLooks
 

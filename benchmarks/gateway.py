@@ -1,6 +1,6 @@
 """What the gateway costs and whether it keeps its promises: `python -m benchmarks.gateway [--small]`. Latencies are
 those of 100 requests a second over the slot's own; errors are those of OpenAI's client while weights change and
-processes are killed. The last line is JSON."""
+the canary is killed. The last line is JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import asyncio
 import json
 import math
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -24,8 +23,7 @@ from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, running_gateway
 from pipeline.rollout.gateway.span_files import recorded
-from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.gateway.tables import ServedSlot, write_slots
+from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, write_slots
 from pipeline.rollout.router import Split
 from pipeline.serving.served_names import served_name
 from pipeline.serving.server_process import held_port
@@ -72,19 +70,17 @@ class Bench:
         self._port.apply(Split(rollout="bench", epoch=self._epoch, **fields))  # pyright: ignore[reportArgumentType]
 
     def cpu_s(self) -> float:
-        """CPU seconds of the workers."""
-        folder = self.store.path(layout.gateway(NAME, "counts"))
-        pids = [path.name.partition("-")[0] for path in folder.glob("*-*")]
-        stats = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids]
-        return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
+        """CPU seconds of the gateway."""
+        stat = Path(f"/proc/{self.gateway.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
-def bench(workers: int) -> Generator[Bench]:
+def bench() -> Generator[Bench]:
     with tempfile.TemporaryDirectory() as root, SlotProcess(CHAMPION) as champion, SlotProcess(CANARY) as canary:
         store = Store(root)
         write_slots(store, NAME, [champion.slot, canary.slot])
-        settings = GatewaySettings(root=root, model_name=NAME, port=0, workers=workers)
+        settings = GatewaySettings(root=root, model_name=NAME, port=0)
         with running_gateway(settings, lambda line: None) as gateway:
             yield Bench(store, gateway, champion, canary)
 
@@ -128,7 +124,7 @@ async def latencies(url: str, count: int) -> list[float]:
 
 
 async def throughput(at: Bench, count: int) -> dict[str, float]:
-    """One worker under CONNECTIONS callers that don't wait."""
+    """Under CONNECTIONS callers that don't wait."""
 
     async def call(number: int) -> None:
         connection = await Connection.to(at.gateway.url)
@@ -161,10 +157,10 @@ async def split_of_users(at: Bench, users: int) -> float:
 
 
 async def disturbed(at: Bench, small: bool) -> dict[str, int]:
-    """What clients with their default retries see of weights that change, a canary that dies, workers that restart."""
+    """What clients with their default retries see of weights that change and of a canary that dies."""
     import openai
 
-    shifts, deaths, reloads = (4, 2, 1) if small else (20, 5, 5)
+    shifts, deaths = (4, 2) if small else (20, 5)
     errors, answers, done = list[str](), 0, asyncio.Event()
 
     async def call(number: int) -> None:
@@ -189,17 +185,13 @@ async def disturbed(at: Bench, small: bool) -> dict[str, int]:
         await client.close()
 
     calls = [asyncio.create_task(call(number)) for number in range(CALLERS)]
-    for turn in range(max(shifts, deaths, reloads)):
-        if turn < shifts:
-            at.split((5, 25, 95, 0)[turn % 4] if turn % 4 != 3 else 50)
+    for turn in range(shifts):
+        at.split((5, 25, 95, 0)[turn % 4] if turn % 4 != 3 else 50)
         await asyncio.sleep(0.5)
         if turn < deaths:
             at.canary.__exit__()
             await asyncio.sleep(0.3)
             at.canary.__enter__()
-        if turn < reloads:
-            os.kill(at.gateway.pid, signal.SIGHUP)
-            await asyncio.sleep(4)
     done.set()
     await asyncio.gather(*calls)
     for error in errors[:5]:
@@ -217,7 +209,7 @@ def on_both_arms(at: Bench) -> int:
 
 def measure(small: bool) -> dict[str, float]:
     figures: dict[str, float] = {}
-    with bench(workers=1) as at:
+    with bench() as at:
         at.split(25)
         count = 300 if small else 3_000
         asyncio.run(latencies(at.gateway.url, 100))
@@ -228,13 +220,13 @@ def measure(small: bool) -> dict[str, float]:
         figures |= asyncio.run(throughput(at, 2_000 if small else 20_000))
         figures["split_z"] = asyncio.run(split_of_users(at, 1_000 if small else 10_000))
         figures["users_on_both_arms"] = on_both_arms(at)
-    with bench(workers=2) as at:
+    with bench() as at:
         figures |= asyncio.run(disturbed(at, small))
         figures["users_on_both_arms"] += on_both_arms(at)
         time.sleep(0.3)
         state = GatewaySplit(at.store, NAME, lambda digest: None, lambda url: "").state()
         assert state is not None, "it runs"
-        figures["unrecorded"] = state.counts.served - state.counts.recorded
+        figures["unrecorded"] = state.served - state.recorded
     return {name: round(value, 3) for name, value in figures.items()}
 
 

@@ -17,7 +17,7 @@ from pipeline.core import layout
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.process import running_address
 from pipeline.rollout.gateway.span_files import recorded
-from pipeline.rollout.gateway.tables import read_slots
+from pipeline.rollout.gateway.split import read_slots
 from pipeline.rollout.record import Phase, RolloutState
 from tests.loop import EMBEDDED, SHORT, deployment
 from tests.opened import open_rollout

@@ -20,8 +20,6 @@ class GatewayTraffic(Section):
     """Which kind of router this is."""
     port: Annotated[int, Field(ge=0, le=65_535)] = 8400
     """Port on 127.0.0.1 that callers use; 0: one that is free, named in the log."""
-    workers: PositiveInt = 1
-    """Processes that share the port."""
     slots: tuple[str, str] | None = None
     """Root URLs of two OpenAI-compatible servers that others keep, such as http://10.0.0.1:8000/v1, each for one model;
     null: it starts one for each model that it serves, on this machine."""

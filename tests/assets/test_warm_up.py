@@ -12,7 +12,7 @@ from assets.traffic import admission, warmed
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Rollout
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.gateway.tables import ServedSlot
+from pipeline.rollout.gateway.split import ServedSlot
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, RolloutEvent, RolloutStep, append, step_event
 from pipeline.serving.served_names import served_name

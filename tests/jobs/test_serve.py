@@ -13,7 +13,7 @@ import pytest
 from jobs import serve
 from pipeline.core.processes import session_members
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway.tables import read_split
+from pipeline.rollout.gateway.split import read_split
 from pipeline.rollout.router import NO_ROLLOUT
 from tests.loop import EMBEDDED, SHORT
 

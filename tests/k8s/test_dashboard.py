@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.rollout.gateway.counters import PREFIX, Counts, GatewayState, families
+from pipeline.rollout.gateway.app import exposition
+from pipeline.rollout.gateway.split import GatewayState
 from pipeline.rollout.prometheus import FINISHED, LATENCY
 
 from .manifests import MANIFESTS
@@ -52,9 +53,11 @@ def series(expression: str) -> set[str]:
 
 def exported() -> set[str]:
     """What the gateway says, from its own code, and what the servers and the cluster say."""
-    counts = Counts(served=0, recorded=0, breakers_open=0, in_flight=(), workers=0)
-    state = GatewayState(split=None, expired=False, refused="", slots=(), slots_fault="", counts=counts, pid=1)
-    return {PREFIX + name for name in families(state)} | {FINISHED, LATENCY} | OTHERS
+    state = GatewayState(
+        split=None, expired=False, refused="", slots=(), slots_fault="", served=0, recorded=0, breaker_open=False, pid=1
+    )
+    own = re.findall(r"^# TYPE (\w+)", exposition(state, "desk"), re.MULTILINE)
+    return {*own, FINISHED, LATENCY} | OTHERS
 
 
 def dashboard() -> dict[str, Any]:

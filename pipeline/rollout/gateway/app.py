@@ -2,8 +2,8 @@
 administration there, such as vLLM's `/v1/load_lora_adapter`."""
 
 import asyncio
+import json
 import os
-import signal
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
@@ -15,17 +15,21 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from pipeline.core.processes import die_with_parent
 from pipeline.core.storage import Store
-from pipeline.rollout.gateway.asked import BadRequest
-from pipeline.rollout.gateway.caller import error_body, limited_body
-from pipeline.rollout.gateway.counters import CONTENT_TYPE, Counters, GatewayState, SlotReport, exposition, read_counts
-from pipeline.rollout.gateway.door import LOOPBACK, check
+from pipeline.rollout.gateway.asked import BadRequest, limited_body
+from pipeline.rollout.gateway.door import LOOPBACK, foreign_header, header_values
 from pipeline.rollout.gateway.feedback import FeedbackRecorder
 from pipeline.rollout.gateway.process import GatewaySettings
-from pipeline.rollout.gateway.proxy import Proxy
+from pipeline.rollout.gateway.proxy import Proxy, error_body
 from pipeline.rollout.gateway.spans import Recorder
-from pipeline.rollout.gateway.tables import SlotTable, SplitWatch, read_slots, slots_of_names
+from pipeline.rollout.gateway.split import (
+    GatewayState,
+    SlotReport,
+    SlotTable,
+    SplitWatch,
+    read_slots,
+    slots_of_names,
+)
 from pipeline.rollout.gateway.upstream import CONNECT_S
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.served_names import served_names
@@ -36,15 +40,13 @@ _PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsaf
 
 
 class Gateway:
-    """One worker."""
-
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings, self._store = settings, Store(settings.root)
-        self._counters = Counters(self._store, settings.model_name)
-        self._recorder = Recorder(self._store, settings.model_name, settings.record == "text", self._counters)
+        with_text = settings.record == "text"
+        self._recorder = Recorder(self._store, settings.model_name, with_text)
+        self._feedback = FeedbackRecorder(self._store, settings.model_name, with_text)
         self._watch = SplitWatch(self._store, settings.model_name, self._has_slot)
-        self._feedback = FeedbackRecorder(self._store, settings.model_name, settings.record == "text")
-        self.proxy = Proxy(settings, self._watch, self._counters, self._recorder)
+        self.proxy = Proxy(settings, self._watch, self._recorder)
         self._fault = ""
 
     def _has_slot(self, digest: str) -> bool:
@@ -56,7 +58,7 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self, app: Starlette) -> AsyncGenerator[None]:
-        """What a worker needs while it answers; the rest is written when it ends."""
+        """What answering takes; the rest is written when it ends."""
         async with self.proxy.upstream:
             self._recorder.start()
             await self._refresh()
@@ -96,28 +98,26 @@ class Gateway:
         kept = (slot for slot in silent if table.slot_of(slot.digest) is None)
         return SlotTable(slots=(*table.slots, *kept)), fault
 
+    def _state(self) -> GatewayState:
+        split, proxy = self._watch.in_force(), self.proxy
+        return GatewayState(
+            split=split,
+            expired=self._watch.expired,
+            refused=self._watch.refused,
+            slots=tuple(SlotReport(**dict(slot), in_flight=proxy.in_flight[slot.digest]) for slot in proxy.table.slots),
+            slots_fault=self._fault,
+            served=proxy.served,
+            recorded=self._recorder.recorded,
+            breaker_open=proxy.breaker_open,
+            pid=os.getpid(),
+        )
+
     async def state(self, request: Request) -> Response:
         return Response(self._state().model_dump_json(), media_type="application/json")
 
     async def metrics(self, request: Request) -> Response:
         text = exposition(self._state(), self._settings.model_name)
-        return Response(text, headers={"content-type": CONTENT_TYPE})
-
-    def _state(self) -> GatewayState:
-        split, counts = self._watch.in_force(), read_counts(self._store, self._settings.model_name)
-        slots = tuple(
-            SlotReport(**dict(slot), in_flight=counts.in_flight[place])
-            for place, slot in enumerate(self.proxy.table.slots)
-        )
-        return GatewayState(
-            split=split,
-            expired=self._watch.expired,
-            refused=self._watch.refused,
-            slots=slots,
-            slots_fault=self._fault,
-            counts=counts,
-            pid=os.getppid(),
-        )
+        return Response(text, headers={"content-type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -138,34 +138,41 @@ class Gateway:
         return HTMLResponse(page, headers={"content-security-policy": _PAGE_POLICY, "x-frame-options": "DENY"})
 
 
+def exposition(state: GatewayState, model: str) -> str:
+    """Prometheus's text format 0.0.4; each series has the label `model`."""
+    weight = 0 if state.split is None else state.split.canary_weight
+    own = f"model={json.dumps(model)}"
+    in_flight = {f"{own},slot={json.dumps(slot.name)}": slot.in_flight for slot in state.slots}
+    families: dict[str, tuple[str, dict[str, int]]] = {
+        "served_total": ("Answers that callers got, errors included.", {own: state.served}),
+        "recorded_total": ("Of those, the ones whose spans are in a file.", {own: state.recorded}),
+        "canary_weight_percent": ("Share of the traffic that the split gives to the canary.", {own: weight}),
+        "lease_ended": ("1 where the split's lease was not renewed: the champion serves alone.", {own: state.expired}),
+        "breaker_open": ("1 where the circuit breaker of the canary is open.", {own: state.breaker_open}),
+        "in_flight": ("Requests that a slot is answering.", in_flight),
+    }
+    lines: list[str] = []
+    for short, (help, values) in families.items():
+        name = f"preference_tuning_gateway_{short}"
+        lines += [f"# HELP {name} {help}", f"# TYPE {name} {'counter' if short.endswith('_total') else 'gauge'}"]
+        lines += [f"{name}{{{labels}}} {value:d}" for labels, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
 async def _refused(request: Request, error: Exception) -> Response:
     """Also a path or a method that is not the gateway's."""
     assert isinstance(error, HTTPException), "it is the handler of those"
-    message = f"The gateway has no {request.method} {request.url.path}. It serves chat and text completions below /v1."
+    message = f"The gateway has no {request.method} {request.url.path}. It serves chat completions below /v1."
     message = error.detail if isinstance(error, BadRequest) else message
     return JSONResponse(error_body(error.status_code, message), error.status_code)
 
 
-def behind_door(app: ASGIApp, settings: GatewaySettings) -> ASGIApp:
-    """The application, without the requests that door.py refuses."""
-    hosts = frozenset((*LOOPBACK, *(host.lower() for host in settings.allowed_hosts)))
-
-    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            if scope["type"] == "http":
-                check(scope, hosts)
-        except BadRequest as refused:
-            await (await _refused(Request(scope), refused))(scope, receive, send)
-        else:
-            await app(scope, receive, send)
-
-    return checked
-
-
 def application(settings: GatewaySettings) -> ASGIApp:
+    """The gateway, without the requests of other pages and hosts (door.py). JSON alone is read, which a browser sends
+    to another site only after asking (CORS)."""
     gateway = Gateway(settings)
     routes = [
-        *(Route(f"/v1/{path}", gateway.proxy, methods=["POST"]) for path in ("chat/completions", "completions")),
+        Route("/v1/chat/completions", gateway.proxy, methods=["POST"]),
         Route("/v1/feedback", gateway.feedback, methods=["POST"]),
         Route("/v1/models", gateway.models),
         Route("/health", gateway.health),
@@ -175,10 +182,26 @@ def application(settings: GatewaySettings) -> ASGIApp:
     ]
     app = Starlette(routes=routes, lifespan=gateway.running, exception_handlers={HTTPException: _refused})
     app.router.redirect_slashes = False
-    return behind_door(app, settings)
+    hosts = frozenset((*LOOPBACK, *(host.lower() for host in settings.allowed_hosts)))
+
+    async def checked(scope: Scope, receive: Receive, send: Send) -> None:
+        refused = _foreign(scope, hosts) if scope["type"] == "http" else None
+        answer: ASGIApp = app if refused is None else await _refused(Request(scope), refused)
+        await answer(scope, receive, send)
+
+    return checked
 
 
-def create(settings: GatewaySettings, supervisor: int) -> ASGIApp:
-    """The application of one worker, which ends with its supervisor (a pid)."""
-    die_with_parent(signal.SIGTERM, supervisor)
-    return application(settings)
+def _foreign(scope: Scope, hosts: frozenset[str]) -> BadRequest | None:
+    """Why a request is not the gateway's to answer. Nothing of the request is repeated."""
+    match foreign_header(scope, hosts):
+        case "host":
+            return BadRequest(403, "The host of this address is not allowed. Add it to rollout.traffic.allowed_hosts.")
+        case "origin":
+            return BadRequest(403, "Another site's page sent this (header Origin). Ask from a program or the own page.")
+        case None:
+            pass
+    kinds = [kind.partition(b";")[0].strip() for kind in header_values(scope, b"content-type")]
+    if scope["method"] == "POST" and kinds != [b"application/json"]:
+        return BadRequest(415, "The gateway reads JSON. Send the header content-type: application/json.")
+    return None

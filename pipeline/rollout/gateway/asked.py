@@ -1,12 +1,15 @@
-"""A caller's request: what the gateway looks at, and the body with the model's name exchanged. Values are kept as the
-bytes that came."""
+"""A caller's request: its body, what the gateway looks at, and the body with the model's name exchanged. Values are
+kept as the bytes that came."""
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
 
+MOST_BODY_BYTES = 8 << 20
+"""Of a request: a conversation of a million tokens has some four."""
 _NOT_FORWARDED = ("metadata",)
 """Fields that are of the caller and of the traces, such as the expected answer: no server needs them."""
 
@@ -15,24 +18,32 @@ class BadRequest(HTTPException):
     """A request that reaches no model."""
 
 
-class TurnRole(msgspec.Struct):
+async def limited_body(request: Request) -> bytearray:
+    """Raises BadRequest for one that is too long, or compressed."""
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise BadRequest(415, "The body is compressed. Send it as it is.")
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MOST_BODY_BYTES:
+                raise BadRequest(413, f"The body has more than {MOST_BODY_BYTES:,} bytes. Send a shorter conversation.")
+    except ClientDisconnect as gone:
+        raise BadRequest(400, "The body broke off.") from gone
+    return body
+
+
+class _TurnRole(msgspec.Struct):
     role: str
 
 
-class RoutedUnit(NamedTuple):
-    id: str
-    kind: str
-    """`user`, `session` or `request`."""
-
-
 class CallerRequest:
-    """One request. `path`: of the API, `chat/completions` or `completions`."""
+    """A request for a chat completion. `unit` and `unit_kind` (user or session): "" where it names neither."""
 
-    __slots__ = ("fields", "first_turn", "metadata", "path", "session", "stream", "unit", "user")
+    __slots__ = ("fields", "first_turn", "metadata", "session", "stream", "unit", "unit_kind", "user")
 
-    def __init__(self, path: str, body: bytes | bytearray, headers: Mapping[bytes, bytes], trusted: bool) -> None:
-        """Raises BadRequest for a body that is no request."""
-        self.path = path
+    def __init__(self, body: bytes | bytearray, headers: Mapping[bytes, bytes], trusted: bool) -> None:
+        """`trusted`: whether `x-user-id` is believed. Raises BadRequest for a body that is no request."""
         try:
             str(body, "utf-8")  # what is kept as bytes is not looked at otherwise
             self.fields: dict[str, Any] = _FIELDS.decode(body)
@@ -44,16 +55,12 @@ class CallerRequest:
             self.session = _header(headers, b"x-session-id") or self.text("prompt_cache_key")
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadRequest(400, f"The body is no JSON object ({error}). Send one with `messages`.") from error
-        self.unit = RoutedUnit(self.user, "user") if self.user else RoutedUnit(self.session, "session")
+        self.unit, self.unit_kind = self.user or self.session, "user" if self.user else "session"
 
-    def of(self, trace_id: str) -> RoutedUnit:
-        """The unit: the request itself where it names neither user nor session."""
-        return self.unit if self.unit.id else RoutedUnit(trace_id, "request")
-
-    def body(self, model: str, stream: bool = True) -> bytes:
-        """The request as the slot of `model` gets it. `stream`: whether it may be answered piece by piece."""
+    def body(self, model: str) -> bytes:
+        """The request as the slot of `model` gets it."""
         fields = {**self.fields, "model": model}
-        for name in _NOT_FORWARDED if stream else (*_NOT_FORWARDED, "stream", "stream_options"):
+        for name in _NOT_FORWARDED:
             fields.pop(name, None)
         return _ENCODER.encode(fields)
 
@@ -63,17 +70,13 @@ class CallerRequest:
         return "" if raw is None else _as_text(msgspec.json.decode(raw))
 
     def _is_first_turn(self) -> bool:
-        name = "messages" if self.path == "chat/completions" else "prompt"
-        raw = self.fields.get(name)
-        if raw is None or bytes(raw) in (b"null", b"[]", b'""'):
-            raise BadRequest(400, f"The request has no `{name}`. Send at least one.")
-        if name == "prompt":
-            return True
+        raw = self.fields.get("messages")
+        if raw is None or bytes(raw) in (b"null", b"[]"):
+            raise BadRequest(400, "The request has no `messages`. Send at least one.")
         try:
-            turns = _TURNS.decode(raw)
+            return not any(turn.role == "assistant" for turn in _TURNS.decode(raw))
         except msgspec.ValidationError as error:
             raise BadRequest(400, f"`messages` is no list of messages with a role ({error}). Send one.") from error
-        return not any(turn.role == "assistant" for turn in turns)
 
     def _metadata(self) -> dict[str, Any]:
         raw = self.fields.get("metadata")
@@ -92,5 +95,5 @@ def _header(headers: Mapping[bytes, bytes], name: bytes) -> str:
 
 
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_TURNS = msgspec.json.Decoder(list[TurnRole])
+_TURNS = msgspec.json.Decoder(list[_TurnRole])
 _ENCODER = msgspec.json.Encoder()

@@ -1,5 +1,5 @@
 """The Host and Origin rule of our web servers: the Host is one of ours (else DNS rebinding), and an Origin is that of
-our own page. The gateway reads JSON alone, which a browser sends to another site only after asking (CORS)."""
+our own page."""
 
 import re
 from collections.abc import Collection
@@ -7,22 +7,8 @@ from typing import Literal
 
 from starlette.types import Scope
 
-from pipeline.rollout.gateway.asked import BadRequest
-
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[^\[\]:]+)(:\d+)?")
-
-
-def check(scope: Scope, hosts: Collection[str]) -> None:
-    """Raises BadRequest for a request that the gateway does not take. Nothing of the request is repeated."""
-    foreign = foreign_header(scope, hosts)
-    if foreign == "host":
-        raise BadRequest(403, "The host of this address is not allowed. Add it to rollout.traffic.allowed_hosts.")
-    if foreign == "origin":
-        raise BadRequest(403, "A page of another site sent this (header Origin). Ask from a program or the own page.")
-    kinds = [kind.partition(b";")[0].strip() for kind in header_values(scope, b"content-type")]
-    if scope["method"] == "POST" and kinds != [b"application/json"]:
-        raise BadRequest(415, "The gateway reads JSON. Send the header content-type: application/json.")
 
 
 def foreign_header(scope: Scope, hosts: Collection[str]) -> Literal["host", "origin"] | None:

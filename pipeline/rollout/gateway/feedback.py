@@ -56,38 +56,35 @@ class FeedbackRecorder:
 
     def take(self, body: bytes | bytearray) -> str:
         """Record it; returns the trace id. Blocks for files. Raises BadRequest for what is no feedback."""
-        given = _read(body)
-        trace_id, now = self._awaited_trace(given.id), time.time()
+        try:
+            given = msgspec.json.decode(body, type=FeedbackRequest)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadRequest(
+                400, f"This is no feedback ({error}). Send id and score: up, down, or a number from 0 to 1."
+            ) from error
+        trace_id, now = self._trace_of(given.id), time.time()
+        if not trace_id:  # its line may not be written yet
+            self._pause(2 * FLUSH_S)
+            trace_id = self._trace_of(given.id)
         if not trace_id:
             raise BadRequest(404, f"No answer here has the id {given.id[:64]!r}. Send the `id` of a response.")
-        with self._lock:
-            day = datetime.fromtimestamp(now, UTC).date().isoformat()
-            self._folder.mkdir(parents=True, exist_ok=True)
-            line = _line(given, trace_id, self._with_text, now)
-            append(self._folder / f"{day}-{os.getpid()}.jsonl", line)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        day = datetime.fromtimestamp(now, UTC).date().isoformat()
+        append(self._folder / f"{day}-{os.getpid()}.jsonl", _line(given, trace_id, self._with_text, now))
         return trace_id
-
-    def _awaited_trace(self, id: str) -> str:
-        """By its line, which may not be written yet; without holding the lock."""
-        with self._lock:  # one search at a time
-            trace_id = self._trace_of(id)
-        if trace_id:
-            return trace_id
-        self._pause(2 * FLUSH_S)
-        with self._lock:
-            return self._trace_of(id)
 
     def _trace_of(self, id: str) -> str:
         named = msgspec.json.encode(id)
         marks = (b'"trace_id":' + named, b'{"key":"gen_ai.response.id","value":{"stringValue":' + named + b"}}")
-        for path in sorted(self._served.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True):
-            left = LOOK_BACK_BYTES
-            for line in lines_from_the_end(path, 0.0):
-                if named in line and any(mark in line for mark in marks) and (match := _TRACE.search(line)):
-                    return match[1].decode()
-                left -= len(line)
-                if left < 0:
-                    break
+        with self._lock:  # one search at a time
+            for path in sorted(self._served.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True):
+                left = LOOK_BACK_BYTES
+                for line in lines_from_the_end(path, 0.0):
+                    if named in line and any(mark in line for mark in marks) and (match := _TRACE.search(line)):
+                        return match[1].decode()
+                    left -= len(line)
+                    if left < 0:
+                        break
         return ""
 
 
@@ -116,33 +113,23 @@ def _scores(line: bytes, place: int) -> list[Score]:
     return [score for score in scores if score is not None]
 
 
-def _read(body: bytes | bytearray) -> FeedbackRequest:
-    try:
-        return msgspec.json.decode(body, type=FeedbackRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(
-            400, f"This is no feedback ({error}). Send id and score: up, down, or a number from 0 to 1."
-        ) from error
-
-
 def _line(given: FeedbackRequest, trace_id: str, with_text: bool, now: float) -> bytes:
     """One OTLP export request with one record of a log. An erasure knows it by its trace."""
     value = float(given.score) if not isinstance(given.score, str) else float(given.score == "up")
     about = f"{trace_id}/{given.name}/{given.user}"
-    marks: list[tuple[str, Any]] = [
-        (NAME, given.name),
-        (VALUE, value),
-        (LABEL, "up" if value == 1 else "down" if value == 0 else ""),
-        (SOURCE, "user"),
-        (ID, hashlib.sha256(about.encode()).hexdigest()[:32]),
-    ]
-    if given.comment and with_text:
-        marks.append((EXPLANATION, given.comment))
+    marks: dict[str, Any] = {
+        NAME: given.name,
+        VALUE: value,
+        LABEL: {1.0: "up", 0.0: "down"}.get(value),
+        SOURCE: "user",
+        ID: hashlib.sha256(about.encode()).hexdigest()[:32],
+        EXPLANATION: (given.comment or None) if with_text else None,
+    }
     record = {
         "timeUnixNano": str(int(now * 1e9)),
         "eventName": RESULT,
         "traceId": trace_id,
-        "attributes": otlp_attributes([mark for mark in marks if mark[1] != ""]),
+        "attributes": otlp_attributes(marks.items()),
     }
     moment = datetime.fromtimestamp(now, UTC).isoformat()
     export = {"resourceLogs": [{"scopeLogs": [{"logRecords": [record]}]}]}

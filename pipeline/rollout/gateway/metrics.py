@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Any
@@ -16,7 +16,6 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import Traces
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
-from pipeline.rollout.gateway.counters import read_counts
 from pipeline.rollout.gateway.feedback import scores_since
 from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
 from pipeline.rollout.gateway.spans import FLUSH_S
@@ -39,17 +38,10 @@ EDGES_S = (*(round(1e-3 * 1.02**step, 9) for step in range(760)), math.inf)
 class SpanMetrics:
     """LiveMetricsPort of the gateway of one model."""
 
-    def __init__(
-        self,
-        store: Store,
-        model_name: str,
-        grading: Grading,
-        traces: Traces,
-        log: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    def __init__(self, store: Store, model_name: str, grading: Grading, traces: Traces) -> None:
         """`traces`: under which keys a request says whether its answer may be read, and what counts as a yes."""
         self._store, self._model_name, self._grading = store, model_name, grading
-        self._traces, self._log, self._meanings = traces, log, Meanings(traces.scores)
+        self._traces, self._meanings = traces, Meanings(traces.scores)
 
     def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
         """What both arms did under a split; None without a canary. The window is empty before anything can have been
@@ -71,9 +63,6 @@ class SpanMetrics:
             may_read = readable(answered, self._traces, forgotten(self._store), request.now)
             allowed = [row for row, is_readable in zip(answered, may_read, strict=True) if is_readable]
         graded_until = self._graded(allowed, arms, until, request.now)
-        counts = read_counts(self._store, self._model_name)  # a killed worker makes a difference
-        if gap := counts.served - counts.recorded:
-            self._log(f"gateway: {gap} answers were served and are not in the spans")
         return LiveMetrics(
             champion=arms["champion"].look(),
             canary=arms["canary"].look(),

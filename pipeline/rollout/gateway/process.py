@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
 from pipeline.core import layout
 from pipeline.core.storage import Record, Store, write_atomically
@@ -25,7 +25,6 @@ class GatewayAddress(Record):
 
     url: str
     pid: int
-    """Of the supervisor: SIGHUP restarts the workers one by one."""
 
 
 @contextmanager
@@ -71,7 +70,6 @@ class GatewaySettings(Record):
     model_name: str
     """Names the rollout; callers may ask for any model."""
     port: int = Field(ge=0, le=65_535)
-    workers: PositiveInt = 1
     record: Literal["text", "operations"] = "text"
     """`operations`: spans hold no text, no user and no metadata."""
     trust_user_header: bool = True

@@ -1,20 +1,24 @@
 """One request through the gateway. Intention to treat: where the canary fails before its first byte the champion
 answers, and the failed try is recorded as the canary's."""
 
+import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
 
 import msgspec
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, RoutedUnit
-from pipeline.rollout.gateway.caller import Caller, error_body, limited_body
-from pipeline.rollout.gateway.counters import BREAKER_OPEN, IN_FLIGHT, SERVED, SLOTS, Counters
+from pipeline.rollout.gateway.asked import BadRequest, CallerRequest, limited_body
+from pipeline.rollout.gateway.door import LOOPBACK, host_name
 from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.spans import Recorder, Served, Try
-from pipeline.rollout.gateway.tables import ServedSlot, SlotTable, SplitWatch
+from pipeline.rollout.gateway.split import ServedSlot, SlotTable, SplitWatch
 from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
 from pipeline.rollout.router import Arm, Split, route
 
@@ -23,13 +27,13 @@ _SEVERAL = ""
 
 
 class Conversations:
-    """The models that answered the sessions which this process has seen."""
+    """The models that answered the sessions which the gateway has seen."""
 
     def __init__(self) -> None:
         self._answered: dict[str, str] = {}
 
     def switched(self, asked: CallerRequest, unit: str, digest: str, before: Split | None) -> bool:
-        """Whether another model than `digest` has answered in the conversation. One of another process, or without a
+        """Whether another model than `digest` has answered in the conversation. One that is not known, or without a
         session, is taken to have begun under the split `before` the one in force."""
         if asked.first_turn:
             return False
@@ -87,100 +91,142 @@ class Breaker:
         self._trying = False
 
 
-class Placed(NamedTuple):
-    """Where a request goes: its arm, and the slots of both (`canary` is None where it may not be asked)."""
+class _Caller:
+    """A caller's connection. `pinned`: the arm that it names; BadRequest for one who may not, or names none."""
 
-    arm: Arm
-    champion: ServedSlot
-    canary: ServedSlot | None
+    def __init__(self, request: Request, send: Send, trusted: bool) -> None:
+        headers = request.headers
+        # The gateway's own page may name the arm on this machine, and a program that is trusted; door.py refuses
+        # other pages.
+        may_name = trusted if "origin" not in headers else host_name(headers["host"].encode("latin-1")) in LOOPBACK
+        self._request, self._send, self.pinned = request, send, headers.get("x-rollout-arm")
+        self._shows = may_name and ("x-rollout-show" in headers or self.pinned is not None)
+        if self.pinned is None:
+            return
+        if not may_name:
+            raise BadRequest(403, "Only the gateway's own page and trusted callers may name the arm. Leave it out.")
+        if self.pinned not in ("champion", "canary"):
+            raise BadRequest(400, "x-rollout-arm is neither champion nor canary. Name one of them, or leave it out.")
+
+    def forwarded(self, trace_id: str) -> dict[str, str]:
+        headers = {"Content-Type": "application/json", "traceparent": f"00-{trace_id}-{trace_id[:16]}-01"}
+        key = self._request.headers.get("authorization")
+        return {**headers, "Authorization": key} if key else headers
+
+    async def gone(self) -> None:
+        """Returns once the caller has hung up."""
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+
+    async def reply(self, opened: Opened, body: bytes | AsyncIterator[bytes], served: Served, by: Arm) -> None:
+        """Send an answer; a stream ends early where the caller hangs up."""
+        headers = {"content-type": opened.content_type, **_identified(served.trace_id)}
+        if self._shows:
+            headers |= {"x-rollout-arm": served.arm, "x-rollout-served-by": by}
+        if isinstance(body, bytes):
+            await self._respond(Response(body, opened.status, headers))
+        else:
+            await self._respond(StreamingResponse(body, 200, {**headers, "cache-control": "no-cache"}))
+
+    async def refuse(self, failed: SlotFailed, trace_id: str) -> None:
+        """Say why there is no answer: with the fields of the server's own error, where one refused."""
+        headers = {**_identified(trace_id), **failed.headers}
+        await self._respond(JSONResponse(error_body(failed.status, str(failed), failed.error), failed.status, headers))
+
+    async def _respond(self, response: Response) -> None:
+        await response(self._request.scope, self._request.receive, self._send)
+
+
+def _identified(trace_id: str) -> dict[str, str]:
+    """`x-request-id` is where OpenAI's clients look for it."""
+    return {"x-trace-id": trace_id, "x-request-id": trace_id}
+
+
+def error_body(status: int, message: str, own: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
+    """In the form that OpenAI's clients read. `own`: fields of a server's own error."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "param": None, "code": status, **own}}
 
 
 class Proxy:
-    def __init__(self, settings: GatewaySettings, watch: SplitWatch, counters: Counters, recorder: Recorder) -> None:
-        self._trusted, self._watch = settings.trust_user_header, watch
-        self._counters, self._recorder = counters, recorder
+    def __init__(self, settings: GatewaySettings, watch: SplitWatch, recorder: Recorder) -> None:
+        self._trusted, self._watch, self._recorder = settings.trust_user_header, watch, recorder
         self._breakers: dict[str, Breaker] = {}
         self._conversations = Conversations()
         self.table = SlotTable(slots=())
         self.upstream = Upstream(settings.timeout_s)
+        self.served, self.in_flight = 0, Counter[str]()
+        """Answers that callers got; requests that a slot is answering, by digest."""
+
+    @property
+    def breaker_open(self) -> bool:
+        return any(breaker.is_open for breaker in self._breakers.values())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        caller = Caller(scope, receive, send, self._trusted)
-        asked = CallerRequest(
-            scope["path"].removeprefix("/v1/"), await limited_body(caller), dict(scope["headers"]), self._trusted
-        )
-        pinned = caller.pinned_arm()
-        split = self._watch.in_force()
-        trace_id = os.urandom(16).hex()
-        unit = asked.of(trace_id)
-        placed = self._placed(split, unit.id, pinned)
-        served = self._served(asked, trace_id, unit, split, placed, pinned is not None)
+        request = Request(scope, receive)
+        asked = CallerRequest(await limited_body(request), dict(scope["headers"]), self._trusted)
+        caller = _Caller(request, send, self._trusted)
+        served, champion, canary = self._routed(asked, caller.pinned)
         try:
-            await self._answer(served, placed, caller)
+            await self._answer(served, champion, canary, caller)
         finally:
-            self._counters.places[SERVED] += 1
+            self.served += 1
             if not served.tries:  # an error of ours: it is logged by the server
-                served.tries.append(_try_of(placed.champion, "champion").ended(error="gateway"))
-            elif pinned is None and not served.tries[-1].error:
+                served.tries.append(_try_of(champion, "champion").ended(error="gateway"))
+            elif not served.pinned and not served.tries[-1].error:
                 self._conversations.answer(asked, served.tries[-1].digest)
             self._recorder.add(served)
 
-    def _placed(self, split: Split | None, unit: str, pinned: Arm | None) -> Placed:
+    def _routed(self, asked: CallerRequest, pinned: str | None) -> tuple[Served, ServedSlot, ServedSlot | None]:
+        """Where a request goes: the champion's slot, and the canary's where it is to answer."""
+        split, trace_id = self._watch.in_force(), os.urandom(16).hex()
+        unit, kind = (asked.unit, asked.unit_kind) if asked.unit else (trace_id, "request")
+        served = Served(asked, trace_id, unit=unit, unit_kind=kind, pinned=pinned is not None)
         if split is None:
             if len(self.table.slots) != 1 or pinned == "canary":
                 raise BadRequest(503, "No split says which model is the champion. Apply one, or load a single slot.")
-            return Placed("champion", self.table.slots[0], None)
-        arm = pinned or route(split, unit)
+            return served, self.table.slots[0], None
+        served.arm = pinned or route(split, unit)
+        served.rollout, served.epoch, served.weight = split.rollout, split.epoch, split.canary_weight
         champion = self.table.slot_of(split.champion.digest)
         canary = None if split.canary is None else self.table.slot_of(split.canary.digest)
         if champion is None:
             raise BadRequest(503, f"No slot serves the champion, model {split.champion.digest[:12]}. Load it.")
         if pinned == "canary" and canary is None:
             raise BadRequest(503, "No slot serves a canary. Ask the champion, or load the canary.")
-        return Placed(arm, champion, canary)
+        canary = canary if served.arm == "canary" else None
+        if pinned is None:
+            digest = (canary or champion).digest
+            served.switched = self._conversations.switched(asked, unit, digest, self._watch.before)
+        return served, champion, canary
 
-    def _served(
-        self, asked: CallerRequest, trace_id: str, unit: RoutedUnit, split: Split | None, placed: Placed, pinned: bool
-    ) -> Served:
-        slot = placed.canary if placed.arm == "canary" and placed.canary is not None else placed.champion
-        served = Served(asked, trace_id, placed.arm, unit.id, unit.kind, pinned=pinned)
-        if split is not None:
-            served.rollout, served.epoch, served.weight = split.rollout, split.epoch, split.canary_weight
-            served.switched = not pinned and self._conversations.switched(
-                asked, unit.id, slot.digest, self._watch.before
-            )
-        return served
-
-    async def _answer(self, served: Served, placed: Placed, caller: Caller) -> None:
+    async def _answer(self, served: Served, champion: ServedSlot, canary: ServedSlot | None, caller: _Caller) -> None:
         failed: SlotFailed | None = None
-        if placed.arm == "canary" and placed.canary is not None:
-            breaker = self._breakers.setdefault(placed.canary.digest, Breaker())
+        if canary is not None:
+            breaker = self._breakers.setdefault(canary.digest, Breaker())
             if served.pinned or breaker.lets():
-                failed = await self._asked(served, placed.canary, "canary", caller, breaker)
-                self._counters.places[BREAKER_OPEN] = breaker.is_open
+                failed = await self._ask(served, canary, "canary", caller, breaker)
                 if failed is None:
                     return
         if failed is None or not served.pinned:
-            failed = await self._asked(served, placed.champion, "champion", caller, None)
+            failed = await self._ask(served, champion, "champion", caller, None)
         if failed is not None:
             await caller.refuse(failed, served.trace_id)
 
-    async def _asked(
-        self, served: Served, slot: ServedSlot, name: Arm, caller: Caller, breaker: Breaker | None
+    async def _ask(
+        self, served: Served, slot: ServedSlot, arm: Arm, caller: _Caller, breaker: Breaker | None
     ) -> SlotFailed | None:
         """Ask one slot and pass its answer on; why it gave none, before a byte of it was passed on."""
-        turn, opened = _try_of(slot, name), None
-        place = IN_FLIGHT + self.table.place_of(slot) % SLOTS
-        self._counters.places[place] += 1
+        turn, opened = _try_of(slot, arm), None
+        self.in_flight[slot.digest] += 1
         try:
-            headers = caller.forwarded(served.trace_id)
-            opened = await caller.unless_gone(self.upstream.ask(slot, served.asked, headers, served.asked.stream))
+            opened = await self._opened(served, slot, caller)
             if opened is None:
                 served.tries.append(turn.ended(error="aborted", message="The caller hung up before the answer."))
                 return None
             if breaker is not None:
                 breaker.answered()
-            await self._passed_on(served, turn, name, opened, caller)
+            await _pass_on(served, turn, arm, opened, caller)
             return None
         except SlotFailed as failed:
             if breaker is not None:
@@ -188,36 +234,48 @@ class Proxy:
             served.tries.append(turn.ended(error=failed.kind, message=str(failed)))
             return failed
         finally:
-            self._counters.places[place] -= 1
+            self.in_flight[slot.digest] -= 1
             if breaker is not None:
                 breaker.ended()
             if opened is not None:
                 opened.close()
 
-    async def _passed_on(self, served: Served, turn: Try, arm: Arm, opened: Opened, caller: Caller) -> None:
-        """The answer, to the caller and into a try. A stream that breaks off ends with an error event."""
-        if opened.events is None:
-            await caller.reply(opened.status, opened.content_type, opened.body, served, arm)
-            refused = str(opened.status) if opened.status != 200 else ""
-            served.tries.append(turn.ended([opened.body], error=refused))
-            return
-        pieces, broke_off, complete = [opened.body], "", False
+    async def _opened(self, served: Served, slot: ServedSlot, caller: _Caller) -> Opened | None:
+        """The slot's answer; None where the caller hangs up before it is there, which cancels it."""
+        asked, headers = served.asked, caller.forwarded(served.trace_id)
+        answer = asyncio.ensure_future(self.upstream.ask(slot, asked.body(slot.name), headers, asked.stream))
+        gone = asyncio.ensure_future(caller.gone())
+        try:
+            await asyncio.wait((answer, gone), return_when=asyncio.FIRST_COMPLETED)
+            return await answer if answer.done() else None
+        finally:
+            answer.cancel()
+            gone.cancel()
 
-        async def events(following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-            nonlocal broke_off, complete
-            yield opened.body
-            try:
-                async for piece in following:
-                    pieces.append(piece)
-                    yield piece
-            except StreamBroken as broken:  # clients of OpenAI raise what such an event says
-                broke_off = str(broken)
-                yield b"data: " + msgspec.json.encode(error_body(502, broke_off)) + b"\n\n"
-            complete = True
 
-        await caller.reply(200, opened.content_type, events(opened.events), served, arm)
-        error = "stream_broken" if broke_off else ""
-        served.tries.append(turn.ended(pieces, error=error, message=broke_off, aborted=not complete and not error))
+async def _pass_on(served: Served, turn: Try, arm: Arm, opened: Opened, caller: _Caller) -> None:
+    """The answer, to the caller and into a try. A stream that breaks off ends with an error event."""
+    if opened.events is None:
+        await caller.reply(opened, opened.body, served, arm)
+        served.tries.append(turn.ended([opened.body], error=str(opened.status) if opened.status != 200 else ""))
+        return
+    pieces, broke_off, complete = [opened.body], "", False
+
+    async def events(following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        nonlocal broke_off, complete
+        yield opened.body
+        try:
+            async for piece in following:
+                pieces.append(piece)
+                yield piece
+        except StreamBroken as broken:  # clients of OpenAI raise what such an event says
+            broke_off = str(broken)
+            yield b"data: " + msgspec.json.encode(error_body(502, broke_off)) + b"\n\n"
+        complete = True
+
+    await caller.reply(opened, events(opened.events), served, arm)
+    error = "stream_broken" if broke_off else ""
+    served.tries.append(turn.ended(pieces, error=error, message=broke_off, aborted=not complete and not error))
 
 
 def _try_of(slot: ServedSlot, arm: Arm) -> Try:

@@ -19,12 +19,10 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.core.unfinished import append
 from pipeline.rollout.gateway.asked import CallerRequest
-from pipeline.rollout.gateway.counters import RECORDED, Counters
-from pipeline.rollout.gateway.replies import SlotReply, reply_of
+from pipeline.rollout.gateway.upstream import SlotReply, reply_of
 
 RECORDED_AT = "recorded_at"
 """First key of a line: seconds since 1970 when it was written, ascending within a file."""
-_OPERATION = {"chat/completions": "chat", "completions": "text_completion"}
 _RESERVED = (
     *("gen_ai.", "llm.", "ai.", "input.", "output.", "openinference.", "events"),
     *("rollout.", "model.", "user.", "enduser.", "session.", "error.", "service."),
@@ -58,9 +56,9 @@ class Served(msgspec.Struct):
 
     asked: CallerRequest
     trace_id: str
-    arm: str
     unit: str
     unit_kind: str
+    arm: str = "champion"
     rollout: str = ""
     epoch: int = 0
     weight: int = 0
@@ -77,84 +75,65 @@ def unit_hash(rollout: str, unit: str) -> str:
 def line(served: Served, with_text: bool, now: float) -> bytes:
     """The line of a request. `now`: seconds since 1970, when it is written. `with_text`: whether it holds the texts,
     the user and the metadata."""
-    last = served.tries[-1]
-    spans = [_span(served, each, number, each is last, with_text) for number, each in enumerate(served.tries)]
+    spans = [_span(served, number, with_text) for number in range(len(served.tries))]
     export: dict[str, Any] = {"resourceSpans": [{"resource": _RESOURCE, "scopeSpans": [{"spans": spans}]}]}
     named = {"user_id": served.asked.user} if with_text and served.asked.user else {}
     moment = datetime.fromtimestamp(served.tries[0].start / 1e9, UTC).isoformat()
     return _ENCODE({RECORDED_AT: now, **named, "trace_id": served.trace_id, "timestamp": moment, **export}) + b"\n"
 
 
-def _span(served: Served, tried: Try, number: int, last: bool, with_text: bool) -> dict[str, Any]:
-    reply = reply_of(served.asked.path, tried.raw) if tried.raw else SlotReply()
-    if tried.aborted:
-        reply.finish_reason = reply.finish_reason or "aborted"
-    attributes = _rollout(served, tried) + _operation(served, reply)
-    attributes += [("gen_ai.response.model", tried.model), ("model.digest", tried.digest)]
-    if with_text:
-        attributes.append(_question(served.asked))  # of a failed try too: it is an earlier call for the same message
-        if last and not tried.error and reply.message:
-            attributes.append(("gen_ai.output.messages", f"[{reply.message}]"))
-        attributes += _caller(served.asked)
+def _span(served: Served, number: int, with_text: bool) -> dict[str, Any]:
+    tried, asked = served.tries[number], served.asked
+    reply = reply_of(tried.raw) if tried.raw else SlotReply()
+    finish = reply.finish_reason or ("aborted" if tried.aborted else "")
     error = tried.error or ("error_in_stream" if reply.error else "")
-    if error:
-        attributes.append(("error.type", error))
+    attributes: dict[str, Any] = {
+        "rollout.id": served.rollout,
+        "rollout.arm": served.arm,
+        "rollout.served_by": tried.served_by,
+        "rollout.epoch": served.epoch,
+        "rollout.weight": served.weight,
+        "rollout.unit": unit_hash(served.rollout, served.unit),
+        "rollout.unit_kind": served.unit_kind,
+        "rollout.switched": served.switched or None,
+        "rollout.pinned": served.pinned or None,
+        "rollout.aborted": tried.aborted or None,
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": asked.text("model") or None,
+        "gen_ai.response.model": tried.model,
+        "gen_ai.response.id": reply.id or None,
+        "gen_ai.response.finish_reasons": [finish] if finish else None,
+        "gen_ai.usage.input_tokens": reply.input_tokens,
+        "gen_ai.usage.output_tokens": reply.output_tokens,
+        "model.digest": tried.digest,
+        "error.type": error or None,
+    }
+    if with_text:  # of a failed try too: it is an earlier call for the same message
+        attributes["gen_ai.input.messages"] = bytes(asked.fields["messages"]).decode()
+        if tried is served.tries[-1] and not tried.error and reply.message:
+            attributes["gen_ai.output.messages"] = f"[{reply.message}]"
+        own = {key: value for key, value in asked.metadata.items() if key != "user_id"}
+        attributes |= {f"metadata.{key}" if key.startswith(_RESERVED) else key: own[key] for key in own}
+        attributes |= {"user.id": asked.user or None, "session.id": asked.session or None}
     return {
         "traceId": served.trace_id,
         "spanId": hashlib.sha256(f"{served.trace_id}/{number}".encode()).hexdigest()[:16],
-        "name": f"{_OPERATION[served.asked.path]} {tried.model}",
+        "name": f"chat {tried.model}",
         "kind": 3,
         "startTimeUnixNano": str(tried.start),
         "endTimeUnixNano": str(tried.end),
-        "attributes": otlp_attributes(attributes),
+        "attributes": otlp_attributes(attributes.items()),
         "status": {"code": 2, "message": tried.message or error} if error else {"code": 1},
     }
 
 
-def _rollout(served: Served, tried: Try) -> list[tuple[str, Any]]:
-    marks = {
-        "id": served.rollout,
-        "arm": served.arm,
-        "served_by": tried.served_by,
-        "epoch": served.epoch,
-        "weight": served.weight,
-        "unit": unit_hash(served.rollout, served.unit),
-        "unit_kind": served.unit_kind,
-    }
-    flags = {"switched": served.switched, "pinned": served.pinned, "aborted": tried.aborted}
-    marks |= {name: flag for name, flag in flags.items() if flag}
-    return [(f"rollout.{name}", value) for name, value in marks.items()]
-
-
-def _operation(served: Served, reply: SlotReply) -> list[tuple[str, Any]]:
-    known: list[tuple[str, Any]] = [
-        ("operation.name", _OPERATION[served.asked.path]),
-        ("request.model", served.asked.text("model") or None),
-        ("response.id", reply.id or None),
-        ("response.finish_reasons", [reply.finish_reason] if reply.finish_reason else None),
-        ("usage.input_tokens", reply.input_tokens),
-        ("usage.output_tokens", reply.output_tokens),
-    ]
-    return [(f"gen_ai.{name}", value) for name, value in known if value is not None]
-
-
-def _question(asked: CallerRequest) -> tuple[str, Any]:
-    question = asked.fields["messages" if asked.path == "chat/completions" else "prompt"]
-    text = bytes(question).decode()
-    return "gen_ai.input.messages", text if text.startswith("[") else f'[{{"role":"user","content":{text}}}]'
-
-
-def _caller(asked: CallerRequest) -> list[tuple[str, Any]]:
-    """Who asked, and what they say of the request: consent, region, the expected answer."""
-    own = [(key, value) for key, value in asked.metadata.items() if key != "user_id" and value is not None]
-    attributes = [(f"metadata.{key}" if key.startswith(_RESERVED) else key, value) for key, value in own]
-    return attributes + [(k, v) for k, v in (("user.id", asked.user), ("session.id", asked.session)) if v]
-
-
 def otlp_attributes(pairs: Iterable[tuple[str, Any]]) -> list[dict[str, Any]]:
+    """Without those that are None."""
     # most values are text, and a call for each would be a quarter of what a line costs
     return [
-        {"key": key, "value": {"stringValue": value} if type(value) is str else _value(value)} for key, value in pairs
+        {"key": key, "value": {"stringValue": value} if type(value) is str else _value(value)}
+        for key, value in pairs
+        if value is not None
     ]
 
 
@@ -178,7 +157,6 @@ def _value(value: Any) -> dict[str, Any]:
 _RESOURCE = {"attributes": otlp_attributes([("service.name", "gateway")])}
 _ENCODE = msgspec.json.Encoder().encode
 
-
 FLUSH_S = 0.05
 MOST_WAITING = 100_000
 """Requests that wait for a disk; more are dropped, and the counts show it."""
@@ -186,12 +164,14 @@ _log = logging.getLogger("uvicorn.error")
 
 
 class Recorder:
-    def __init__(self, store: Store, model_name: str, with_text: bool, counters: Counters) -> None:
-        self._served = store.path(layout.served(model_name))
-        self._with_text, self._counters = with_text, counters
+    """Writes what was served, in a thread. `recorded`: how many requests are in a file."""
+
+    def __init__(self, store: Store, model_name: str, with_text: bool) -> None:
+        self._served, self._with_text = store.path(layout.served(model_name)), with_text
         self._waiting: deque[Served] = deque(maxlen=MOST_WAITING)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
+        self.recorded = 0
 
     def start(self) -> None:
         self._served.mkdir(parents=True, exist_ok=True)
@@ -208,13 +188,10 @@ class Recorder:
         over = False
         while not over:
             over = self._closing.wait(FLUSH_S)
-            batch = [self._waiting.popleft() for _ in range(len(self._waiting))]
-            self._counters.places[RECORDED] += self._append(batch)
+            self._append([self._waiting.popleft() for _ in range(len(self._waiting))])
 
-    def _append(self, batch: list[Served]) -> int:
-        """Returns how many requests are in the file now."""
-        now = time.time()
-        lines: list[bytes] = []
+    def _append(self, batch: list[Served]) -> None:
+        now, lines = time.time(), list[bytes]()
         for served in batch:
             try:
                 lines.append(line(served, self._with_text, now))
@@ -224,7 +201,6 @@ class Recorder:
         try:
             if lines:
                 append(self._served / f"{day}-{os.getpid()}.jsonl", b"".join(lines))
+                self.recorded += len(lines)
         except OSError:
             _log.exception("%d requests could not be recorded", len(lines))
-            return 0
-        return len(lines)

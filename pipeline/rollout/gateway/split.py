@@ -1,17 +1,198 @@
-"""The rollout's port to the gateway: TrafficSplit over the split file and GET /-/split."""
+"""What the gateway routes by, in two files: the slots with the model that each serves, and the split; and the rollout's
+port to them. A split that is torn, of an older epoch, or that names a model in no slot, leaves in force what was."""
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Self
+
+from pydantic import model_validator
 
 from pipeline.core import layout
-from pipeline.core.storage import ModelRef, Store
+from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.rollout.evidence import Unit
-from pipeline.rollout.gateway.counters import GatewayState
 from pipeline.rollout.gateway.process import running_address
-from pipeline.rollout.gateway.tables import ServedSlot, read_split, write_split
-from pipeline.rollout.router import Readiness, Split, Unsettled
+from pipeline.rollout.router import NO_ROLLOUT, Readiness, Split, Unsettled, without_canary
+from pipeline.serving.served_names import HEAD, digest_head
 
 TIMEOUT_S = 5.0
+
+
+class ServedSlot(Record):
+    """One model on an OpenAI-compatible server, which calls it `<model>@<digest12>`."""
+
+    digest: str
+    """Of the model, or its first 12 digits where the server's name for it says no more."""
+    url: str
+    """Root of the server's API, e.g. `http://127.0.0.1:8001/v1`."""
+    name: str
+
+    @property
+    def head(self) -> str:
+        return self.digest[:HEAD]
+
+
+class SlotTable(Record):
+    """All slots; no two hold one model, since their arms could not be told apart."""
+
+    slots: tuple[ServedSlot, ...]
+
+    @model_validator(mode="after")
+    def _one_model_each(self) -> Self:
+        heads = [slot.head for slot in self.slots]
+        twice = sorted({head for head in heads if heads.count(head) > 1})
+        if twice:
+            raise ValueError(f"Two slots hold model {twice[0]}. Give one of them another model.")
+        return self
+
+    def slot_of(self, digest: str) -> ServedSlot | None:
+        return next((slot for slot in self.slots if slot.head == digest[:HEAD]), None)
+
+
+def write_slots(store: Store, model_name: str, slots: Sequence[ServedSlot]) -> None:
+    """Tell the gateway where each model is served. A split that names another one is not put into force."""
+    store.write(layout.slot_file(model_name), SlotTable(slots=tuple(slots)))
+
+
+def read_slots(store: Store, model_name: str) -> SlotTable | None:
+    """None where no slots were written. Raises ValueError for a file that can't be read."""
+    return store.read(layout.slot_file(model_name), SlotTable)
+
+
+def slots_of_names(model_name: str, names: Mapping[str, Sequence[str]]) -> tuple[SlotTable, str]:
+    """The slots of servers by their root URL, from the names that each says it serves. A server without one of this
+    model's names is no slot. Of two that hold one model the first is its slot, and the text says which is none."""
+    slots: dict[str, ServedSlot] = {}
+    faults: list[str] = []
+    for url, each in names.items():
+        head = digest_head(each[0], model_name) if each else ""
+        if head in slots:
+            faults.append(f"{slots[head].url} and {url} both hold model {head}. Load another one into one of them.")
+        elif head:
+            slots[head] = ServedSlot(digest=head, url=url, name=each[0])
+    return SlotTable(slots=tuple(slots.values())), " ".join(faults)
+
+
+def read_split(store: Store, model_name: str) -> Split | None:
+    return store.read(layout.split_file(model_name), Split)
+
+
+def write_split(store: Store, model_name: str, split: Split) -> None:
+    """Put a split into the file. No effect when one of a later epoch is there, or one of the same epoch with a lower
+    weight, which a person wrote; a file that cannot be read has none, and must not keep a rollback out."""
+    name = layout.split_file(model_name)
+    with store.alone(f"{name}.lock"):
+        current = None
+        with suppress(ValueError):
+            current = store.read(name, Split)
+        if current is None or (current.epoch, -current.canary_weight) <= (split.epoch, -split.canary_weight):
+            store.write(name, split)
+
+
+def write_champion(store: Store, model_name: str, champion: ModelRef, is_rolled_out: bool) -> None:
+    """Give the champion everything where no rollout says who serves: before the first one, and after the last where the
+    champion is another by now. `is_rolled_out`: a rollout is under way, whose split stands."""
+    name = layout.split_file(model_name)
+    with store.alone(f"{name}.lock"):
+        current = store.read(name, Split)
+        if current is not None and (
+            is_rolled_out or current.canary_weight or current.champion.digest == champion.digest
+        ):
+            return
+        split = Split(
+            rollout=NO_ROLLOUT,
+            epoch=0 if current is None else current.epoch,
+            champion=champion,
+            champion_weight=100,
+            canary=None,
+            canary_weight=0,
+        )
+        store.write(name, split)
+
+
+class SplitWatch:
+    """The split in force in the gateway."""
+
+    def __init__(self, store: Store, model_name: str, has_slot: Callable[[str], bool]) -> None:
+        self._store, self._model_name, self._has_slot = store, model_name, has_slot
+        self._path = store.path(layout.split_file(model_name))
+        self._read_as: tuple[int, int, int] | None = None
+        self.split: Split | None = None
+        """As it was applied; its lease may have ended."""
+        self.before: Split | None = None
+        """The one that it replaced, where that sent units elsewhere."""
+        self.refused = ""
+        """Why the file's split is not in force; "" where it is."""
+
+    def in_force(self) -> Split | None:
+        """The split to route this request by: the champion alone once the lease has ended."""
+        with suppress(OSError):
+            stat = self._path.stat()
+            if (stat.st_ino, stat.st_mtime_ns, stat.st_size) != self._read_as:
+                self._read_as = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+                self._load()
+        return without_canary(self.split) if self.split is not None and self.expired else self.split
+
+    @property
+    def expired(self) -> bool:
+        """Whether the lease has ended without a renewal. The champion alone needs none."""
+        split = self.split
+        return bool(split and split.expires_at and split.canary_weight and time.time() > split.expires_at)
+
+    def reload(self) -> None:
+        """Read the file at the next request whatever it looks like: the slots have changed."""
+        self._read_as = None
+
+    def _load(self) -> None:
+        try:
+            read = read_split(self._store, self._model_name)
+        except (OSError, ValueError) as error:
+            self.refused = f"{self._path.name} cannot be read as a split ({error}). Apply the split again."
+            return
+        if read is None:  # removed since it was looked at
+            return
+        self.refused = self._refusal(read)
+        if not self.refused:
+            if self.split is not None and not read.routes_like(self.split):
+                self.before = self.split
+            self.split = read
+
+    def _refusal(self, split: Split) -> str:
+        """Why a split may not come into force; "" where it may."""
+        if self.split is not None and split.epoch < self.split.epoch:
+            return f"Its epoch {split.epoch} is older than {self.split.epoch}, which is in force. Apply a newer one."
+        if split.canary is not None and split.canary.digest == split.champion.digest:
+            return f"Champion and canary are both model {split.champion.digest[:12]}. Name two models."
+        asked = [split.champion]
+        if split.canary is not None and split.canary_weight:
+            asked.append(split.canary)
+        lacking = [model.digest[:12] for model in asked if not self._has_slot(model.digest)]
+        return f"No slot serves model {lacking[0]}. Load it into a slot, then apply the split again." if lacking else ""
+
+
+class SlotReport(ServedSlot):
+    in_flight: int
+
+
+class GatewayState(Record):
+    """What a gateway says of itself; it counts since its start."""
+
+    split: Split | None
+    """That requests are routed by: the champion alone once the lease has ended."""
+    expired: bool
+    """Whether the lease has ended: no tick renewed it."""
+    refused: str
+    """Why the split that was applied last is not in force; "" where it is."""
+    slots: tuple[SlotReport, ...]
+    slots_fault: str
+    """Why the slots cannot be read, or which servers are none; "" otherwise."""
+    served: int
+    """Answers that callers got, errors included."""
+    recorded: int
+    """Of those, the ones whose spans are in a file."""
+    breaker_open: bool
+    pid: int
+
 
 Identify = Callable[[str], str]
 """Digest of the model that the server at a root URL really serves, by its fingerprint. Raises ValueError saying why it
@@ -36,18 +217,15 @@ class GatewaySplit:
         state = self.state()
         if state is None:
             return read_split(self._store, self._model_name)
-        if state.refused:
-            return Unsettled(reason=f"The gateway keeps the split before: {state.refused}", asked=self._asked(state))
-        if state.expired:
-            alone = "The split's lease has ended, and the champion serves alone until the split is applied again."
-            return Unsettled(reason=alone, asked=self._asked(state))
-        return state.split
-
-    def _asked(self, state: GatewayState) -> Split | None:
-        """The file's split; what the gateway has where that cannot be read."""
-        with suppress(ValueError):
-            return read_split(self._store, self._model_name)
-        return state.split
+        reason = f"The gateway keeps the split before: {state.refused}" if state.refused else ""
+        if state.expired and not reason:
+            reason = "The split's lease has ended, and the champion serves alone until the split is applied again."
+        if not reason:
+            return state.split
+        asked = state.split
+        with suppress(ValueError):  # the file's, where it can be read
+            asked = read_split(self._store, self._model_name)
+        return Unsettled(reason=reason, asked=asked)
 
     def apply(self, split: Split) -> None:
         """Ask for a split. No effect when one of a later epoch was asked for."""
@@ -79,10 +257,9 @@ class GatewaySplit:
         import httpx2
 
         try:
-            with httpx2.Client(trust_env=False, timeout=TIMEOUT_S) as client:
-                answer = client.get(f"{address.url}/-/split")
-                answer.raise_for_status()
-                return GatewayState.model_validate_json(answer.content)
+            answer = httpx2.get(f"{address.url}/-/split", trust_env=False, timeout=TIMEOUT_S)
+            answer.raise_for_status()
+            return GatewayState.model_validate_json(answer.content)
         except (httpx2.HTTPError, ValueError) as error:
             raise OSError(
                 f"The gateway at {address.url} holds its lock and does not answer ({error}). Look at its log next to "

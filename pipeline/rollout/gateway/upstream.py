@@ -1,30 +1,31 @@
-"""One try at one slot: an answer is 200 without an error in it; a refusal of this one request (400, 413, 422) is the
-caller's to read; all else is a failure of the slot."""
+"""One try at one slot, and its reply: one JSON body, or the events of a stream put together to what that body would
+have been. An answer is 200 without an error in it; a refusal of this one request (400, 413, 422) is the caller's to
+read; all else is a failure of the slot."""
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from pipeline.rollout.gateway.asked import CallerRequest
-from pipeline.rollout.gateway.replies import DONE, decode_body, reply_of
-from pipeline.rollout.gateway.tables import ServedSlot
+from pipeline.rollout.gateway.split import ServedSlot
 
 REFUSALS = (400, 413, 422)
 CONNECT_S = 2.0
 KEEP_IDLE_S = 4.0
 """Shorter than the 5 s after which servers like vLLM close an idle connection, lest that happens under a request."""
 MOST_CONNECTIONS = 1_000
-_END = re.compile(rb"\r?\n\r?\n")
-"""Of an event."""
-
-
 RETRY_HEADERS = ("Retry-After", "Retry-After-Ms", "X-Should-Retry")
 """Of a refusal: what OpenAI's clients (3.54) go by when they ask again."""
+DONE = (b"data: [DONE]", b"data:[DONE]")
+_END = re.compile(rb"\r?\n\r?\n")
+"""Of an event."""
+_FAULTS = (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError)
+_UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class SlotFailed(Exception):
@@ -35,12 +36,16 @@ class SlotFailed(Exception):
         kind: str,
         message: str,
         status: int = 502,
-        error: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
+        error: Mapping[str, Any] = MappingProxyType({}),
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`error`: fields of the server's own error object; `headers`: those of RETRY_HEADERS that it sent."""
         super().__init__(message)
-        self.kind, self.status, self.error, self.headers = kind, status, error or {}, headers or {}
+        self.kind, self.status, self.error, self.headers = kind, status, error, headers
+
+
+class StreamBroken(Exception):
+    """The stream ended before the answer did."""
 
 
 class Opened(NamedTuple):
@@ -64,7 +69,7 @@ class Upstream:
 
     def __init__(self, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        self._urls: dict[tuple[str, str], URL] = {}
+        self._urls: dict[str, URL] = {}
 
     async def __aenter__(self) -> None:
         self._session = aiohttp.ClientSession(
@@ -77,11 +82,10 @@ class Upstream:
     async def __aexit__(self, *raised: object) -> None:
         await self._session.close()
 
-    async def ask(self, slot: ServedSlot, asked: CallerRequest, headers: dict[str, str], stream: bool) -> Opened:
+    async def ask(self, slot: ServedSlot, body: bytes, headers: dict[str, str], stream: bool) -> Opened:
         """Raises SlotFailed when there is no answer, or none before the first event of a stream."""
-        key = (slot.url, asked.path)
-        url = self._urls.get(key) or self._urls.setdefault(key, URL(f"{slot.url.rstrip('/')}/{asked.path}"))
-        body = asked.body(slot.name, stream)
+        url = self._urls.get(slot.url)
+        url = url or self._urls.setdefault(slot.url, URL(f"{slot.url.rstrip('/')}/chat/completions"))
         try:
             response = await self._post(url, body, headers)
             if stream and response.status == 200 and response.content_type == "text/event-stream":
@@ -102,9 +106,6 @@ class Upstream:
             return await self._session.post(url, data=body, headers=headers, allow_redirects=False)
 
 
-_FAULTS = (aiohttp.ClientError, TimeoutError, OSError, asyncio.IncompleteReadError)
-
-
 def _failed(error: BaseException) -> SlotFailed:
     if isinstance(error, aiohttp.ServerTimeoutError | TimeoutError):
         return SlotFailed("timeout", "The model's server did not answer in time.", 504)
@@ -114,36 +115,30 @@ def _failed(error: BaseException) -> SlotFailed:
 
 
 def _whole(status: int, headers: Mapping[str, str], content: bytes) -> Opened:
-    content_type = headers.get("Content-Type", "application/json")
+    content_type, shown = headers.get("Content-Type", "application/json"), content[:300].decode(errors="replace")
     if status in REFUSALS:
         return Opened(status, content_type, content)
-    if status != 200:
-        raise _refused(status, headers, content)
+    if status != 200:  # a 401, 403 or 429 stays one: a client must not retry the first two, nor ask at once again
+        retry = {name: headers[name] for name in RETRY_HEADERS if name in headers}
+        message = f"The model's server answered {status}: {shown}"
+        raise SlotFailed(str(status), message, status if status >= 400 else 502, _error_of(content), retry)
     try:
-        body = decode_body(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        body = _BODY(content)
+    except _UNREADABLE as error:
         raise SlotFailed("invalid_response", f"The model's server sent no valid answer ({error}).") from error
     if body.is_error or not body.choices:
-        shown = (bytes(body.error) or b"no choices")[:300].decode(errors="replace")
         raise SlotFailed("error_in_response", f"The model's server answered with an error: {shown}")
     return Opened(status, content_type, content)
 
 
-def _refused(status: int, headers: Mapping[str, str], content: bytes) -> SlotFailed:
-    """A 401, 403 or 429 reaches the caller as one: a client must neither retry the first two nor ask at once again."""
+def _error_of(content: bytes) -> dict[str, Any]:
+    """The fields of a server's own error; {} for a body of another form."""
     try:
         body = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        body = None
+    except _UNREADABLE:
+        return {}
     error = cast(dict[str, Any], body).get("error") if isinstance(body, dict) else None
-    shown = content[:300].decode(errors="replace")
-    return SlotFailed(
-        str(status),
-        f"The model's server answered {status}: {shown}",
-        status if status >= 400 else 502,
-        cast(dict[str, Any], error) if isinstance(error, dict) else {},
-        {name: headers[name] for name in RETRY_HEADERS if name in headers},
-    )
+    return cast(dict[str, Any], error) if isinstance(error, dict) else {}
 
 
 async def _begun(response: aiohttp.ClientResponse) -> Opened:
@@ -155,14 +150,10 @@ async def _begun(response: aiohttp.ClientResponse) -> Opened:
         raise SlotFailed("empty_stream", "The model's server ended the stream before its first event.") from None
     except StreamBroken as error:
         raise SlotFailed("disconnected", str(error)) from error
-    if reply_of("chat/completions", [first]).error:
+    if reply_of([first]).error:
         response.close()
         raise SlotFailed("error_in_response", "The model's server began the stream with an error.")
     return Opened(200, response.headers["Content-Type"], first, events, response)
-
-
-class StreamBroken(Exception):
-    """The stream ended before the answer did."""
 
 
 async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -180,7 +171,89 @@ async def _events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         raise StreamBroken(f"The model's server broke off the stream ({type(error).__name__}).") from error
     finally:
         response.close() if not response.content.at_eof() else response.release()
-    if rest.strip() in DONE or (not done and not rest.strip() and reply_of("chat/completions", sent).finish_reason):
+    if rest.strip() in DONE or (not done and not rest.strip() and reply_of(sent).finish_reason):
         yield DONE[0] + b"\n\n"
     elif not done:
         raise StreamBroken("The model's server ended the stream before the answer was finished.")
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: msgspec.Raw = msgspec.Raw()
+    finish_reason: str | None = None
+    index: int = 0
+    delta: dict[str, Any] | None = None
+
+
+class _Body(msgspec.Struct):
+    id: str | None = None
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+    error: msgspec.Raw = msgspec.Raw()
+
+    @property
+    def is_error(self) -> bool:
+        return bytes(self.error) not in (b"", b"null")
+
+
+_BODY = msgspec.json.Decoder(_Body).decode
+
+
+class SlotReply(msgspec.Struct):
+    """What a span says of an answer. `message`: JSON of the first choice's message."""
+
+    id: str = ""
+    message: str = ""
+    finish_reason: str = ""
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    error: bool = False
+
+
+def reply_of(raw: Sequence[bytes]) -> SlotReply:
+    """The reply in a body, or in the pieces of a stream (`raw` holds several events then)."""
+    joined, reply, deltas = b"".join(raw), SlotReply(), list[dict[str, Any]]()
+    is_stream = joined.lstrip().startswith((b"data:", b":", b"event:", b"id:"))
+    lines = (line.strip() for line in joined.split(b"\n")) if is_stream else (b"data:" + joined,)
+    for line in lines:
+        if not line.startswith(b"data:") or line in DONE:
+            continue
+        try:
+            body = _BODY(line[5:].strip())
+        except _UNREADABLE:
+            continue
+        reply.id = reply.id or body.id or ""
+        reply.error = reply.error or body.is_error
+        if body.usage is not None:
+            reply.input_tokens, reply.output_tokens = body.usage.prompt_tokens, body.usage.completion_tokens
+        for choice in body.choices or []:
+            if choice.index == 0:
+                deltas.append(choice.delta or {})
+                if bytes(choice.message) not in (b"", b"null"):
+                    reply.message = bytes(choice.message).decode()
+                reply.finish_reason = choice.finish_reason or reply.finish_reason
+    if deltas and not reply.message:
+        reply.message = msgspec.json.encode(_message(deltas)).decode()
+    return reply
+
+
+def _message(deltas: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The message that a stream spells."""
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    calls: dict[int, dict[str, Any]] = {}
+    for delta in deltas:
+        for key, value in delta.items():
+            if isinstance(value, str) and key != "role":
+                message[key] = message.get(key, "") + value
+        parts = delta.get("tool_calls")
+        for part in parts if isinstance(parts, list) else ():
+            call = calls.setdefault(part.get("index", 0), {"type": "function", "function": {"arguments": ""}})
+            function = part.get("function") or {}
+            call["function"]["arguments"] += function.get("arguments") or ""
+            call["function"] |= {"name": function["name"]} if function.get("name") else {}
+            call |= {"id": part["id"]} if part.get("id") else {}
+    return message | ({"tool_calls": [calls[index] for index in sorted(calls)]} if calls else {})

@@ -23,11 +23,11 @@ class SlotServer:
         self.release = threading.Event()
         """For an answer that waits."""
 
-    def respond(self, path: str, body: dict[str, Any]) -> bytes:
+    def respond(self, body: dict[str, Any]) -> bytes:
         changed = self.answer(self, body)
         if changed is not None:
             return changed
-        return stream(self.name) if body.get("stream") else whole(self.name, path.endswith("/chat/completions"))
+        return stream(self.name) if body.get("stream") else whole(self.name)
 
 
 def response(body: bytes, status: int = 200, kind: str = "application/json", **headers: str) -> bytes:
@@ -36,10 +36,9 @@ def response(body: bytes, status: int = 200, kind: str = "application/json", **h
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def whole(name: str, chat: bool = True) -> bytes:
-    text = {"message": {"role": "assistant", "content": f"It is {name}."}} if chat else {"text": f"It is {name}."}
+def whole(name: str) -> bytes:
     usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
-    choice = {"index": 0, "finish_reason": "stop", **text}
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": f"It is {name}."}}
     return response(json.dumps({"id": "c-1", "model": name, "choices": [choice], "usage": usage}).encode())
 
 
@@ -82,7 +81,7 @@ def slot_server(name: str, port: int = 0) -> Generator[SlotServer]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             server.asked.append(body)
             server.headers.append(dict(self.headers))
-            raw = server.respond(self.path, body)
+            raw = server.respond(body)
             self.close_connection = not raw or b"Connection: close" in raw
             try:
                 self.wfile.write(raw)

@@ -24,7 +24,7 @@ from tests.pipeline.rollout.gateway.world import NAME, World, awaited
 pytestmark = pytest.mark.slow
 
 METADATA = {"user_consent": "true", "region": "us"}
-ASKED = CallerRequest("chat/completions", b'{"messages": [{"role": "user", "content": "Hi"}]}', {}, trusted=False)
+ASKED = CallerRequest(b'{"messages": [{"role": "user", "content": "Hi"}]}', {}, trusted=False)
 ANSWER = {"choices": [{"message": {"role": "assistant", "content": "4"}, "finish_reason": "stop"}]}
 
 
@@ -60,7 +60,7 @@ def test_feedback_is_a_score_of_the_answer(gateway, score, value):
 
 
 def test_a_line_on_its_way_is_awaited(tmp_path):
-    store, pauses, written = Store(tmp_path), [], Served(ASKED, "a" * 32, "champion", "u", "user")
+    store, pauses, written = Store(tmp_path), [], Served(ASKED, "a" * 32, "u", "user")
     path = store.path(layout.served(NAME), "day.jsonl")
     written.tries.append(Try("champion", "d", "m", 1, 2))
     path.parent.mkdir(parents=True)
@@ -103,14 +103,14 @@ def test_what_is_no_feedback_is_refused(gateway, body, status):
 
 
 def test_thumbs_that_are_posted_are_grades_of_their_arm(gateway: World) -> None:
-    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)  # what was asked before
+    awaited(lambda: gateway.state().served == gateway.state().recorded)  # what was asked before
     split, since = gateway.split(50), time.time()
     for number, score in enumerate(("up", "down", "")):
         answered_as(gateway, f"chatcmpl-{number}")
         if score:
             assert send(gateway, id=f"chatcmpl-{number}", score=score).is_success
     send(gateway, id="chatcmpl-1", score="up")  # they changed their mind
-    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    awaited(lambda: gateway.state().served == gateway.state().recorded)
     arm = route(split, "somebody")
     metrics = SpanMetrics(gateway.store, NAME, by_thumbs(Rewards().feedback, 0.0), Traces(source=DemoSource()))
 

@@ -11,7 +11,7 @@ from pipeline.core.storage import ModelRef, Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.rollout.gateway import keeper as keeper_module
 from pipeline.rollout.gateway.keeper import SlotKeeper
-from pipeline.rollout.gateway.tables import read_slots
+from pipeline.rollout.gateway.split import read_slots
 
 NAME = "arithmetic"
 CHAMPION = model_ref(MODEL_DIR)

@@ -30,7 +30,7 @@ def exact(answers):
 
 def look(gateway, since, grade=exact, split=None, **changes):
     """A look at what was served since, once all of it is written."""
-    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    awaited(lambda: gateway.state().served == gateway.state().recorded)
     time.sleep(0.15)
     metrics = SpanMetrics(gateway.store, NAME, Grading(grade, DIGEST), **{"traces": TRACES, **changes.pop("port", {})})
     request = LookRequest(**{"since": since, "now": time.time(), "slow_over_s": None, **changes})

@@ -1,14 +1,13 @@
-"""The gateway's processes: started, restarted, killed, ended; the lock that says whether it runs; slots that speak."""
+"""The gateway's process: started, killed, hung, ended; the lock that says whether it runs; slots that say what they
+serve."""
 
 import os
 import signal
-import threading
 
 import httpx2
 import pytest
 
 from pipeline.core import layout
-from pipeline.core.processes import process_start
 from pipeline.core.storage import Store
 from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
 from pipeline.rollout.gateway.split import GatewaySplit
@@ -30,94 +29,28 @@ from tests.pipeline.rollout.gateway.world import (
 pytestmark = pytest.mark.slow
 
 
-def workers_of(gateway):
-    folder = gateway.store.path(layout.gateway(NAME, "counts"))
-    pids = [int(path.name.partition("-")[0]) for path in folder.glob("*-*")]
-    return {pid for pid in pids if process_start(pid) is not None}
-
-
-def ask_until(gateway, ends):
-    """Ask without retries until the event; statuses, and errors of connections."""
-    seen = []
-    with httpx2.Client(base_url=gateway.gateway.url, trust_env=False, timeout=30) as client:
-        body = {"messages": [{"role": "user", "content": "x"}], "user": "u"}
-        while not ends.is_set():
-            try:
-                seen.append(client.post("/v1/chat/completions", json=body).status_code)
-            except httpx2.TransportError as error:
-                seen.append(type(error).__name__)
-    return seen
-
-
-@pytest.fixture(scope="module")
-def processes(tmp_path_factory):
-    """Two workers, which end with the block; each test waits until both are there again."""
-    with world(tmp_path_factory.mktemp("processes"), is_process=True, workers=2) as gateway:
-        gateway.split(50)
-        yield gateway
-        pids = {gateway.gateway.pid, *workers_of(gateway)}
-    assert len(pids) == 3 and not [pid for pid in pids if process_start(pid) is not None]
-    assert running_address(gateway.store.path(layout.gateway(NAME))) is None
-
-
-def test_reload_keeps_answering(processes):
-    before, ends, seen = workers_of(processes), threading.Event(), []
-    asking = threading.Thread(target=lambda: seen.extend(ask_until(processes, ends)))
-    asking.start()
-    os.kill(processes.gateway.pid, signal.SIGHUP)
-    after = awaited(lambda: workers_of(processes) if not workers_of(processes) & before else None)
-    ends.set()
-    asking.join()
-    assert len(after) == 2 and len(seen) > 10
-    # A connection that is idle at that moment may be closed under its next request: clients retry those.
-    assert len([each for each in seen if each != 200]) <= 2
-    awaited(lambda: processes.state().counts.served == processes.state().counts.recorded)
-
-
-def test_a_killed_worker_comes_again_and_its_counts_stay(processes):
-    processes.post(user="u")
-    awaited(lambda: processes.state().counts.served == processes.state().counts.recorded)
-    before, workers = processes.state().counts.served, workers_of(processes)
-    for worker in workers:
-        os.kill(worker, signal.SIGKILL)
-    awaited(lambda: len(workers_of(processes) - workers) == 2)
-    assert awaited(lambda: ask_again(processes)).status_code == 200
-    awaited(lambda: processes.state().counts.recorded == before + 1)
-    assert (processes.state().counts.served, processes.state().counts.workers) == (before + 1, 2)
-
-
-def ask_again(gateway):
-    try:
-        return gateway.post(user="u")
-    except httpx2.TransportError:
-        return None
-
-
-def test_a_second_gateway_is_refused(processes, monkeypatch):
-    monkeypatch.setattr("pipeline.rollout.gateway.process.START_TIMEOUT_S", 30.0)
-    settings = GatewaySettings(root=str(processes.store.root), model_name=NAME, port=0)
-    with (
-        pytest.raises(RuntimeError, match="Another gateway runs for desk"),
-        running_gateway(settings, lambda line: None),
-    ):
-        pass
-    assert processes.state().counts.workers == 2
-
-
-def test_a_gateway_that_hangs_cannot_be_read(processes, monkeypatch):
-    split = processes.split(50)
-    for worker in workers_of(processes):
-        os.kill(worker, signal.SIGSTOP)
-    try:
+def test_a_process_holds_the_lock_until_it_ends(tmp_path, monkeypatch):
+    with world(tmp_path, is_process=True) as gateway:
+        split, pid = gateway.split(50), gateway.gateway.pid
+        with (
+            pytest.raises(RuntimeError, match="Another gateway runs for desk"),
+            running_gateway(GatewaySettings(root=str(tmp_path), model_name=NAME, port=0), lambda line: None),
+        ):
+            pass
+        assert gateway.post(user="u").status_code == 200
+        awaited(lambda: gateway.state().served == gateway.state().recorded == 1)
+        os.kill(pid, signal.SIGSTOP)
         with monkeypatch.context() as short, pytest.raises(OSError, match="holds its lock and does not answer"):
             short.setattr("pipeline.rollout.gateway.split.TIMEOUT_S", 0.5)
-            processes.port.read()
-        processes.port.apply(split_of(0, split.epoch + 1))  # who cannot be read may still obey
-    finally:
-        for worker in workers_of(processes):
-            os.kill(worker, signal.SIGCONT)
-    assert awaited(lambda: processes.port.read()) == split_of(0, split.epoch + 1)
-    processes.epoch += 1
+            gateway.port.read()
+        gateway.port.apply(split_of(0, split.epoch + 1))  # who cannot be read may still obey
+        os.kill(pid, signal.SIGCONT)
+        assert awaited(gateway.port.read) == split_of(0, split.epoch + 1)
+        folder = gateway.store.path(layout.gateway(NAME))
+        os.kill(pid, signal.SIGKILL)
+        awaited(lambda: running_address(folder) is None)
+        assert gateway.port.read() == split_of(0, split.epoch + 1), "what the next one begins with"
+    assert running_address(folder) is None
 
 
 def test_slots_say_themselves_what_they_serve(tmp_path):

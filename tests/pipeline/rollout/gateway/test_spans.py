@@ -22,7 +22,7 @@ METADATA = {"user_consent": "true", "region": "us", "expected_answer": "4"}
 
 
 def rows_of(gateway):
-    awaited(lambda: gateway.state().counts.served == gateway.state().counts.recorded)
+    awaited(lambda: gateway.state().served == gateway.state().recorded)
     source = Otel(str(gateway.store.path(layout.served(NAME))))
     blocks = [block for part in source.parts() for block in source.rows(part, hashlib.sha256())]
     assert [block.rejected for block in blocks if block.rejected] == []

@@ -16,11 +16,9 @@ import uvicorn
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.gateway.app import application
-from pipeline.rollout.gateway.counters import GatewayState
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, held_lock, running_gateway
 from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
-from pipeline.rollout.gateway.split import GatewaySplit
-from pipeline.rollout.gateway.tables import ServedSlot, read_slots, write_slots
+from pipeline.rollout.gateway.split import GatewaySplit, GatewayState, ServedSlot, read_slots, write_slots
 from pipeline.rollout.router import Split, route
 from pipeline.serving.served_names import served_name
 from tests.contexts import KEYS
@@ -87,12 +85,11 @@ class World:
         self,
         user: str | None = None,
         headers: dict[str, str] | None = None,
-        path: str = "/v1/chat/completions",
         **fields: Any,
     ) -> httpx2.Response:
         named = {} if user is None else {"user": user}
         body = {"model": "any", "messages": [{"role": "user", "content": "What is it?"}], **named, **fields}
-        return self.client.post(path, json=body, headers=headers)
+        return self.client.post("/v1/chat/completions", json=body, headers=headers)
 
     def state(self) -> GatewayState:
         state = self.port.state()
@@ -129,7 +126,7 @@ def text_of(response: httpx2.Response) -> str:
 
 @contextmanager
 def in_a_thread(settings: GatewaySettings) -> Generator[GatewayAddress]:
-    """One worker in this process, which starts in no time; test_process.py has the processes."""
+    """In this process, which starts in no time; test_process.py has it as a process."""
     with socket.socket() as listener, held_lock(Store(settings.root).path(layout.gateway(NAME))) as publish:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)
