@@ -21,7 +21,6 @@ from assets.kpi.records import CostLine, IterationView, Kpi, total
 from assets.kpi.texts import HEAD, KeyFigure, bars, row, sums
 from assets.naming import launch_command
 from evals import report as reports
-from evals.page import tables
 from pipeline.core import layout
 from pipeline.core.storage import Store, write_atomically
 from pipeline.recipe import Recipe
@@ -176,7 +175,7 @@ def _chapters(of: IterationLedgers, one: IterationView, events: Sequence[Rollout
         ]
         yield Chapter(f"Training: {trained.health.verdict}", lost, plots)
     if of.report is not None:
-        details = Markup("\n".join(tables(reports.table(of.report))))  # which escapes
+        details = Markup(reports.to_html(reports.table(of.report)))  # which escapes
         plots = [("Scores and paired differences with intervals", reports.picture(of.report))]
         yield Chapter(f"Evaluation{f': {of.verdict.verdict}' if of.verdict else ''}", (), plots, details=details)
     yield from _rollout(of.id, events)

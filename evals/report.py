@@ -1,9 +1,11 @@
-"""The report for people: a picture of the intervals and a Markdown table."""
-
-from __future__ import annotations
+"""The report for people: a Markdown table of what was measured, and a picture of the paired differences with the line
+that each had to clear."""
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from markdown_it import MarkdownIt
 
 from evals.gate import GateVerdict
 from evals.measurements import (
@@ -13,241 +15,184 @@ from evals.measurements import (
     EvalReport,
     Guard,
     JudgedMeasurement,
-    Slice,
     SuiteMeasurement,
+    WinRate,
 )
 from pipeline.core.markdown import literal
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import SuiteSection
-from pipeline.views import BLACK, BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot
+from pipeline.views import BLACK, DARK_GREY, LIGHT_GREY, ORANGE, Plot
 
-if TYPE_CHECKING:  # matplotlib is slow to import and only drawing needs it
-    from matplotlib.axes import Axes
-
-WORDS = {"score": "wrong answers", "pii": "personal data", "format": "not in the form asked for"}
+WORDS = {"length": "length (tokens)", "score": "wrong answers", "pii": "personal data", "format": "not as asked"}
 """A guard's name for people, where it is another."""
-BEFORE, AFTER, NEUTRAL = BLUE, ORANGE, DARK_GREY
+
+
+class ReportRow(NamedTuple):
+    """One metric of a suite. `must`: what the gate asks of a bound of the change: its name, > or <, the limit."""
+
+    name: str
+    champion: str
+    candidate: str
+    change: Difference
+    must: tuple[tuple[str, str, float], ...] = ()
+
+    def required(self) -> str:
+        bounds = {"lower": self.change.lower, "upper": self.change.upper}
+        return "; ".join(f"{end} bound {bounds[end]:+z.1%} {sign} {limit:+z.1%}" for end, sign, limit in self.must)
+
+
+class SuiteRows(NamedTuple):
+    """A suite's metrics, or in `problems` why it has none."""
+
+    title: str
+    about: str
+    rows: Sequence[ReportRow]
+    problems: Sequence[str]
+    more: Sequence[str] = ()
+    """Lines of Markdown below the metrics."""
 
 
 def table(report: EvalReport, verdict: GateVerdict | None = None) -> str:
-    """The report as Markdown: the verdict if there is one, then each suite's gated metrics and slices."""
-    lines = (
-        [f"**{verdict.verdict}**", "", *(f"- {literal(reason)}" for reason in verdict.reasons), ""] if verdict else []
-    )
-    if report.problems:
-        lines += ["No comparison:", "", *(f"- {literal(problem)}" for problem in report.problems), ""]
-    for measured in report.measurements:
-        lines += _suite(measured, report.section.suite(measured.suite), report.section)
-    for judged in report.judged:
-        lines += _judged_suite(judged, report.section)
+    """The report as Markdown: the verdict if there is one, then each suite's metrics and slices."""
+    lines = [f"**{verdict.verdict}**", "", *_listed(verdict.reasons)] if verdict else []
+    lines += ["No comparison:", "", *_listed(report.problems)] if report.problems else []
+    for suite in _suites(report):
+        lines += [f"### {suite.title}", "", *([suite.about, ""] if suite.about else []), *_listed(suite.problems)]
+        if suite.rows:
+            lines += ["| metric | champion | candidate | difference | required |", "|---|---|---|---|---|"]
+            for row in suite.rows:
+                shown = (row.name, row.champion, row.candidate, _interval(row.change, "+z"), row.required())
+                lines.append(f"| {' | '.join(shown)} |")
+        lines += [*suite.more, ""]
     return "\n".join(lines).rstrip()
 
 
-def _judged_suite(measured: JudgedMeasurement, section: Evaluation) -> list[str]:
-    settings = section.judged_suite(measured.suite)
-    lines = [f"### {measured.suite} ({settings.role}, answers to {settings.over}, judged)", ""]
-    rate, loss = measured.win_rate, measured.loss
-    if rate is None:
-        return [*lines, "No win rate:", "", *(f"- {problem}" for problem in measured.problems), ""]
-    required = [f"lower bound {0.5 + rate.controlled.lower:.1%} > 50%"] if section.improves(settings.role) else []
-    if loss is not None:
-        required.append(f"lower bound {0.5 - loss.difference.upper:.1%} > {0.5 - loss.margin:.1%}")
-    return [
-        *lines,
-        f"{rate.pairs:,} pairs in {rate.clusters:,} clusters, judged by {measured.judge} in both orders, which "
-        f"disagree in {rate.disagreement:.1%}; 95% intervals. The judge's liking for length is "
-        f"{rate.length_effect:+.2f} (logit of a standard deviation).",
-        "",
-        "| candidate preferred | rate | required |",
-        "|---|---|---|",
-        f"| at equal lengths | {_rate(rate.controlled)} | {'; '.join(required)} |",
-        f"| as judged | {_rate(rate.raw)} | |",
-        "",
-    ]
+def to_html(markdown: str) -> str:
+    """The report's Markdown as HTML: headings, tables, lists, paragraphs. No raw HTML, no links."""
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table").disable(["link", "image", "autolink"])
+    return parser.render(markdown)
 
 
-def _rate(entry: Difference) -> str:
-    """A win rate, which is recorded less one half."""
-    return f"{0.5 + entry.value:.1%} [{0.5 + entry.low:.1%}, {0.5 + entry.high:.1%}]"
+def _listed(reasons: Sequence[str]) -> list[str]:
+    return [*(f"- {literal(reason)}" for reason in reasons), ""] if reasons else []
 
 
-def _suite(measured: SuiteMeasurement, settings: SuiteSection, section: Evaluation) -> list[str]:
-    lines = [f"### {measured.suite} ({settings.role})", ""]
-    compared = measured.comparison
+def _suites(report: EvalReport) -> Iterator[SuiteRows]:
+    for measured in report.measurements:
+        yield _compared(measured, report.section)
+    for judged in report.judged:
+        yield _judged(judged, report.section)
+
+
+def _compared(measured: SuiteMeasurement, section: Evaluation) -> SuiteRows:
+    settings, compared = section.suite(measured.suite), measured.comparison
+    title = f"{measured.suite} ({settings.role})"
     if compared is None:
-        return [*lines, "No comparison:", "", *(f"- {problem}" for problem in measured.problems), ""]
-    rates = f"{_interval(compared.champion)} | {_interval(compared.candidate)} | {_change(compared.difference)}"
-    gain = f"lower bound {compared.difference.lower:+z.1%} > 0"
-    lines += [
+        return SuiteRows(title, "No comparison:", (), measured.problems)
+    gain = (("lower", ">", 0.0),) if section.improves(settings.role) else ()
+    scores = _interval(compared.champion), _interval(compared.candidate)
+    rows = [ReportRow("accuracy", *scores, compared.difference, gain)]
+    rows += [_guard(guard, settings.role != "report") for guard in compared.guards]
+    about = (
         f"{compared.items:,} items in {compared.clusters:,} clusters, {compared.samples_per_item} samples of each; "
         f"95% intervals. Ungraded samples: champion {compared.ungraded_champion}, "
-        f"candidate {compared.ungraded_candidate}.",
-        "",
-        "| metric | champion | candidate | difference | required |",
-        "|---|---|---|---|---|",
-        f"| accuracy | {rates} | {gain if section.improves(settings.role) else ''} |",
-    ]
-    if settings.floor is not None:
-        lines.append(f"| floor | | {_interval(compared.candidate)} | | lower end >= {settings.floor:.1%} |")
-    for guard in compared.guards:
-        lines.append(_guard(guard, settings))
+        f"candidate {compared.ungraded_candidate}."
+    )
+    floor = f"| floor | | {scores[1]} | | lower end >= {settings.floor:.1%} |" if settings.floor is not None else ""
+    return SuiteRows(title, about, rows, (), [*filter(None, [floor]), *_more(compared)])
+
+
+def _guard(guard: Guard, gates: bool) -> ReportRow:
+    margin, change, style = guard.margin, guard.difference, ".1%"
+    if guard.name == "length":  # a difference of logarithms, shown as a relative change
+        change = Difference(**{name: math.expm1(value) for name, value in change.model_dump().items()})
+        margin, style = math.expm1(margin), ".1f"
+    must = (("upper" if guard.rule == "safe" else "lower", "<", margin),) if gates else ()
+    name = WORDS.get(guard.name, guard.name.replace("_", " "))
+    return ReportRow(name, f"{guard.champion:{style}}", f"{guard.candidate:{style}}", change, must)
+
+
+def _more(compared: Comparison) -> Iterator[str]:
     if cost := compared.cost:
-        lines.append(f"| USD for 1,000 answers | {1000 * cost.champion:.3f} | {1000 * cost.candidate:.3f} | | |")
+        yield f"| USD for 1,000 answers | {1000 * cost.champion:.3f} | {1000 * cost.candidate:.3f} | | |"
     for each in compared.pass_at:
-        lines.append(f"| pass@{each.k} | {each.champion:.1%} | {each.candidate:.1%} | | |")
+        yield f"| pass@{each.k} | {each.champion:.1%} | {each.candidate:.1%} | | |"
     if len(compared.slices) > 1:
-        lines += [
-            "",
-            "Slices are for reading, never for gating (p-values adjusted by Holm).",
-            "",
-            "| slice | items | champion | candidate | difference | p |",
-            "|---|---|---|---|---|---|",
-            *map(_slice, compared.slices),
-        ]
-    return [*lines, ""]
+        yield from ("", "Slices are for reading, never for gating (p-values adjusted by Holm).", "")
+        yield from ("| slice | items | champion | candidate | difference | p |", "|---|---|---|---|---|---|")
+    for row in compared.slices if len(compared.slices) > 1 else ():
+        rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_interval(row.difference, '+z')}"
+        p = f"{row.p_holm:.3f}" if row.p_holm >= 0.001 else "< 0.001"
+        yield f"| {literal(row.name) or '(none)'} | {row.items:,} | {rates} | {p} |"
 
 
-def _guard(guard: Guard, settings: SuiteSection) -> str:
-    rise = guard.difference
-    what, bound = ("upper", rise.upper) if guard.rule == "safe" else ("lower", rise.lower)
-    if guard.name == "length":
-        change = f"{math.expm1(rise.value):+z.1%} [{math.expm1(rise.low):+z.1%}, {math.expm1(rise.high):+z.1%}]"
-        required = f"{what} bound {math.expm1(bound):+z.1%} < {math.expm1(guard.margin):+z.1%}"
-        rates = f"{guard.champion:.1f} tokens | {guard.candidate:.1f} tokens"
-    else:
-        change, required = _change(rise), f"{what} bound {bound:+z.1%} < {guard.margin:+z.1%}"
-        rates = f"{guard.champion:.1%} | {guard.candidate:.1%}"
-    return f"| {_words(guard)} | {rates} | {change} | {'' if settings.role == 'report' else required} |"
+def _judged(measured: JudgedMeasurement, section: Evaluation) -> SuiteRows:
+    """How often each model is preferred; the difference is that of the candidate's rate to one half."""
+    settings, rate = section.judged_suite(measured.suite), measured.win_rate
+    title = f"{measured.suite} ({settings.role}, answers to {settings.over}, judged)"
+    if rate is None:
+        return SuiteRows(title, "No win rate:", (), measured.problems)
+    gain = (("lower", ">", 0.0),) if section.improves(settings.role) else ()
+    kept = (("lower", ">", -measured.loss.margin),) if measured.loss is not None else ()
+    rows = [_preferred("at equal lengths", rate.controlled, (*gain, *kept)), _preferred("as judged", rate.raw)]
+    return SuiteRows(title, _about_pairs(measured.judge, rate), rows, ())
 
 
-def _words(guard: Guard) -> str:
-    """A guard's name for people."""
-    return WORDS.get(guard.name, guard.name.replace("_", " "))
+def _preferred(name: str, change: Difference, must: tuple[tuple[str, str, float], ...] = ()) -> ReportRow:
+    return ReportRow(name, f"{0.5 - change.value:.1%}", f"{0.5 + change.value:.1%}", change, must)
 
 
-def _slice(row: Slice) -> str:
-    rates = f"{row.champion:.1%} | {row.candidate:.1%} | {_change(row.difference)}"
-    p = f"{row.p_holm:.3f}" if row.p_holm >= 0.001 else "< 0.001"
-    return f"| {literal(row.name) or '(none)'} | {row.items:,} | {rates} | {p} |"
+def _about_pairs(judge: str, rate: WinRate) -> str:
+    return (
+        f"{rate.pairs:,} pairs in {rate.clusters:,} clusters, judged by {judge} in both orders, which disagree in "
+        f"{rate.disagreement:.1%}; shares preferred, differences from 50%, 95% intervals. The judge's liking for "
+        f"length is {rate.length_effect:+.2f} (logit of a standard deviation)."
+    )
 
 
-ROW_INCHES = 0.46
-JUDGED_ROWS = 2
-THICK = "(thick: bounds of the gate)"
+def _interval(entry: ConfidenceInterval | Difference, sign: str = "") -> str:
+    return f"{entry.value:{sign}.1%} [{entry.low:{sign}.1%}, {entry.high:{sign}.1%}]"
 
 
 def picture(report: EvalReport) -> Plot:
-    """For each suite the score of both models, and the paired differences with the line that each had to clear."""
-    rows = sum(1 + len(each.comparison.guards) for each in report.measurements if each.comparison)
-    rows += sum(JUDGED_ROWS for each in report.judged if each.win_rate)
-    return Plot(lambda figure: _draw(figure, report), 9.2, max(3.4, 1.6 + ROW_INCHES * rows), dpi=90)
+    """Each suite's paired differences, with the line that each had to clear."""
+    drawn = [suite for suite in _suites(report) if suite.rows]
+    rows = sum(len(suite.rows) for suite in drawn)
+    return Plot(lambda figure: _draw(figure, report, drawn), 9.2, max(3.4, 1.2 + 0.46 * rows), dpi=90)
 
 
-def _draw(figure: Any, report: EvalReport) -> None:
-    section = report.section
-    compared = [(each.suite, each.comparison) for each in report.measurements if each.comparison is not None]
-    judged = [each for each in report.judged if each.win_rate is not None]
-    if not compared and not judged:
-        every = (*report.measurements, *report.judged)
-        problems = [*report.problems, *(f"{each.suite}: {why}" for each in every for why in each.problems)]
+def _draw(figure: Any, report: EvalReport, drawn: Sequence[SuiteRows]) -> None:
+    if not drawn:
+        problems = [*report.problems, *(f"{each.title}: {why}" for each in _suites(report) for why in each.problems)]
         text = "\n".join(["No comparison", *problems])
-        figure.text(0.5, 0.5, text, ha="center", va="center", color=NEUTRAL, wrap=True)
+        figure.text(0.5, 0.5, text, ha="center", va="center", color=DARK_GREY, wrap=True)
         return
-    heights = [1 + len(comparison.guards) for _, comparison in compared] + [JUDGED_ROWS] * len(judged)
-    grid = figure.subplots(len(heights), 2, width_ratios=(3, 4), height_ratios=heights, squeeze=False)
-    for (name, comparison), (left, right) in zip(compared, grid, strict=False):
-        settings, last = section.suite(name), name == compared[-1][0]
-        asked = f"{comparison.items:,} items, {comparison.samples_per_item} samples"
-        left.set_title(f"{name} ({settings.role}): {asked}", fontsize=9, loc="left", color=NEUTRAL)
-        _point(left, 0, comparison.champion, BEFORE, "o", ".1f")
-        _point(left, 1, comparison.candidate, AFTER, "s", ".1f")
-        _finish(left, ["champion", "candidate"], "score (%)" if last else "")
-        below = f"candidate less champion (points, length in %)\n{THICK}"
-        _draw_differences(right, comparison, section.improves(settings.role), below if last else "")
-    for each, (left, right) in zip(judged, grid[len(compared) :], strict=True):
-        below = f"candidate preferred, less 50% (points)\n{THICK}"
-        _draw_judged(left, right, each, section, below if each is judged[-1] else "")
-    figure.suptitle("Candidate against champion, 95% intervals", fontsize=10, color=NEUTRAL)
+    heights = [len(suite.rows) for suite in drawn]
+    grid = figure.subplots(len(drawn), 1, height_ratios=heights, squeeze=False)
+    for suite, axes in zip(drawn, grid[:, 0], strict=True):
+        axes.set_title(suite.title, fontsize=9, loc="left", color=DARK_GREY)
+        axes.axvline(0, color=LIGHT_GREY, linewidth=1, zorder=0)
+        names = [_draw_row(axes, place, row) for place, row in enumerate(suite.rows)]
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        axes.set_ylim(len(names) - 0.4, -0.8)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        axes.margins(x=0.3)
+    axes.set_xlabel("candidate less champion (points, length in %); thick: bounds of the gate", fontsize=7)
+    figure.suptitle("Candidate against champion, 95% intervals", fontsize=10, color=DARK_GREY)
 
 
-def _draw_judged(left: Axes, right: Axes, measured: JudgedMeasurement, section: Evaluation, label: str) -> None:
-    """The win rates, less one half, beside what they are of."""
-    rate, loss, settings = measured.win_rate, measured.loss, section.judged_suite(measured.suite)
-    assert rate is not None
-    left.axis("off")
-    left.set_title(f"{measured.suite} ({settings.role}): judged", fontsize=9, loc="left", color=NEUTRAL)
-    about = (
-        f"{rate.pairs:,} pairs of answers to {settings.over}\njudged by {measured.judge} in both orders,\n"
-        f"which disagree in {rate.disagreement:.1%}"
+def _draw_row(axes: Any, place: int, row: ReportRow) -> str:
+    """Draws a row, and returns its label."""
+    change, colour = row.change, ORANGE if any(sign == ">" for _, sign, _ in row.must) else DARK_GREY
+    low, value, high, lower, upper = (
+        100 * each for each in (change.low, change.value, change.high, change.lower, change.upper)
     )
-    left.text(0, 0.5, about, fontsize=8, va="center", color=NEUTRAL, transform=left.transAxes)
-    right.axvline(0, color=LIGHT_GREY, linewidth=1, zorder=0)
-    must = [0.0] * section.improves(settings.role) + ([-loss.margin] if loss is not None else [])
-    for line in must:
-        _line(right, 0, line)
-    _point(right, 0, rate.controlled, AFTER, "D", "+z.1f")
-    _point(right, 1, rate.raw, NEUTRAL, "D", "+z.1f")
-    wanted = f" must lie right of {100 * max(must):g}" if must else ""
-    _finish(right, [f"at equal lengths{wanted}", "as judged"], label)
-
-
-def _draw_differences(axes: Axes, comparison: Comparison, improves: bool, label: str) -> None:
-    axes.axvline(0, color=LIGHT_GREY, linewidth=1, zorder=0)
-    names = ["score must lie right of 0" if improves else "score"]
-    _point(axes, 0, comparison.difference, AFTER, "D", "+z.1f")
-    if improves:
-        _line(axes, 0, 0.0)
-    for row, guard in enumerate(comparison.guards, start=1):
-        length = guard.name == "length"
-        margin = math.expm1(guard.margin) if length else guard.margin
-        _line(axes, row, margin)
-        _point(axes, row, _percent(guard.difference) if length else guard.difference, NEUTRAL, "D", "+z.1f")
-        end = "" if guard.rule == "safe" else ": lower end"
-        names.append(f"{_words(guard)}{end} must lie left of {100 * margin:g}")
-    _finish(axes, names, label)
-
-
-def _percent(entry: Difference) -> Difference:
-    """A difference of logarithms as a relative change."""
-    return Difference(**{name: math.expm1(value) for name, value in entry.model_dump().items()})
-
-
-def _line(axes: Axes, row: int, at: float) -> None:
-    axes.plot([100 * at] * 2, [row - 0.35, row + 0.35], color=BLACK, linestyle="--", linewidth=1.3, zorder=1)
-
-
-def _point(axes: Axes, row: int, entry: ConfidenceInterval | Difference, colour: str, marker: str, style: str) -> None:
-    value, low, high = 100 * entry.value, 100 * entry.low, 100 * entry.high
     width = [[max(0.0, value - low)], [max(0.0, high - value)]]
-    axes.errorbar([value], [row], xerr=width, color=colour, marker=marker, capsize=4, linewidth=1.5)
-    if isinstance(entry, Difference):
-        gated = [100 * entry.lower, 100 * entry.upper]
-        axes.plot(gated, [row, row], color=colour, linewidth=4, solid_capstyle="butt")
-    axes.annotate(
-        f"{value:{style}} [{low:{style}}, {high:{style}}]",
-        (value, row),
-        (0, 8),
-        textcoords="offset points",
-        ha="center",
-        fontsize=8,
-        color=colour,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
-    )
-
-
-def _finish(axes: Axes, names: list[str], label: str) -> None:
-    axes.set_yticks(range(len(names)), names, fontsize=8)
-    axes.set_ylim(len(names) - 0.4, -0.8)
-    axes.set_xlabel(label, fontsize=7)
-    axes.tick_params(axis="x", labelsize=8)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    axes.margins(x=0.3)
-
-
-def _interval(entry: ConfidenceInterval) -> str:
-    return f"{entry.value:.1%} [{entry.low:.1%}, {entry.high:.1%}]"
-
-
-def _change(entry: ConfidenceInterval | Difference) -> str:
-    return f"{entry.value:+z.1%} [{entry.low:+z.1%}, {entry.high:+z.1%}]"
+    axes.errorbar([value], [place], xerr=width, color=colour, marker="D", capsize=4, linewidth=1.5)
+    axes.plot([lower, upper], [place, place], color=colour, linewidth=4, solid_capstyle="butt")
+    for _, _, limit in row.must:
+        axes.plot([100 * limit] * 2, [place - 0.35, place + 0.35], color=BLACK, linestyle="--", linewidth=1.3, zorder=1)
+    text = f"{value:+z.1f} [{low:+z.1f}, {high:+z.1f}]"
+    axes.annotate(text, (value, place), (0, 8), textcoords="offset points", ha="center", fontsize=8, color=colour)
+    scores = f"{row.name} ({row.champion.partition(' ')[0]} to {row.candidate.partition(' ')[0]})"
+    return "; ".join([scores, *(f"{end} end {sign} {100 * limit:g}" for end, sign, limit in row.must)])

@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 
 from assets.report import write_report
 from evals import page as evaluation_page
-from evals.page import tables
+from evals.report import to_html
 from evals.results import EvalSample
 from evals.suites import Item
 from pipeline.core.markdown import literal
@@ -124,7 +124,7 @@ def test_mlflow_shows_a_hostile_card_as_text(tmp_path: Path, browser: Browser) -
 
 def test_the_report_page_shows_hostile_slices_as_text(tmp_path: Path, browser: Browser) -> None:
     rows = [f"| {literal(text)} | 1 |" for text in HOSTILE]
-    body = "\n".join(tables("\n".join(["| slice | items |", "| --- | --- |", *rows, "", f"- {MARKER}"])))
+    body = to_html("\n".join(["| slice | items |", "| --- | --- |", *rows, "", f"- {MARKER}"]))
     (tmp_path / "page.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{body}</body>")
     page = browser.page()
     page.goto((tmp_path / "page.html").as_uri())
@@ -171,7 +171,8 @@ def test_changed_answers_are_shown_as_text(tmp_path: Path, browser: Browser) -> 
     answer = f"{TEXT}<tool_call>{json.dumps({'name': HOSTILE[1], 'arguments': {HOSTILE[0]: TEXT}})}</tool_call>"
     sample = EvalSample(text=answer, tokens=1, finished=True, outcome=Outcome.correct, answer=TEXT)
     item = Item(id=HOSTILE[0], cluster="c", messages=ASKED, reference=HOSTILE[1], slice=HOSTILE[2])
-    body = evaluation_page._pair(evaluation_page.ChangedAnswer(item, sample, sample))
+    pair = evaluation_page.AnswerPair(item, sample, sample)
+    body = "".join(evaluation_page._section(HOSTILE[0], 1, [pair]))
     (tmp_path / "page.html").write_text(f"<!doctype html><meta charset='utf-8'><body>{body}</body>")
     page = browser.page()
     page.goto((tmp_path / "page.html").as_uri())

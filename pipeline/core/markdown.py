@@ -5,7 +5,6 @@ import re
 
 _SIGNS = re.compile(r"([\\`*_{}\[\]()#+!|~<>])")
 _ADDRESS = re.compile(r"(?i)(?<=[a-z])(?=://)|(?<=www)(?=\.)")
-_ESCAPED = re.compile(r"\\([\\`*_{}\[\]()#+!|~<>])")
 _JOINER = "\u2060"
 """Invisible; it breaks addresses that Markdown would turn into links."""
 
@@ -14,8 +13,3 @@ def literal(text: str) -> str:
     """The text on one line, escaped for a paragraph, a list or a cell of a table."""
     line = _ADDRESS.sub(_JOINER, " ".join(text.split()))
     return _SIGNS.sub(r"\\\1", html.escape(line, quote=False))
-
-
-def plain(literal_text: str) -> str:
-    """The inverse of `literal`, on one line."""
-    return html.unescape(_ESCAPED.sub(r"\1", literal_text)).replace(_JOINER, "")

@@ -23,7 +23,7 @@ from tests.pipeline.rollout.conftest import NAME
 NOW = 1_770_000_000.0
 HOSTILE = "</script></style></title><script>alert(1)</script><img src=x onerror=alert(1)>\"'`{{7*7}}&lt;b&gt;"
 TAGS = {
-    "html", "head", "meta", "title", "style", "body", "p", "h1", "h2", "span", "a", "div", "b", "strong", "small",
+    "html", "head", "meta", "title", "style", "body", "p", "h1", "h2", "h3", "span", "a", "div", "b", "strong", "small",
     "figure", "img", "table", "thead", "tbody", "tr", "th", "td", "ul", "li", "dl", "dt", "dd", "details", "summary",
 }  # fmt: skip
 PLOT = "data:image/svg+xml;base64,"

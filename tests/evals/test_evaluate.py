@@ -220,9 +220,9 @@ def test_the_page_shows_the_answers_that_changed(tmp_path: Path, published: tupl
     file = tmp_path / "page.html"
     assert main(["page", str(store.path("iterations", "it", "evidence")), str(file)]) == 0
     text = file.read_text()
-    assert "<span class='PASS'>PASS</span>" in text and "data:image/png;base64," in text
-    assert "<h2>arithmetic: from right to wrong" in text and "The first 20 of them." in text
-    assert text.count("<b>champion: correct") == text.count("<b>champion: wrong") == 20
+    assert "<strong>PASS</strong>" in text and "data:image/png;base64," in text
+    assert "<h2>arithmetic: from right to wrong" in text and "the first 20 of them)" in text
+    assert text.count("<td><pre>[correct, ") == text.count("<td><pre>[wrong, ") == 40
     assert "<script" not in text and "http" not in text
 
 

