@@ -175,39 +175,6 @@ def end_sessions(leaders: Iterable[int], signum: signal.Signals, grace_s: float)
         time.sleep(POLL_S)
 
 
-def adopt_orphans() -> None:
-    """Begin a session, and let descendants whose parent ends stay below this process (prctl(2), Linux)."""
-    os.setsid()
-    pr_set_child_subreaper = 36
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)
-
-
-def kill_with_descendants(pid: int) -> None:
-    """SIGKILL to a process that has adopted orphans and, before it, to all that it started."""
-    _send(pid, signal.SIGSTOP)
-    while left := (_descendants(pid) | {*session_members(pid)}) - {pid}:
-        for each in left:
-            _send(each, signal.SIGKILL)
-        time.sleep(POLL_S / 10)
-    _send(pid, signal.SIGKILL)
-
-
-def _descendants(ancestor: int) -> set[int]:
-    """Pids of the children of a process, and of theirs; zombies don't count."""
-    below: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        with suppress(FileNotFoundError, ProcessLookupError, ValueError):
-            pid, fields = int(entry.name), (entry / "stat").read_text().rpartition(")")[2].split()
-            if fields[0] not in "ZX":
-                below.setdefault(int(fields[1]), []).append(pid)
-    found, waiting = set[int](), [ancestor]
-    while waiting:
-        waiting += (children := below.get(waiting.pop(), []))
-        found |= {*children}
-    return found
-
-
 def _send(pid: int, signum: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signum)

@@ -18,7 +18,7 @@ from pipeline.rewards.composite import Profile, weights_of
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.records import Finding
 from pipeline.rewards.verifiers.code import printable
-from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
+from pipeline.rewards.verifiers.pool import START_S, Pool, Work, WorkerFailure
 
 TIMEOUT, DIED, RAISED = "custom_timeout", "custom_died", "custom_raised"
 INVALID, ABSTAINED = "custom_invalid", "custom_abstained"
@@ -27,9 +27,6 @@ AGAIN = (TIMEOUT, DIED)
 """Reasons that another attempt may do better at; the function's word on the same input is not asked for twice."""
 ROUNDING = 1e-9
 """By which a sum of weights may pass 0 or 1."""
-START_S = 120.0
-"""For the imports of the function's file."""
-
 
 Function = tuple[str, str, str]
 """What a worker needs to load the function: its code, the digest, and JSON of its keyword arguments."""
@@ -65,7 +62,6 @@ class CustomScorer:
             functools.partial(_check, function),
             of_others=True,
             memory_field="rewards.custom.memory_mb",
-            start_s=START_S,
         )
         self._pool: Pool[CustomTask | None, CustomScore] = Pool(work, custom.workers, custom.memory_mb)
 

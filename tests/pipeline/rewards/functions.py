@@ -33,11 +33,9 @@ def reward(prompt, completion, reference, metadata):
         while True:
             time.sleep(1)
     if completion == "leaves children":
-        own = {"start_new_session": True}
-        shell = "sleep 300 & echo $!; setsid sleep 300 & echo $!"
         with open(metadata["pids"], "w") as pids:
-            subprocess.Popen(["sh", "-c", shell], stdout=pids, **own).wait()
-            print(subprocess.Popen(["sleep", "300"], **own).pid, file=pids)
+            subprocess.Popen(["sh", "-c", "sleep 300 & echo $!"], stdout=pids).wait()
+            print(subprocess.Popen(["sleep", "300"]).pid, file=pids)
         time.sleep(300)
     if completion == "prints":
         print("x" * 100_000)

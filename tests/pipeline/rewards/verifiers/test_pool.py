@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from pipeline.rewards.verifiers import Outcome, VerifierTask
-from pipeline.rewards.verifiers import pool as pools
 from pipeline.rewards.verifiers.outcome import TimeBudget
 from pipeline.rewards.verifiers.pool import Pool, Work, WorkerFailure
 from tests.grading import grader
@@ -80,10 +79,10 @@ def test_results_follow_the_items(workers: int) -> None:
 
 
 def test_a_deadline_starts_with_its_item(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
-    """A hundred items wait for longer than their deadline, first behind one that hangs and then behind each other."""
-    items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.03")] * 100]
-    result = one.run(items, [1.5] * 102)
-    assert result == ["first", WorkerFailure.timeout, *["sleep is over"] * 100]
+    """Items wait for longer than their deadline, first behind one that hangs and then behind each other."""
+    items = [("echo", "first"), ("hang", str(tmp_path / "pid")), *[("sleep", "0.1")] * 20]
+    result = one.run(items, [1.5] * 22)
+    assert result == ["first", WorkerFailure.timeout, *["sleep is over"] * 20]
 
 
 def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], str], tmp_path: Path) -> None:
@@ -101,9 +100,7 @@ def test_a_worker_killed_from_outside_loses_nothing(one: Pool[tuple[str, str], s
     killer.join()
 
 
-def test_workers_stay_up_are_recycled_and_replaced(
-    one: Pool[tuple[str, str], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_stay_up_and_are_replaced(one: Pool[tuple[str, str], str]) -> None:
     def worker() -> int:
         (pid,) = one.run([("pid", "")], [60.0])
         return int(pid)
@@ -113,15 +110,14 @@ def test_workers_stay_up_are_recycled_and_replaced(
     os.kill(first, signal.SIGKILL)  # while it is idle
     second = worker()
     assert second != first
-    monkeypatch.setattr(pools, "RECYCLE_AFTER", 2)
-    assert worker() == second and worker() != second
+    assert worker() == second
     one.close()
     assert not multiprocessing.active_children()
 
 
 def test_workers_that_cannot_start_are_refused() -> None:
     pool: Pool[tuple[str, str], str] = Pool(Work(_do, _no_start), 2, 2048)
-    with pytest.raises(ValueError, match=r"before they could work .* Raise rewards\.verifier\.memory_mb"):
+    with pytest.raises(ValueError, match=r"before it could work. Raise rewards\.verifier\.memory_mb"):
         pool.run([("echo", "")], [60.0])
     pool.close()
 
@@ -150,24 +146,12 @@ def test_a_call_that_is_interrupted_leaves_nothing_to_the_next(one: Pool[tuple[s
     assert one.run([("echo", "fresh")], [60.0]) == ["fresh"]
 
 
-HANGS = 0.5
-"""Deadline of an item, in seconds; a pattern that hangs takes for ever."""
-
-
-def hanging(number: int) -> VerifierTask:
-    return VerifierTask(f'"{"a" * 5000}{number}"', '{"type": "string", "pattern": "^(a+)+$"}', "json_schema")
-
-
-def plain(number: int) -> VerifierTask:
-    return VerifierTask(f"[{number}]", '{"type": "array"}', "json_schema")
-
-
-@pytest.mark.slow
 def test_a_spent_budget_leaves_the_rest_without_a_label() -> None:
-    rows = [("mallory", hanging(n)) for n in range(12)] + [("ann", plain(n)) for n in range(12)]
-    with grader(workers=1, timeout_s=HANGS) as check:
-        grades = check([task for _, task in rows], [who for who, _ in rows], TimeBudget(each_s=3 * HANGS, all_s=100.0))
-    of_mallory = Counter(grade.outcome for grade in grades[:12])
-    assert of_mallory == {Outcome.timeout: 3, Outcome.budget: 9}
+    catastrophic = '{"type": "string", "pattern": "^(a+)+$"}'
+    hanging = [VerifierTask(f'"{"a" * 5000}{n}"', catastrophic, "json_schema") for n in range(12)]
+    plain = [VerifierTask(f"[{n}]", '{"type": "array"}', "json_schema") for n in range(12)]
+    with grader(workers=1, timeout_s=0.5) as check:
+        grades = check(hanging + plain, ["mallory"] * 12 + ["ann"] * 12, TimeBudget(each_s=1.5, all_s=100.0))
+    assert Counter(grade.outcome for grade in grades[:12]) == {Outcome.timeout: 3, Outcome.budget: 9}
     assert {grade.outcome for grade in grades[12:]} == {Outcome.correct}
     assert Outcome.budget.score is None
