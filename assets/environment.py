@@ -3,6 +3,7 @@ It is light: `dagster job launch` imports it before anything else."""
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ from urllib.parse import quote
 from evals.harness import LmEvalEnvironment
 from pipeline.core.addresses import secret_faults, without_secret
 from pipeline.core.mark_keys import MarkKeys
-from pipeline.recipe.overrides import split
+from pipeline.recipe import split_overrides
 from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 
 ITERATION_TAG = "iteration"
@@ -51,7 +52,7 @@ class Environment:
     recipe: str = _variable("PREFERENCE_TUNING_RECIPE")
     """A recipe's file; see `chosen`."""
     overrides: str = _variable("PREFERENCE_TUNING_OVERRIDES")
-    """What overrides its fields, divided by white space."""
+    """What overrides its fields, divided as a shell divides words."""
     code_version: str = _variable("PREFERENCE_TUNING_CODE_VERSION")
     """The commit that an image was built from."""
     traces_database: str = _variable("TRACES_DATABASE_URL")
@@ -165,8 +166,8 @@ def choice_tag(tags: Mapping[str, str]) -> Choice:
 def worker_environment(tags: Mapping[str, str]) -> dict[str, str]:
     """All variables of a run's worker, which chooses the recipe that the run's tags name."""
     choice = choice_tag(tags)
-    words = [each if split(each) == [each] else f'"{each}"' for each in choice.overrides]
-    chosen_here = {"PREFERENCE_TUNING_RECIPE": choice.recipe_path, "PREFERENCE_TUNING_OVERRIDES": " ".join(words)}
+    overrides = shlex.join(choice.overrides)
+    chosen_here = {"PREFERENCE_TUNING_RECIPE": choice.recipe_path, "PREFERENCE_TUNING_OVERRIDES": overrides}
     return {**os.environ, **chosen_here}
 
 
@@ -180,4 +181,4 @@ def chosen() -> Choice:
     embedded recipe."""
     read = environment()
     default = PROJECT if PROJECT.is_file() else EMBEDDED
-    return Choice(str(Path(read.recipe or default).absolute()), split(read.overrides))
+    return Choice(str(Path(read.recipe or default).absolute()), split_overrides(read.overrides))

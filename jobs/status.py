@@ -26,7 +26,6 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.overrides import split
 from pipeline.rollout.blocks import blocked
 from pipeline.rollout.fold import fold
 from pipeline.rollout.propose import ChampionState
@@ -118,8 +117,8 @@ def next_step(
         """The launch (of the loop, unless it is another) with further overrides, beside those that are in force."""
         keys = {override.partition("=")[0] for override in more}
         kept = [override for override in choice.overrides if override.partition("=")[0] not in keys]
-        quoted = [each if split(each) == [each] else f'"{each}"' for each in (*kept, *more)]
-        set_to = f"PREFERENCE_TUNING_OVERRIDES={shlex.quote(' '.join(quoted))} " if quoted else ""
+        overrides = shlex.join([*kept, *more])
+        set_to = f"PREFERENCE_TUNING_OVERRIDES={shlex.quote(overrides)} " if overrides else ""
         return NextStep(command=f"{set_to}{shlex.join(words or launch_command(recipe))}", purpose=purpose)
 
     if newest is None:

@@ -21,7 +21,6 @@ from k8s.lint.manifests import Manifests, where
 from k8s.render import render
 from pipeline.core import layout
 from pipeline.recipe import Recipe, load
-from pipeline.recipe.overrides import NOT_YAML
 
 Object = dict[str, Any]
 Problems = Callable[[Object], list[str]]
@@ -87,7 +86,7 @@ def read(file: str) -> list[Object]:
         documents = list(yaml.safe_load_all(sys.stdin.read() if file == "-" else Path(file).read_text()))
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} cannot be read: {error}. Give files of YAML manifests.") from error
-    except NOT_YAML as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ValueError(f"{file} is not YAML: {error}. Mend the line it names.") from error
     for i, document in enumerate(documents):
         if document is not None and not (isinstance(document, dict) and isinstance(document.get("kind"), str)):

@@ -1,6 +1,7 @@
 """The whole loop on a shortened recipe, for the end-to-end tests: in process, or as the literal command."""
 
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -83,7 +84,7 @@ def adapter_digest(root: Path, iteration: str) -> str:
 
 def environment(folder: Path, root: Path, overrides: Sequence[str] = ()) -> dict[str, str]:
     """What the literal command sees when it is typed in `folder`."""
-    words = " ".join([*SHORT, f"data_root={root}", *overrides])
+    words = shlex.join([*SHORT, f"data_root={root}", *overrides])
     return {
         **os.environ,
         "PWD": str(folder),

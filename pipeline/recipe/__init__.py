@@ -3,22 +3,22 @@ section or the value that they need. Secrets and endpoints are not in it."""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
+import os
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from pipeline.core.addresses import kept_secrets
 from pipeline.core.locations import Uri
+from pipeline.core.redaction import redacted
 from pipeline.core.storage import digest_json, shown_path
 from pipeline.recipe.automation import Automation
 from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
 from pipeline.recipe.custom import located
-from pipeline.recipe.data_root import data_root_problem
 from pipeline.recipe.evaluation import Evaluation
-from pipeline.recipe.mistakes import explain
-from pipeline.recipe.overrides import apply, parse
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.section import Line, Operational, Section, settings
@@ -139,33 +139,96 @@ class Recipe(Section):
 def load(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     """Read a recipe and apply overrides such as `training.seed=3` (the value is YAML).
 
-    Raises ValueError that names the file, each wrong key and value, and what was expected there.
+    Raises ValueError that names the file, each wrong field, and what was expected there.
     """
     file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"No recipe at {shown_path(file)}. To begin with: jobs/recipes/own.yaml.")
     try:
-        if not file.is_file():
-            near = get_close_matches(file.name, [other.name for other in file.parent.glob("*.yaml")], 1)
-            meant = f"Did you mean {near[0]}?" if near else "Give the path of a YAML file."
-            raise ValueError(f"No recipe at {shown_path(file)}. {meant} To begin with: jobs/recipes/own.yaml.")
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} cannot be read: {error}. Give the path of a YAML file in UTF-8.") from error
-    try:
-        tree = parse(text)
-    except ValueError as error:
-        raise ValueError(f"{file} is not YAML: {error}. Mend the line it names.") from error
+        tree = _parsed(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} is not YAML: {error}") from error
     if not isinstance(tree, dict):
         raise ValueError(f"{file} holds {type(tree).__name__}, not a mapping. Start from jobs/recipes/embedded.yaml.")
     for override in overrides or []:
-        apply(tree, override)
+        _apply(tree, override)
     try:
         recipe = Recipe.model_validate(tree)
-    except ValidationError as error:
-        lines = [f"  {line}" for line in explain(Recipe, error, overrides or [])]
-        raise ValueError("\n".join([f"{file} does not resolve; change these fields:", *lines])) from error
-    if problem := data_root_problem(recipe.data_root):
-        raise ValueError(f"{file} does not resolve; change these fields:\n  data_root: {problem}")
-    try:
+        if problem := data_root_problem(recipe.data_root):
+            raise ValueError(f"data_root: {problem}")
         return located(recipe, file.parent)
+    except ValidationError as error:
+        mistakes = "\n".join(_mistakes(error, tree))
+        raise ValueError(f"{file} does not resolve; change these fields:\n{mistakes}") from error
     except ValueError as error:
         raise ValueError(f"{file} does not resolve: {error}") from error
+
+
+def split_overrides(text: str) -> list[str]:
+    """Overrides out of one text, as a shell divides words. Raises ValueError for an open quote."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        problem = f"PREFERENCE_TUNING_OVERRIDES {redacted(text)!r}: {error}"
+        raise ValueError(f"{problem}. Write a value with spaces like base_model.uri='/models/my model'.") from error
+
+
+def data_root_problem(data_root: str) -> str:
+    """Why nothing may be written, swept or erased there; "" where it may. The folder need not exist yet."""
+    place = Path(data_root).expanduser().resolve()
+    what = ""
+    if place.exists() and not place.is_dir():
+        what = "no folder"
+    elif held := [name for name in (".git", "pyproject.toml", "dagster.yaml") if (place / name).exists()]:
+        what = f"a project (it holds {held[0]})"
+    elif place == Path.home().resolve() or os.path.ismount(place):
+        what = "a home or a whole disk"
+    return f"{place} is {what}. Name a folder of its own below it, such as {place / 'data'}." if what else ""
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+def _apply(tree: dict[str, Any], override: str) -> None:
+    """Put the value of `KEY=VALUE` into the tree; `suites.0.items` leads into the first element of a list."""
+    key, sign, text = override.partition("=")
+    shown = redacted(override)
+    if not sign:
+        raise ValueError(f"Override {shown!r} is not KEY=VALUE. Write it like training.seed=3.")
+    *parents, leaf = key.strip().split(".")
+    node: Any = tree
+    try:
+        for name in parents:
+            if isinstance(node, dict) and node.get(name) is None:  # left out, or empty
+                node[name] = {}
+            node = node[int(name) if isinstance(node, list) else name]
+        node[leaf] = _parsed(text)
+    except (TypeError, LookupError) as error:
+        raise ValueError(f"Override {shown!r} leads through a value, or to no element of a list.") from error
+    except ValueError as error:
+        raise ValueError(f"Override {shown!r}: the value is not YAML: {redacted(str(error))}") from error
+
+
+def _mistakes(error: ValidationError, tree: Any) -> list[str]:
+    """One line for each mistake, with the path of its field in the tree: pydantic's has the kinds of unions too."""
+    lines: list[str] = []
+    for each in error.errors():
+        node: Any = tree
+        names: list[str] = []
+        for place, name in enumerate(each["loc"], start=1):
+            is_field = isinstance(node, dict) and name in node and name != node.get("kind")
+            is_field = is_field or (isinstance(node, list) and isinstance(name, int))
+            if is_field or place == len(each["loc"]):
+                names.append(str(name))
+            node = node[name] if is_field else node
+        path, message = ".".join(names) or "the recipe", each["msg"].removeprefix("Value error, ")
+        if each["type"] == "extra_forbidden":
+            message = "there is no such field"
+        elif each["type"] not in ("missing", "value_error", "union_tag_invalid", "union_tag_not_found"):
+            message += f" (got {str(each['input'])[:80]!r})"
+        lines.append(f"  {path}: {redacted(message)}")
+    return lines

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shlex
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -50,7 +51,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Deployment:
     root = tmp_path / "data"
     source = json.dumps({"kind": "langfuse_export", "uri": f"{root}/raw"}, separators=(",", ":"))
     monkeypatch.setenv("PREFERENCE_TUNING_RECIPE", str(EMBEDDED))
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", f"data_root={root} traces.source={source}")
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", shlex.join([f"data_root={root}", f"traces.source={source}"]))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     for n, day in enumerate(("2026-01-05", "2026-01-06")):
         rows = [observation(10 * n + i, user_id=u, start_time=f"{day} 1{i}:00:00") for i, u in enumerate((USER, "bob"))]
@@ -74,7 +75,7 @@ def govern(settings: Deployment) -> GovernedTraces:
 def keep(monkeypatch: pytest.MonkeyPatch, setting: str) -> None:
     """One more override for the commands to come."""
     words = deployment().overrides
-    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join([*words, setting]))
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", shlex.join([*words, setting]))
 
 
 def rows_of(settings: Deployment, user: str) -> int:

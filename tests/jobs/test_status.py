@@ -15,8 +15,7 @@ from evals.gate import Verdict
 from jobs import status
 from jobs.workers import RunNote, worker_files
 from pipeline.core import layout
-from pipeline.recipe import load
-from pipeline.recipe.overrides import split
+from pipeline.recipe import load, split_overrides
 from pipeline.training.journal import TrainingJournal
 from pipeline.training.result import Health, HealthFinding
 from tests.assets.laid import EMBEDDED, Laid
@@ -151,7 +150,7 @@ def typed(laid: Laid) -> tuple[status.NextStep, list[str]]:
     step = status.read_deployment(5, 1e9).next
     first = shlex.split(step.command)[0]
     assert first.startswith("PREFERENCE_TUNING_OVERRIDES=")
-    return step, split(first.partition("=")[2])
+    return step, split_overrides(first.partition("=")[2])
 
 
 @pytest.mark.parametrize(
