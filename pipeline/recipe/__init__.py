@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
@@ -224,7 +224,7 @@ def _mistakes(error: ValidationError, tree: Any) -> list[str]:
             is_field = is_field or (isinstance(node, list) and isinstance(name, int))
             if is_field or place == len(each["loc"]):
                 names.append(str(name))
-            node = node[name] if is_field else node
+            node = cast(Any, node)[name] if is_field else node
         path, message = ".".join(names) or "the recipe", each["msg"].removeprefix("Value error, ")
         if each["type"] == "extra_forbidden":
             message = "there is no such field"
