@@ -2,7 +2,7 @@ import pytest
 
 from pipeline.core import audit
 from pipeline.rollout.controller import tick
-from pipeline.rollout.decision import RolloutDecision, abort, decide
+from pipeline.rollout.decision import RolloutDecision, abort, decide, decisions
 from pipeline.rollout.record import Phase, read_events
 from tests.pipeline.rollout.conftest import NAME, POLICY, World
 
@@ -27,6 +27,22 @@ def test_an_abort_has_moved_the_traffic_when_it_returns(world, phase):
     done = decided(world, "abort")
     assert (done.refused, done.state.phase, world.weight()) == ("", Phase.ABORTED, 0)
     assert world.state.past.quarantined == {}
+
+
+def test_a_rollback_before_the_promotion_needs_no_way_back(world):
+    world.observe()
+    done = decided(world, "rollback")
+    assert (done.refused, done.state.phase, world.weight()) == ("", Phase.ROLLED_BACK, 0)
+    assert list(world.state.past.quarantined) == ["new"]
+
+
+def test_an_abort_of_another_rollout_or_of_none_changes_nothing(world):
+    assert not abort(world.store, NAME, "enough", world.now)
+    world.observe()
+    assert not abort(world.store, NAME, "enough", world.now, rollout="ffffffffffff")
+    assert world.state.phase is Phase.OBSERVING
+    assert abort(world.store, NAME, "enough", world.now, rollout=world.state.rollout)
+    assert read_events(world.store, NAME)[-1].action is None, "it was no person's decision"
 
 
 def test_what_will_never_be_let_in_does_not_wait(world):
@@ -92,9 +108,9 @@ def test_who_decided_and_why_is_in_event_and_audit_log(world):
         ("resume", "operator", "metrics are back"),
         ("abort", "operator", "they were not"),
     ]
-    decisions = [e for e in read_events(world.store, NAME) if e.by]
-    assert [e.reason for e in decisions] == ["metrics are back", "they were not"]
-    assert [(e.subject, e.detail["epoch"]) for e in written] == [(f"{e.rollout}/{e.epoch}", e.epoch) for e in decisions]
+    by_people = [e for e in read_events(world.store, NAME) if e.by]
+    assert [e.reason for e in by_people] == ["metrics are back", "they were not"]
+    assert [(e.subject, e.detail["epoch"]) for e in written] == [(f"{e.rollout}/{e.epoch}", e.epoch) for e in by_people]
     assert audit.verify(world.store).flaw == ""
 
 
@@ -117,7 +133,7 @@ def test_an_abort_that_is_not_obeyed_is_taken_on_by_the_next_one(world):
     world.router.apply = applied
     done = decided(world, "abort", reason="again")
     assert (done.refused, done.state.phase, world.weight()) == ("", Phase.ABORTED, 0)
-    assert done.state.reason == "a reason"
+    assert [each.reason for each in read_events(world.store, NAME) if each.by] == ["a reason"]
 
 
 def test_a_decision_that_was_overtaken_is_made_on_what_is_now(world):
@@ -140,5 +156,7 @@ def test_a_way_back_ends_when_the_policy_says(world):
     world.propose("new", policy=POLICY.model_copy(update={"keep_warm_s": 500.0}))
     world.now = world.tick_until("promoted").warm_until
     assert "is not kept loaded any more" in decided(world, "rollback").refused
+    assert decisions(world.state, world.now) == ()
     world.now -= 1.0
+    assert decisions(world.state, world.now) == ("rollback",)
     assert decided(world, "rollback").refused == ""

@@ -256,3 +256,13 @@ def test_a_weight_given_to_a_canary_held_at_0_is_watched(world):
 def test_what_is_decided_is_audited_and_no_look(before, phase, fields, entry):
     event = RolloutEvent(epoch=5, at=1.0, rollout="r", phase=phase, **fields)
     assert audited(before, event) == entry
+
+
+def test_each_stage_is_judged_on_its_own_evidence(world):
+    world.observe()
+    graded = 0.0
+    while world.state.stage == 0:
+        graded = max(graded, world.state.watch.evidence.canary.graded)
+        world.tick(50.0)
+    assert (world.state.phase, graded) == (Phase.SHIFTING, 2000)
+    assert world.state.watch.evidence.canary.graded == 0

@@ -108,6 +108,7 @@ ROUTE = {
         {"dwell_s": (1.0,)},
         {"dwell_s": (1.0, NAN, 1.0)},
         {"alpha": 0.0},
+        {"alpha": 1.0},
         {"holdback": 0},
         {"weights": (5, 95, 100)},
         {"weights": (5, 60, 100), "holdback": 40},
@@ -121,6 +122,8 @@ def test_a_policy_that_leads_nowhere_is_refused(change):
 def test_the_last_weight_leaves_the_holdback_with_the_champion():
     policy = policy_of(Rollout(weights=(5, 89, 100), holdback=10))
     assert [policy.weight_at(stage) for stage in range(3)] == [5, 89, 90]
+    short = policy_of(Rollout(weights=(50, 100), dwell_s=(0.0, 0.0)))
+    assert (short.weights, short.dwell_s) == ((50, 100), (0.0, 0.0))
 
 
 def test_a_gateway_that_records_no_text_cannot_be_graded():
