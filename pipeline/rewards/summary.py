@@ -78,6 +78,9 @@ def summarise(
         key=iteration.id, number=iteration.number, model_name=iteration.model_name, histogram=histogram, mean=mean
     )
     spoken = components(labels)
+    survey = reviews.survey(store)
+    for problem in survey.problems:
+        context.log(problem)
     unlabelled = _counts(labels, "reason")
     answered = labels.num_rows - unlabelled.get(UNANSWERED, 0)
     custom = CustomReport(
@@ -100,7 +103,7 @@ def summarise(
         agreement=agreement(labels),
         judge=panel if settings.judge else None,
         custom=custom if settings.custom else None,
-        humans=human_agreement(labels, reviews.survey(store).reviewed),
+        humans=human_agreement(labels, survey.reviewed),
         drift=drift(store, distribution),
         set_aside=dict(set_aside),
         checked=counts.checked,

@@ -1,7 +1,5 @@
 """The commands as a person types them, and the same as a job, on a deployment with a labelled iteration."""
 
-import csv
-import io
 from pathlib import Path
 
 import pytest
@@ -33,43 +31,10 @@ def sheet_of(settings: Deployment) -> Path:
     return result
 
 
-def fill(sheet: Path, good: str, bad: str) -> None:
-    """A person who says of every fifth completion that it is good, and of the others that they are bad."""
-    rows = list(csv.DictReader(io.StringIO(sheet.read_text("utf-8-sig"), newline="")))
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, list(rows[0]))
-    writer.writeheader()
-    writer.writerows({**row, "score": bad if int(row["completion"]) % 5 else good} for row in rows)
-    sheet.write_text(out.getvalue(), "utf-8-sig", newline="")
-
-
-def test_write_says_where_the_sheet_is_and_status_what_is_in_it(settings: Deployment, capsys) -> None:
-    assert main(["status"]) == 0
-    assert "No sample has been drawn" in capsys.readouterr().out
+def test_write_says_where_the_sheet_is_and_how_it_is_filled_in(settings: Deployment, capsys) -> None:
     assert main(["write"]) == 0
-    sheet = sheet_of(settings)
-    assert f"is {sheet}. How to fill it in: {sheet.with_name('rubric.txt')}" in capsys.readouterr().out
-    assert "5: correct, complete and direct" in sheet.with_name("rubric.txt").read_text()
-    assert main(["status"]) == 0
     output = capsys.readouterr().out
-    assert "0 of 40 rows scored" in output
-    assert "rho unknown (n=0)" in output
-    fill(sheet, "5", "1")
-    assert main(["status"]) == 0
-    output = capsys.readouterr().out
-    assert "40 of 40 rows scored" in output
-    assert "against 40 reviews" in output
-    assert "rho 1.00 (0.77 to 1.00, n=40); its lower bound has to reach 0.70" in output
-    assert "other side of 0.5 0.00 (0.00 to 0.09, n=40)" in output
-
-
-def test_status_tells_of_a_typo_and_exits_with_1(settings: Deployment, capsys) -> None:
-    main(["write"])
-    fill(sheet_of(settings), "5", "bad")
-    assert main(["status"]) == 1
-    output = capsys.readouterr().out
-    assert output.count("score is 'bad'. Write a number from 1 to 5") == 32
-    assert "8 of 40 rows scored" in output
+    assert f"is {sheet_of(settings)}. Fill it in" in output and "5: correct, complete and direct" in output
 
 
 def test_without_labels_there_is_nothing_to_review(settings: Deployment, capsys) -> None:
@@ -95,7 +60,6 @@ def test_labels_that_were_erased_are_said_to_be_gone(settings: Deployment, capsy
 def test_the_job_writes_the_sheet_once(settings: Deployment, tmp_path: Path) -> None:
     with instance(tmp_path / "dagster") as home:
         assert review_sample.execute_in_process(instance=home, resources={"deployment": settings}).success
-        fill(sheet_of(settings), "5", "1")
-        content = sheet_of(settings).read_bytes()
+        sheet_of(settings).write_text("filled in")
         assert review_sample.execute_in_process(instance=home, resources={"deployment": settings}).success
-    assert sheet_of(settings).read_bytes() == content
+    assert sheet_of(settings).read_text() == "filled in"

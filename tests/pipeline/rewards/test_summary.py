@@ -34,7 +34,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def review(trace: int, score: float, **changes: Any) -> ReviewedLabel:
-    result = ReviewedLabel("2026-W01", f"t{trace:03d}", "o", score)
+    result = ReviewedLabel(f"t{trace:03d}", "o", score)
     return result._replace(**changes)
 
 
