@@ -17,7 +17,7 @@ from k8s.launch import account_for
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.demo.desk.judge_process import judge_at
-from pipeline.registry.live import MetricsSender, TrainingRun, live_metrics
+from pipeline.registry.live import LiveMetrics
 from pipeline.selection.consent import consented
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.erased import shared_lock
@@ -102,14 +102,13 @@ def policy_checkpoint(context: dg.AssetExecutionContext, deployment: Deployment,
 
 def _live(
     context: dg.AssetExecutionContext, deployment: Deployment, iteration: Iteration
-) -> AbstractContextManager[MetricsSender | None]:
+) -> AbstractContextManager[LiveMetrics | None]:
     """Metrics in MLflow as they come; of a training that is over, nothing more comes."""
     if deployment.store().read(iteration.path(layout.RESULT), TrainingResult) is not None:
         return nullcontext()
     is_here = deployment.recipe().compute.kubernetes is None
     tags = launch_tags(deployment, context.run)
-    training = TrainingRun(deployment.mlflow, deployment.store(), iteration, tags, is_here)
-    return live_metrics(training, context.log.warning)
+    return LiveMetrics(deployment.mlflow, deployment.store(), iteration, tags, context.log.warning, is_here)
 
 
 def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:
@@ -124,7 +123,7 @@ def _refuse_withdrawn(deployment: Deployment, plan: TrainingPlan) -> None:
     withdrawn = rows_without_consent(dataset, method, agreed) - plan.without_consent
     if withdrawn > 0:
         raise ValueError(
-            f"Consent to {withdrawn} rows of the plan was withdrawn since it was made. Make it anew: pt retry "
+            f"Consent to {withdrawn} rows of the plan was withdrawn since it was made. Make it again: pt retry "
             f"training_plan --iteration {iteration.id}"
         )
 

@@ -5,7 +5,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from pipeline.core import layout
 from pipeline.core.locations import Uri
@@ -28,9 +27,8 @@ class PinnedBase(Record):
     digest: str
 
 
-class ExactModel(NamedTuple):
-    name: str
-    fetch: Callable[[Path], None]
+Exact = tuple[str, Callable[[Path], None]]
+"""A model's name with its version or commit, and what fetches it into a folder."""
 
 
 def lies_elsewhere(uri: str) -> bool:
@@ -48,14 +46,14 @@ def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable
 
     before = pinned_base(store, uri)
     try:
-        exact = _version(uri, addresses) if uri.startswith(REGISTRY) else _repository(uri)
-        if before is not None and before.exact == exact.name and not faults(Path(before.folder)):
+        exact, fetch = _version(uri, addresses) if uri.startswith(REGISTRY) else _repository(uri)
+        if before is not None and before.exact == exact and not faults(Path(before.folder)):
             return before
-        folder = layout.base_model(digest_json(exact.name)[:12])
+        folder = layout.base_model(digest_json(exact)[:12])
         if not store.path(folder).is_dir():
-            log(f"base model: fetching {exact.name}")
+            log(f"base model: fetching {exact}")
             with store.staged(folder) as staging:
-                exact.fetch(staging)
+                fetch(staging)
                 if lacks := faults(staging):
                     raise ValueError(f"{uri} is no model that can be trained: {' '.join(lacks)}")
     except (OSError, HTTPError) as error:
@@ -64,13 +62,13 @@ def fetch_base(store: Store, uri: str, addresses: MlflowAddresses, log: Callable
         log(f"base model: {uri} is not answered for ({type(error).__name__}); {before.exact} stands")
         return before
     ref = model_ref(store.path(folder))
-    pin = PinnedBase(uri=uri, exact=exact.name, folder=ref.uri, digest=ref.digest)
+    pin = PinnedBase(uri=uri, exact=exact, folder=ref.uri, digest=ref.digest)
     store.write(_pin(uri), pin)
-    log(f"base model: {uri} is {exact.name}, digest {ref.digest[:12]}")
+    log(f"base model: {uri} is {exact}, digest {ref.digest[:12]}")
     return pin
 
 
-def _version(uri: str, addresses: MlflowAddresses) -> ExactModel:
+def _version(uri: str, addresses: MlflowAddresses) -> Exact:
     from mlflow.exceptions import MlflowException
 
     if (named := _VERSION.fullmatch(uri)) is None:
@@ -93,20 +91,17 @@ def _version(uri: str, addresses: MlflowAddresses) -> ExactModel:
     def fetch(folder: Path) -> None:
         from mlflow.artifacts import download_artifacts
 
-        with_parts = Path(
-            download_artifacts(source, dst_path=str(folder / "download"), tracking_uri=addresses.tracking)
-        )
-        parts = (with_parts / MODEL, with_parts / "components" / "tokenizer")
-        for part in (each for each in parts if each.is_dir()):  # transformers' flavour; else the files themselves
+        download = folder / "download"
+        there = Path(download_artifacts(source, dst_path=str(download), tracking_uri=addresses.tracking))
+        parts = [part for part in (there / MODEL, there / "components" / "tokenizer") if part.is_dir()]
+        for part in parts or [there]:  # transformers' flavour; else the files themselves
             shutil.copytree(part, folder, dirs_exist_ok=True)
-        if not any(part.is_dir() for part in parts):
-            shutil.copytree(with_parts, folder, dirs_exist_ok=True)
-        shutil.rmtree(folder / "download")
+        shutil.rmtree(download)
 
-    return ExactModel(f"models:/{name}/{version.version}", fetch)
+    return f"models:/{name}/{version.version}", fetch
 
 
-def _repository(uri: str) -> ExactModel:
+def _repository(uri: str) -> Exact:
     from huggingface_hub import HfApi, constants, snapshot_download
     from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
@@ -125,7 +120,7 @@ def _repository(uri: str) -> ExactModel:
         snapshot_download(id, revision=commit, local_dir=folder, allow_patterns=list(FILES))
         shutil.rmtree(folder / ".cache", ignore_errors=True)
 
-    return ExactModel(f"{HUB}{id}@{commit}", fetch)
+    return f"{HUB}{id}@{commit}", fetch
 
 
 def _pin(uri: str) -> str:

@@ -2,11 +2,12 @@
 `python_function`), the adapter with its base, and the model card. No code."""
 
 import json
-from collections.abc import Iterator, Mapping
+import os
+import shutil
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path, PurePath
 from platform import python_version
-from typing import Any
 
 import yaml
 
@@ -19,56 +20,52 @@ MODEL, ADAPTER = "model", "adapter"
 """Folders among a run's artifacts."""
 BASE_FILE = "base.json"
 """Next to an adapter: its base model and that one's digest."""
-MLMODEL, REQUIREMENTS, CONDA, PYTHON_ENV = "MLmodel", "requirements.txt", "conda.yaml", "python_env.yaml"
+REQUIREMENTS, PYTHON_ENV = "requirements.txt", "python_env.yaml"
 PACKAGES = ("mlflow", "transformers", "torch", "accelerate")
 CHAT = "llm/v1/chat"
 MAX_NEW_TOKENS = 1024
 """For requests without `max_tokens`."""
+SECTIONS = ("Data", "Evaluation", "Intended use", "Limits")
 _HUB = "models--"
 
 
-def model_files(checkpoint: CheckpointRef, run_id: str, about: Mapping[str, str], scratch: Path) -> dict[str, Path]:
-    """Path among the run's artifacts to file, `MLmodel` last, as it marks a complete upload. `about`: metadata of the
-    version. New files are written to `scratch`."""
+def stage_model(checkpoint: CheckpointRef, run_id: str, about: Mapping[str, str], to: Path) -> None:
+    """Lay out the version's artifacts in the new folder `to`: links to the weights, and what MLflow reads of them.
+    `about`: metadata of the version."""
     folder = Path(checkpoint.model.uri)
-    whole = dict(_below(folder))
-    size = sum(file.stat().st_size for file in whole.values())
-    files = {f"{MODEL}/model/{name}": file for name, file in whole.items()}
-    rest = {name: file for name, file in whole.items() if not name.endswith(".safetensors") and name != INDEX}
-    files |= {f"{MODEL}/components/tokenizer/{name}": file for name, file in rest.items()}
-    _write_environment(scratch)
-    described = _mlmodel(folder, run_id, {**about, "digest": checkpoint.model.digest}, size)
-    (scratch / MLMODEL).write_text(yaml.safe_dump(described, sort_keys=False))
-    return files | {f"{MODEL}/{name}": scratch / name for name in (REQUIREMENTS, CONDA, PYTHON_ENV, MLMODEL)}
+    shutil.copytree(folder, to / "model", copy_function=os.symlink)
+    weights = shutil.ignore_patterns("*.safetensors", INDEX)
+    shutil.copytree(folder, to / "components" / "tokenizer", ignore=weights, copy_function=os.symlink)
+    required = [f"{name}=={found}" if (found := _installed(name)) else name for name in PACKAGES]
+    (to / REQUIREMENTS).write_text("\n".join(required) + "\n")
+    environment = {
+        "python": python_version(),
+        "build_dependencies": ["pip", "setuptools", "wheel"],
+        "dependencies": [f"-r {REQUIREMENTS}"],
+    }
+    (to / PYTHON_ENV).write_text(yaml.safe_dump(environment, sort_keys=False))
+    _write_mlmodel(folder, run_id, {**about, "digest": checkpoint.model.digest}, to / "MLmodel")
 
 
-def adapter_files(checkpoint: CheckpointRef, base: str, base_digest: str, scratch: Path) -> dict[str, Path]:
-    """The same of the adapter, whose base is `base`; empty where the training made none."""
+def stage_adapter(checkpoint: CheckpointRef, base: str, base_digest: str, to: Path) -> None:
+    """The same of the adapter, whose base is `base`; nothing where the training made none."""
     folder = Path(checkpoint.adapter.uri)
     if not (folder / ADAPTER_CONFIG).is_file():
-        return {}
+        return
+    shutil.copytree(folder, to, ignore=shutil.ignore_patterns(ADAPTER_CONFIG), copy_function=os.symlink)
     config = json.loads((folder / ADAPTER_CONFIG).read_text())
-    (scratch / ADAPTER_CONFIG).write_text(json.dumps({**config, BASE: base}, indent=2, sort_keys=True))
-    (scratch / BASE_FILE).write_text(json.dumps({"model": base, "digest": base_digest}, indent=2) + "\n")
-    written = {name: scratch / name for name in (ADAPTER_CONFIG, BASE_FILE)}
-    return {f"{ADAPTER}/{name}": file for name, file in {**dict(_below(folder)), **written}.items()}
+    (to / ADAPTER_CONFIG).write_text(json.dumps({**config, BASE: base}, indent=2, sort_keys=True))
+    (to / BASE_FILE).write_text(json.dumps({"model": base, "digest": base_digest}, indent=2) + "\n")
 
 
 def base_id(uri: str) -> str:
     """The name of a base model outside a registry: its id on the Hub if it lies in the Hub's cache, else its
     folder's name."""
-    parts = PurePath(uri).parts
-    cached = next((part for part in parts if part.startswith(_HUB)), None)
+    cached = next((part for part in PurePath(uri).parts if part.startswith(_HUB)), None)
     return cached.removeprefix(_HUB).replace("--", "/") if cached else PurePath(uri).name
 
 
-def _below(folder: Path) -> Iterator[tuple[str, Path]]:
-    for file in sorted(folder.rglob("*")):
-        if file.is_file():
-            yield file.relative_to(folder).as_posix(), file
-
-
-def _mlmodel(folder: Path, run_id: str, about: Mapping[str, str], size: int) -> dict[str, Any]:
+def _write_mlmodel(folder: Path, run_id: str, about: Mapping[str, str], file: Path) -> None:
     from mlflow import pyfunc
     from mlflow.models import Model, ModelSignature
     from mlflow.types.llm import CHAT_MODEL_INPUT_SCHEMA, CHAT_MODEL_OUTPUT_SCHEMA
@@ -78,9 +75,9 @@ def _mlmodel(folder: Path, run_id: str, about: Mapping[str, str], size: int) -> 
         run_id=run_id,
         signature=ModelSignature(inputs=CHAT_MODEL_INPUT_SCHEMA, outputs=CHAT_MODEL_OUTPUT_SCHEMA),
         metadata={"task": CHAT, **about},
-        model_size_bytes=size,
+        model_size_bytes=sum(each.stat().st_size for each in folder.rglob("*") if each.is_file()),
     )
-    config = json.loads(file.read_text()) if (file := folder / "config.json").is_file() else {}
+    config = json.loads(path.read_text()) if (path := folder / "config.json").is_file() else {}
     dtype = config.get("dtype") or config.get("torch_dtype")
     model.add_flavor(
         "transformers",
@@ -99,26 +96,10 @@ def _mlmodel(folder: Path, run_id: str, about: Mapping[str, str], size: int) -> 
     pyfunc.add_to_model(
         model,
         loader_module="mlflow.transformers",
-        conda_env=CONDA,
         python_env=PYTHON_ENV,
-        code=None,
         model_config={"max_new_tokens": MAX_NEW_TOKENS},
     )
-    return yaml.safe_load(model.to_yaml())
-
-
-def _write_environment(scratch: Path) -> None:
-    required = [f"{name}=={found}" if (found := _installed(name)) else name for name in PACKAGES]
-    pip: list[Any] = ["pip", {"pip": required}]
-    conda = {"name": "mlflow-env", "channels": ["conda-forge"], "dependencies": [f"python={python_version()}", *pip]}
-    python = {
-        "python": python_version(),
-        "build_dependencies": ["pip", "setuptools", "wheel"],
-        "dependencies": [f"-r {REQUIREMENTS}"],
-    }
-    (scratch / REQUIREMENTS).write_text("\n".join(required) + "\n")
-    (scratch / CONDA).write_text(yaml.safe_dump(conda, sort_keys=False))
-    (scratch / PYTHON_ENV).write_text(yaml.safe_dump(python, sort_keys=False))
+    model.save(str(file))
 
 
 def _installed(name: str) -> str:
@@ -127,9 +108,6 @@ def _installed(name: str) -> str:
         return version(name).partition("+")[0]
     except PackageNotFoundError:
         return ""
-
-
-SECTIONS = ("Data", "Evaluation", "Intended use", "Limits")
 
 
 def model_card(name: str, lineage: Mapping[str, str], sections: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,7 +22,7 @@ from pipeline.training.journal import LoggedRow, read_journal
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Run
 
 
 BATCH = 1000
@@ -114,19 +114,12 @@ def metrics_file(store: Store, iteration: Iteration) -> Path:
     return store.path(iteration.path(layout.TRAINING), layout.METRICS_FILE)
 
 
-def points(rows: Iterable[LoggedRow]) -> Iterator[Metric]:
+def log_points(client: MlflowClient, run: Run, rows: Iterable[LoggedRow]) -> None:
     """A point for each value, at the time of its measurement, so that MLflow keeps a repeated point once."""
     from mlflow.entities import Metric
 
-    for row in rows:
-        for name, value in row.metrics.items():
-            yield Metric(name, value, int(row.at * 1000), row.step)
-
-
-def log_points(client: MlflowClient, run: Run, logged: Iterable[Metric]) -> None:
-    waiting = list(logged)
-    for first in range(0, len(waiting), BATCH):
-        client.log_batch(run.info.run_id, metrics=waiting[first : first + BATCH])
+    points = [Metric(n, value, int(row.at * 1000), row.step) for row in rows for n, value in row.metrics.items()]
+    _log(client, run, "metrics", points, BATCH)
 
 
 def log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> None:
@@ -134,16 +127,19 @@ def log_params(client: MlflowClient, run: Run, params: Mapping[str, Any]) -> Non
     from mlflow.entities import Param
 
     new = [Param(key, str(value)) for key, value in params.items() if key not in run.data.params]
-    for first in range(0, len(new), BATCH // 10):
-        client.log_batch(run.info.run_id, params=new[first : first + BATCH // 10])
+    _log(client, run, "params", new, BATCH // 10)
 
 
 def log_tags(client: MlflowClient, run: Run, tags: Mapping[str, str]) -> None:
     from mlflow.entities import RunTag
 
-    new = [RunTag(key, value) for key, value in tags.items() if run.data.tags.get(key) != value]
-    for first in range(0, len(new), BATCH // 10):
-        client.log_batch(run.info.run_id, tags=new[first : first + BATCH // 10])
+    _log(client, run, "tags", [RunTag(key, value) for key, value in tags.items()], BATCH // 10)
+
+
+def _log(client: MlflowClient, run: Run, kind: str, entities: Sequence[Any], at_once: int) -> None:
+    log_batch: Any = client.log_batch
+    for first in range(0, len(entities), at_once):
+        log_batch(run.info.run_id, **{kind: entities[first : first + at_once]})
 
 
 def log_dataset(client: MlflowClient, run: Run, store: Store, iteration: Iteration) -> None:
@@ -159,21 +155,6 @@ def log_dataset(client: MlflowClient, run: Run, store: Store, iteration: Iterati
         profile=json.dumps({"num_rows": dataset.rows}),
     )
     client.log_inputs(run.info.run_id, [DatasetInput(given, [InputTag("mlflow.data.context", "training")])])
-
-
-def upload(client: MlflowClient, run: Run, files: Mapping[str, Path]) -> None:
-    """Upload files to these paths of the run's artifacts, in this order, where no file of that size is there yet."""
-    folders = sorted({path.rpartition("/")[0] for path in files})
-    stored = {
-        each.path: each.file_size
-        for folder in folders
-        for each in client.list_artifacts(run.info.run_id, folder or None)
-        if not each.is_dir
-    }
-    for path, file in files.items():
-        assert file.name == path.rpartition("/")[2], "MLflow takes the name of an artifact from its file"
-        if stored.get(path) != file.stat().st_size:
-            client.log_artifact(run.info.run_id, str(file), path.rpartition("/")[0] or None)
 
 
 @contextmanager
@@ -226,23 +207,3 @@ def version_page(registry_uri: str, name: str, version: int) -> str:
 
 def _page(server: str, path: str) -> str:
     return f"{server.rstrip('/')}/#/{path}" if server.startswith(("http://", "https://")) else ""
-
-
-@contextmanager
-def answered(address: str) -> Generator[None]:
-    """Raises ConnectionError with what to do where the server at this address does not answer in the block."""
-    try:
-        yield
-    except Exception as error:  # the boundary of MLflow's client, and of the HTTP library below it
-        from mlflow.exceptions import MlflowException, RestException
-        from requests.exceptions import RequestException
-
-        no_response = isinstance(error, RequestException) and error.response is None
-        # MLflow raises an answer of the server as RestException, and a failed request as the class above it.
-        failed = isinstance(error, MlflowException) and not isinstance(error, RestException)
-        if not (no_response or (failed and str(error).startswith("API request to "))):
-            raise
-        raise ConnectionError(
-            f"MLflow at {address} gives no answer ({type(error).__name__}). See to it that it runs, and launch the "
-            "same again: what is on record stays, and nothing is put there twice."
-        ) from error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,15 +13,23 @@ from pipeline.core.iteration import Iteration
 from pipeline.core.storage import CheckpointRef, Record, Store
 from pipeline.recipe.pinning import leaves
 from pipeline.registry import runs
-from pipeline.registry.model_artifacts import MODEL, adapter_files, base_id, front_matter, model_card, model_files
-from pipeline.registry.runs import MlflowAddresses, RunIdentity, allowed_to_exist, answered, mlflow_client
+from pipeline.registry.model_artifacts import (
+    ADAPTER,
+    MODEL,
+    base_id,
+    front_matter,
+    model_card,
+    stage_adapter,
+    stage_model,
+)
+from pipeline.registry.runs import MlflowAddresses, RunIdentity, allowed_to_exist, mlflow_client
 from pipeline.registry.tracking import has_database
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, RolloutState
 from pipeline.training.journal import LoggedRow, read_rows
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Metric, Run
+    from mlflow.entities import Run
     from mlflow.entities.model_registry import ModelVersion as RegisteredVersion
 
 
@@ -30,8 +37,6 @@ MAX_DESCRIPTION = 5000
 """Characters that every MLflow backend stores."""
 NOTE = "mlflow.note.content"
 """MLflow's tag of a run's description."""
-ALIASES = ("champion", "challenger", "previous")
-"""The aliases that follow the rollout; others stay as they are."""
 
 
 class RecordedVersion(Record):
@@ -68,25 +73,19 @@ def record(
     judged: JudgedCandidate,
     contents: RunContents,
 ) -> RecordedVersion:
-    """Record an iteration as a run, and register its model if the verdict is PASS. Idempotent, also after a crash.
-    Raises ConnectionError where MLflow's server does not answer."""
-    with answered(addresses.tracking) if addresses.remote else nullcontext():
-        client = mlflow_client(addresses.tracking, addresses.registry)
-        lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
-        text = model_card(iteration.model_name, lineage, contents.card)
-        run = runs.open_run(client, addresses, store, iteration, checkpoint.model.digest)
-        runs.log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
-        runs.log_points(client, run, _points(store, run, iteration, contents.metrics))
-        runs.log_dataset(client, run, store, iteration)
-        runs.log_tags(client, run, {**contents.tags, **lineage, NOTE: _short(text)})
-        _log_artifacts(client, run, contents, front_matter(lineage) + text)
-        with tempfile.TemporaryDirectory(prefix="adapter-") as folder:
-            runs.upload(
-                client, run, adapter_files(checkpoint, lineage["base"], lineage["champion.digest"], Path(folder))
-            )
-        version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
-        client.set_terminated(run.info.run_id, "FINISHED")
-        return RecordedVersion(run=runs.identity(run), version=version)
+    """Record an iteration as a run, and register its model if the verdict is PASS. Idempotent, also after a crash."""
+    client = mlflow_client(addresses.tracking, addresses.registry)
+    lineage = _lineage(client, store, iteration, checkpoint, judged, contents.code_version)
+    text = model_card(iteration.model_name, lineage, contents.card)
+    run = runs.open_run(client, addresses, store, iteration, checkpoint.model.digest)
+    runs.log_params(client, run, {key: store.within(value) for key, value in leaves(contents.params)})
+    runs.log_points(client, run, _rows(store, run, iteration, contents.metrics))
+    runs.log_dataset(client, run, store, iteration)
+    runs.log_tags(client, run, {**contents.tags, **lineage, NOTE: _short(text)})
+    _log_artifacts(client, run, checkpoint, contents, lineage, front_matter(lineage) + text)
+    version = _version(client, run, iteration, checkpoint, lineage, text) if judged.verdict == "PASS" else None
+    client.set_terminated(run.info.run_id, "FINISHED")
+    return RecordedVersion(run=runs.identity(run), version=version)
 
 
 def project(registry_uri: str, state: RolloutState) -> None:
@@ -95,35 +94,31 @@ def project(registry_uri: str, state: RolloutState) -> None:
     if state.proposal is None:
         return
     client, candidate = mlflow_client(registry_uri), state.proposal.version
-    wanted = {
-        "champion": state.past.champion,
-        "previous": state.past.previous,
-        "challenger": candidate if state.active else None,
-    }
-    current_aliases = client.get_registered_model(candidate.name).aliases
-    numbers = {int(version.version) for version in client.search_model_versions(f"name='{candidate.name}'")}
+    name, past = candidate.name, state.past
+    aliases = client.get_registered_model(name).aliases
+    there = {int(version.version): version for version in _versions(client, name)}
     lost: list[str] = []
-    for alias in ALIASES:
-        version = wanted[alias]
-        if version is None and alias in current_aliases:
-            client.delete_registered_model_alias(candidate.name, alias)
-        elif version is not None and version.version not in numbers:
-            lost.append(f"{alias} {version.version}")
-        elif version is not None and str(current_aliases.get(alias)) != str(version.version):
-            client.set_registered_model_alias(candidate.name, alias, str(version.version))
+    challenger = candidate if state.active else None
+    for alias, wanted in (("champion", past.champion), ("previous", past.previous), ("challenger", challenger)):
+        if wanted is None:
+            if alias in aliases:
+                client.delete_registered_model_alias(name, alias)
+        elif wanted.version not in there:
+            lost.append(f"{alias} {wanted.version}")
+        elif str(aliases.get(alias)) != str(wanted.version):
+            client.set_registered_model_alias(name, alias, str(wanted.version))
     tags = {candidate.version: {"rollout": str(state.phase), "canary_weight": str(state.canary_weight)}}
-    for number in state.past.quarantined.values():
+    for number in past.quarantined.values():
         tags.setdefault(number, {})["quarantined"] = "true"
     for number, wanted_tags in tags.items():
-        if number not in numbers:
+        if number not in there:
             lost.append(f"version {number}")
             continue
-        held = client.get_model_version(candidate.name, str(number)).tags
         for key, value in wanted_tags.items():
-            if held.get(key) != value:
-                client.set_model_version_tag(candidate.name, str(number), key, value)
+            if there[number].tags.get(key) != value:
+                client.set_model_version_tag(name, str(number), key, value)
     if lost:
-        raise ValueError(f"{candidate.name} has lost {', '.join(lost)}. Restore the registry's database from a backup.")
+        raise ValueError(f"{name} has lost {', '.join(lost)}. Restore the registry's database from a backup.")
 
 
 def log_plot(tracking_uri: str, run_id: str, name: str, png: bytes) -> None:
@@ -153,28 +148,37 @@ def tag_blocked(registry_uri: str, registrations: Sequence[ModelRegistration], p
         client.set_model_version_tag(each.name, str(each.version), "blocked_reason", reason)
 
 
-def _points(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping[str, float]]) -> Iterator[Metric]:
+def _rows(store: Store, run: Run, iteration: Iteration, rows: Sequence[Mapping[str, float]]) -> Iterator[LoggedRow]:
     """The metrics that the training logged, at their times; those of its result alone get the time of the last step, so
     that a repeated point is the same."""
     logged = {row.step: row for row in read_rows(runs.metrics_file(store, iteration))[0]}
-    yield from runs.points(logged.values())
+    yield from logged.values()
     last = max(logged.values(), key=lambda row: row.step, default=LoggedRow(run.info.start_time / 1000, 0, {}))
     for row in rows:
         at, step, measured = logged.get(int(row["step"]), last._replace(step=int(row["step"]), metrics={}))
         rest = {name: float(value) for name, value in row.items() if name != "step" and name not in measured}
-        yield from runs.points([LoggedRow(at, step, rest)])
+        yield LoggedRow(at, step, rest)
 
 
-def _log_artifacts(client: MlflowClient, run: Run, contents: RunContents, card: str) -> None:
-    """Plots, tables and the card; a tag of the run names the tables that MLflow shows."""
-    run_id = run.info.run_id
-    with tempfile.TemporaryDirectory(prefix="plots-") as folder:
+def _log_artifacts(
+    client: MlflowClient,
+    run: Run,
+    checkpoint: CheckpointRef,
+    contents: RunContents,
+    lineage: Mapping[str, str],
+    card: str,
+) -> None:
+    """Plots, tables, the card and the adapter; a tag of the run names the tables that MLflow shows."""
+    with tempfile.TemporaryDirectory(prefix="artifacts-") as staged:
+        folder = Path(staged)
+        (folder / "plots").mkdir()
         for name, png in contents.plots.items():
-            Path(folder, f"{name}.png").write_bytes(png)
-        client.log_artifacts(run_id, folder, "plots")
-    client.log_text(run_id, card, "model_card.md")
-    for name, table in contents.tables.items():
-        client.log_text(run_id, json.dumps(table), f"{name}.json")
+            (folder / "plots" / f"{name}.png").write_bytes(png)
+        for name, table in contents.tables.items():
+            (folder / f"{name}.json").write_text(json.dumps(table))
+        (folder / "model_card.md").write_text(card)
+        stage_adapter(checkpoint, lineage["base"], lineage["champion.digest"], folder / ADAPTER)
+        client.log_artifacts(run.info.run_id, staged)
     if contents.tables:
         shown = [{"path": f"{name}.json", "type": "table"} for name in contents.tables]
         runs.log_tags(client, run, {"mlflow.loggedArtifacts": json.dumps(shown)})
@@ -199,7 +203,8 @@ def _version(
     if not ours():
         about = {"name": name, "iteration": iteration.id, "base": lineage["base"]}
         with tempfile.TemporaryDirectory(prefix="model-") as folder:
-            runs.upload(client, run, model_files(checkpoint, run.info.run_id, about, Path(folder)))
+            stage_model(checkpoint, run.info.run_id, about, Path(folder))
+            client.log_artifacts(run.info.run_id, folder, MODEL)
         client.create_model_version(
             name,
             source=f"{run.info.artifact_uri}/{MODEL}",

@@ -17,7 +17,7 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, ModelRef, Store
 from pipeline.registry import live
-from pipeline.registry.live import TrainingRun, live_metrics
+from pipeline.registry.live import LiveMetrics
 from pipeline.registry.runs import MlflowAddresses, metrics_file
 from pipeline.rollout.record import JudgedCandidate
 from pipeline.training.journal import MetricsLog, TrainingJournal, read_rows
@@ -28,7 +28,7 @@ from tests.servers import mlflow_server
 from .conftest import put_on_record
 
 ROOT = Path(__file__).parents[3]
-SOON = 0.05
+live.EVERY_S = 0.05
 
 TRAINS = """
 import sys
@@ -59,8 +59,8 @@ class Training:
             threading.Event().wait(0.01)  # a step takes a while, and each has a time of its own
 
     def sent(self, log: Any) -> Any:
-        run = TrainingRun(lambda: MlflowAddresses(self.url), self.store, self.iteration, {"mlflow.user": "ann"})
-        return live_metrics(run, log, SOON)
+        tags = {"mlflow.user": "ann"}
+        return LiveMetrics(lambda: MlflowAddresses(self.url), self.store, self.iteration, tags, log)
 
     def runs(self) -> list[Any]:
         experiment = self.client.get_experiment_by_name(self.iteration.model_name)

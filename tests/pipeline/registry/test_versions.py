@@ -17,7 +17,6 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, Phase
 from tests.pipeline.rollout.conftest import BASE, POLICY, World
-from tests.ports import held_port
 
 from .conftest import CARD, put_on_record
 
@@ -158,14 +157,6 @@ def test_crash_and_retry_leave_one_run_and_one_version(place, monkeypatch):
     assert "## Limits\n\nsmall" in version.description
     assert run.data.tags["mlflow.note.content"] == version.description
     assert place[0].path("mlflow", name).is_dir()
-
-
-def test_a_server_that_is_not_there_says_what_to_do(place, monkeypatch):
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with held_port() as held:
-        url = f"http://127.0.0.1:{held.getsockname()[1]}"
-        with pytest.raises(ConnectionError, match=rf"MLflow at {url} gives no answer \(\w+\)\. See to it that it runs"):
-            keep((place[0], url, place[2]), "nobody")
 
 
 def test_versions_and_runs_lie_where_their_addresses_say(place, tmp_path):
