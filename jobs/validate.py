@@ -7,7 +7,6 @@ a launch, 1 something does (it says what), 2 it could not be checked (it says wh
 
 import argparse
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -31,8 +30,7 @@ from pipeline.recipe.methods import METHODS
 from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.rewards.verifiers.texts import OPTION
-from pipeline.traces.preflight import gigabytes, iteration_bytes, model_bytes
-from pipeline.traces.sample import SourceSample, sample_source
+from pipeline.traces.preflight import SourceSample, disk_bytes, gigabytes, model_bytes, sample_source
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.training.packages import missing_packages, possible_methods
 
@@ -129,10 +127,8 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
 
 
 def _disk(recipe: Recipe) -> Iterator[CheckedLine]:
-    model = model_bytes(Path(recipe.base_model.uri))
+    needed, free = disk_bytes(recipe)
     place = Path(recipe.data_root).absolute()
-    there = next(folder for folder in (place, *place.parents) if folder.exists())
-    needed, free = iteration_bytes(model, recipe.training), shutil.disk_usage(there).free
     yield fine(f"disk: an iteration writes about {gigabytes(needed)}; {place} has {gigabytes(free)} free")
 
 
@@ -176,12 +172,12 @@ def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemp
     )
     share = f"{sample.admitted:,} of the newest {sample.rows:,} rows would be admitted"
     yield CheckedLine(sample.admitted > 0, f"source: {share} ({sample.parts} parts of {sample.source})")
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sample.rejected.items())
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sample.rejected.most_common())
     yield fine(f"rejected: {reasons or 'none'}")
     yield _consent(recipe, sample)
-    keys = ", ".join(f"{key} {count:,}" for key, count in list(sample.metadata_keys.items())[:20])
+    keys = ", ".join(f"{key} {count:,}" for key, count in sample.metadata_keys.most_common(20))
     yield fine(f"metadata keys: {keys or 'none'}")
-    yield fine(f"models: {', '.join(f'{name} {count:,}' for name, count in list(sample.models.items())[:9])}")
+    yield fine(f"models: {', '.join(f'{name} {count:,}' for name, count in sample.models.most_common(9))}")
     yield from score_lines(sample)
     forced = recipe.selection.method
     checkable = sample.references > 0 or forced == "auto" or "verifiable" not in METHODS[forced].needs

@@ -1,7 +1,5 @@
 """Whether an `s3://` prefix can be listed: one short attempt, for checks before any work."""
 
-from collections.abc import Sequence
-
 TIMEOUT_S = 3.0
 KEYS = "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (or AWS_PROFILE), or give this machine a role."
 DENIED = ("AccessDenied", "AllAccessDisabled", "403")
@@ -13,31 +11,27 @@ def is_bucket(uri: str) -> bool:
     return uri.startswith(("s3://", "s3a://"))
 
 
-def bucket_fault(uri: str, folders: Sequence[str] = ("",), *, may_be_empty: bool = False) -> str:
-    """Why no object can be listed in any of `folders` below `s3://bucket/prefix`, with what to do; "" when one can.
-    `may_be_empty`: an empty prefix will do."""
+def bucket_fault(uri: str, *, may_be_empty: bool = False) -> str:
+    """Why no object can be listed below `s3://bucket/prefix`, with what to do; "" when one can. `may_be_empty`: no
+    object is needed."""
     from botocore import exceptions
     from botocore.config import Config
     from botocore.session import get_session
 
     bucket, _, prefix = uri.partition("://")[2].partition("/")
-    prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     settings = Config(connect_timeout=TIMEOUT_S, read_timeout=TIMEOUT_S, retries={"total_max_attempts": 1})
     try:
         client = get_session().create_client("s3", config=settings)
-        for folder in folders:
-            # An export of one file is listed as well as a folder.
-            begin = f"{prefix}{folder}/" if folder else prefix.rstrip("/")
-            if client.list_objects_v2(Bucket=bucket, Prefix=begin, MaxKeys=1).get("KeyCount") or may_be_empty:
-                return ""
+        # An export of one file is listed as well as a folder.
+        if client.list_objects_v2(Bucket=bucket, Prefix=prefix.strip("/"), MaxKeys=1).get("KeyCount") or may_be_empty:
+            return ""
     except exceptions.ClientError as error:
         return refusal(uri, bucket, str(error.response.get("Error", {}).get("Code", "")), error)
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.ProfileNotFound) as error:
         return f"{uri}: there are no credentials for S3 ({error}). {KEYS}"
     except (exceptions.BotoCoreError, ValueError) as error:
         return f"{uri} cannot be reached ({error}). Check the address, AWS_ENDPOINT_URL and the network."
-    wanted = " or ".join(f"{folder}/" for folder in folders if folder)
-    return f"{uri} has no {wanted}" if wanted else f"{uri} holds no object"
+    return f"{uri} holds no object. Point it to the folder of the traces."
 
 
 def refusal(uri: str, bucket: str, code: str, error: Exception) -> str:

@@ -17,7 +17,7 @@ from pipeline.traces.dataset_users import dataset_users
 from pipeline.traces.days import DayWriter, kept_from, rules_digest
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import shared_lock
-from pipeline.traces.floor import explain, whole
+from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.pii.recogniser import recogniser
 from pipeline.traces.reading import Reading, Session
@@ -56,7 +56,7 @@ def materialize(
         reports = {report.day: report for report in _reports(store, current)} | new
         row_counts = whole(source.label, [reports[day] for day in sorted(current.days & reports.keys())], current.calls)
         if row_counts.below(settings.min_admitted_share):
-            raise ValueError(explain(row_counts, address, settings, now))
+            raise ValueError(row_counts.refusal(settings))
 
     engines, start = ExitStack(), partial(open_engine, compute, context.ray, WORK)
     # Its processes start while this one opens the lake; where nothing is new they are not needed.

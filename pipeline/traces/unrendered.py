@@ -2,7 +2,7 @@
 read only where the template lacks something."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,41 +24,31 @@ COLUMNS = ("messages", "completion", "tool_calls", "tools", "consent")
 def refuse_unrendered_rows(context: StageContext, iteration: Iteration) -> None:
     """Raises ValueError with the counts of what the template leaves out of rows that are to be trained on."""
     folder = Path(iteration.champion.uri)
-    if not folder.is_dir():  # whoever loads the model says so
+    template = folder_template(folder) if folder.is_dir() else None
+    if template is None:  # whoever loads the model says so
         return
-    template = folder_template(folder)
-    if template is None:
-        raise ValueError(
-            f"The tokenizer in {iteration.champion.uri} has no chat template. Save one beside the weights: nothing can "
-            "be trained on conversations without it."
-        )
-    left_out = support_of(template).left_out
-    wanted = left_out if context.recipe.selection.tools == "train" else left_out & {TURNS}
+    takes_all, left_out = context.recipe.selection.tools == "train", support_of(template).left_out
+    wanted = left_out if takes_all else left_out & {TURNS}
     if not wanted:
         return
     counts, rows = Counter[str](), 0
-    for batch in _batches(context, iteration):
-        rows += batch.num_rows
-        for row in batch.filter(_may_take(batch)).to_pylist():
-            kinds = kinds_of_row(row)
-            if context.recipe.selection.tools == "train" or kinds <= {TURNS}:
-                counts.update(kinds & wanted)
+    with open_lake(context.lake) as lake:
+        window = window_of(context.store, lake, iteration.dataset)
+        for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):
+            table = pa.table(batch).filter(pc.field("consent"))
+            rows += table.num_rows
+            for row in table.filter(_MAY_TAKE).to_pylist():
+                kinds = kinds_of_row(row)
+                if takes_all or kinds <= {TURNS}:
+                    counts.update(kinds & wanted)
     if counts:
         raise ValueError(refusal(iteration.champion.uri, dict(sorted(counts.items())), rows))
 
 
-def _batches(context: StageContext, iteration: Iteration) -> Iterator[pa.Table]:
-    with open_lake(context.lake) as lake:
-        window = window_of(context.store, lake, iteration.dataset)
-        for batch in lake.batches(window.days, window.snapshot, COLUMNS, where(window.scope)):
-            table = pa.table(batch)
-            yield table.filter(table["consent"])
-
-
-def _may_take(table: pa.Table) -> Any:
-    """Which rows are more than one question with a text as its answer: the others are not decoded."""
-    several = pc.greater(pc.list_value_length(table["messages"]), 2)
-    return pc.or_(several, pc.or_(pc.is_valid(table["tools"]), pc.is_valid(table["tool_calls"])))
+_MAY_TAKE = (pc.list_value_length(pc.field("messages")) > 2) | ~(
+    pc.field("tools").is_null() & pc.field("tool_calls").is_null()
+)
+"""Rows that are more than one question with a text as its answer: the others are not decoded."""
 
 
 def kinds_of_row(row: Mapping[str, Any]) -> set[str]:

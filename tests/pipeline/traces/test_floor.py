@@ -39,7 +39,7 @@ def test_a_source_read_as_another_kind_fails(run: Run, store: Store, export: Pat
     with pytest.raises(ValueError, match="0 of 59 rows") as error:
         govern(store, ExportSource(kind="otel", uri=str(export)), str(export))
     output = str(error.value)
-    assert "schema 59" in output and "resourceSpans" in output and "Mend traces.source (its kind is otel)" in output
+    assert "Rejected: schema 59. Nothing was published." in output and "Mend traces.source (its kind is otel)" in output
     assert not store.path(NAME).exists() and not store.path("traces", "days").exists()
     wrong = govern(store, ExportSource(kind="otel", uri=str(export)), str(export), min_admitted_share=0.0)
     assert (wrong.seen, wrong.admitted, store.path(NAME).exists()) == (59, 0, True)
@@ -58,26 +58,10 @@ def test_the_reader_is_one_of_the_rules() -> None:
     assert rules_digest(demo) == rules_digest(Traces(source=exported, regions_allowed=("us",)))
 
 
-def test_a_consent_key_that_no_row_has_fails_with_the_keys_seen(run: Run, store: Store, export: Path) -> None:
-    metadata = {"agreed_to_training": "true", "region": "us-secret-value", "ann@example.com": "x"}
-    write(export, FIRST, many(1, 60, metadata=metadata))
-    with pytest.raises(ValueError, match="consent 59") as error:
-        run()
-    output = str(error.value)
-    assert "no row has the metadata key 'user_consent'" in output
-    assert "agreed_to_training (59)" in output and "region (59)" in output
-    assert "us-secret-value" not in output and "ann@example.com" not in output
-    assert not store.path(NAME).exists() and not store.path("traces", "days").exists()
-    assert run(consent_key="agreed_to_training", regions_allowed=("us",)).admitted == 59
-    write(export, FIRST, many(1, 30, metadata={"user_consent": "false"}))
-    with pytest.raises(ValueError, match="29 have the metadata key 'user_consent', and next to none says yes"):
-        run()
-
-
 def test_a_wrong_recipe_does_not_empty_the_table(run: Run, store: Store, export: Path) -> None:
     write(export, FIRST, many(1, 60))
     first = run()
-    with pytest.raises(ValueError, match="Nothing was published"):
+    with pytest.raises(ValueError, match="Rejected: consent 59"):
         run(consent_key="typo")
     rows = read(store, local_lake(store), first.iteration.dataset, ["trace_id"])
     assert rows.num_rows == 59
@@ -87,7 +71,7 @@ def test_a_wrong_recipe_does_not_empty_the_table(run: Run, store: Store, export:
 def test_a_floor_that_is_raised_holds_for_what_was_read(run: Run, export: Path) -> None:
     write(export, FIRST, [*many(1, 30), *many(30, 60, metadata={})])
     assert run().admitted == 29
-    with pytest.raises(ValueError, match=r"29 of 59 rows admitted, under the floor of 90%.*set traces\.consent_key"):
+    with pytest.raises(ValueError, match=r"29 of 59 rows admitted, under the floor of 90%\. Rejected: consent 30\."):
         run(min_admitted_share=0.9)
     assert run(min_admitted_share=0.4).admitted == 29
 
@@ -130,7 +114,7 @@ def test_weak_parts_are_named(run: Run, store: Store, export: Path) -> None:
     write(export, "observations_v2/few.jsonl", many(7000, 7003, metadata={}))
     governed = run()
     broken, encoding, none = warned(store, governed)
-    assert broken.startswith(f"{SECOND}: it breaks off;")
+    assert broken.startswith(f"{SECOND}: it breaks off or")
     assert encoding == "observations_v2/latin.jsonl: 50 of 100 rows cannot be read (malformed 50)"
     assert none == "observations_v2/none.jsonl: 0 of 60 rows were admitted (consent 60)"
     assert warned(store, governed, 0.0) == [broken]

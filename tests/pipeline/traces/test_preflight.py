@@ -97,7 +97,7 @@ def test_a_bucket_that_does_not_exist_is_named(bucket: str, tmp_path: Path) -> N
     (fault,) = export("s3://no-such-bucket-here/langfuse")
     assert "there is no bucket no-such-bucket-here. Check its name" in fault
     (fault,) = export(f"s3://{bucket}/langfuse")
-    assert f"s3://{bucket}/langfuse has no observations_v2/ or observations/ in it. Point it to" in fault
+    assert f"s3://{bucket}/langfuse holds no object. Point it to" in fault
     boto3.client("s3").put_object(Bucket=bucket, Key="langfuse/observations_v2/a.jsonl", Body=b"{}")
     assert export(f"s3://{bucket}/langfuse") == []
     lake = ["traces.lake.warehouse: s3://no-such/lake: there is no bucket no-such. Check its name, "

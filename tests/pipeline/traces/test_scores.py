@@ -12,8 +12,8 @@ from pipeline.recipe.scores import ScoreMeaning
 from pipeline.recipe.traces import ExportSource, Traces
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
+from pipeline.traces.preflight import sample_source
 from pipeline.traces.rows import Score
-from pipeline.traces.sample import sample_source
 from pipeline.traces.scores import Meanings, Meant, ScoreCounts
 from pipeline.traces.sources.protocol import Address
 

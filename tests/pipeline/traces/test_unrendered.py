@@ -71,6 +71,3 @@ def test_a_template_of_one_turn_is_refused_for_several(run: Run, store: Store, e
     write(export, "observations_v2/a.jsonl", [plain, {**offered, "metadata": {"user_consent": "false"}}])
     refuse(store, run, last)
     refuse(store, run, MODEL_DIR)  # a withdrawn row counts for nothing
-    (last / "chat_template.jinja").unlink()
-    with pytest.raises(ValueError, match=r"last has no chat template\. Save one beside the weights"):
-        refuse(store, run, last)
