@@ -19,7 +19,9 @@ from evals.suites import Suite, frozen, pin, suites
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
+from pipeline.recipe.serving import HttpServing
 from pipeline.recipe.suites import LmEvalSuite, TracesSuite
+from pipeline.serving.chat import ChatSession
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import InferenceEngine
 from pipeline.traces.context import IterationContext
@@ -79,11 +81,12 @@ def _ask_both(
         section, arms = plan.section, list[EvalArm]()
         with services.engine.open(arm, model) as session:
             respondent = Respondent(model, session, services.grader, store, log)
-            harness = LmEvalRun(model, session, section.serving, services.lm_eval, store, log)
             for suite in asked:
                 settings = section.suite(suite.name)
                 drawn = sampling(section, settings)
-                if isinstance(settings, LmEvalSuite):
+                if isinstance(settings, LmEvalSuite):  # which the recipe allows with servers alone
+                    assert isinstance(session, ChatSession) and isinstance(section.serving, HttpServing)
+                    harness = LmEvalRun(model, session, section.serving, services.lm_eval, store)
                     answered = harness.arm(settings, suite, drawn)
                 else:
                     answered = respondent.run(suite, drawn)

@@ -1,14 +1,28 @@
 """Reads the suites that a recipe lists. Decontamination, erasure, evaluation and the checks before a launch all use
 `suites`, so a suite that is asked is also kept out of training."""
 
-from evals.suites import frozen, lines, tasks
+import hashlib
+from pathlib import Path
+
+from evals.suites import frozen, lines
 from evals.suites.suite import AnswerFormat, Item, Suite
 from pipeline.core import layout
-from pipeline.core.storage import Record, Store
+from pipeline.core.storage import Record, Store, digest_json
 from pipeline.recipe import Evaluation
-from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
+from pipeline.recipe.suites import ItemsSuite, LmEvalSuite, SuiteSection, TracesSuite
 
-__all__ = ["AnswerFormat", "Item", "Suite", "SuitePins", "file_faults", "pin", "suite", "suites"]
+__all__ = [
+    "AnswerFormat",
+    "Item",
+    "Suite",
+    "SuitePins",
+    "file_faults",
+    "pin",
+    "suite",
+    "suites",
+    "task_digest",
+    "task_list",
+]
 
 
 class SuitePins(Record):
@@ -44,7 +58,7 @@ def suite(store: Store, section: SuiteSection, seed: int) -> Suite:
         case TracesSuite():
             items, generation = frozen.items(section, store)
         case _:
-            items = tasks.items(section, store, seed)
+            items = _listed(section, store, seed)
     return Suite(
         name=section.name,
         items=items,
@@ -58,3 +72,25 @@ def pin(store: Store, folder: str, asked: tuple[Suite, ...]) -> SuitePins:
     """Publish the digests below an iteration's folder; those that are there stand."""
     pins = SuitePins(digests={each.name: each.identity() for each in asked})
     return store.once(f"{folder}/{layout.SUITE_PINS}", SuitePins, lambda: pins)
+
+
+def _listed(section: LmEvalSuite, store: Store, seed: int) -> tuple[Item, ...]:
+    """The task's items as lm-evaluation-harness listed them (evals/harness.py)."""
+    path = task_list(section, store)
+    if not path.is_file():
+        raise ValueError(
+            f"The items of the suite {section.name} are not listed yet: {path}. Set LM_EVAL_PYTHON, and list them: "
+            "pt evals list RECIPE"
+        )
+    return lines.drawn(lines.parse_embedded(path.read_bytes()), section.items, seed)
+
+
+def task_list(section: LmEvalSuite, store: Store) -> Path:
+    """Where the list of this task, file and parameters is. Raises ValueError for another file than the recipe's."""
+    return store.path(layout.task_items(section.name, task_digest(section, store)))
+
+
+def task_digest(section: LmEvalSuite, store: Store) -> str:
+    """sha256 of the task: its file's bytes and its parameters. Raises ValueError as `task_list`."""
+    content = lines.pinned(f"The task of the suite {section.name}", section.task, section.sha256, store)
+    return digest_json([hashlib.sha256(content).hexdigest(), section.args])
