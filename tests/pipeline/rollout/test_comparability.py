@@ -68,6 +68,9 @@ def test_the_share_of_the_traffic_is_one_of_users():
     assert "the canary got 1000 of 10000 users at 5%" in comparability_problem(share(9000, 1000), 5, POLICY)
     assert "users at 25%" in comparability_problem(share(9500, 500), 25, POLICY)
     assert not comparability_problem(share(9510, 490), 5, POLICY)
+    assert "the canary got 9300 of 10000 users at 95%" in comparability_problem(share(700, 9300), 95, POLICY)
+    assert "the canary got 1 of 10000 users at 0%" in comparability_problem(share(9999, 1), 0, POLICY)
+    assert not comparability_problem(share(10000, 0), 0, POLICY)
 
 
 def test_share_is_of_requests_where_they_are_the_unit():

@@ -1,5 +1,6 @@
 import pytest
 
+from pipeline.core import layout
 from pipeline.recipe import Rollout
 from pipeline.rollout.blocks import ErasureBlock, block, blocked
 from pipeline.rollout.policy import approval_refusal, policy_of, proposer
@@ -151,6 +152,8 @@ def test_a_blocked_model_or_iteration_is_not_let_in(world: World) -> None:
     assert blocked(world.store, version_of("good", 1, iteration)) == ""
     block(world.store, ErasureBlock(proof="p2", digests=(), iterations=(iteration.id,)))
     assert "erasure p2" in blocked(world.store, version_of("made later", 2, iteration))
+    file = layout.iteration(iteration.id, layout.TRAINING, layout.BLOCKED_FILE)
+    assert world.store.read(file, ErasureBlock) is not None, "a trainer of this iteration finds it in its folder"
 
 
 @pytest.mark.parametrize("phase", ["proposed", "gated", "shifting", "observing", "held"])
