@@ -3,12 +3,9 @@
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
-
-import numpy as np
 
 from pipeline.core.conversation import spoken
 from pipeline.core.storage import Record
@@ -64,8 +61,7 @@ class ContaminationReport(Record):
 
 
 class _Text(NamedTuple):
-    words: int
-    numbers: tuple[str, ...]
+    words: Words
     places: list[tuple[str, int]]
     shown: str
 
@@ -82,7 +78,6 @@ class Index:
         self._unidentifying = 0
         self._exact: dict[str, int] = {}
         self._texts: list[_Text] = []
-        coded: list[np.ndarray] = []
         for suite, texts in sorted(held_out.items()):
             for place, text in enumerate(texts):
                 tokens = words(text)
@@ -91,13 +86,13 @@ class Index:
                     continue
                 at = self._exact.setdefault(" ".join(tokens), len(self._texts))
                 if at == len(self._texts):
-                    shown = text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-                    self._texts.append(_Text(len(tokens), numbers(tokens), [], shown))
-                    coded.append(_coded(tokens))
+                    self._texts.append(_Text(tokens, [], text if len(text) <= SHOWN else f"{text[:SHOWN]}..."))
                 self._texts[at].places.append((suite, place))
-        self._longest = max((text.words for text in self._texts), default=0)
-        self._long = _Runs(coded, RUN)
-        self._short = _Runs(coded, SHORT_RUN)
+        self._long, self._short = (_runs([text.words for text in self._texts], size) for size in (RUN, SHORT_RUN))
+        self._coverable: defaultdict[int, set[int]] = defaultdict(set)
+        """By text, the places of the words that are in some short run that counts."""
+        for at, offset in (each for owners in self._short.values() for each in owners):
+            self._coverable[at].update(range(offset, offset + SHORT_RUN))
 
     def check(self, rows: Sequence[LabelledRow]) -> tuple[list[LabelledRow], ContaminationReport, list[Hit]]:
         """The rows that hold no item, the report, and the rows that hold one with what they hold."""
@@ -132,31 +127,29 @@ class Index:
         lines = [[words(line) for line in message.splitlines()] for message in part]
         messages = [[word for line in message for word in line] for message in lines]
         whole = [word for message in messages for word in message]
-        alone = [whole, *messages, *(line for message in lines for line in message)]
-        for tokens in alone:
-            if len(tokens) <= self._longest and (at := self._exact.get(" ".join(tokens))) is not None:
+        for tokens in (whole, *messages, *(line for message in lines for line in message)):
+            if (at := self._exact.get(" ".join(tokens))) is not None:
                 return _Match(self._texts[at], "exact")
-        coded = _coded(whole)
-        for place, offset, at in self._long.matches(coded):
+        for place, at, offset in _shared(whole, self._long, RUN):
             if self._same_numbers(whole, place - offset, at):
                 return _Match(self._texts[at], "13-gram")
-        starts: dict[int, set[int]] = {}
-        covered: dict[int, set[int]] = {}
-        for place, offset, at in self._short.matches(coded):
-            starts.setdefault(at, set()).add(place - offset)
-            covered.setdefault(at, set()).update(range(offset, offset + SHORT_RUN))
+        starts: defaultdict[int, set[int]] = defaultdict(set)
+        covered: defaultdict[int, set[int]] = defaultdict(set)
+        for place, at, offset in _shared(whole, self._short, SHORT_RUN):
+            starts[at].add(place - offset)
+            covered[at].update(range(offset, offset + SHORT_RUN))
         for at, seen in covered.items():
-            enough = len(seen) >= MIN_COVERED * self._short.coverable[at]
+            enough = len(seen) >= MIN_COVERED * len(self._coverable[at])
             if enough and any(self._same_numbers(whole, start, at) for start in sorted(starts[at])):
                 return _Match(self._texts[at], "8-gram")
         return None
 
     def _same_numbers(self, whole: Words, start: int, at: int) -> bool:
         """Whether the numbers around `start` follow the item's in its order; some may be missing on either side."""
-        text = self._texts[at]
-        slack = text.words // 4 + 1  # for words inserted or left out
-        there = numbers(whole[max(0, start - slack) : start + text.words + slack])
-        return _follow(text.numbers, there) or _follow(there, text.numbers)
+        text = self._texts[at].words
+        slack = len(text) // 4 + 1  # for words inserted or left out
+        asked, there = numbers(text), numbers(whole[max(0, start - slack) : start + len(text) + slack])
+        return _follow(asked, there) or _follow(there, asked)
 
 
 def _follow(some: Sequence[str], among: Sequence[str]) -> bool:
@@ -164,41 +157,24 @@ def _follow(some: Sequence[str], among: Sequence[str]) -> bool:
     return all(number in rest for number in some)
 
 
-class _Runs:
-    """All runs of `size` words of the texts, but for boilerplate: sorted hashes, with the text and place of each."""
+Runs = Mapping[str, Sequence[tuple[int, int]]]
+"""The texts that have a run of words, and at which word."""
 
-    def __init__(self, texts: Sequence[np.ndarray], size: int) -> None:
-        self._size = size
-        runs = [_hashed(text, size) for text in texts]
-        lengths = np.array([len(each) for each in runs], np.int64)
-        hashes = np.concatenate([*runs, np.zeros(0, np.uint64)])
-        owners = np.repeat(np.arange(len(runs)), lengths)
-        offsets = np.arange(len(hashes)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        distinct = np.concatenate([*(np.unique(each) for each in runs), np.zeros(0, np.uint64)])
-        known, owned = np.unique(distinct, return_counts=True)
-        telling = ~np.isin(hashes, known[owned > MAX_SHARED])
-        order = np.flatnonzero(telling)[np.argsort(hashes[telling], kind="stable")]
-        self._hashes, self._owners, self._offsets = hashes[order], owners[order], offsets[order]
-        bits = len(order).bit_length() + 4
-        self._shift = np.uint64(64 - bits)
-        self._maybe = np.zeros(1 << bits, np.bool_)  # by first bits; spares most runs of clean text the search
-        self._maybe[self._hashes >> self._shift] = True
-        self.coverable = [0] * len(texts)
-        """Words of each text that are in some run that counts."""
-        ends = np.zeros(len(texts), np.int64)
-        for owner, offset in zip(owners[telling].tolist(), offsets[telling].tolist(), strict=True):
-            self.coverable[owner] += offset + size - max(offset, int(ends[owner]))
-            ends[owner] = offset + size
 
-    def matches(self, coded: np.ndarray) -> Iterator[tuple[int, int, int]]:
-        """Place in the row, place in the text, and the text, of each run that the two share."""
-        runs = _hashed(coded, self._size)
-        places = np.flatnonzero(self._maybe[runs >> self._shift])
-        first = np.searchsorted(self._hashes, runs[places], "left")
-        last = np.searchsorted(self._hashes, runs[places], "right")
-        for place, begin, end in zip(places.tolist(), first.tolist(), last.tolist(), strict=True):
-            for entry in range(begin, end):
-                yield place, int(self._offsets[entry]), int(self._owners[entry])
+def _runs(texts: Sequence[Words], size: int) -> Runs:
+    """All runs of `size` words of the texts, but for boilerplate."""
+    owners: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    for at, tokens in enumerate(texts):
+        for offset in range(len(tokens) - size + 1):
+            owners[" ".join(tokens[offset : offset + size])].append((at, offset))
+    return {run: where for run, where in owners.items() if len({at for at, _ in where}) <= MAX_SHARED}
+
+
+def _shared(tokens: Words, runs: Runs, size: int) -> Iterator[tuple[int, int, int]]:
+    """Place in the row, the text, and place in the text, of each run that they share."""
+    for place in range(len(tokens) - size + 1 if runs else 0):
+        for at, offset in runs.get(" ".join(tokens[place : place + size]), ()):
+            yield place, at, offset
 
 
 def contents(prompt: str, roles: Sequence[str] = ()) -> list[str]:
@@ -211,23 +187,3 @@ def _number(word: str) -> str:
     whole, _, fraction = word.replace(",", "").partition(".")
     fraction = fraction.rstrip("0")
     return (whole.lstrip("0") or "0") + (f".{fraction}" if fraction else "")
-
-
-@lru_cache(maxsize=1 << 18)
-def _code(word: str) -> int:
-    import xxhash
-
-    return xxhash.xxh3_64_intdigest(word.encode())
-
-
-def _coded(tokens: Words) -> np.ndarray:
-    return np.fromiter(map(_code, tokens), np.uint64, len(tokens))
-
-
-def _hashed(coded: np.ndarray, size: int) -> np.ndarray:
-    """A 64-bit polynomial hash of each run of `size` words."""
-    runs = max(0, len(coded) - size + 1)
-    mixed = np.zeros(runs, np.uint64)
-    for place in range(size if runs else 0):
-        mixed = mixed * np.uint64(0x9E3779B97F4A7C15) + coded[place : place + runs]
-    return mixed
