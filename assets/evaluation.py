@@ -7,7 +7,7 @@ import dagster as dg
 from assets.cluster import evaluate_on_cluster
 from assets.environment import environment
 from assets.loop_asset import loop_asset
-from assets.metadata import output, picture
+from assets.metadata import output, picture, warning
 from assets.observations import refuse_blocked
 from assets.resources import Deployment
 from evals import report
@@ -103,9 +103,5 @@ def gate_verdict(context: dg.AssetExecutionContext, deployment: Deployment, eval
             "evidence digest": verdict.bundle_digest,
         },
     )
-    yield dg.AssetCheckResult(
-        check_name="candidate_is_better",
-        passed=verdict.verdict is Verdict.PASS,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=f"{verdict.verdict}: {'; '.join(verdict.reasons)}",
-    )
+    said = f"{verdict.verdict}: {'; '.join(verdict.reasons)}"
+    yield warning("candidate_is_better", verdict.verdict is Verdict.PASS, said)

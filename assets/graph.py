@@ -3,7 +3,7 @@
     traces                    production traces that may be learned from        assets/traces.py      pipeline/traces
     reward_labels             <- traces                                         assets/rewards.py     pipeline/rewards
     reward_model              <- reward_labels                                  assets/rewards.py     pipeline/rewards
-    samples                   <- reward_labels, reward_model                    assets/samples.py     pipeline/selection
+    samples                   <- reward_labels, reward_model                    assets/rewards.py     pipeline/selection
     preference_dataset        <- reward_labels, reward_model, samples           assets/selection.py   pipeline/selection
     training_plan             <- preference_dataset                             assets/selection.py   pipeline/training
     policy_checkpoint         <- training_plan                                  assets/training.py    pipeline/training
@@ -18,7 +18,7 @@ it. The job `canary_rollout` takes the rollout that `canary` opens to its end.
 
 import dagster as dg
 
-from assets import evaluation, registry, rewards, samples, selection, traces, training
+from assets import evaluation, registry, rewards, selection, traces, training
 from assets.loop_asset import LoopAsset
 from pipeline.recipe import Recipe
 
@@ -26,7 +26,7 @@ LOOP_ASSETS: list[LoopAsset] = [
     traces.traces,
     rewards.reward_labels,
     rewards.reward_model,
-    samples.samples,
+    rewards.samples,
     selection.preference_dataset,
     selection.training_plan,
     training.policy_checkpoint,

@@ -40,3 +40,15 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[Any]]) -> dg.MarkdownM
     lines = [headers, *rows]
     markdown_rows = ["| " + " | ".join(literal(str(cell)) for cell in line) + " |" for line in lines]
     return dg.MetadataValue.md("\n".join([markdown_rows[0], "|" + " --- |" * len(headers), *markdown_rows[1:]]))
+
+
+def shares(counts: Mapping[str, float]) -> dg.MarkdownMetadataValue:
+    """A table of what makes up a whole."""
+    whole = sum(counts.values()) or 1
+    return table(["", "count", "share"], [(name, f"{n:,.0f}", f"{n / whole:.1%}") for name, n in counts.items()])
+
+
+def warning(name: str, passed: bool, description: str) -> dg.AssetCheckResult:
+    """A check that stops no run where it does not pass."""
+    severity = dg.AssetCheckSeverity.WARN
+    return dg.AssetCheckResult(check_name=name, passed=passed, severity=severity, description=description)

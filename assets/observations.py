@@ -7,12 +7,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets.kpi.fold import read_kpi
-from assets.kpi.records import Kpi
-from assets.kpi.texts import HEAD, bars, row
+from assets.kpi import HEAD, Kpi, read_kpi
 from assets.metadata import VERSION_TAG, picture, table
 from assets.naming import asset_key
-from assets.outcome import Ending, conclude
+from assets.records import Ending, conclude
 from assets.report import write_report
 from assets.resources import Deployment
 from pipeline.core.iteration import Iteration
@@ -21,7 +19,7 @@ from pipeline.governance.erasure.late import blocked_iteration
 from pipeline.recipe import Automation
 from pipeline.registry.runs import version_page
 from pipeline.rollout.status import RolloutStatus
-from pipeline.views.iterations import quality_and_cost
+from pipeline.views.iteration import quality_and_cost
 from pipeline.views.rollout import arm_rows, sentences, stage_marks
 
 KPI, CHAMPION = "kpi", "champion"
@@ -103,8 +101,8 @@ def kpi_asset(prefix: str | None) -> dg.AssetSpec:
 def kpi_observation(key: dg.AssetKey, kpi: Kpi, page: str) -> dg.AssetObservation:
     """`key`: of the model's asset; `page`: where the newest page lies."""
     shown: dict[str, dg.MetadataValue] = {
-        "iterations": table(HEAD, [row(each) for each in reversed(kpi.iterations)]),
-        "quality and cost": picture(quality_and_cost(bars(kpi)), "Quality and cost"),
+        "iterations": table(HEAD, [each.row for each in reversed(kpi.iterations)]),
+        "quality and cost": picture(quality_and_cost(kpi.bars()), "Quality and cost"),
         "page": dg.MetadataValue.path(page),
         "not in the cost": dg.MetadataValue.text("; ".join(kpi.cost.unknown) or "nothing"),
     }

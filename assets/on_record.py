@@ -24,7 +24,7 @@ from pipeline.rollout.record import JudgedCandidate
 from pipeline.selection.samples.records import FreshSamples
 from pipeline.training.result import TrainingResult
 from pipeline.training.throughput import typical
-from pipeline.views import data, rewards, training
+from pipeline.views.iteration import funnel, reward_distribution, training_panels
 
 MLFLOW_RUN_TAG = "mlflow_run"
 """On a run of Dagster: the run of MLflow that its iteration is in."""
@@ -40,12 +40,9 @@ def on_record(
     traces, labels, trained = TRACES.read(store, id), LABELS.read(store, id), CHECKPOINT.read(store, id)
     measured = REPORT.read(store, id) if verdict is not None else None
     plots = {
-        "gates": data.funnel(traces.seen, {str(why): n for why, n in traces.rejected.items()}, traces.admitted),
-        "rewards": rewards.reward_distribution(labels.histogram, labels.mean_reward),
-        "training": training.training_curve(trained.metrics),
-        "health": training.health_panels(trained.metrics, trained.health.findings),
-        "step_time": training.step_time(trained.metrics),
-        "goodput": training.goodput_bar(trained.goodput),
+        "gates": funnel(traces.seen, {str(why): n for why, n in traces.rejected.items()}, traces.admitted),
+        "rewards": reward_distribution(labels.histogram, labels.mean_reward),
+        "training": training_panels(trained.metrics, trained.health.findings),
         **({"evaluation": report.picture(measured)} if measured is not None else {}),
     }
     tables: dict[str, dict[str, Any]] = {}

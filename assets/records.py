@@ -1,30 +1,86 @@
-"""The record that each asset leaves in an iteration: name, type, and what to run where it is missing. Steps find the
-records of others there: in the same run, in a re-execution and in a run of one stage."""
+"""The records of an iteration: how it began and ended, and what each asset leaves, with what to run where that is
+missing. Steps find the records of others there: in the same run, in a re-execution and in a run of one stage."""
 
 import json
 import shlex
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from assets.environment import ITERATION_TAG
 from assets.naming import launch_command
-from assets.outcome import IterationOutcome
 from evals.gate import GateVerdict
+from evals.judgements import spent_on
 from evals.measurements import EvalReport
+from k8s.attempts import GangAttempts, LaunchAttempt, Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Recipe
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.selection.samples.records import FreshSamples
 from pipeline.traces.records import GovernedTraces
+from pipeline.training.journal import read_journal
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult
 
+Ending = Literal["not trained", "stopped", "refused", "held", "registered", "rollout"]
+"""`stopped`: by the training itself. `held`: the candidate passed and waits for a person. `registered`: it passed, and
+the deployment has no router to roll it out by."""
+ORDER_LOCK = f"{layout.ITERATIONS}/order.lock"
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
+
+
+class IterationBeginning(Record):
+    """That an iteration was begun: `place` among all of them, `at` in seconds since 1970. A copy or a backup need not
+    keep the times of files."""
+
+    place: int
+    at: float
+
+
+class IterationOutcome(IterationBeginning):
+    """How it ended, written last: after a crash the iteration goes on. `detail` says why."""
+
+    ending: Ending
+    detail: str
+
+
+def begin(store: Store, iteration: Iteration) -> None:
+    name = iteration.path(layout.BEGUN)
+    if not store.path(name).exists():
+        with store.alone(ORDER_LOCK):
+            place = _next_place(store, layout.BEGUN, IterationBeginning)
+            store.create(name, IterationBeginning(place=place, at=time.time()))
+
+
+def conclude(store: Store, iteration: Iteration, ending: Ending, detail: str) -> None:
+    """Record the ending once; a second call changes nothing, but that a candidate that was held, or registered alone,
+    may yet be rolled out."""
+    name = iteration.path(layout.OUTCOME)
+    with store.alone(ORDER_LOCK):
+        place = _next_place(store, layout.OUTCOME, IterationOutcome)
+        ended = IterationOutcome(ending=ending, detail=detail, place=place, at=time.time())
+        before = outcome(store, iteration)
+        if ending == "rollout" and before is not None and before.ending in ("held", "registered"):
+            store.write(name, ended)
+        else:
+            store.create(name, ended)
+
+
+def outcome(store: Store, iteration: Iteration) -> IterationOutcome | None:
+    return store.read(iteration.path(layout.OUTCOME), IterationOutcome)
+
+
+def _next_place(store: Store, file: str, kind: type[IterationBeginning]) -> int:
+    names = (layout.iteration(path.parent.name, file) for path in store.path(layout.ITERATIONS).glob(f"*/{file}"))
+    return 1 + max((each.place for name in names if (each := store.read(name, kind)) is not None), default=-1)
 
 
 @dataclass(frozen=True)
@@ -82,11 +138,80 @@ def _missing(store: Store, iteration: str, asset: str) -> str:
     ended = store.read(layout.iteration(iteration, layout.OUTCOME), IterationOutcome)
     if ended is not None:
         return (
-            f"Iteration {iteration} has no {asset}: it ended before it ({ended.ending}: {ended.detail}). To have it "
-            f"anew from a stage: pt retry STAGE --iteration {iteration}"
+            f"Iteration {iteration} has no {asset}: it ended before it ({ended.ending}: {ended.detail}). To run a "
+            f"stage of it again: pt retry STAGE --iteration {iteration}"
         )
     first = next(a for a, each in RECORDS.items() if not store.path(layout.iteration(iteration, each.name)).is_file())
     return (
         f"Iteration {iteration} has no {asset} yet. Launch the job from the first stage that is missing: "
         f"{launch_from(store, iteration, first)}"
     )
+
+
+class IterationRecords:
+    """The records of one iteration, read for people: a missing one is None, an unreadable one None with a line in
+    `problems`."""
+
+    def __init__(self, store: Store, id: str) -> None:
+        self.id = id
+        self.problems: list[str] = []
+        self._store = store
+        begun = self._other(layout.BEGUN, IterationBeginning)
+        self.place, self.begun_at = (begun.place, begun.at) if begun is not None else (-1, 0.0)
+        self.traces = self._stage(TRACES)
+        self.labels = self._stage(LABELS)
+        self.reward_model = self._stage(REWARD_MODEL)
+        self.samples = self._stage(SAMPLES)
+        self.preferences = self._stage(PREFERENCES)
+        self.plan = self._stage(PLAN)
+        self.trained = self._stage(CHECKPOINT)
+        self.account = self._other(layout.LEDGER, Ledger)
+        self.report = self._stage(REPORT)
+        self.verdict = self._stage(VERDICT)
+        self.version = self._stage(VERSION)
+        self.outcome = self._other(layout.OUTCOME, IterationOutcome)
+        attempts = GangAttempts(store, id, layout.EVAL_ATTEMPTS)
+        self.evaluation_attempts: list[LaunchAttempt] = self._tried("attempts", lambda: list(attempts.all()), [])
+        """Pods of its evaluation; none where it ran in its step."""
+        self.judged = self._tried("judgements", lambda: spent_on(store, id), JudgeSpending())
+        """What the judged suites' judges took."""
+        journal = store.path(layout.iteration(id, layout.JOURNAL))
+        events = self._tried(layout.JOURNAL, lambda: list(read_journal(journal)), [])
+        self.step = events[-1].step if events else None
+        """The last step in the training's journal."""
+        latest = self._tried(layout.LATEST, lambda: store.read(layout.LATEST, Iteration), None)
+        self.is_latest = latest is None or latest.id == id
+        """Whether a launch goes on with it: no other iteration was begun after it."""
+
+    @property
+    def missing(self) -> list[str]:
+        """Stages without a record, in the order of a run."""
+        paths = {name: self._store.path(layout.iteration(self.id, each.name)) for name, each in RECORDS.items()}
+        return [name for name, path in paths.items() if not path.is_file()]
+
+    def _stage(self, each: StageRecord[R]) -> R | None:
+        return self._tried(each.asset, lambda: each.find(self._store, self.id), None)
+
+    def _other(self, name: str, kind: type[R]) -> R | None:
+        return self._tried(name, lambda: self._store.read(layout.iteration(self.id, name), kind), None)
+
+    def _tried(self, what: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except (ValueError, OSError) as error:
+            self.problems.append(f"{what}: {str(error).splitlines()[0]}")
+            return otherwise
+
+
+def iteration_ids(store: Store) -> list[str]:
+    """Of all iterations, the oldest first; those whose beginning is not on record before the others."""
+
+    def place(id: str) -> int:
+        try:
+            begun = store.read(layout.iteration(id, layout.BEGUN), IterationBeginning)
+        except ValueError:
+            return -1
+        return -1 if begun is None else begun.place
+
+    folders = [path.name for path in store.path(layout.ITERATIONS).glob("[!.]*") if path.is_dir()]
+    return sorted(folders, key=lambda id: (place(id), id))

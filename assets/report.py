@@ -3,31 +3,27 @@ figures, reasons and digests of records, no text of a user, and relative links."
 
 import base64
 import os
-import shlex
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from assets.kpi.fold import read_kpi
-from assets.kpi.ledgers import IterationLedgers, read_ledgers
-from assets.kpi.records import CostLine, IterationView, Kpi, total
-from assets.kpi.texts import HEAD, KeyFigure, bars, row, sums
-from assets.naming import launch_command
+from assets.costs import CostLine, total
+from assets.kpi import HEAD, IterationView, KeyFigure, Kpi, read_kpi
+from assets.records import IterationRecords
 from evals import report as reports
 from pipeline.core import layout
 from pipeline.core.storage import Store, write_atomically
 from pipeline.recipe import Recipe
-from pipeline.rewards.records import RewardLabels
 from pipeline.rollout.record import Phase, RolloutEvent, read_events
-from pipeline.views import Plot, data, rewards, training
-from pipeline.views.iterations import quality_and_cost
+from pipeline.views import Plot
+from pipeline.views.iteration import funnel, quality_and_cost, reward_distribution, training_panels
 from pipeline.views.rollout import look_points, rollout_over_time
 
 HEADLINES = {
@@ -47,30 +43,12 @@ HEADLINES = {
 }
 
 
-class PageTable(NamedTuple):
-    """`numbers`: columns that are ranged right. `links`: addresses of the rows' first cells, "" for none."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: Sequence[int] = ()
-    links: Sequence[str] = ()
-
-
 class Chapter(NamedTuple):
+    """`lines`: a list of texts. `blocks`: figures and tables."""
+
     title: str
     lines: Sequence[str] = ()
-    plots: Sequence[tuple[str, Plot]] = ()
-    """Each with what it shows, in words."""
-    tables: Sequence[PageTable] = ()
-    details: Markup = Markup("")
-
-
-class PageLink(NamedTuple):
-    """`href` is "" where there is no file."""
-
-    name: str
-    text: str
-    href: str = ""
+    blocks: Sequence[Markup] = ()
 
 
 def page_path(store: Store, iteration: str) -> Path:
@@ -89,19 +67,21 @@ def write_report(store: Store, recipe: Recipe, iteration: str, now: float, out: 
 
 def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float) -> str:
     """The whole file. `folder`: where it will lie."""
-    of, kpi, events = read_ledgers(store, id), read_kpi(store, recipe), read_events(store, recipe.base_model.name)
-    one = next(
-        (each for each in kpi.iterations if each.iteration == id), IterationView(iteration=id, state="unreadable")
-    )
+    of, kpi, events = IterationRecords(store, id), read_kpi(store, recipe), read_events(store, recipe.base_model.name)
+    unreadable = IterationView(iteration=id, state="unreadable")
+    one = next((each for each in kpi.iterations if each.iteration == id), unreadable)
 
-    def link(name: str, text: str, file: str) -> PageLink:
-        path = store.path(file)
-        return PageLink(name, text, quote(os.path.relpath(path, folder)) if file and path.exists() else "")
+    def link(text: str, iteration: str, file: str) -> str:
+        """The text, with a link where the iteration has the file."""
+        path = store.path(layout.iteration(iteration, file))
+        if not file or not path.exists():
+            return text
+        return Markup('<a href="{}">{}</a>').format(quote(os.path.relpath(path, folder)), text)
 
-    lineage = [link(name, text, file and layout.iteration(id, file)) for name, text, file in _digests(of)]
+    lineage = [(name, link(text, id, file)) for name, text, file in _digests(of)]
     if maker := _champions_iteration(of, events):
-        lineage.insert(0, link("iteration that made the champion", maker, layout.iteration(maker, layout.PAGE)))
-    pages = [link("", each.iteration, layout.iteration(each.iteration, layout.PAGE)).href for each in kpi.iterations]
+        lineage.insert(0, ("iteration that made the champion", link(maker, maker, layout.PAGE)))
+    rows = [(link(each.iteration, each.iteration, layout.PAGE), *each.row[1:]) for each in reversed(kpi.iterations)]
     return _template().render(
         now=_when(now),
         title=f"{recipe.base_model.name}: iteration {id}",
@@ -109,18 +89,17 @@ def report_page(store: Store, recipe: Recipe, id: str, folder: Path, now: float)
         one=one,
         begun=_when(one.begun_at),
         headline=HEADLINES[one.state],
-        figures=[*_figures(one), *sums(kpi)],
-        chapters=[*_chapters(of, one, events), _all_iterations(kpi, pages)],
-        lineage=lineage,
+        figures=[*_figures(one), *kpi.sums()],
+        chapters=[
+            *_chapters(of, one, events),
+            _all_iterations(kpi, rows),
+            Chapter("Lineage", (), [_table((), lineage)]),
+        ],
         problems=[
             *(f"A record cannot be read, and this page is without it: {each}" for each in of.problems),
             *kpi.problems,
         ],
     )
-
-
-def first_launch(recipe: Recipe) -> str:
-    return shlex.join(launch_command(recipe))
 
 
 def _figures(one: IterationView) -> Iterator[KeyFigure]:
@@ -140,58 +119,42 @@ def _figures(one: IterationView) -> Iterator[KeyFigure]:
         lost = f"interruptions: {one.preemptions}, steps lost: {one.lost_steps}"
         yield KeyFigure("training goodput", share, lost)
     if one.costs:
-        yield KeyFigure(
-            "cost so far", f"{'≥ ' if one.cost.unknown else ''}{one.cost.usd} USD", f"{one.cost.hours} device hours"
-        )
+        yield KeyFigure("cost so far", f"{one.cost.dollars} USD", f"{one.cost.hours} device hours")
 
 
-def _chapters(of: IterationLedgers, one: IterationView, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
+def _chapters(of: IterationRecords, one: IterationView, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
     if of.traces is not None:
         rejected = {str(why).replace("_", " "): count for why, count in of.traces.rejected.items()}
-        plots = [("What the gates let through", data.funnel(of.traces.seen, rejected, of.traces.admitted))]
-        if len(of.traces.days) > 1:
-            plots.append(("Rows by day: admitted, and why not", data.reasons_over_time(of.traces.days)))
+        gates = _figure("What the gates let through", funnel(of.traces.seen, rejected, of.traces.admitted))
         left = [(one.seen, "rows of the source"), (one.admitted, "kept by the gates"),
                 (one.counted, "of this champion, the dataset"), (one.labelled, "labelled"),
                 (one.trainable, "trainable: agreed to, and in no suite")]  # fmt: skip
         text = " → ".join(f"{count:,} {what}" for count, what in left if count is not None)
-        yield Chapter("From traces to training data", [text], plots)
+        yield Chapter("From traces to training data", [text], [gates])
     if (labels := of.labels) is not None:
-        plots = [("Rewards of the labels", rewards.reward_distribution(labels.histogram, labels.mean_reward))]
-        if labels.unlabelled:
-            plots.append(("Labelled, and why not", rewards.coverage(labels.labelled, labels.unlabelled)))
-        yield Chapter("Labels", list(_label_facts(labels)), plots)
+        spread = _figure("Rewards of the labels", reward_distribution(labels.histogram, labels.mean_reward))
+        reasons = _table(("not labelled because", "rows"), sorted(labels.unlabelled.items()))
+        yield Chapter("Labels", (), [spread, reasons])
     if of.plan is not None:
         decision = of.plan.decision
         chosen = "do not train now" if decision.method == "none" else decision.method.upper()
-        plots = [("Evidence and thresholds", data.evidence_plot(decision))]
-        yield Chapter(f"Decision: {chosen}", decision.reasons, plots)
+        rows = [(c.name, c.interval(), f"{c.sign} {c.figure(c.threshold)}", c.holds) for c in decision.checks]
+        checks = _table(("evidence", "found (95% interval)", "held against", "holds"), rows)
+        yield Chapter(f"Decision: {chosen}", decision.reasons, [checks])
     if (trained := of.trained) is not None:
         lost = [f"interrupted by {e.cause} at step {e.step}, steps lost: {e.lost_steps}" for e in trained.preemptions]
-        plots = [
-            ("Progress by step", training.training_curve(trained.metrics)),
-            ("Health by step", training.health_panels(trained.metrics, trained.health.findings)),
-            ("Where the time went", training.goodput_bar(trained.goodput)),
-        ]
-        yield Chapter(f"Training: {trained.health.verdict}", lost, plots)
+        panels = _figure("Metrics by step", training_panels(trained.metrics, trained.health.findings))
+        spent = {"productive": trained.goodput.productive_s, **trained.goodput.badput_s}
+        seconds = _table(("where the time went", "seconds"), [(name, f"{s:,.1f}") for name, s in spent.items()])
+        yield Chapter(f"Training: {trained.health.verdict}", lost, [panels, seconds])
     if of.report is not None:
-        details = Markup(reports.to_html(reports.table(of.report)))  # which escapes
-        plots = [("Scores and paired differences with intervals", reports.picture(of.report))]
-        yield Chapter(f"Evaluation{f': {of.verdict.verdict}' if of.verdict else ''}", (), plots, details=details)
+        figure = _figure("Scores and paired differences with intervals", reports.picture(of.report))
+        gated = Markup(reports.to_html(reports.table(of.report)))  # which escapes
+        details = Markup("<details><summary>Every gated metric</summary>{}</details>").format(gated)
+        yield Chapter(f"Evaluation{f': {of.verdict.verdict}' if of.verdict else ''}", (), [figure, details])
     yield from _rollout(of.id, events)
     if one.costs:
-        yield Chapter("Cost", tables=[_bill(one.costs, notes=True)])
-
-
-def _label_facts(labels: RewardLabels) -> Iterator[str]:
-    """Beside the stage's sentence."""
-    if (judge := labels.judge) is not None:
-        yield f"judge {judge.model}, withstood {judge.attacks} attacks"
-    if labels.humans.reviews:
-        yield f"rank correlation with people's reviews {labels.humans.rank_correlation}"
-    if (drift := labels.drift) is not None:
-        yield f"population stability index {drift.stability_index:.3f} against iteration {drift.against}"
-    yield from (f"{count:,} rows by the profile {name}" for name, count in sorted(labels.profiles.items()))
+        yield Chapter("Cost", (), [_bill(one.costs, notes=True)])
 
 
 def _rollout(id: str, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
@@ -209,41 +172,35 @@ def _rollout(id: str, events: Sequence[RolloutEvent]) -> Iterator[Chapter]:
         before = (event.phase, event.stage)
     policy, looks = proposal.policy, look_points(own)
     weights = " → ".join(f"{policy.weight_at(stage)}%" for stage in range(len(policy.weights)))
-    plots = [("Both arms and the canary's weight", rollout_over_time(looks, f"Version {proposal.version.version}"))]
-    table = PageTable(("when (UTC)", "phase", "stage", "why"), steps, (2,))
-    yield Chapter("Rollout", [f"Weights of the canary: {weights}; {len(looks)} looks"], plots if looks else (), [table])
+    plot = rollout_over_time(looks, f"Version {proposal.version.version}")
+    blocks = [_figure("Both arms and the canary's weight", plot)] if looks else []
+    table = _table(("when (UTC)", "phase", "stage", "why"), steps)
+    yield Chapter("Rollout", [f"Weights of the canary: {weights}; {len(looks)} looks"], [*blocks, table])
 
 
-def _all_iterations(kpi: Kpi, pages: Sequence[str]) -> Chapter:
-    rows = [row(each) for each in reversed(kpi.iterations)]
+def _all_iterations(kpi: Kpi, rows: Sequence[tuple[str, ...]]) -> Chapter:
     missing = [f"Not in the sum of USD: {each}" for each in kpi.cost.unknown]
     missing += [f"Not in the sum of device hours: {each}" for each in kpi.cost.unknown_hours]
-    return Chapter(
-        "All iterations",
-        missing,
-        [("Both models on the target suite, and device hours", quality_and_cost(bars(kpi)))],
-        [
-            PageTable(HEAD, rows, (2, 3, 5, 6, 7, 9, 10), pages[::-1]),
-            _bill([line for each in kpi.iterations for line in each.costs]),
-        ],
-    )
+    plot = _figure("Both models on the target suite, and device hours", quality_and_cost(kpi.bars()))
+    bill = _bill([line for each in kpi.iterations for line in each.costs])
+    return Chapter("All iterations", missing, [plot, _table(HEAD, rows), bill])
 
 
-def _bill(lines: Sequence[CostLine], notes: bool = False) -> PageTable:
+def _bill(lines: Sequence[CostLine], notes: bool = False) -> Markup:
     by_name: defaultdict[str, list[CostLine]] = defaultdict(list)
     for line in lines:
         by_name[line.name].append(line)
     rows: list[tuple[str, ...]] = []
     for name, of_one in [*by_name.items(), ("together", list(lines))]:
-        cost = total(tuple(of_one))
-        usd = "unknown" if all(line.usd is None for line in of_one) else f"{'≥ ' if cost.unknown else ''}{cost.usd}"
+        cost = total(of_one)
+        usd = "unknown" if all(line.usd is None for line in of_one) else cost.dollars
         hours = "unknown" if all(line.device_hours is None for line in of_one) else cost.hours
         why = dict.fromkeys(why for line in of_one for why in (line.why, line.why_hours) if why and notes)
         rows.append((name, usd, hours, "" if name == "together" else "; ".join(why)))
-    return PageTable(("what", "USD", "device hours", ""), rows, (1, 2))
+    return _table(("what", "USD", "device hours", ""), rows)
 
 
-def _digests(of: IterationLedgers) -> Iterator[tuple[str, str, str]]:
+def _digests(of: IterationRecords) -> Iterator[tuple[str, str, str]]:
     """What the candidate was made from: name, digest or id, and the file of the iteration that holds it."""
     if of.traces is not None:
         iteration = of.traces.iteration
@@ -270,15 +227,28 @@ def _digests(of: IterationLedgers) -> Iterator[tuple[str, str, str]]:
         yield "outcome", of.outcome.ending, layout.OUTCOME
 
 
-def _champions_iteration(of: IterationLedgers, events: Sequence[RolloutEvent]) -> str:
+def _champions_iteration(of: IterationRecords, events: Sequence[RolloutEvent]) -> str:
     """The iteration whose candidate this one's champion was; "" for the base model."""
     champion = of.traces.iteration.champion.digest if of.traces is not None else ""
     versions = [event.proposal.version for event in events if event.proposal is not None]
     return next((each.iteration for each in versions if each.model.digest == champion), "")
 
 
-def _source(plot: Plot) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(plot.svg()).decode()}"
+def _figure(text: str, plot: Plot) -> Markup:
+    source = f"data:image/svg+xml;base64,{base64.b64encode(plot.svg()).decode()}"
+    return Markup('<figure><img alt="{}" src="{}"></figure>').format(text, source)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Markup:
+    """Cells are escaped, but for the links among them."""
+    lines = [("td", row) for row in rows]
+    if not lines:
+        return Markup("")
+    cells = [
+        Markup("<tr>{}</tr>").format(Markup("").join(Markup(f"<{tag}>{{}}</{tag}>").format(cell) for cell in row))
+        for tag, row in ([("th", head)] if head else []) + lines
+    ]
+    return Markup('<div class="scroll"><table>{}</table></div>').format(Markup("\n").join(cells))
 
 
 def _when(at: float) -> str:
@@ -288,11 +258,6 @@ def _when(at: float) -> str:
 @cache
 def _template():
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined
     )
-    environment.filters["source"] = _source
     return environment.get_template("report.jinja")

@@ -1,4 +1,4 @@
-"""The reward stage: labels, and the reward model."""
+"""The reward stage: labels, the reward model, and the champion's fresh samples with their scores."""
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -8,8 +8,9 @@ from typing import Any
 import dagster as dg
 
 from assets.days import LABELLED, labelled_days, tell_of_days
+from assets.environment import environment
 from assets.loop_asset import loop_asset
-from assets.metadata import output, picture, table, table_facts
+from assets.metadata import output, picture, shares, table, table_facts, warning
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from pipeline.core import layout
@@ -21,10 +22,13 @@ from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
 from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.selection.consent import consented
+from pipeline.selection.samples.records import SAMPLES, FreshSamples
+from pipeline.selection.samples.stage import Scorers, sample
 from pipeline.selection.trainable import rated_rows
+from pipeline.serving.engines import open_engine
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.records import GovernedTraces
-from pipeline.views import rewards as plots
+from pipeline.views.iteration import reward_distribution
 
 
 @loop_asset(
@@ -64,10 +68,19 @@ def _metadata(labels: RewardLabels, shown: Sequence[LabelSample], page: Path) ->
         "mean_reward": labels.mean_reward,
         "tokens": labels.tokens,
         "USD": labels.usd,
-        "rewards": picture(plots.reward_distribution(labels.histogram, labels.mean_reward), "Histogram of the rewards"),
-        "components": picture(plots.component_histograms(labels.components), "Histogram of each component"),
-        "coverage and reasons": picture(plots.coverage(labels.labelled, labels.unlabelled), "Labelled, and why not"),
-        "agreement": picture(plots.agreement_matrix(labels.agreement), "Agreement between components"),
+        "rewards": picture(reward_distribution(labels.histogram, labels.mean_reward), "Histogram of the rewards"),
+        "components": table(
+            ["component", "values", "mean", "without a value"],
+            [
+                (name, each.count, "" if each.mean is None else f"{each.mean:.2f}", sum(each.missing.values()))
+                for name, each in labels.components.items()
+            ],
+        ),
+        "coverage and reasons": shares({"labelled": labels.labelled, **labels.unlabelled}),
+        "agreement": table(
+            ["component", "and", "on the same side of 0.5", "rank correlation"],
+            [(each.first, each.second, each.agree, each.rank_correlation) for each in labels.agreement],
+        ),
         "labels, for example": table(
             ["reward", "why"], [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.why) for s in shown]
         ),
@@ -78,27 +91,19 @@ def _metadata(labels: RewardLabels, shown: Sequence[LabelSample], page: Path) ->
 
 def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckResult]:
     """Warnings: none of them stops the run, each of them is a reason to look before trusting the labels."""
-
-    def warned(name: str, passed: bool, description: str) -> dg.AssetCheckResult:
-        return dg.AssetCheckResult(
-            check_name=name, passed=passed, severity=dg.AssetCheckSeverity.WARN, description=description
-        )
-
-    rho, floor, drift, custom = (
-        labels.humans.rank_correlation, settings.min_rank_correlation, labels.drift, labels.custom
-    )  # fmt: skip
-    yield warned(
+    rho, drift, custom = labels.humans.rank_correlation, labels.drift, labels.custom
+    yield warning(
         "coverage",
         labels.coverage >= settings.min_coverage,
         f"{labels.coverage:.0%} of the traces have a label; the floor is {settings.min_coverage:.0%}",
     )
-    yield warned(
+    yield warning(
         "agrees_with_people",
-        rho.low is not None and rho.low >= floor,
+        rho.low is not None and rho.low >= settings.min_rank_correlation,
         f"Spearman's rho between reward and {labels.humans.reviews} reviews: {rho}; its lower bound has to reach "
-        f"{floor:.2f}. Reviews are asked for by: pt reviews write",
+        f"{settings.min_rank_correlation:.2f}. Reviews are asked for by: pt reviews write",
     )
-    yield warned(
+    yield warning(
         "distribution_is_stable",
         drift is None or drift.stability_index <= settings.max_drift,
         "The first iteration: there is nothing to compare with."
@@ -106,16 +111,16 @@ def _checks(labels: RewardLabels, settings: Rewards) -> Iterator[dg.AssetCheckRe
         else f"Population stability index {drift.stability_index:.3f} against iteration {drift.against}, mean "
         f"{drift.mean_change:+.3f}; the recipe allows {settings.max_drift:.2f}",
     )
-    failed = {} if custom is None else custom.failed
-    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in sorted(failed.items())) or "none"
-    yield warned(
+    if custom is None:
+        yield warning("custom_reward_varies", True, "The recipe names no function of its own.")
+        return
+    reasons = ", ".join(f"{rows:,} {reason}" for reason, rows in sorted(custom.failed.items())) or "none"
+    yield warning(
         "custom_reward_varies",
-        custom is None or custom.distinct > 1 or custom.scored + sum(failed.values()) == 0,
-        "The recipe names no function of its own."
-        if custom is None
-        else f"The recipe's own function gave {custom.scored:,} completions {custom.distinct:,} different values; one "
-        f"that scores everything alike teaches nothing. Without a value: {reasons}; the label table's column "
-        "custom_detail says why",
+        custom.distinct > 1 or custom.scored + sum(custom.failed.values()) == 0,
+        f"The recipe's own function gave {custom.scored:,} completions {custom.distinct:,} different values; one that "
+        f"scores everything alike teaches nothing. Without a value: {reasons}; the label table's column custom_detail "
+        "says why",
     )
 
 
@@ -148,14 +153,68 @@ def reward_model(context: dg.AssetExecutionContext, deployment: Deployment, rewa
             "thumbs": report.counts.thumbs,
             "users": report.counts.users,
             "AUC on held-out users": str(report.auc),
-            "calibration": picture(plots.calibration(report), "Scores against the share of thumbs up"),
-            "probes": picture(plots.probes(report), "Share of each probe's pairs that are ordered right"),
-            "report": dg.MetadataValue.json(report.model_dump(mode="json", exclude={"calibration"})),
+            "calibration": table(
+                ["mean score", "share of thumbs up", "thumbs"],
+                [(f"{each.mean_score:.2f}", f"{each.up:.1%}", each.n) for each in report.calibration],
+            ),
+            "probes": table(
+                ["probe", "ordered right", "passes"],
+                [(each.name, each.ordered_right, each.passes) for each in report.probes],
+            ),
         },
     )
-    yield dg.AssetCheckResult(
-        check_name="admitted",
-        passed=report.admitted or work.recipe.rewards.reward_model is None,
-        severity=dg.AssetCheckSeverity.WARN,
-        description=report.reason or "; ".join(report.reasons) or "every figure of the rule holds",
+    yield warning(
+        "admitted",
+        report.admitted or work.recipe.rewards.reward_model is None,
+        report.reason or "; ".join(report.reasons) or "every figure of the rule holds",
     )
+
+
+@loop_asset(
+    "rewards",
+    {"python", "parquet"},
+    "pipeline/selection/samples",
+    loads_a_model=True,
+)
+def samples(
+    context: dg.AssetExecutionContext,
+    deployment: Deployment,
+    reward_labels: RewardLabels,
+    reward_model: RewardModelReport,
+):
+    """Fresh completions of the champion to logged prompts, each scored; none where the recipe has no such section."""
+    work = deployment.work(deployment.iteration(reward_labels.iteration), context.log.info)
+    store, iteration, configured = work.store, work.iteration, work.recipe.rewards.reward_model is not None
+    endpoint, folder = deployment.judge_endpoint(), store.path(layout.JUDGE_SERVER)
+    serving_folder = store.path(layout.SAMPLE_SERVING)
+    drawing = work.recipe.samples is not None
+    with judge_at(work.recipe.rewards.judge if drawing else None, endpoint, folder) as judge:
+        fresh: FreshSamples = sample(
+            work,
+            reward_labels.dataset,
+            lambda: held_apart(work, reward_labels.dataset, datetime.now(UTC)),
+            lambda: consented(store, work.lake, iteration.dataset),
+            lambda section: open_engine(
+                section.serving, environment().serving, work.log, serving_folder, where="samples.serving"
+            ),
+            Scorers(judge, deployment.lineage(iteration), reward_model if configured else None),
+        )
+    if fresh.dataset is None:
+        yield output(fresh, "none", {"samples": "none: the recipe has no section `samples`"})
+        return
+    context.log.info(
+        f"{fresh.prompts:,} prompts, {fresh.drawn + fresh.remembered:,} completions ({fresh.drawn:,} drawn now), mean "
+        f"reward {fresh.mean_reward:.3f}, best of each {fresh.best_reward:.3f}; {fresh.usd:.2f} USD"
+    )
+    metadata = {
+        "prompts": fresh.prompts,
+        "labelled": fresh.labelled,
+        "mean_reward": fresh.mean_reward,
+        "best of each prompt": fresh.best_reward,
+        "distinct share": fresh.distinct,
+        "USD": fresh.usd,
+        "rewards": picture(reward_distribution(fresh.histogram, fresh.mean_reward), "Rewards of the samples"),
+        "coverage and reasons": shares({"scored": fresh.labelled, **fresh.unlabelled}),
+        **table_facts(fresh.dataset.rows, fresh.dataset.uri, SAMPLES),
+    }
+    yield output(fresh, fresh.dataset.digest, metadata)

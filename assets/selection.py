@@ -6,7 +6,7 @@ import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable
 from assets.loop_asset import loop_asset
-from assets.metadata import output, picture
+from assets.metadata import output, warning
 from assets.resources import Deployment
 from evals.freezing import held_apart
 from evals.suites import suites
@@ -23,7 +23,6 @@ from pipeline.selection.samples.stage import metadata_of
 from pipeline.traces.materialize import recorded_results
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.throughput import measured_step_s
-from pipeline.views.data import evidence_plot
 
 
 @loop_asset(
@@ -107,16 +106,10 @@ def training_plan(context: dg.AssetExecutionContext, deployment: Deployment, pre
             "method": decision.method,
             "forced": decision.forced,
             "without consent": plan.without_consent,
-            "evidence": picture(evidence_plot(decision), "Evidence against its thresholds"),
             "memo": dg.MetadataValue.md(memo(decision)),
         },
     )
-    yield dg.AssetCheckResult(
-        check_name="enough_signal",
-        passed=decision.method != "none",
-        severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(decision.reasons),
-    )
+    yield warning("enough_signal", decision.method != "none", "; ".join(decision.reasons))
     plan_path = store.path(iteration.path(layout.PLAN))
     may_launch = launchable(recipe, plan, plan_path, lambda: suites(store, recipe.evaluation))
     yield may_launch

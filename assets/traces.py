@@ -8,9 +8,9 @@ import dagster as dg
 from assets.days import GOVERNED, governed_days, tell_of_days
 from assets.environment import environment
 from assets.loop_asset import loop_asset
-from assets.metadata import output, picture, table, table_facts
-from assets.outcome import begin, outcome
+from assets.metadata import output, picture, table, table_facts, warning
 from assets.preflight import refuse_later_faults
+from assets.records import begin, outcome
 from assets.resources import Deployment
 from evals.harness import ensure_listed
 from pipeline.core import layout
@@ -30,7 +30,7 @@ from pipeline.traces.scope import Producer, version_names
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.traces.unrendered import refuse_unrendered_rows
 from pipeline.traces.watermark import nothing_counts, rejected_samples, watermark_line, weak
-from pipeline.views import data
+from pipeline.views.iteration import funnel
 
 WEAK_SHOWN = 10
 """Parts that the check names, at most; the log has all of them."""
@@ -83,13 +83,8 @@ def traces(context: dg.AssetExecutionContext, deployment: Deployment):
     thin = weak(store, result, recipe.traces)
     for line in thin:
         context.log.warning(line)
-    yield dg.AssetCheckResult(
-        check_name="admitted_share",
-        passed=not thin,
-        severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(thin[:WEAK_SHOWN]) or f"{result.admitted} of {result.seen} rows admitted",
-        metadata={"parts": len(thin)},
-    )
+    said = "; ".join(thin[:WEAK_SHOWN]) or f"{result.admitted} of {result.seen} rows admitted"
+    yield warning("admitted_share", not thin, said)
     if not result.iteration.dataset.rows:
         context.log.info(nothing_counts(result, deployment.lake(), recipe.traces, producer))
         return
@@ -109,17 +104,17 @@ def _shown(store: Store, governed: GovernedTraces) -> dict[str, Any]:
     """What a person looks for: where the rows went, day by day, what was read, and samples of what stayed out."""
     rejected = {str(reason): count for reason, count in governed.rejected.items()}
     days = [
-        (d.day, d.seen, d.admitted, d.seen - d.admitted, f"{sum(f.bytes for f in d.files) / 1e6:.1f}")
+        (d.day, d.seen, d.admitted, ", ".join(f"{n} {why}" for why, n in d.rejected.items()),
+         f"{sum(f.bytes for f in d.files) / 1e6:.1f}")
         for d in governed.days
-    ]
+    ]  # fmt: skip
     samples = rejected_samples(store, [day.day for day in governed.days])
     return {
         "iteration": governed.iteration.id,
         "seen": governed.seen,
         "admitted": governed.admitted,
         "in the dataset": governed.iteration.dataset.rows,
-        "gates": picture(data.funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
-        "over time": picture(data.reasons_over_time(governed.days), "Rows by reason and day"),
+        "gates": picture(funnel(governed.seen, rejected, governed.admitted), "Funnel of the gates"),
         "days": table(["day", "seen", "admitted", "rejected", "MB read"], days),
         "rejected": table(["reason", "rows"], sorted(rejected.items())),
         "rejected, for example": table(["reason", "what was seen", "where"], samples),

@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets.cluster import launchable, refuse_unlaunchable, train_on_cluster
 from assets.loop_asset import loop_asset
-from assets.metadata import output, picture, table
+from assets.metadata import output, picture, shares, table
 from assets.observations import end, refuse_blocked
 from assets.on_record import MLFLOW_RUN_TAG, launch_tags, on_record, run_links
 from assets.resources import Deployment
@@ -26,7 +26,7 @@ from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
 from pipeline.training.schedule import rows_without_consent
 from pipeline.training.throughput import typical
-from pipeline.views import training
+from pipeline.views.iteration import training_panels
 
 RATES = {
     "seconds/step": "seconds a step",
@@ -148,10 +148,8 @@ def _shown(result: TrainingResult, account: Ledger) -> dict[str, Any]:
     return {
         "health": result.health.verdict,
         "findings": _findings(result.health),
-        "curve": picture(training.training_curve(metrics), "Reward and accuracy by step"),
-        "health by step": picture(training.health_panels(metrics, result.health.findings), "Health by step"),
-        "step time": picture(training.step_time(metrics), "Seconds of each step by what they went to"),
-        "time": picture(training.goodput_bar(goodput), "Seconds of the training by cause"),
+        "metrics by step": picture(training_panels(metrics, result.health.findings), "Metrics by step"),
+        "seconds by cause": shares({"productive": goodput.productive_s, **goodput.badput_s}),
         "steps": result.checkpoint.step,
         **{name: float(f"{value:.4g}") for name, value in figures.items()},
         "attempts": result.attempts,

@@ -8,13 +8,15 @@ says which).
 """
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from assets.environment import chosen
-from assets.report import first_launch, write_report
+from assets.naming import launch_command
+from assets.report import write_report
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store
@@ -29,7 +31,9 @@ def main(arguments: Sequence[str]) -> int:
         if not id:
             newest = store.read(layout.LATEST, Iteration)
             if newest is None:
-                raise ValueError(f"There is no iteration yet. Launch the whole job: {first_launch(recipe)}")
+                raise ValueError(
+                    f"There is no iteration yet. Launch the whole job: {shlex.join(launch_command(recipe))}"
+                )
             id = newest.id
         path = write_report(store, recipe, id, time.time(), asked.out.absolute() if asked.out is not None else None)
     except (ValueError, OSError) as error:

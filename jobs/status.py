@@ -15,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from assets.environment import Choice, chosen
-from assets.kpi.fold import read_kpi
-from assets.kpi.records import IterationView, Kpi
+from assets.kpi import IterationView, Kpi, read_kpi
 from assets.naming import ROLLOUT, launch_command
 from assets.records import PLAN
 from jobs.screen import terminal_width

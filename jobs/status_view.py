@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from assets.kpi.records import IterationView, Kpi
-from assets.kpi.texts import HEAD, row, sums
+from assets.kpi import HEAD, IterationView, Kpi
 from jobs.screen import BOLD, CYAN, GREEN, GREY, RED, YELLOW, named, paint
 from pipeline.rollout.record import TERMINAL, Phase
 from pipeline.rollout.status import RolloutStatus
@@ -45,7 +44,7 @@ def view(read: "DeploymentStatus", now: float, width: int, colour: bool = False)
         yield from named("", read.next.purpose, width)
     if read.kpi.iterations:
         yield from ("", *_table(read.kpi.iterations, colour), "")
-        for name, value, note in sums(read.kpi):
+        for name, value, note in read.kpi.sums():
             yield from named(name, f"{value}; {note}", width)
         for reason in read.kpi.cost.unknown:
             yield from named("", f"not in the cost: {reason}", width)
@@ -55,7 +54,7 @@ def view(read: "DeploymentStatus", now: float, width: int, colour: bool = False)
 
 def _table(iterations: Sequence[IterationView], colour: bool) -> Iterator[str]:
     """A row for each iteration, the newest first."""
-    rows = [HEAD, *(tuple(cell or "-" for cell in row(each)) for each in reversed(iterations))]
+    rows = [HEAD, *(tuple(cell or "-" for cell in each.row) for each in reversed(iterations))]
     widths = [max(len(each[n]) for each in rows) for n in range(len(HEAD))]
     for number, each in enumerate(rows):
         line = "  ".join(cell.ljust(size) for cell, size in zip(each, widths, strict=True)).rstrip()

@@ -10,10 +10,8 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from assets.kpi.ledgers import iteration_ids
 from assets.naming import LOOP
-from assets.outcome import IterationOutcome
-from assets.records import LABELS, TRACES
+from assets.records import LABELS, TRACES, IterationOutcome, iteration_ids
 from assets.resources import Deployment
 from jobs.preference_tuning import UNFINISHED
 from pipeline.core import layout

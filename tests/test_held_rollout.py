@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.outcome import outcome
+from assets.records import outcome
 from assets.rollout import follow_rollout, rollout_ports
 from jobs.rollout.__main__ import main
 from pipeline.rollout.controller import tick

@@ -15,8 +15,7 @@ from assets.graph import ASSETS, LOOP_ASSETS
 from assets.loop_asset import code_version
 from assets.metadata import VERSION_TAG
 from assets.on_record import on_record
-from assets.outcome import outcome
-from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, TRACES, VERDICT
+from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, TRACES, VERDICT, outcome
 from assets.resources import Deployment, records
 from assets.rollout import follow_rollout
 from evals import __main__ as verify
@@ -94,7 +93,8 @@ def test_the_first_run_goes_from_traces_to_a_canary(loop: Loop) -> None:
 
 def test_plots_are_on_the_materializations(loop: Loop) -> None:
     result = materializations(loop.instance, loop.first)
-    wanted = {"traces": "gates", "reward_labels": "rewards", "policy_checkpoint": "curve", "eval_report": "intervals"}
+    wanted = {"traces": "gates", "reward_labels": "rewards", "eval_report": "intervals"}
+    wanted["policy_checkpoint"] = "metrics by step"
     for asset, name in wanted.items():
         value = result[asset].metadata[name].value
         assert isinstance(value, str)

@@ -5,8 +5,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 BLUE, ORANGE, GREEN, AMBER = "#0072B2", "#D55E00", "#009E73", "#E69F00"
-SKY, PINK, YELLOW, BLACK = "#56B4E9", "#CC79A7", "#F0E442", "#000000"
-GREY, DARK_GREY, LIGHT_GREY = "#999999", "#555555", "#CCCCCC"
+BLACK, GREY, DARK_GREY, LIGHT_GREY = "#000000", "#999999", "#555555", "#CCCCCC"
 
 
 class Plot(NamedTuple):
@@ -31,19 +30,13 @@ class Plot(NamedTuple):
 
         figure = Figure(figsize=(self.width, self.height), dpi=self.dpi, layout="constrained")
         self.draw(figure)
+        for axes in figure.axes:
+            axes.spines[["top", "right"]].set_visible(False)
         out = BytesIO()
         figure.savefig(out, format=kind, metadata=metadata)
         return out.getvalue()
 
 
-def axes_plot(draw: Callable[[Any], None]) -> Plot:
-    def alone(figure: Any) -> None:
-        axes = figure.subplots()
-        axes.spines[["top", "right"]].set_visible(False)
-        draw(axes)
-
-    return Plot(alone)
-
-
-def words_plot(text: str) -> Plot:
+def text_plot(text: str) -> Plot:
+    """What stands in for a plot of nothing."""
     return Plot(lambda figure: figure.text(0.5, 0.5, text, ha="center", va="center", fontsize=10), 5, 1)

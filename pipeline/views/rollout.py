@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from pipeline.core.estimate import Estimate
 from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent
 from pipeline.rollout.status import ArmStatus, RolloutStatus, share_estimate
-from pipeline.views import BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot, words_plot
+from pipeline.views import BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot, text_plot
 
 Progress = Literal["done", "now", "held", "undone", "next"]
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
@@ -154,7 +154,7 @@ def rollout_over_time(points: Sequence[LookPoint], title: str) -> Plot:
     """Above, the share of right answers of both arms with 95% intervals, as the stage had them by then; below, the
     canary's weight. Time is since the first look."""
     if not points:
-        return words_plot("No look at this rollout yet.")
+        return text_plot("No look at this rollout yet.")
     elapsed = points[-1].at - points[0].at
     size, unit = next((each for each in UNITS if elapsed > 3 * each[0]), UNITS[-1])
     times = [(point.at - points[0].at) / size for point in points]

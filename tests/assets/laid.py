@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from assets.outcome import Ending, begin, conclude
+from assets.records import Ending, begin, conclude
 from evals.gate import GateVerdict, Verdict
 from evals.measurements import EvalReport
 from pipeline.core import layout

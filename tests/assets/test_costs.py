@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from assets.kpi.costs import ANSWER_PRICE, DEVICE_PRICE, NO_ACCOUNT, NO_GRADES, SLOT_PRICE, price_list
-from assets.kpi.fold import RolloutLog, kpi, read_kpi
-from assets.kpi.ledgers import read_ledgers
-from assets.kpi.records import CostLine, CostTotal, IterationView
+from assets.costs import ANSWER_PRICE, DEVICE_PRICE, NO_ACCOUNT, NO_GRADES, SLOT_PRICE, CostLine, CostTotal
+from assets.kpi import IterationView, read_kpi
 from evals.judgements import JudgementLine, open_judgements, spent_on
 from k8s.attempts import LaunchAttempt, ledger
 from k8s.estimate import Range
@@ -21,6 +19,10 @@ from tests.assets.laid import DEVICES, EMBEDDED, HOURS, NOWHERE, Laid, recipe_of
 from tests.pipeline.rollout.conftest import NAME
 
 JUDGE = "rewards.judge={model: m, digest: d, rubric: r}"
+SUITES = (
+    "evaluation.suites=[{kind: items, name: arithmetic, role: target, preset: arithmetic},"
+    " {kind: judged, name: preference, over: arithmetic, role: report}]"
+)
 PRICED = "rewards.judge={model: m, digest: d, rubric: r, price: {}}"
 
 
@@ -55,7 +57,6 @@ def test_a_price_that_nobody_named_is_unknown_and_not_nothing(laid: Laid, tmp_pa
     assert (training.usd, training.why) == (None, DEVICE_PRICE)
     assert training.device_hours == pytest.approx(HOURS * DEVICES), "hours are hours at any price"
     assert f"training: {DEVICE_PRICE}" in one.cost.unknown
-    assert price_list(recipe).device is None
 
 
 def test_the_launchers_account_stands_where_there_is_one(laid: Laid) -> None:
@@ -137,9 +138,9 @@ def test_a_rollout_is_served_by_somebody(laid: Laid) -> None:
 
 
 def test_grades_of_live_answers_are_on_account(laid: Laid) -> None:
-    ledgers, log = read_ledgers(laid.store, laid.roll_out().id), RolloutLog(read_events(laid.store, NAME))
-    price, rollout = price_list(recipe_of(laid.store.root))._replace(grades_by_judge=True), log.events[0].rollout
-    assert f"judge of live answers: {NO_GRADES}" in kpi(NAME, [ledgers], log, price).cost.unknown
+    laid.roll_out()
+    rollout = read_events(laid.store, NAME)[0].rollout
+    assert f"judge of live answers: {NO_GRADES}" in only(laid, JUDGE, SUITES).cost.unknown
     for paid_for, usd in ((rollout, 0.5), (rollout, 0.25), ("another", 9.0)):
         journal(laid.store, paid_for).add(FindingLine(key="", source="judge", account=paid_for, tokens=10, usd=usd))
     assert line(only(laid), "judge of live answers").usd == Range(low=0.75, high=0.75)

@@ -8,9 +8,9 @@ import dagster as dg
 import pytest
 
 from assets.graph import ASSETS
-from assets.kpi.fold import read_kpi
+from assets.kpi import read_kpi
 from assets.observations import rollout_metadata, rollout_observation
-from assets.outcome import conclude, outcome
+from assets.records import conclude, outcome
 from assets.report import page_path
 from assets.resources import Deployment
 from assets.resources import records as io_manager

@@ -5,8 +5,7 @@ import pytest
 import yaml
 
 from assets.environment import environment
-from assets.outcome import IterationOutcome
-from assets.records import RECORDS, REPORT
+from assets.records import RECORDS, REPORT, IterationOutcome
 from assets.resources import Deployment, deployment, records
 from pipeline.core.layout import OUTCOME
 from pipeline.core.storage import Store

@@ -42,5 +42,5 @@ def test_the_asset_trains_on_the_traffic_s_thumbs(tmp_path: Path) -> None:
             assert report.base.digest == settings.latest().champion.digest
             assert report.counts.users > 10
             assert sum(thumbs for thumbs, _ in report.split.values()) == report.counts.thumbs
-            assert shown.metadata["report"].value["users_hash"] == report.users_hash
+            assert shown.metadata["record"].value["users_hash"] == report.users_hash
             assert check.passed is report.admitted

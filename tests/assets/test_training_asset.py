@@ -10,7 +10,7 @@ import pytest
 from assets import registry
 from assets.graph import ASSETS
 from assets.on_record import limits, on_record, scorer_tags
-from assets.outcome import outcome
+from assets.records import outcome
 from assets.resources import Deployment
 from assets.resources import records as io_manager
 from evals.gate import GateVerdict, Verdict
@@ -108,9 +108,8 @@ def test_training_is_shown_with_health_time_and_cost(lay: Lay) -> None:
     (check,) = result.get_asset_check_evaluations()
     assert (check.check_name, check.passed) == ("healthy", True)
     shown = metadata(result)
-    for picture in ("curve", "health by step", "step time", "time"):
-        assert shown[picture].startswith("![")
-        assert "data:image/png;base64," in shown[picture]
+    assert shown["metrics by step"].startswith("![") and "data:image/png;base64," in shown["metrics by step"]
+    assert "| productive |" in shown["seconds by cause"]
     assert shown["health"] == "PASS"
     assert shown["goodput"] == pytest.approx(0.6)
     assert shown["seconds a step"] == pytest.approx(7.5)
@@ -144,7 +143,7 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
         seen = result.get_asset_observation_events()
         (event,) = [each for each in seen if each.asset_key == dg.AssetKey("policy_checkpoint")]
         seen = event.asset_observation_data.asset_observation.metadata
-        assert {"adapter", "curve", "time", "steps"} <= set(seen)
+        assert {"adapter", "metrics by step", "seconds by cause", "steps"} <= set(seen)
         assert f"| STOP | dead | 9 | {DEAD.reason} |" in str(seen["findings"].value)
         ended = outcome(settings.store(), settings.latest())
         assert ended is not None
@@ -158,7 +157,7 @@ def test_a_stopped_training_is_a_refusal_that_people_can_see(lay: Lay) -> None:
     assert found.data.metrics["badput/waiting_s"] == 15.0
     assert len(client.get_metric_history(found.info.run_id, "held_out/accuracy")) == 10
     plots = {Path(each.path).stem for each in client.list_artifacts(found.info.run_id, "plots")}
-    assert plots == {"gates", "rewards", "training", "health", "step_time", "goodput"}
+    assert plots == {"gates", "rewards", "training"}
     assert client.search_model_versions(f"name='{NAME}'") == []
 
 

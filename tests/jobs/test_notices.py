@@ -6,7 +6,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.outcome import Ending, conclude
+from assets.records import Ending, conclude
 from jobs.definitions import definitions
 from jobs.notices import tell
 from jobs.sensors import notices_due

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from assets.environment import chosen
-from assets.outcome import Ending
+from assets.records import Ending
 from evals.gate import Verdict
 from jobs import status
 from jobs.workers import RunNote, worker_files

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.outcome import Ending, conclude
+from assets.records import Ending, conclude
 from jobs.definitions import definitions
 from jobs.sensors import champion_changed, feedback_drift, new_labels_came
 from jobs.triggers import champion_quality, lately, new_labels

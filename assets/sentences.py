@@ -1,26 +1,14 @@
-"""Iterations in words, alike at the terminal, in Dagster and on the page."""
+"""A sentence for each stage of an iteration, alike at the terminal and on the page."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from assets.kpi.ledgers import IterationLedgers
-from assets.kpi.records import IterationView, Kpi
+from assets.records import IterationRecords
 from evals.measurements import EvalReport
 from pipeline.selection.choose import MethodDecision
 from pipeline.training.result import TrainingResult
-from pipeline.views.iterations import IterationBar
-from pipeline.views.rollout import spell
-
-HEAD = ("iteration", "ended", "kept", "labels", "method", "champion", "candidate", "points", "gate", "USD", "device h")
 
 
-class KeyFigure(NamedTuple):
-    name: str
-    value: str
-    note: str = ""
-
-
-def stage_sentences(of: IterationLedgers) -> Iterator[tuple[str, str]]:
+def stage_sentences(of: IterationRecords) -> Iterator[tuple[str, str]]:
     if (traces := of.traces) is not None:
         days = [day.day for day in traces.days] or ["no day"]
         text = f"{traces.admitted:,} of {traces.seen:,} rows admitted, {days[0]} to {days[-1]}"
@@ -84,48 +72,3 @@ def _evaluation(report: EvalReport) -> Iterator[tuple[str, str]]:
             text = f"preferred in {0.5 + even.value:.1%} at equal lengths (95% interval {0.5 + even.low:.1%} to "
             text += f"{0.5 + even.high:.1%}), {0.5 + rate.raw.value:.1%} as judged, {rate.pairs:,} pairs"
         yield f"suite {each.suite}", text
-
-
-def row(each: IterationView) -> tuple[str, ...]:
-    quality, cost = each.quality, each.cost
-    return (
-        each.iteration,
-        each.state,
-        "" if each.kept is None else f"{each.kept:.0%}",
-        "" if each.coverage is None else f"{each.coverage:.0%}",
-        each.method,
-        "" if quality is None else f"{quality.champion.value:.1%}",
-        "" if quality is None else f"{quality.candidate.value:.1%}",
-        "" if quality is None else f"{100 * quality.difference.value:+.1f}",
-        each.verdict,
-        f"{'≥ ' if cost.unknown else ''}{cost.usd}" if each.costs else "",
-        cost.hours if each.costs else "",
-    )
-
-
-def bars(kpi: Kpi) -> list[IterationBar]:
-    bars: list[IterationBar] = []
-    for each in kpi.iterations:
-        arms = (each.quality.champion, each.quality.candidate) if each.quality else (None, None)
-        champion, candidate = (None if arm is None else (arm.value, arm.low, arm.high) for arm in arms)
-        bars.append(IterationBar(each.iteration[:6], champion, candidate, each.cost.device_hours))
-    return bars
-
-
-def sums(kpi: Kpi) -> Iterator[KeyFigure]:
-    """What all iterations add up to."""
-    cost, gain = kpi.cost, kpi.gain
-    ended = ", ".join(f"{count} {state}" for state, count in sorted(kpi.ended.items()))
-    yield KeyFigure("iterations", f"{len(kpi.iterations)}", ended)
-    yield KeyFigure("cost of all", f"{'≥ ' if cost.unknown else ''}{cost.usd} USD", f"{cost.hours} device hours")
-    if gain is not None:
-        yield KeyFigure("gain", f"{100 * gain:+.1f} points", "of right answers, by the promoted ones together")
-    usd, hours = cost.usd_for(gain), cost.hours_for(gain)
-    if usd is not None and hours is not None:
-        least, least_hours = ("≥ " if missing else "" for missing in (cost.unknown, cost.unknown_hours))
-        yield KeyFigure("for each +0.01", f"{least}{usd} USD", f"{least_hours}{hours:,.3f} device hours")
-    lost = f"interruptions: {kpi.preemptions}, steps computed again: {kpi.lost_steps}"
-    yield KeyFigure("goodput", "unknown" if kpi.goodput is None else f"{kpi.goodput:.0%}", lost)
-    if (waited := kpi.trace_to_promotion_s) is not None:
-        note = "from the newest trace, median of the promoted"
-        yield KeyFigure("until promotion", spell(waited) if waited else "under a day", note)

@@ -1,0 +1,333 @@
+"""What iterations gave, what they cost and how they ended: the read model of status, page and Dagster. Shares are in
+[0, 1], times in seconds since the epoch; a figure that no record has is None, not 0.
+
+The deployment's gain is the sum of the promoted candidates' paired differences on the gate's target suite; what +0.01
+costs is the bill of all iterations, refused ones included, over that gain."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from statistics import median
+from typing import Literal, NamedTuple
+
+from assets.costs import CostLine, CostTotal, RolloutCost, cost_lines, total
+from assets.records import IterationRecords, iteration_ids
+from assets.sentences import stage_sentences
+from evals.measurements import ConfidenceInterval, EvalReport
+from pipeline.core.storage import Record, Store
+from pipeline.recipe import Recipe
+from pipeline.rewards.findings import spent
+from pipeline.rollout.fold import fold
+from pipeline.rollout.record import Phase, RolloutEvent, RolloutState, read_events
+from pipeline.traces.records import UNKNOWN_DAY
+from pipeline.views.iteration import IterationBar
+from pipeline.views.rollout import spell
+
+State = Literal[
+    "in progress", "unfinished", "not trained", "stopped", "refused", "held", "registered", "in rollout", "promoted",
+    "rolled back", "aborted", "superseded", "unreadable",
+]  # fmt: skip
+"""`unfinished`: a newer iteration was begun before it ended. `rolled back`: also after a promotion. `unreadable`: its
+records are damaged or gone."""
+HEAD = ("iteration", "ended", "kept", "labels", "method", "champion", "candidate", "points", "gate", "USD", "device h")
+ENDED: dict[Phase, State] = {
+    Phase.PROMOTED: "promoted",
+    Phase.ROLLED_BACK: "rolled back",
+    Phase.ABORTED: "aborted",
+    Phase.SUPERSEDED: "superseded",
+}
+
+
+class SuiteQuality(Record):
+    suite: str
+    champion: ConfidenceInterval
+    candidate: ConfidenceInterval
+    difference: ConfidenceInterval
+
+
+class IterationView(Record):
+    iteration: str
+    number: int | None = None
+    """Champions before it; None where its `traces` record is gone."""
+    begun_at: float = 0.0
+    state: State
+    stage: str = ""
+    """The first stage without a record, of an iteration in progress."""
+    step: int | None = None
+    """The optimiser step that a training in progress has reached."""
+    detail: str = ""
+    verdict: str = ""
+    seen: int | None = None
+    """Rows of the source; a count or share of a stage that has not ended is None."""
+    admitted: int | None = None
+    counted: int | None = None
+    """Admitted rows that count for the champion (`traces.attribution`): the dataset."""
+    labelled: int | None = None
+    coverage: float | None = None
+    trainable: int | None = None
+    """Labelled rows that may be trained on: agreed to, and asked by no suite."""
+    method: str = ""
+    goodput: float | None = None
+    """Share of the training's time that went into steps of the final weights; None where no time is on record."""
+    training_s: float = 0.0
+    preemptions: int | None = None
+    """None where no training has ended."""
+    lost_steps: int = 0
+    quality: SuiteQuality | None = None
+    version: int | None = None
+    promoted_at: float | None = None
+    trace_to_promotion_s: float | None = None
+    """From the end of the newest day of its traces; 0 where it was promoted on that day."""
+    costs: tuple[CostLine, ...] = ()
+    stages: tuple[tuple[str, str], ...] = ()
+    """Each stage that has ended, and what came out in a sentence."""
+    problems: tuple[str, ...] = ()
+    """Records that cannot be read."""
+
+    @property
+    def kept(self) -> float | None:
+        return self.admitted / self.seen if self.seen and self.admitted is not None else None
+
+    @property
+    def gain(self) -> float | None:
+        return self.quality.difference.value if self.quality is not None else None
+
+    @property
+    def cost(self) -> CostTotal:
+        return total(self.costs)
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """Its cells below HEAD."""
+        quality, cost = self.quality, self.cost
+        return (
+            self.iteration,
+            self.state,
+            "" if self.kept is None else f"{self.kept:.0%}",
+            "" if self.coverage is None else f"{self.coverage:.0%}",
+            self.method,
+            "" if quality is None else f"{quality.champion.value:.1%}",
+            "" if quality is None else f"{quality.candidate.value:.1%}",
+            "" if quality is None else f"{100 * quality.difference.value:+.1f}",
+            self.verdict,
+            cost.dollars if self.costs else "",
+            cost.hours if self.costs else "",
+        )
+
+
+class KeyFigure(NamedTuple):
+    name: str
+    value: str
+    note: str = ""
+
+
+class Kpi(Record):
+    """All iterations of one model under one data root, the oldest first."""
+
+    model: str
+    champion_version: int = 0
+    """0 is the recipe's base model."""
+    champion_iteration: str = ""
+    champion_since: float | None = None
+    champion_quality: ConfidenceInterval | None = None
+    """On the target suite, as the evaluation that it passed measured it; of the base model as the newest one did."""
+    suite: str = ""
+    iterations: tuple[IterationView, ...] = ()
+    ended: dict[str, int] = {}  # noqa: RUF012 (a pydantic field: copied for each instance)
+    """Iterations by state."""
+    gain: float | None = None
+    """Sum of the differences of the promoted candidates, each to the champion that it replaced; None without one."""
+    goodput: float | None = None
+    """Over all trainings, by their time."""
+    preemptions: int = 0
+    lost_steps: int = 0
+    trace_to_promotion_s: float | None = None
+    """Median of the promoted iterations."""
+    problems: tuple[str, ...] = ()
+
+    @property
+    def cost(self) -> CostTotal:
+        return total([line for each in self.iterations for line in each.costs])
+
+    def bars(self) -> list[IterationBar]:
+        bars: list[IterationBar] = []
+        for each in self.iterations:
+            arms = (each.quality.champion, each.quality.candidate) if each.quality else (None, None)
+            champion, candidate = (None if arm is None else (arm.value, arm.low, arm.high) for arm in arms)
+            bars.append(IterationBar(each.iteration[:6], champion, candidate, each.cost.device_hours))
+        return bars
+
+    def sums(self) -> Iterator[KeyFigure]:
+        """What all iterations add up to."""
+        cost, gain = self.cost, self.gain
+        ended = ", ".join(f"{count} {state}" for state, count in sorted(self.ended.items()))
+        yield KeyFigure("iterations", f"{len(self.iterations)}", ended)
+        yield KeyFigure("cost of all", f"{cost.dollars} USD", f"{cost.hours} device hours")
+        if gain is not None:
+            yield KeyFigure("gain", f"{100 * gain:+.1f} points", "of right answers, by the promoted ones together")
+        usd, hours = cost.usd_for(gain), cost.hours_for(gain)
+        if usd is not None and hours is not None:
+            least, least_hours = ("≥ " if missing else "" for missing in (cost.unknown, cost.unknown_hours))
+            yield KeyFigure("for each +0.01", f"{least}{usd} USD", f"{least_hours}{hours:,.3f} device hours")
+        lost = f"interruptions: {self.preemptions}, steps computed again: {self.lost_steps}"
+        yield KeyFigure("goodput", "unknown" if self.goodput is None else f"{self.goodput:.0%}", lost)
+        if (waited := self.trace_to_promotion_s) is not None:
+            note = "from the newest trace, median of the promoted"
+            yield KeyFigure("until promotion", spell(waited) if waited else "under a day", note)
+
+
+class RolloutFigures(NamedTuple):
+    """What the log says of the rollout of one iteration's candidate."""
+
+    state: State
+    reason: str
+    version: int
+    promoted_at: float | None
+    cost: RolloutCost
+
+
+def read_kpi(store: Store, recipe: Recipe, newest: int | None = None) -> Kpi:
+    """The key figures of the recipe's model under this root. `newest`: read so many iterations alone.
+
+    Raises nothing: what cannot be read is said in `problems`, of an iteration or of the whole.
+    """
+    model, problems, events = recipe.base_model.name, tuple[str, ...](), list[RolloutEvent]()
+    try:
+        events = list(read_events(store, model))
+        rollouts = dict(_rollouts(store, events))
+    except (ValueError, OSError) as error:
+        problems, events, rollouts = (f"rollout: {str(error).splitlines()[0]}",), [], {}
+    ids, state = iteration_ids(store), fold(events)
+    every = [IterationRecords(store, id) for id in (ids if newest is None else ids[-newest:])]
+    own = [each for each in every if each.traces is None or each.traces.iteration.model_name == model]
+    iterations = tuple(_view(each, rollouts.get(each.id), recipe) for each in own)
+    promoted = [each for each in iterations if each.state == "promoted"]
+    gains = [each.gain for each in promoted if each.gain is not None]
+    timed = [each for each in iterations if each.goodput is not None]
+    seconds = sum(each.training_s for each in timed)
+    quality, suite = _champion_quality(state, iterations)
+    waits = [each.trace_to_promotion_s for each in promoted if each.trace_to_promotion_s is not None]
+    return Kpi(
+        model=model,
+        champion_version=state.past.champion.version if state.past.champion else 0,
+        champion_iteration=state.past.champion.iteration if state.past.champion else "",
+        champion_since=state.past.champion_since if state.past.champion else None,
+        champion_quality=quality,
+        suite=suite,
+        iterations=iterations,
+        ended=dict(Counter(each.state for each in iterations)),
+        gain=sum(gains) if gains else None,
+        goodput=sum((each.goodput or 0.0) * each.training_s for each in timed) / seconds if seconds else None,
+        preemptions=sum(each.preemptions or 0 for each in iterations),
+        lost_steps=sum(each.lost_steps for each in iterations),
+        trace_to_promotion_s=median(waits) if waits else None,
+        problems=problems,
+    )
+
+
+def _rollouts(store: Store, events: Sequence[RolloutEvent]) -> Iterator[tuple[str, RolloutFigures]]:
+    """By the iteration that the candidate came out of; of several rollouts of one, the last."""
+    finished = fold(events).past.finished
+    by_rollout: dict[str, list[RolloutEvent]] = {}
+    for event in events:
+        by_rollout.setdefault(event.rollout, []).append(event)
+    for rollout, of_one in by_rollout.items():
+        first, proposal = of_one[0], of_one[0].proposal
+        assert proposal is not None, "a log that lost its beginning is refused before this"
+        ended = [event.at for event in of_one if event.phase in ENDED]
+        held_s = max(0.0, (ended[0] if ended else of_one[-1].at) - first.at)
+        watched_s = sum(e.look.window_end - e.look.window_start for e in of_one if e.look is not None)
+        grades = spent(store, [rollout], rollout, "judge")
+        yield (
+            proposal.version.iteration,
+            RolloutFigures(
+                ENDED.get(finished.get(rollout, Phase.IDLE), "in rollout"),
+                next((event.reason for event in reversed(of_one) if event.reason), ""),
+                proposal.version.version,
+                next((event.at for event in of_one if event.phase is Phase.PROMOTED), None),
+                RolloutCost(held_s / 3600, watched_s / 3600, grades),
+            ),
+        )
+
+
+def _view(of: IterationRecords, rollout: RolloutFigures | None, recipe: Recipe) -> IterationView:
+    state, detail = _ending(of, rollout)
+    traces, labels, trained = of.traces, of.labels, of.trained
+    days = [day.day for day in traces.days if day.day != UNKNOWN_DAY and day.admitted] if traces else []
+    promoted_at, missing = rollout.promoted_at if rollout else None, of.missing
+    return IterationView(
+        iteration=of.id,
+        number=traces.iteration.number if traces else None,
+        begun_at=of.begun_at,
+        state=state,
+        stage=(missing[0] if missing else "canary") if state in ("in progress", "unfinished") else "",
+        step=of.step if state == "in progress" and trained is None else None,
+        detail=detail,
+        verdict=str(of.verdict.verdict) if of.verdict else "",
+        seen=traces.seen if traces else None,
+        admitted=traces.admitted if traces else None,
+        counted=traces.iteration.dataset.rows if traces else None,
+        labelled=labels.labelled if labels else None,
+        coverage=labels.coverage if labels else None,
+        trainable=of.preferences.evidence.labelled if of.preferences else None,
+        method=of.plan.decision.method if of.plan else "",
+        goodput=trained.goodput.share if trained and trained.goodput.total_s > 0 else None,
+        training_s=trained.goodput.total_s if trained else 0.0,
+        preemptions=len(trained.preemptions) if trained else None,
+        lost_steps=sum(each.lost_steps for each in trained.preemptions) if trained else 0,
+        quality=suite_quality(of.report) if of.report else None,
+        version=of.version.version if of.version else rollout.version if rollout else None,
+        promoted_at=promoted_at,
+        trace_to_promotion_s=_waited(max(days, default=""), promoted_at),
+        costs=tuple(cost_lines(of, recipe, rollout.cost if rollout else None)),
+        stages=tuple(stage_sentences(of)),
+        problems=tuple(of.problems),
+    )
+
+
+def suite_quality(report: EvalReport) -> SuiteQuality | None:
+    """Both models on the report's target; None where nothing was compared."""
+    measured = report.target()
+    if (compared := measured.comparison) is None:
+        return None
+    gain = compared.difference
+    return SuiteQuality(
+        suite=measured.suite,
+        champion=compared.champion,
+        candidate=compared.candidate,
+        difference=ConfidenceInterval(value=gain.value, low=gain.low, high=gain.high),
+    )
+
+
+def _ending(of: IterationRecords, rollout: RolloutFigures | None) -> tuple[State, str]:
+    """The log of rollouts is newer than the iteration's own last word."""
+    if rollout is not None:
+        return rollout.state, rollout.reason
+    if of.outcome is not None:
+        return ("in rollout" if of.outcome.ending == "rollout" else of.outcome.ending), of.outcome.detail
+    if of.problems or of.traces is None:
+        return "unreadable", "; ".join(of.problems) or "its traces record is gone"
+    return ("in progress", "") if of.is_latest else ("unfinished", "a newer iteration was begun")
+
+
+def _waited(last_day: str, promoted_at: float | None) -> float | None:
+    """Seconds from the end of that day (UTC) to the promotion."""
+    if promoted_at is None or not last_day:
+        return None
+    try:
+        end = datetime.fromisoformat(last_day).replace(tzinfo=UTC) + timedelta(days=1)
+    except ValueError:  # a source may name its days otherwise
+        return None
+    return max(0.0, promoted_at - end.timestamp())
+
+
+def _champion_quality(
+    state: RolloutState, iterations: Sequence[IterationView]
+) -> tuple[ConfidenceInterval | None, str]:
+    """Of the champion on record, and the suite; of the base model as the newest comparison measured it."""
+    measured = {each.iteration: each.quality for each in iterations if each.quality is not None}
+    if state.past.champion is None:
+        newest = next(reversed(measured.values()), None)
+        return (newest.champion, newest.suite) if newest is not None else (None, "")
+    own = measured.get(state.past.champion.iteration)
+    return (own.candidate, own.suite) if own is not None else (None, "")
