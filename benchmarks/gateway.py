@@ -22,7 +22,7 @@ from typing import Any
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, running_gateway
-from pipeline.rollout.gateway.span_files import recorded
+from pipeline.rollout.gateway.spans import recorded
 from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, write_slots
 from pipeline.rollout.router import Split
 from pipeline.serving.served_names import served_name

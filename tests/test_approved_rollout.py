@@ -13,7 +13,7 @@ from jobs.preference_tuning import rollout_decision
 from jobs.rollout.__main__ import main
 from pipeline.core import layout
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.gateway.span_files import recorded
+from pipeline.rollout.gateway.spans import recorded
 from pipeline.rollout.record import Phase, Proposal
 from tests.loop import EMBEDDED, SHORT, deployment, instance
 from tests.opened import open_rollout

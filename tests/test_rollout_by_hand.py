@@ -16,7 +16,7 @@ from jobs.rollout.__main__ import main
 from pipeline.core import layout
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.process import running_address
-from pipeline.rollout.gateway.span_files import recorded
+from pipeline.rollout.gateway.spans import recorded
 from pipeline.rollout.gateway.split import read_slots
 from pipeline.rollout.record import Phase, RolloutState
 from tests.loop import EMBEDDED, SHORT, deployment

@@ -18,8 +18,14 @@ from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.core.unfinished import append
 from pipeline.rollout.gateway.asked import BadRequest
-from pipeline.rollout.gateway.span_files import LATE_S, RecordedExport, lines_from_the_end
-from pipeline.rollout.gateway.spans import FLUSH_S, RECORDED_AT, otlp_attributes
+from pipeline.rollout.gateway.spans import (
+    FLUSH_S,
+    LATE_S,
+    RECORDED_AT,
+    RecordedExport,
+    lines_from_the_end,
+    otlp_attributes,
+)
 from pipeline.traces.rows import Score
 from pipeline.traces.scores import Meanings
 from pipeline.traces.sources import otlp

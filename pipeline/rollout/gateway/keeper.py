@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from pipeline.core import layout
@@ -42,7 +41,7 @@ class SlotKeeper:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *raised: object) -> None:
         write_slots(self._store, self._model_name, ())
         for digest in list(self._kept):
             self._end(digest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import reduce
@@ -17,8 +18,7 @@ from pipeline.core.storage import Store
 from pipeline.recipe.traces import Traces
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
 from pipeline.rollout.gateway.feedback import scores_since
-from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
-from pipeline.rollout.gateway.spans import FLUSH_S
+from pipeline.rollout.gateway.spans import FLUSH_S, RecordedRequest, recorded
 from pipeline.rollout.grading import GRADES, PENDING, Grading, ServedAnswer
 from pipeline.rollout.router import Arm, Split
 from pipeline.rollout.shares import Latencies
@@ -52,20 +52,32 @@ class SpanMetrics:
         graded_since = request.since if request.graded_since is None else request.graded_since
         served = self._store.path(layout.served(self._model_name))
         rows = [row for row in recorded(served, min(request.since, graded_since), until) if _is_of(row, split)]
-        arms: dict[Arm, _Arm] = {"champion": _Arm(), "canary": _Arm()}
-        for row in rows:
-            if row.at > request.since:
-                arms[_arm(row)].count(row, request.slow_over_s)
+        seen = [row for row in rows if row.at > request.since]
+        units: dict[Arm, _Units] = {"champion": defaultdict(Counter), "canary": defaultdict(Counter)}
+        for row in seen:
+            slow = request.slow_over_s is not None and row.latency_s > request.slow_over_s
+            units[row.arm][row.unit].update(requests=1, errors=row.failed, slow=slow)
         by_thumbs = self._grading.rated_within_s is not None
         answered = [row for row in rows if row.at > graded_since and _is_answered(row, with_text=not by_thumbs)]
         allowed = answered  # what a user says is counted, and no answer is read
         if not by_thumbs:
             may_read = readable(answered, self._traces, forgotten(self._store), request.now)
             allowed = [row for row, is_readable in zip(answered, may_read, strict=True) if is_readable]
-        graded_until = self._graded(allowed, arms, until, request.now)
+        graded, graded_until = self._graded(allowed, until, request.now)
+        for row, outcome in graded:
+            if row.at <= graded_until:
+                is_graded, correct = outcome in GRADES, outcome == "correct"
+                units[row.arm][row.unit].update(graded=is_graded, correct=correct, ungraded=not is_graded)
+        champion, canary = (
+            ArmLook(
+                units={unit: UnitCounts(**counts) for unit, counts in units[arm].items()},
+                latencies=_latencies([row.latency_s for row in seen if row.arm == arm]),
+            )
+            for arm in units
+        )
         return LiveMetrics(
-            champion=arms["champion"].look(),
-            canary=arms["canary"].look(),
+            champion=champion,
+            canary=canary,
             window_start=request.since,
             window_end=until,
             graded_until=graded_until,
@@ -73,51 +85,30 @@ class SpanMetrics:
             readable=(_share_of(allowed, answered, "champion"), _share_of(allowed, answered, "canary")),
         )
 
-    def _graded(self, rows: Sequence[RecordedRequest], arms: Mapping[Arm, _Arm], until: float, now: float) -> float:
-        """Count the grades of answers; returns until when those of both arms are complete."""
+    def _graded(
+        self, rows: Sequence[RecordedRequest], until: float, now: float
+    ) -> tuple[list[tuple[RecordedRequest, str]], float]:
+        """The outcome of each answer that can be graded, and until when the outcomes of both arms are complete."""
         wait_s = self._grading.rated_within_s
         scores: Mapping[str, Sequence[Mapping[str, Any]]] = {}
         if wait_s is not None and rows:
             scores = scores_since(self._store.path(layout.feedback(self._model_name)), rows[0].at, self._meanings)
         answers = [_answer(row)._replace(feedback=scores.get(row.trace_id, ())) for row in rows]
-        outcomes = list(self._grading.grade(answers)) if rows else []
-        assert len(outcomes) == len(rows), "the grader grades every answer"
-        if wait_s is None:
-            graded = [(row, each) for row, each in zip(rows, outcomes, strict=True) if each in (*GRADES, PENDING)]
-            by_arm = [[(row.at, each != PENDING) for row, each in graded if _arm(row) == arm] for arm in arms]
-            complete = min(complete_until(each, until) for each in by_arm)
-        else:  # who will still say something is unknown
-            graded, complete = list(zip(rows, outcomes, strict=True)), min(until, now - wait_s)
-        for row, outcome in graded:
-            if row.at <= complete:
-                arms[_arm(row)].graded(row, outcome)
-        return complete
+        graded = list(zip(rows, self._grading.grade(answers) if rows else (), strict=True))
+        if wait_s is not None:  # who will still say something is unknown
+            return graded, min(until, now - wait_s)
+        graded = [(row, each) for row, each in graded if each in (*GRADES, PENDING)]
+        arms: tuple[Arm, ...] = ("champion", "canary")
+        by_arm = ([(row.at, each != PENDING) for row, each in graded if row.arm == arm] for arm in arms)
+        return graded, min(complete_until(each, until) for each in by_arm)
 
 
-class _Arm:
-    def __init__(self) -> None:
-        self._counts: dict[str, dict[str, int]] = {}
-        self._latencies = [0] * len(EDGES_S)
+_Units = defaultdict[str, Counter[str]]
 
-    def count(self, row: RecordedRequest, slow_over_s: float | None) -> None:
-        counts = self._of(row)
-        counts["requests"] += 1
-        counts["errors"] += row.failed
-        counts["slow"] += slow_over_s is not None and row.latency_s > slow_over_s
-        self._latencies[bisect_left(EDGES_S, row.latency_s)] += 1
 
-    def graded(self, row: RecordedRequest, outcome: str) -> None:
-        counts = self._of(row)
-        counts["graded"] += outcome in GRADES
-        counts["correct"] += outcome == "correct"
-        counts["ungraded"] += outcome not in GRADES
-
-    def look(self) -> ArmLook:
-        units = {unit: UnitCounts(**counts) for unit, counts in self._counts.items()}
-        return ArmLook(units=units, latencies=Latencies(edges_s=EDGES_S, counts=tuple(map(float, self._latencies))))
-
-    def _of(self, row: RecordedRequest) -> dict[str, int]:
-        return self._counts.setdefault(row.marks["rollout.unit"], dict.fromkeys(UnitCounts.model_fields, 0))
+def _latencies(seconds: Sequence[float]) -> Latencies:
+    counts = Counter(bisect_left(EDGES_S, each) for each in seconds)
+    return Latencies(edges_s=EDGES_S, counts=tuple(float(counts[place]) for place in range(len(EDGES_S))))
 
 
 def _is_answered(row: RecordedRequest, with_text: bool) -> bool:
@@ -136,12 +127,8 @@ def _answer(row: RecordedRequest) -> ServedAnswer:
 
 def _share_of(allowed: Sequence[RecordedRequest], answered: Sequence[RecordedRequest], arm: Arm) -> float:
     """1 where the arm gave no answer."""
-    total = sum(_arm(row) == arm for row in answered)
-    return sum(_arm(row) == arm for row in allowed) / total if total else 1.0
-
-
-def _arm(row: RecordedRequest) -> Arm:
-    return row.marks["rollout.arm"]
+    total = sum(row.arm == arm for row in answered)
+    return sum(row.arm == arm for row in allowed) / total if total else 1.0
 
 
 def _is_of(row: RecordedRequest, split: Split) -> bool:

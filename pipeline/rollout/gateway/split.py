@@ -4,9 +4,6 @@ port to them. A split that is torn, of an older epoch, or that names a model in 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Self
-
-from pydantic import model_validator
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Record, Store
@@ -27,26 +24,14 @@ class ServedSlot(Record):
     """Root of the server's API, e.g. `http://127.0.0.1:8001/v1`."""
     name: str
 
-    @property
-    def head(self) -> str:
-        return self.digest[:HEAD]
-
 
 class SlotTable(Record):
-    """All slots; no two hold one model, since their arms could not be told apart."""
+    """All slots; no two hold one model."""
 
     slots: tuple[ServedSlot, ...]
 
-    @model_validator(mode="after")
-    def _one_model_each(self) -> Self:
-        heads = [slot.head for slot in self.slots]
-        twice = sorted({head for head in heads if heads.count(head) > 1})
-        if twice:
-            raise ValueError(f"Two slots hold model {twice[0]}. Give one of them another model.")
-        return self
-
     def slot_of(self, digest: str) -> ServedSlot | None:
-        return next((slot for slot in self.slots if slot.head == digest[:HEAD]), None)
+        return next((slot for slot in self.slots if slot.digest[:HEAD] == digest[:HEAD]), None)
 
 
 def write_slots(store: Store, model_name: str, slots: Sequence[ServedSlot]) -> None:

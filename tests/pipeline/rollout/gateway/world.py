@@ -17,7 +17,7 @@ from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.gateway.app import application
 from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, held_lock, running_gateway
-from pipeline.rollout.gateway.span_files import RecordedRequest, recorded
+from pipeline.rollout.gateway.spans import RecordedRequest, recorded
 from pipeline.rollout.gateway.split import GatewaySplit, GatewayState, ServedSlot, read_slots, write_slots
 from pipeline.rollout.router import Split, route
 from pipeline.serving.served_names import served_name
