@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pyarrow.parquet as pq
 
@@ -35,19 +36,10 @@ from pipeline.traces.records import GovernedTraces
 UNWATCHED = NullMetrics()
 
 
-def rollout_ports(
-    deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, registry: bool = True, log: Log = print
-) -> RolloutPorts:
-    """The rollout and its world, as the recipe names it. `registry`: whether MLflow's aliases follow at once; else at
-    the next tick."""
+def rollout_ports(deployment: Deployment, metrics: LiveMetricsPort = UNWATCHED, log: Log = print) -> RolloutPorts:
+    """The rollout and its world, as the recipe names it."""
     store, name, url = deployment.store(), deployment.recipe().base_model.name, deployment.notify_url()
-    uri = deployment.registry_uri() if registry else ""
-
-    def follow(state: RolloutState) -> None:
-        if registry:
-            project(uri, state)
-
-    split = traffic_split(deployment)
+    split, follow = traffic_split(deployment), partial(project, deployment.registry_uri())
 
     def warm(model: ModelRef) -> str:
         proposal = read_state(store, name).proposal

@@ -16,7 +16,7 @@ from assets.observations import rollout_observation, show_figures, tell_of_champ
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
 from jobs.dagster_internals import UnresolvedAssetJobDefinition
-from jobs.rollout.decide import exit_code, launchpad_decision, outcome_lines, take
+from jobs.decisions import exit_code, launchpad_decision, outcome_lines, take
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot
 from pipeline.rollout.record import Action, read_events

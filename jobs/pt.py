@@ -34,7 +34,7 @@ WORDS = {
     "validate": CommandWord("jobs.validate", "check a deployment without a run: recipe, model, disk, source, gate"),
     "recipe": CommandWord("jobs.recipe", "the recipe's fields explained, its JSON schema, and the resolved one"),
     "retry": CommandWord("jobs.retry", "a finished stage anew, and all below it"),
-    "rollout": CommandWord("jobs.rollout.__main__", "where the rollout stands, and every decision about it"),
+    "rollout": CommandWord("jobs.rollout", "where the rollout stands, and every decision about it"),
     "reviews": CommandWord("jobs.reviews", "sheets of labels for people to score"),
     "governance": CommandWord("jobs.governance", "forget a user, verify the audit log, retention, upkeep"),
     "evals": CommandWord("evals.__main__", "plan a gate, look at its evidence, recompute its verdict"),

@@ -10,7 +10,7 @@ import pytest
 from assets.resources import Deployment
 from assets.rollout import follow_rollout
 from jobs.preference_tuning import rollout_decision
-from jobs.rollout.__main__ import main
+from jobs.rollout import main
 from pipeline.core import layout
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.spans import recorded

@@ -9,7 +9,7 @@ import pytest
 
 from assets.records import outcome
 from assets.rollout import follow_rollout, rollout_ports
-from jobs.rollout.__main__ import main
+from jobs.rollout import main
 from pipeline.rollout.controller import tick
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase

@@ -14,7 +14,7 @@ from assets.graph import ASSETS
 from assets.records import RECORDS
 from assets.resources import Deployment, Records, records
 from jobs import retry
-from jobs.rollout.__main__ import main as rollout_main
+from jobs.rollout import main as rollout_main
 from pipeline.core import audit
 from pipeline.rollout.record import read_events
 from tests.fork_server import ForkServer

@@ -12,13 +12,15 @@ import pytest
 
 from assets.resources import Deployment
 from assets.rollout import follow_rollout
-from jobs.rollout.__main__ import main
+from assets.traffic import traffic_split
+from jobs.rollout import main
 from pipeline.core import layout
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.process import running_address
 from pipeline.rollout.gateway.spans import recorded
 from pipeline.rollout.gateway.split import read_slots
 from pipeline.rollout.record import Phase, RolloutState
+from pipeline.rollout.router import asked_for, without_canary
 from tests.loop import EMBEDDED, SHORT, deployment
 from tests.opened import open_rollout
 
@@ -89,7 +91,10 @@ def test_a_weight_that_is_set_to_0_by_hand_is_obeyed(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", " ".join([*SHORT, f"data_root={tmp_path / 'data'}", *LONG]))
     with followed(settings) as ended:
         awaited(settings, lambda s: s.phase is Phase.OBSERVING and s.watch.looks > 0)
-        assert main(["rollback", "--router-only"]) == 0
+        split = traffic_split(settings)
+        asked = asked_for(split.read())
+        assert asked is not None
+        split.apply(without_canary(asked))
     assert (ended[0].phase, ended[0].canary_weight) == (Phase.HELD, 0)
     assert main(["abort", "--reason", "seen enough", "--rollout", rollout]) == 0
     assert awaited(settings, lambda s: not s.active).phase is Phase.ABORTED

@@ -42,9 +42,9 @@ def tick(ports: RolloutPorts, now: float) -> Tick:
 
 
 def roll_back(ports: RolloutPorts, now: float) -> Tick:
-    """Take a rollback that was decided to its end now: move the traffic, then read it back. Nothing is measured. The
-    state is still ROLLING_BACK when the router does not obey; later ticks go on trying."""
-    moved = reconcile(ports, now)
+    """Take a rollback that was decided to its end now: move the traffic, read it back, then the registry. Nothing is
+    measured. The state is still ROLLING_BACK when the router does not obey; later ticks go on trying."""
+    moved = reconcile(replace(ports, project=lambda state: None), now)
     if moved.state.phase is not Phase.ROLLING_BACK:
         return moved
     return tick(replace(ports, metrics=NullMetrics()), now)

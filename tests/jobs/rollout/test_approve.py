@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from assets.resources import Deployment
-from jobs.rollout.__main__ import main
+from jobs.rollout import main
 from pipeline.core import audit
 from pipeline.rollout.record import Phase
 from tests.jobs.rollout.decided import decided, look, state

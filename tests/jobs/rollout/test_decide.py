@@ -4,15 +4,17 @@ import json
 import os
 import pwd
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import dagster as dg
 import pytest
 
 from assets.resources import Deployment
+from jobs import rollout as commands
 from jobs.preference_tuning import rollout_decision
-from jobs.rollout import plan
-from jobs.rollout.__main__ import main
+from jobs.rollout import main
 from pipeline.rollout.evidence import UnitCounts
 from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.plan import LastWeek
@@ -20,6 +22,7 @@ from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Split
 from tests.jobs.rollout.decided import decided, hold_again, state, weight
 from tests.loop import instance
+from tests.pipeline.rollout.webhook import webhook
 
 
 def test_status_without_a_rollout_says_who_serves(settings: Deployment, capsys) -> None:
@@ -36,6 +39,34 @@ def test_status_says_what_is_held_why_and_what_to_type(settings: Deployment, hel
         assert words in out
     assert f"pt rollout resume --rollout {held} --reason 'WHY'" in out
     assert f"pt rollout abort --rollout {held} --reason 'WHY'" in out
+
+
+def test_a_rollback_moves_the_traffic_and_quarantines(
+    settings: Deployment, held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    """And is told to people; an MLflow that is away keeps nothing back."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'gone' / 'mlflow.db'}")
+    with webhook() as hook:
+        monkeypatch.setenv("NOTIFY_URL", hook.url)
+        assert main(["rollback", "--reason", "it insults people", "--by", "ada", "--rollout", held]) == 0
+    out = capsys.readouterr().out
+    assert f"Rollout {held} is rolled_back: the router reads 0% on the canary (it insults people)" in out
+    now = state(settings)
+    assert (now.phase, weight(settings)) == (Phase.ROLLED_BACK, 0)
+    assert now.opened.version.model.digest in now.past.quarantined
+    assert decided(settings)[0] == ("rollback", "ada", "it insults people")
+    assert "ROLLED BACK: the router reads 0%. It insults people (by ada)." in "\n".join(hook.messages)
+
+
+@pytest.mark.slow
+def test_a_rollback_needs_no_instance_of_dagster(settings: Deployment, held: str, tmp_path: Path) -> None:
+    """Typed in a folder without `dagster.yaml`, with an instance that cannot be opened."""
+    root = Path(__file__).parents[3]
+    environment = {**os.environ, "PYTHONPATH": str(root), "DAGSTER_HOME": str(tmp_path / "nowhere")}
+    command = [sys.executable, "-m", "jobs.rollout", "rollback", "--reason", "r"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert weight(settings) == 0
 
 
 @pytest.mark.slow
@@ -162,7 +193,7 @@ def test_a_plan_has_the_days_of_each_stage(
     settings: Deployment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     users = [UnitCounts(requests=20, graded=20, correct=14)] * 400
-    monkeypatch.setattr(plan, "read_last_week", lambda settings: LastWeek(users, 6.9, False))
+    monkeypatch.setattr(commands, "read_last_week", lambda settings: LastWeek(users, 6.9, False))
     assert main(["plan"]) == 0
     out = capsys.readouterr().out
     assert "8,000 requests of 400 users in 6.9 days" in out

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from jobs.rollout.status import view
+from jobs.rollout import view
 from pipeline.rollout.record import Phase
 from tests.pipeline.rollout.reports import NOW, arm, bare, report
 

@@ -1,4 +1,4 @@
-"""`rollback --router-only` against a real gateway whose lease runs out: a person's 0 stays until a person raises it."""
+"""A weight that a person set to 0 at a real gateway whose lease runs out: it stays until a person raises it."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jobs.rollout.rollback import router_to_zero
 from pipeline.core import layout
 from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef
@@ -16,7 +15,7 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, Phase, RolloutState
-from pipeline.rollout.router import Split, Unsettled
+from pipeline.rollout.router import Split, Unsettled, asked_for, without_canary
 from tests.pipeline.rollout.conftest import POLICY, ScriptedMetrics
 from tests.pipeline.rollout.gateway.world import CANARY, CHAMPION, NAME, World, awaited, user_of, world
 
@@ -71,7 +70,9 @@ def test_a_persons_zero_outlives_the_lease(rollout: Rollout, first: str) -> None
     if first == "the end of the lease":
         lease_over(rollout)
         assert isinstance(rollout.gateway.port.read(), Unsettled)
-    assert "the router reads 0% on the canary" in router_to_zero(rollout.gateway.port, sleep_s=0.05)
+    asked = asked_for(rollout.gateway.port.read())
+    assert asked is not None
+    rollout.gateway.port.apply(without_canary(asked))
     if first == "the zero":
         lease_over(rollout)
     assert rollout.weight() == 0, "it has no lease that could end"

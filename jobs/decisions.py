@@ -1,39 +1,35 @@
-"""`approve`, `resume`, `pause`, `abort` and `rollback`: a person's decision, carried out before the command returns."""
+"""A person's decision about a rollout (`pt rollout approve | pause | resume | abort | rollback`, and the job
+`rollout_decision`), carried out before the command returns."""
 
 import argparse
 import time
 from collections.abc import Iterator
 
+from assets.naming import ROLLOUT
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
-from jobs.rollout import COMMAND, DONE, FAILED, REFUSED, AddCommand, look_command
 from pipeline.rollout.decision import MIN_DIGEST, DecisionResult, RolloutDecision, decide
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.policy import account
-from pipeline.rollout.record import Action, Phase, RolloutState
+from pipeline.rollout.record import Action, Phase
 
-HELP = {
+COMMAND = "pt rollout"
+DONE, REFUSED, FAILED = 0, 1, 2
+HELP: dict[Action, str] = {
     "approve": "let a candidate in that waits for a person: one of rollout.approvers, who did not propose it",
     "resume": "let a held rollout go on at its weight; its stage starts over, its evidence stays",
     "pause": "hold a rollout at its weight; it is still looked at, and rolled back for harm",
     "abort": "take an active rollout back to 0%% now, without blaming the candidate",
+    "rollback": "take the canary back to 0%% now; its model is quarantined",
 }
 TO_ZERO = ("abort", "rollback")
 """What is done once the router reads 0%."""
 
 
-def add_to(add: AddCommand) -> None:
-    for action, text in HELP.items():
-        command = add(action, help=text)
-        decision_options(command)
-        command.set_defaults(run=_decide)
-
-
-def decision_options(command: argparse.ArgumentParser, reason_required: bool = True) -> None:
-    text = "why: it goes into the event and the audit log"
-    command.add_argument("--reason", default="", required=reason_required, help=text)
-    command.add_argument("--by", default=account(), help="who decides (default: %(default)s)")
-    command.add_argument("--rollout", default="", help="its id or its candidate's digest: refused for another one")
+def decide_by_command(settings: Deployment, asked: argparse.Namespace) -> int:
+    decision = RolloutDecision(action=asked.command, reason=asked.reason, by=asked.by, rollout=asked.rollout)
+    done = take(settings, decision)
+    print("\n".join(outcome_lines(decision, done)))
+    return exit_code(decision, done)
 
 
 def launchpad_decision(
@@ -51,43 +47,40 @@ def launchpad_decision(
     return RolloutDecision(action=action, reason=reason, by=by, rollout=rollout)
 
 
-def take(settings: Deployment, decision: RolloutDecision, registry: bool = True) -> DecisionResult:
-    """Carry a person's decision out on this deployment. `registry`: whether MLflow follows at once."""
-    return decide(rollout_ports(settings, registry=registry), decision, time.time())
+def take(settings: Deployment, decision: RolloutDecision) -> DecisionResult:
+    """Carry a person's decision out on this deployment."""
+    return decide(rollout_ports(settings), decision, time.time())
 
 
 def outcome_lines(decision: RolloutDecision, done: DecisionResult) -> Iterator[str]:
     """What a decision led to, and what to do next."""
-    state = done.state
+    state, look = done.state, look_command()
     for error in done.errors:
         yield f"Not everything follows yet, the next look tries again: {error}"
     if done.refused:
         yield f"Nothing was done: {done.refused}."
+    elif decision.action in TO_ZERO and state.phase is Phase.ROLLING_BACK:
+        yield f"Rollout {state.rollout} is to go back to 0%, and the router does not read that yet."
+        yield f"  try again: {look}"
     elif decision.action in TO_ZERO:
-        yield from _taken_back(state)
+        yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
+        yield f"  the next candidate: {deployment().launch()}"
     elif decision.action == "pause":
         yield f"Rollout {state.rollout} is held at {state.canary_weight}%."
         yield f"  it goes on with: {COMMAND} resume --rollout {state.rollout} --reason 'WHY'"
     else:
-        yield f"Rollout {state.rollout} {_goes_on(decision, state)}"
-        yield f"  the next look: {look_command()}"
+        goes_on = f"goes on at {state.canary_weight}%: its stage starts over, its evidence stays."
+        if decision.action == "approve":
+            goes_on = f"is approved by {decision.by}: it gets its first weight once its slot serves it."
+        elif state.confirmed_stage < 0:
+            goes_on = "goes on: it had no traffic yet, and gets its first weight once its slot serves it."
+        yield f"Rollout {state.rollout} {goes_on}"
+        yield f"  the next look: {look}"
 
 
-def _taken_back(state: RolloutState) -> Iterator[str]:
-    if state.phase is Phase.ROLLING_BACK:
-        yield f"Rollout {state.rollout} is to go back to 0%, and the router does not read that yet."
-        yield f"  try again: {look_command()}"
-        return
-    yield f"Rollout {state.rollout} is {state.phase}: the router reads 0% on the canary ({state.reason})."
-    yield f"  the next candidate: {deployment().launch()}"
-
-
-def _goes_on(decision: RolloutDecision, state: RolloutState) -> str:
-    if decision.action == "approve":
-        return f"is approved by {decision.by}: it gets its first weight once its slot serves it."
-    if state.confirmed_stage < 0:
-        return "goes on: it had no traffic yet, and gets its first weight once its slot serves it."
-    return f"goes on at {state.canary_weight}%: its stage starts over, its evidence stays."
+def look_command() -> str:
+    """What takes the rollout further."""
+    return deployment().launch(ROLLOUT)
 
 
 def exit_code(decision: RolloutDecision, done: DecisionResult) -> int:
@@ -95,10 +88,3 @@ def exit_code(decision: RolloutDecision, done: DecisionResult) -> int:
     if done.refused:
         return REFUSED
     return FAILED if decision.action in TO_ZERO and done.state.phase is Phase.ROLLING_BACK else DONE
-
-
-def _decide(settings: Deployment, asked: argparse.Namespace) -> int:
-    decision = RolloutDecision(action=asked.command, reason=asked.reason, by=asked.by, rollout=asked.rollout)
-    done = take(settings, decision)
-    print("\n".join(outcome_lines(decision, done)))
-    return exit_code(decision, done)

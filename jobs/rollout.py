@@ -1,0 +1,176 @@
+"""The rollout at a terminal: `pt rollout status | plan | history | approve | pause | resume | abort | rollback`.
+
+Exit codes: 0 done, 1 refused or nothing to act on (it says why), 2 it could not be done (it says why).
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+from assets.resources import Deployment, deployment
+from assets.rollout import read_last_week, read_status
+from jobs.decisions import COMMAND, DONE, FAILED, HELP, REFUSED, decide_by_command, look_command
+from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
+from pipeline.core import audit
+from pipeline.rollout.plan import plan, traffic_of
+from pipeline.rollout.policy import account, policy_of
+from pipeline.rollout.reconcile import audited
+from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent, read_events
+from pipeline.rollout.router import Unrouted
+from pipeline.rollout.status import RolloutStatus
+from pipeline.views.rollout import ArmRow, arm_rows, sentences, stage_marks
+
+BAR_WIDTH = 16
+SIGNS = {"done": ("✔", GREEN), "now": ("▶", CYAN), "held": ("‖", YELLOW), "undone": ("✘", RED), "next": (" ", GREY)}
+PHASES = {
+    Phase.HELD: YELLOW,
+    Phase.ROLLING_BACK: RED,
+    Phase.ROLLED_BACK: RED,
+    Phase.ABORTED: RED,
+    Phase.PROMOTED: GREEN,
+    Phase.SUPERSEDED: GREY,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(
+        prog=COMMAND, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = options.add_subparsers(dest="command", required=True)
+    shown = commands.add_parser("status", help="where it stands, what was measured, what may be decided")
+    shown.add_argument("--json", action="store_true", help="the same as one JSON object")
+    shown.set_defaults(run=_status)
+    commands.add_parser("plan", help="days of each stage, by last week's traffic").set_defaults(run=_plan)
+    past = commands.add_parser("history", help="every rollout and decision, with its entry in the audit log")
+    past.set_defaults(run=_history)
+    for action, text in HELP.items():
+        command = commands.add_parser(action, help=text)
+        command.add_argument("--reason", required=True, help="why: it goes into the event and the audit log")
+        command.add_argument("--by", default=account(), help="who decides (default: %(default)s)")
+        command.add_argument("--rollout", default="", help="its id or its candidate's digest: refused for another one")
+        command.set_defaults(run=decide_by_command)
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    asked = parser().parse_args(arguments)
+    settings = deployment()
+    try:
+        return asked.run(settings, asked)
+    except AssertionError:  # a bug of ours keeps its traceback
+        raise
+    except KeyboardInterrupt:  # nothing is half done: each step of a decision is taken up by the next tick
+        return 130
+    except Exception as error:  # boundary: a person at a terminal; routers and stores have errors of their own
+        print(f"{asked.command}: {error} ({type(error).__name__})", file=sys.stderr)
+        return FAILED
+
+
+def _status(settings: Deployment, asked: argparse.Namespace) -> int:
+    report = read_status(settings)
+    lines = view(report, time.time(), terminal_width(), sys.stdout.isatty())
+    print(report.model_dump_json(indent=2) if asked.json else "\n".join(lines))
+    return DONE
+
+
+def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = False) -> Iterator[str]:
+    """The picture, no line wider than `width` but for the commands, which are there to be copied."""
+    title = f"{report.model}: {str(report.phase).replace('_', ' ').upper()}"
+    yield paint(title, PHASES.get(report.phase, CYAN), colour)
+    if report.weights:
+        yield from ("", *_bars(report, width, colour))
+    if rows := arm_rows(report):
+        yield from ("", *_table(rows, width))
+    yield ""
+    for name, text in sentences(report, now):
+        yield from named(name, text, width)
+    over = report.candidate is None or report.phase in TERMINAL
+    yield from named("commands", deployment().launch() if over else look_command())
+    for action in report.decisions:
+        wants = "--by NAME --reason 'WHY'" if action == "approve" else "--reason 'WHY'"
+        yield from named("", f"{COMMAND} {action} --rollout {report.rollout} {wants}")
+
+
+def _bars(report: RolloutStatus, width: int, colour: bool) -> Iterator[str]:
+    """A bar for each weight, filled by its dwell; as many in a line as fit."""
+    size = BAR_WIDTH + 9
+    in_a_line = max(1, width // size)
+    painted: list[str] = []
+    for mark in stage_marks(report):
+        filled, (sign, code) = round(mark.done * BAR_WIDTH), SIGNS[mark.progress]
+        cell = f"{sign} {mark.weight:>3}% {'█' * filled}{'░' * (BAR_WIDTH - filled)}"
+        painted.append(paint(cell.ljust(size), code, colour))
+    for first in range(0, len(painted), in_a_line):
+        yield "".join(painted[first : first + in_a_line]).rstrip()
+
+
+def _table(rows: list[ArmRow], width: int) -> Iterator[str]:
+    """Both arms in columns, and the notes where there is room for all of them."""
+    lines = [ArmRow("", "champion", "canary"), *rows]
+    one, other = (max(len(row[n]) for row in lines) for n in (1, 2))
+    noted = 12 + one + other + 6 + max(len(row.note) for row in rows) <= width
+    for name, champion, canary, note in lines:
+        yield f"{name:<12}{champion:<{one}}   {canary:<{other}}   {note if noted else ''}".rstrip()
+
+
+def _plan(settings: Deployment, asked: argparse.Namespace) -> int:
+    """How long a rollout takes by last week's traffic, and how probably an equal canary passes each stage."""
+    rollout = settings.recipe().rollout
+    if rollout.traffic.kind == "none":
+        print(f"{Unrouted().reason}. There is no stage to look at.")
+        return REFUSED
+    week = read_last_week(settings)
+    traffic, rated = traffic_of(week.users, week.days), week.by_feedback
+    stages = plan(policy_of(rollout, gradable=traffic.graded_share > 0 and not rated, rated=rated), traffic)
+    requests = traffic.requests_per_day * week.days
+    print(f"{requests:,.0f} requests of {traffic.users:,.0f} users in {week.days:.1f} days, as admitted;")
+    print(f"{traffic.graded_share:.0%} graded, of them {traffic.quality:.1%} right, ICC {traffic.icc:.2f}\n")
+    print("weight  graded answers      days  an equal canary passes")
+    for stage in stages:
+        passes = "not judged" if stage.power is None else f"{stage.power:.0%}"
+        print(f"{stage.weight:>5}%  {stage.graded:>14,}  {stage.days:>8,.1f}  {passes}")
+    print(f"in all {sum(stage.days for stage in stages):,.1f} days")
+    return DONE
+
+
+def _history(settings: Deployment, asked: argparse.Namespace) -> int:
+    store = settings.store()
+    entries = {
+        (entry.subject.partition("/")[0], int(entry.detail["epoch"])): entry.n
+        for entry in audit.entries(store)
+        if "epoch" in entry.detail
+    }
+    events = read_events(store, settings.recipe().base_model.name)
+    print("\n".join(past(events, entries)) if events else "No candidate was ever rolled out.")
+    return DONE if events else REFUSED
+
+
+def past(events: Sequence[RolloutEvent], entries: Mapping[tuple[str, int], int]) -> Iterator[str]:
+    """Every rollout, with the events that changed something, that a person asked for or that the audit log has to have.
+    `entries`: number of the audit entry of each rollout and epoch."""
+    missing: list[str] = []
+    before = RolloutEvent(epoch=0, at=0.0, rollout="", phase=Phase.IDLE)
+    for event in events:
+        if event.proposal is not None:
+            version, by = event.proposal.version, event.proposal.proposed_by
+            proposed = f", proposed by {by}" if by else ""
+            named_by = f"version {version.version} ({version.model.digest[:12]}), iteration {version.iteration}"
+            yield f"rollout {event.rollout}: {named_by}{proposed}"
+        is_audited, entry = audited(before.phase, event) is not None, entries.get((event.rollout, event.epoch))
+        if is_audited or event.by or (event.phase, event.stage) != (before.phase, before.stage):
+            when = f"{datetime.fromtimestamp(event.at, UTC):%Y-%m-%d %H:%M:%S}"
+            notes = f"{f' (by {event.by})' if event.by else ''}{f' [audit {entry}]' if entry else ''}"
+            yield f"{event.epoch:>6}  {when}  {event.phase:<12} stage {event.stage + 1}  {event.reason}{notes}"
+        if is_audited and not entry:
+            missing.append(f"{event.rollout} epoch {event.epoch}")
+        before = event
+    if missing:
+        yield f"Not in the audit log: {', '.join(missing)}. The next look writes them: {look_command()}"
+    else:
+        yield "Every decision has its entry in the audit log; to check that log: pt governance verify"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
