@@ -70,7 +70,8 @@ def preference_dataset(
     "selection",
     {"python"},
     "pipeline/selection",
-    "pipeline/recipe/methods",
+    "pipeline/recipe/method.py",
+    "pipeline/recipe/methods.py",
     "pipeline/training/plan.py",
     checks={
         "enough_signal": "A method has the evidence that it needs.",

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from pydantic import Field
-
 from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe.traces import DeskUsers
 from pipeline.serving.inference import Answer, Messages
@@ -36,7 +34,7 @@ class TrafficClaim(Record):
     days: tuple[str, ...]
     traces_per_day: int
     seed: int
-    desk: DeskUsers | None = Field(default=None, exclude_if=lambda desk: desk is None)
+    desk: DeskUsers | None = None
     """The behaviour of the desk's users."""
 
 

@@ -54,7 +54,7 @@ def _claim(store: Store, champion: ModelRef, source: DemoSource) -> TrafficClaim
                 days=dates,
                 traces_per_day=source.traces_per_day,
                 seed=source.seed,
-                desk=source.desk_users if source.world == "desk" else None,
+                desk=source.desk if source.world == "desk" else None,
             )
             if store.create(name, claim):
                 return claim

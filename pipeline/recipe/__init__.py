@@ -15,14 +15,13 @@ from pipeline.core.addresses import kept_secrets
 from pipeline.core.locations import Uri
 from pipeline.core.redaction import redacted
 from pipeline.core.storage import digest_json, shown_path
-from pipeline.recipe.automation import Automation
-from pipeline.recipe.compute import Accelerator, Compute, Kubernetes
+from pipeline.recipe.compute import Accelerator, Automation, Compute, Kubernetes
 from pipeline.recipe.custom import located
-from pipeline.recipe.evaluation import Evaluation
 from pipeline.recipe.rewards import Judge, Rewards
 from pipeline.recipe.rollout import Rollout
 from pipeline.recipe.section import Line, Operational, Section, settings
 from pipeline.recipe.selection import Samples, Selection
+from pipeline.recipe.suites import Evaluation
 from pipeline.recipe.traces import Traces
 from pipeline.recipe.training import (
     Checkpoints,

@@ -1,11 +1,19 @@
-"""Where the work of a deployment runs, and what that costs: no part of what an iteration is."""
+"""Where and when the work of a deployment runs, and what that costs: no part of what an iteration is."""
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, ClassVar, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from pipeline.recipe.custom import CustomCode
 from pipeline.recipe.section import Line, Section
@@ -13,32 +21,21 @@ from pipeline.recipe.section import Line, Section
 INT32 = 2**31 - 1
 """Kubernetes keeps counts and seconds in 32 bits."""
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"
-_NAME = rf"{_LABEL}(?:\.{_LABEL})*"
+_NAME = rf"^{_LABEL}(?:\.{_LABEL})*$"
 
-
-def _text(form: str, longest: int, says: str) -> AfterValidator:
-    def check(value: str) -> str:
-        if len(value) > longest or not re.fullmatch(form, value):
-            raise ValueError(f"write {says}, at most {longest} characters")
-        return value
-
-    return AfterValidator(check)
-
-
-DnsLabel = Annotated[str, _text(_LABEL, 63, "lower-case letters, digits and dashes")]
-DnsName = Annotated[str, _text(_NAME, 253, "lower-case letters, digits, dashes and dots")]
-QueueName = Annotated[str, _text(_NAME, 63, "lower-case letters, digits, dashes and dots")]
-"""Also the value of a label."""
-ImageName = Annotated[str, _text(r"[A-Za-z0-9][A-Za-z0-9._/:@-]*", 4096, "name@sha256:digest")]
-InstanceType = Annotated[str, _text(r"[a-z0-9][a-z0-9.-]*", 63, "lower-case letters, digits, dashes and dots")]
-MountPath = Annotated[
-    str, _text(r"(?:/(?!\.\.?(?:/|$))[A-Za-z0-9._-]+)+", 255, "an absolute path without . and .. in it")
+# Names as the API server takes them; a queue is also the value of a label.
+DnsLabel = Annotated[str, Field(pattern=f"^{_LABEL}$", max_length=63)]
+DnsName = Annotated[str, Field(pattern=_NAME, max_length=253)]
+QueueName = Annotated[str, Field(pattern=_NAME, max_length=63)]
+ImageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]*$", max_length=4096)]
+InstanceType = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=63)]
+MountPath = Annotated[str, Field(pattern=r"^(?:/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$", max_length=255)]
+Variable = Annotated[str, Field(pattern=r"^[-._a-zA-Z][-._a-zA-Z0-9]*$", max_length=253)]
+ModelsByDigest = Annotated[
+    str, Field(pattern=r"^(?:[a-z0-9]+://[A-Za-z0-9._/-]+|(?:/[A-Za-z0-9._-]+)+)$", max_length=1024)
 ]
-Variable = Annotated[str, _text(r"[-._a-zA-Z][-._a-zA-Z0-9]*", 253, "letters, digits, - _ . and no digit first")]
-"""The name of an environment variable, as the API server takes it."""
-
-
-ModelsByDigest = _text(r"[a-z0-9]+://[A-Za-z0-9._/-]+|(?:/[A-Za-z0-9._-]+)+", 1024, "s3://bucket/prefix, or a path")
+Cron = Annotated[str, Field(pattern=r"^[0-9A-Za-z*,/-]+( [0-9A-Za-z*,/-]+){4}$", max_length=100)]
+"""Five fields: minute, hour, day of the month, month, day of the week."""
 
 
 class Accelerator(Section):
@@ -63,7 +60,7 @@ class WeightsCache(Section):
     claim: DnsName | None = None
     """PersistentVolumeClaim of the folder, which outlives the pods, such as one of a class of local disks; null: an
     empty folder, which ends with its pod."""
-    source: Annotated[str, ModelsByDigest] | None = None
+    source: ModelsByDigest | None = None
     """Where models lie in folders that are called by their digests, as an export leaves them; null: where the plan
     says."""
 
@@ -175,3 +172,40 @@ class Compute(Section):
     def devices(self) -> int:
         """Of a training, over all nodes."""
         return self.nodes * self.processes
+
+
+class Automation(Section):
+    """When the loop starts by itself. Schedules and sensors are stopped until somebody starts them in Dagster."""
+
+    timezone: str = "UTC"
+    """Of the crons below, by its IANA name, such as `Europe/Berlin`."""
+    iteration_cron: Cron = "0 3 * * *"
+    """Schedule `nightly`: a whole iteration."""
+    labelling_cron: Cron = "0 * * * *"
+    """Schedule `hourly_labels`: traces and reward labels alone, which the sensor `new_labels` counts."""
+    upkeep_cron: ClassVar[str] = "0 5 * * 0"
+    """Schedule `weekly`: retention and the table's upkeep."""
+    review_cron: ClassVar[str] = "0 6 * * 1"
+    """Schedule `weekly_review`: a sheet of labels for people."""
+    min_new_labels: PositiveInt = 1000
+    """Sensor `new_labels`: distinct consented labels that no ended iteration had, before it asks for an iteration."""
+    min_drift_labels: ClassVar[int] = 100
+    """Sensor `feedback_drift`: answers that users rated, or that the judge scored, of the iteration before and since,
+    before it tests whether the champion's became worse by more than `rollout.max_quality_drop`."""
+    quiet_s: NonNegativeFloat = 3600.0
+    """The sensors `new_labels`, `feedback_drift` and `champion_changed` ask for no iteration within so long of the
+    start of another: what triggers twice in an hour makes one iteration."""
+    patience: ClassVar[int] = 3
+    """Iterations in a row that end without a candidate before `new_labels` and `feedback_drift` back off: the labels
+    that they wait for double with this one and with each after it."""
+    champion_max_age_days: PositiveFloat | None = 30.0
+    """Dagster marks the asset `champion` as overdue when no other model was promoted for so long; null: never."""
+
+    @field_validator("timezone")
+    @classmethod
+    def _is_a_zone(cls, name: str) -> str:
+        try:
+            ZoneInfo(name)
+        except (KeyError, OSError, ValueError) as error:  # not there, a folder, or no path below the zones
+            raise ValueError(f"{name!r} is no time zone. Write its IANA name, such as UTC or Europe/Berlin.") from error
+        return name

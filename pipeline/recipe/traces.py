@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.custom import CustomCode
-from pipeline.recipe.scores import ScoreMeaning
 from pipeline.recipe.section import Operational, Section, Share
 
 
@@ -34,24 +33,10 @@ class DemoSource(Section):
     """Requests that are served on each of these days."""
     seed: int = 7
     """Seed of the users, of their requests and of the sampling of the champion's answers."""
-    # Left out of the recipe's JSON where they change nothing: a recipe without them keeps its digest.
-    world: Literal["arithmetic", "desk"] = Field(default="arithmetic", exclude_if=lambda world: world == "arithmetic")
+    world: Literal["arithmetic", "desk"] = "arithmetic"
     """What is asked: word problems with an answer that can be checked, or a support desk whose users leave thumbs."""
-    desk: DeskUsers | None = Field(default=None, exclude_if=lambda desk: desk is None)
-    """How the desk's users behave; null: as its defaults say. Of no other world."""
-
-    @model_validator(mode="after")
-    def _users_of_the_desk(self) -> DemoSource:
-        if self.desk is not None and self.world != "desk":
-            raise ValueError(
-                f"the desk's users are given, but world is {self.world}; set world: desk, or leave them out"
-            )
-        return self
-
-    @property
-    def desk_users(self) -> DeskUsers:
-        """How the desk's users behave."""
-        return self.desk or DeskUsers()
+    desk: DeskUsers = DeskUsers()
+    """How the desk's users behave."""
 
 
 class ExportSource(Section):
@@ -142,13 +127,6 @@ class PromptsSource(Section):
     fields: PromptFields = PromptFields()
     """Which fields hold what."""
 
-    @field_validator("uri")
-    @classmethod
-    def _local(cls, uri: str) -> str:
-        if "://" in uri:
-            raise ValueError(f"{uri} is no path. Copy the prompt set to a disk and give its path there.")
-        return uri
-
 
 class CustomSource(CustomCode):
     """Traces in a format of your own, read by a class of your own."""
@@ -173,6 +151,37 @@ class Placeholder(Section):
     """The placeholder, letter by letter."""
     makes: Literal["redacted", "cut"] = "redacted"
     """redacted: a message that is this and nothing else was not recorded. cut: neither was one that has it anywhere."""
+
+
+class ScoreMeaning(Section):
+    """What the scores of one name mean. A name without a declaration is no feedback, but for plain thumbs
+    (docs/traces.md)."""
+
+    model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
+
+    name: Annotated[str, Field(min_length=1)]
+    """The scores' name, as the source has it."""
+    by: Annotated[Literal["user", "expert", "program"], Field(alias="from")]
+    """Whose word it is. A program's is never feedback; nor is a score of this name that a judge's model gave."""
+    scale: Annotated[tuple[float | str, ...], Field(min_length=2)] = (0.0, 1.0)
+    """Lowest and highest number; or all words, in quotes, from the lowest to the highest, evenly apart."""
+    good: Literal["high", "low"] = "high"
+    """Which end of the scale praises the answer."""
+    use: Literal["feedback", "ignore"] = "feedback"
+    """Whether rewards go by it. `ignore` keeps the scores in the table without a value."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> ScoreMeaning:
+        words = [each for each in self.scale if isinstance(each, str)]
+        if words and len(words) < len(self.scale):
+            raise ValueError(f"scale is {list(self.scale)}. Give two numbers, or words in quotes.")
+        if not words and (len(self.scale) != 2 or not float(self.scale[0]) < float(self.scale[1])):
+            raise ValueError(f"scale is {list(self.scale)}. Give the lowest and the highest number.")
+        if len({word.strip().casefold() for word in words}) < len(words):
+            raise ValueError(f"scale is {list(self.scale)}. Give each word once.")
+        if self.by == "program" and self.use == "feedback":
+            raise ValueError("a program's score is no feedback of people. Write use: ignore.")
+        return self
 
 
 class PersonalData(Section):

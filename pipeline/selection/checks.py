@@ -6,8 +6,8 @@ from typing import Literal
 from pipeline.core.estimate import Estimate
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
+from pipeline.recipe.method import EvidenceKey
 from pipeline.recipe.methods import METHODS, MethodName
-from pipeline.recipe.methods.method import EvidenceKey
 from pipeline.selection.cost import MethodCost
 from pipeline.selection.evidence import Evidence
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from pipeline.recipe.scores import ScoreMeaning
+from pipeline.recipe.traces import ScoreMeaning
 from pipeline.traces.pii import Unmaskable, mask
 from pipeline.traces.rows import Score
 

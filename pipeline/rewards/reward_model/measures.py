@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 
 from pipeline.core.estimate import Array, Estimate
-from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.reward_model.records import CalibrationBin, ProbeResult, ThumbCounts
 
 DRAWS = 1000

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from pipeline.core.chat_template import rendered
-from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.records import Finding
 from pipeline.rewards.reward_model.records import PROBE, RewardModelJob, RewardModelOutcome, UserPart
 from pipeline.rewards.reward_model.scorer import AnsweredChat

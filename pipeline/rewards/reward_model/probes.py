@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pipeline.recipe.reward_model import Probe
+from pipeline.recipe.rewards import Probe
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*(?!\w)")
 _ENTITY = re.compile(r"(?<!\w)[^\W\d_a-zß-ÿ]\w*(?!\w)")

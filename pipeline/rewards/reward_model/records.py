@@ -6,8 +6,7 @@ import pyarrow as pa
 
 from pipeline.core.estimate import UNKNOWN, Estimate
 from pipeline.core.storage import ModelRef, Record
-from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.recipe.rewards import Weights
+from pipeline.recipe.rewards import RewardModelSettings, Weights
 
 JOB_FILE, RESULT_FILE, ROWS_FILE, MODEL_FOLDER = "job.json", "trained.json", "rows.parquet", "model"
 NEVER_RETRY = 64

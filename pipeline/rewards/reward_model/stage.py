@@ -18,7 +18,7 @@ from pipeline.core import layout
 from pipeline.core.estimate import share
 from pipeline.core.processes import piped
 from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, model_ref
-from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.reward_model.measures import auc, calibration, objections, ordered_within
 from pipeline.rewards.reward_model.probes import twin
 from pipeline.rewards.reward_model.records import (

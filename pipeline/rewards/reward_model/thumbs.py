@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from pipeline.core.estimate import share
-from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.reward_model.records import ThumbCounts, UserPart
 
 LEAST_THUMBS = 40

@@ -7,14 +7,14 @@ from typing import Any, get_args
 import pytest
 
 from pipeline.recipe import Training
+from pipeline.recipe.method import EvidenceKey
 from pipeline.recipe.methods import METHODS, AnyMethod, Method, MethodName, MethodSettings
-from pipeline.recipe.methods.method import EvidenceKey
 from pipeline.selection.evidence import Evidence
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.training.schedule import SCHEMAS
 
 ROOT = Path(__file__).parents[3]
-MAY_NAME_THEM = {"pipeline/recipe/methods", "pipeline/training/methods", "pipeline/training/nemo"}
+MAY_NAME_THEM = {"pipeline/recipe/method", "pipeline/training/methods", "pipeline/training/nemo"}
 """The methods themselves, and the engine that has its own rendering of each that it knows."""
 
 

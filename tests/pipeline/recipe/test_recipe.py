@@ -204,9 +204,3 @@ def test_the_gate_asks_its_own_judge_where_it_has_one() -> None:
     named = [load(EMBEDDED, list(each)).gate_judge for each in ([labels, judged, own], [labels, judged], [labels, own])]
     assert [judge and judge.model for judge in named] == ["gate", "labels", None]
     assert load(EMBEDDED, [labels, own]).digest() != load(EMBEDDED, [labels]).digest()
-
-
-def test_a_source_without_a_world_keeps_its_digest() -> None:
-    same = load(EMBEDDED, ["traces.source.world=arithmetic", "traces.source.desk=null", "evaluation.judge=null"])
-    assert same.digest() == load(EMBEDDED).digest()
-    assert load(EMBEDDED, ["traces.source.world=desk"]).digest() != load(EMBEDDED).digest()

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from jobs.validate import score_lines  # pyright: ignore[reportPrivateUsage]
 from pipeline.core.storage import Store
-from pipeline.recipe.scores import ScoreMeaning
-from pipeline.recipe.traces import ExportSource, Traces
+from pipeline.recipe.traces import ExportSource, ScoreMeaning, Traces
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.preflight import sample_source

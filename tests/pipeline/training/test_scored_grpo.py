@@ -13,8 +13,7 @@ from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Rewards, Sentinel, Validation
 from pipeline.recipe.custom import located
 from pipeline.recipe.methods import GRPO
-from pipeline.recipe.reward_model import RewardModelSettings
-from pipeline.recipe.rewards import Weights
+from pipeline.recipe.rewards import RewardModelSettings, Weights
 from pipeline.rewards.reward_model import RewardModelReport
 from pipeline.training.fresh_scores import spending_in
 from pipeline.training.journal import read_rows

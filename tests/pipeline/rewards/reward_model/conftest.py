@@ -12,7 +12,7 @@ from pipeline.core.iteration import Iteration, identify
 from pipeline.core.storage import DatasetRef, Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Rewards
-from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
 from pipeline.rewards.reward_model.thumbs import Thumb
 from pipeline.traces.context import IterationContext

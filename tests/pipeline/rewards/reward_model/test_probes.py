@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from pipeline.recipe.reward_model import Probe, RewardModelSettings
+from pipeline.recipe.rewards import Probe, RewardModelSettings
 from pipeline.rewards.reward_model.probes import twin
 
 DESK = "Facts\nK48 DHL Monday 36 euro\nK92 UPS Friday 12 euro\nWhen does K48 come?"

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from pipeline.recipe.reward_model import RewardModelSettings
+from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.reward_model.thumbs import Thumb, split_by_user, thumbs_of, too_little
 from tests.pipeline.rewards.reward_model.conftest import likes_polite, rated
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.core.storage import Store
-from pipeline.recipe.scores import ScoreMeaning
-from pipeline.recipe.traces import MlflowSource
+from pipeline.recipe.traces import MlflowSource, ScoreMeaning
 from pipeline.traces import materialize
 from pipeline.traces.lake import local_lake
 from pipeline.traces.sources import mlflow_traces

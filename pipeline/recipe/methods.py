@@ -1,16 +1,142 @@
-"""Settings of the methods that draw nothing: DPO, SFT and KTO go through so many rows of a table in a step."""
+"""Settings of the training methods: GRPO, and DPO, SFT and KTO, which draw nothing. A new one also needs its trainer in
+`pipeline/training/methods`. Of several that the evidence allows, the first of `MethodSettings` is trained."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from pipeline.recipe.methods.method import Method, TrainingWork
-from pipeline.recipe.section import Length, Observer
+from pipeline.recipe.method import GENERATION_UTILISATION, Method, TrainingWork
+from pipeline.recipe.section import Length, Observer, Section
+
+__all__ = [
+    "DPO", "GRPO", "KTO", "METHODS", "SFT", "AnyMethod", "Method", "MethodName", "MethodSettings", "titles",
+]  # fmt: skip
+
+
+class GRPO(Method):
+    """Group Relative Policy Optimization (arXiv 2402.03300), as TRL's GRPOTrainer runs it."""
+
+    title = "GRPO"
+    needs = ("coverage", "verifiable", "frontier", "zero_variance")
+    forced_on_scores = True
+    material = "policy_prompts"
+    material_name = "prompts on the frontier, nor any whose fresh samples differ in score,"
+    table = "prompts"
+    columns = ("prompt", "reference", "verifier")
+    decided = frozenset([
+        "num_generations", "num_iterations", "steps_per_generation", "generation_batch_size", "max_completion_length",
+        "temperature", "epsilon", "scale_rewards", "use_vllm", "vllm_mode", "shuffle_dataset",
+    ])  # fmt: skip
+
+    kind: SkipJsonSchema[Literal["grpo"]] = "grpo"
+    """Names the method in a plan."""
+    prompts_per_step: PositiveInt = 16
+    """Prompts in a batch of generation."""
+    num_generations: int = Field(default=8, ge=2)
+    """Completions of each prompt: the group that advantages are relative to."""
+    num_minibatches: PositiveInt = 1
+    """Optimizer steps that a batch of generation is split into."""
+    num_iterations: PositiveInt = 1
+    """Passes over each batch of generation; above 1 the later ones are off-policy and the clip matters."""
+    max_completion_tokens: PositiveInt = 512
+    """Length limit of a completion that is drawn for training."""
+    learning_rate: Annotated[PositiveFloat, Length] = 1e-5
+    """At the first step; it falls linearly to 0. Seed 002, for an adapter on billions of parameters: the embedded model
+    takes a hundred times more."""
+    temperature: PositiveFloat = 1.0
+    """Sampling temperature of these completions."""
+    beta: float = Field(default=0.0, ge=0)
+    """Weight of the KL penalty (k3) to the reference model; 0 loads no reference."""
+    epsilon: PositiveFloat = 0.2
+    """The policy ratio is clipped below 1 - epsilon and above 1 + epsilon. For DAPO's clip-higher (arXiv 2503.14476):
+    `trainer_args: {epsilon_high: 0.28}`, under NeMo RL `loss_fn.ratio_clip_max`."""
+    loss_type: Literal["dapo", "grpo", "bnpo", "dr_grpo"] = "dapo"
+    """How token losses are averaged: over all tokens of the step (dapo), within each completion first (grpo), over the
+    tokens of a micro-batch (bnpo), or over a constant (dr_grpo, arXiv 2503.20783)."""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """Advantages are divided by the standard deviation of the rewards of their group, of the batch, or by nothing."""
+    baseline: Literal["mean", "leave_one_out"] = "mean"
+    """What a reward is compared with: its group's mean, or the mean of the others (RLOO, arXiv 2402.14740)."""
+    dynamic_sampling: Annotated[int, Field(ge=2)] | None = None
+    """Groups all right or all wrong carry no gradient: other prompts are drawn in their place (arXiv 2503.14476), in so
+    many rounds for one step at most, the first included. null: they stay in the batch."""
+    generation: Literal["transformers", "vllm_colocate", "vllm_server"] = "transformers"
+    """Who draws completions. vLLM needs a GPU; its own settings go through trainer_args."""
+    kl_stop: Annotated[PositiveFloat | None, Observer] = 4.0
+    """Of a training on prompts without a reference: KL to the base model in nats an answer, on held-out prompts, above
+    which it is stopped; null: no limit. Measured on answers of about 15 tokens: longer ones may take more."""
+
+    @property
+    def updates_per_batch(self) -> int:
+        """Optimizer steps that one batch of generation serves. Between its ends there is no state to resume from."""
+        return self.num_minibatches * self.num_iterations
+
+    @property
+    def batches(self) -> int:
+        """Batches of generation over the whole training."""
+        return self.batches_in(self.steps)
+
+    @model_validator(mode="after")
+    def _even(self) -> GRPO:
+        if self.prompts_per_step * self.num_generations % self.num_minibatches:
+            raise ValueError(
+                f"{self.prompts_per_step} prompts x {self.num_generations} completions do not split into "
+                f"num_minibatches {self.num_minibatches}: choose a divisor."
+            )
+        if self.steps % self.updates_per_batch:
+            raise ValueError(
+                f"steps {self.steps} is no multiple of num_minibatches x num_iterations = {self.updates_per_batch}: "
+                "the last batch of generation would be thrown away half used. Round it."
+            )
+        return self
+
+    @property
+    def group_size(self) -> int | None:
+        return self.num_generations
+
+    @property
+    def completion_tokens(self) -> int | None:
+        return self.max_completion_tokens
+
+    @property
+    def drawn_by(self) -> str | None:
+        return self.generation
+
+    @property
+    def examples_per_update(self) -> int:
+        return self.prompts_per_step * self.num_generations // self.num_minibatches
+
+    @property
+    def scheduled_rows(self) -> int:
+        return self.batches * self.prompts_per_step
+
+    @property
+    def packages(self) -> Mapping[str, str]:
+        return {"vllm": "training.grpo.generation to transformers"} if self.generation != "transformers" else {}
+
+    def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """As many of the most instructive prompts as the steps ask for."""
+        return rows[: self.scheduled_rows]
+
+    def work(self, prompt_tokens: float, completion_tokens: float) -> TrainingWork:
+        """Operations a weight and token: 2 to generate, 2 for the old log-probabilities and 2 more for the reference's
+        where beta is over 0, 6 to train."""
+        samples = self.scheduled_rows * self.num_generations
+        generated = samples * min(completion_tokens, self.max_completion_tokens)
+        drawn, scored = generated + samples * prompt_tokens, 4 if self.beta else 2
+        trained = drawn * self.num_iterations
+        return TrainingWork(
+            samples=samples,
+            rows=self.scheduled_rows,
+            generated=generated,
+            trained=trained,
+            flops_per_parameter=2 * generated / GENERATION_UTILISATION + scored * drawn + 6 * trained,
+        )
 
 
 class TableMethod(Method):
@@ -65,8 +191,6 @@ class DPO(TableMethod):
 
     kind: SkipJsonSchema[Literal["dpo"]] = "dpo"
     """Names the method in a plan."""
-    steps: Annotated[PositiveInt, Length] = 200
-    """Optimizer steps."""
     batch_size: PositiveInt = 32
     """Pairs in a step (seed 002: 4 x 8)."""
     learning_rate: Annotated[PositiveFloat, Length] = 5e-7
@@ -79,11 +203,6 @@ class DPO(TableMethod):
     """Weight of each of `loss_type`, in the same order."""
     max_tokens: PositiveInt | None = None
     """Prompt and completion together; a longer side of a pair is cut at its end. null: the model's context."""
-    kl_stop: Annotated[PositiveFloat | None, Observer] = None
-    """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped; null: no limit.
-    It needs training.validation."""
-    trainer_args: dict[str, Any] = Field(default={})
-    """Anything else that TRL's DPOConfig takes; under NeMo RL, its own keys."""
 
     @model_validator(mode="after")
     def _weighted(self) -> DPO:
@@ -122,13 +241,8 @@ class SFT(TableMethod):
     """At the first step; it falls linearly to 0. TRL's, for all weights; an adapter takes ten times as much."""
     loss_type: Literal["nll", "dft"] = "nll"
     """TRL's names: the negative log-likelihood, or weighted by the answer's own probability (arXiv 2508.05629)."""
-    kl_stop: Annotated[PositiveFloat | None, Observer] = None
-    """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped; null: no limit.
-    It needs training.validation and an adapter."""
     max_tokens: PositiveInt | None = None
     """Prompt and answer together; a longer row is refused, for its end would be cut off. null: the model's context."""
-    trainer_args: dict[str, Any] = Field(default={})
-    """Anything else that TRL's SFTConfig takes."""
 
 
 class KTO(TableMethod):
@@ -167,8 +281,6 @@ class KTO(TableMethod):
     Measured on answers of about 15 tokens: longer ones may take more. It needs training.validation."""
     max_tokens: PositiveInt | None = None
     """Prompt and answer together; a longer answer is cut at its end. null: the model's context."""
-    trainer_args: dict[str, Any] = Field(default={})
-    """Anything else that TRL's KTOConfig takes."""
 
     def usable(self, rows: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
         """All of them. Raises ValueError where they are of one kind: nothing says then what to prefer."""
@@ -193,3 +305,30 @@ class KTO(TableMethod):
     def passes(self) -> int:
         """The reference's, and those of swapped answers under policy and reference."""
         return 3 if self.loss_type == "kto" else 1
+
+
+MethodName = Literal["grpo", "dpo", "sft", "kto"]
+AnyMethod = Annotated[GRPO | DPO | SFT | KTO, Field(discriminator="kind")]
+
+
+class MethodSettings(Section):
+    grpo: GRPO = GRPO()
+    """Settings for an iteration that trains by GRPO."""
+    dpo: DPO = DPO()
+    """Settings for an iteration that trains by DPO."""
+    sft: SFT = SFT()
+    """Settings for an iteration that trains by SFT on the best of k."""
+    kto: KTO = KTO()
+    """Settings for an iteration that trains by KTO."""
+
+    def by_name(self) -> dict[MethodName, AnyMethod]:
+        """In the order of preference."""
+        return {name: getattr(self, name) for name in METHODS}
+
+
+METHODS: dict[MethodName, type[Method]] = {"grpo": GRPO, "dpo": DPO, "sft": SFT, "kto": KTO}
+
+
+def titles(names: tuple[MethodName, ...]) -> str:
+    """`GRPO and DPO`, for people."""
+    return " and ".join(METHODS[name].title for name in names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from pydantic import PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from pipeline.recipe.section import Length, Observer, Section
 
@@ -64,14 +64,16 @@ class Method(Section):
     decided: ClassVar[frozenset[str]] = frozenset()
     """Arguments of TRL's config, beside `DECIDED`, that `trainer_args` may not set."""
 
-    steps: Annotated[PositiveInt, Length]
+    steps: Annotated[PositiveInt, Length] = 200
     """Optimizer steps."""
     learning_rate: Annotated[PositiveFloat, Length]
     """At the first step; it falls linearly to 0."""
-    kl_stop: Annotated[PositiveFloat | None, Observer]
-    """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped."""
-    trainer_args: dict[str, Any]
-    """Anything else that the trainer's config takes."""
+    kl_stop: Annotated[PositiveFloat | None, Observer] = None
+    """KL to the base model in nats an answer, on held-out prompts, above which the training is stopped; null: no limit.
+    It needs training.validation, and with SFT an adapter."""
+    trainer_args: dict[str, Any] = Field(default={})
+    """Anything else that TRL's config of the method takes, checked by constructing it before any weight is loaded.
+    Under NeMo RL: its own keys, such as `policy.train_micro_batch_size`."""
 
     @model_validator(mode="after")
     def _nothing_decided_twice(self) -> Method:
