@@ -8,7 +8,7 @@ from standard input, before the answer: it is then neither in the shell's histor
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
 
 from assets.resources import Deployment, deployment
@@ -29,8 +29,8 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
 from pipeline.traces.dataset_users import ended, record_dataset_users
 from pipeline.traces.erased import exclusive_lock, shared_lock
-from pipeline.traces.lake import open_lake
-from pipeline.traces.retention import Retained, Upkeep, retain, retired, upkeep
+from pipeline.traces.lake import SweepResult, open_lake
+from pipeline.traces.retention import GRACE_S, Retained, retain, retired
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]
@@ -78,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
     log.add_argument("--json", action="store_true", help="the result as one JSON object")
     log.add_argument("--against", metavar="HEAD", default="", help="a head that you noted: it has to be in the log")
     add("retain", _retain, "drop what is older than the recipe keeps it")
-    add("upkeep", _upkeep, "compact the table, expire old snapshots, sweep their files")
+    add("upkeep", _upkeep, "expire the table's old snapshots and sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")
     add("forgotten", reapplying.show, "list who is forgotten, by their marks, for `reapply`")
     again = add("reapply", reapplying.run, "after a restore: forget again whom the backup has again")
@@ -131,14 +131,15 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
                 log(f"retention: {name} is gone")
 
 
-def keep_up(settings: Deployment, log: Log) -> Upkeep:
+def keep_up(settings: Deployment, log: Log) -> SweepResult:
     """The table's upkeep; nobody is forgotten meanwhile, and who was in an expired dataset stays known."""
-    store, config = settings.store(), settings.lake()
-    with shared_lock(store):
-        with open_lake(config) as lake:
-            record_dataset_users(store, lake)
+    store, days = settings.store(), settings.recipe().traces.lake.keep_snapshots_days
+    with shared_lock(store), open_lake(settings.lake()) as lake:
+        record_dataset_users(store, lake)
         mirrored.tidy(store, log)
-        return upkeep(config, settings.recipe().traces.lake.keep_snapshots_days, datetime.now(UTC), log)
+        expired = lake.expire(datetime.now(UTC) - timedelta(days=days))
+        log(f"upkeep: {len(expired)} snapshots older than {days} days are expired")
+        return lake.sweep(GRACE_S)
 
 
 def preview_lines(preview: erasure.Preview) -> Iterator[str]:
@@ -224,9 +225,8 @@ def _retain(settings: Deployment, asked: argparse.Namespace) -> int:
 
 
 def _upkeep(settings: Deployment, asked: argparse.Namespace) -> int:
-    done = keep_up(settings, _log)
-    print(f"Compacted {len(done.compacted.days)} days, expired {len(done.expired)} snapshots.")
-    print(f"Swept {done.swept.files:,} files of {done.swept.bytes:,} bytes.")
+    swept = keep_up(settings, _log)
+    print(f"Swept {swept.files:,} files of {swept.bytes:,} bytes.")
     return 0
 
 

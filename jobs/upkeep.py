@@ -55,5 +55,5 @@ def tidy_the_table(context: dg.OpExecutionContext, deployment: Deployment) -> No
 
 @dg.job(executor_def=executor)
 def lake_upkeep():
-    """Retention, then compaction, snapshot expiry and the sweep of unreachable files."""
+    """Retention, then snapshot expiry and the sweep of unreachable files."""
     tidy_the_table(after=drop_what_is_overdue())

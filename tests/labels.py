@@ -45,7 +45,7 @@ def label(
         checked=0, remembered=0, tokens=0, usd=0.0,
     )  # fmt: skip
     store.write(iteration.path("reward_labels.json"), record)
-    governed = GovernedTraces(iteration=iteration, source="s", days=(), seen=0, admitted=0, rejected={})
+    governed = GovernedTraces(iteration=iteration, source="s", days=())
     store.write(iteration.path(GOVERNED), governed)
     store.write(LATEST, iteration)
     return iteration

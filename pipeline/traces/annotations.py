@@ -3,7 +3,6 @@ newest export of each counts; a call's own attributes win over its trace's."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, cast
 
 import msgspec
@@ -59,7 +58,7 @@ class StagedAnnotations:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None):
+    def __exit__(self, *_: object) -> None:
         if self._writer is not None:
             self._writer.close()
 
@@ -82,19 +81,19 @@ class StagedAnnotations:
         self._writer.write_table(pa.Table.from_arrays(columns, schema=schema))
 
 
-def index_attributes(files: Sequence[Path], database: Path) -> str:
+def index_attributes(files: Sequence[Path], database: Path) -> Path:
     """One database of the newest attributes of each trace, for the workers to read; its path."""
     with connect(database.parent, database) as connection:
         connection.execute(
             f"create table attributes as select * from read_parquet({quoted(files)}) qualify row_number() "
             "over (partition by trace_id order by updated_at desc nulls last, part desc) = 1 order by trace_id"
         )
-    return str(database)
+    return database
 
 
 class AttributeTable:
-    def __init__(self, database: str) -> None:
-        self._database = Path(database)
+    def __init__(self, database: Path) -> None:
+        self._database = database
 
     def join(self, traces: Sequence[Trace]) -> None:
         wanted = pa.table({"trace_id": pa.array(sorted({trace.trace_id for trace in traces}), pa.string())})
@@ -120,15 +119,15 @@ def merged(own: str, whole: str) -> str:
 
 # The newest export of each score on the calls that were admitted.
 FEEDBACK = """
-create temp table feedback as
+create table feedback as
 with newest as (
-    select s.* from scores s semi join admitted a on s.trace_id = a.trace_id
+    select s.* from read_parquet({scores}) s semi join admitted a on s.trace_id = a.trace_id
     qualify row_number() over (partition by s.id order by s.updated_at desc nulls last, s.part desc) = 1
 ),
 answers as (
     select trace_id, observation_id, timestamp from keys anti join (
-        select part, line from rejected where reason in ('superseded', 'intermediate', 'helper')
-    ) using (part, line)
+        select part, row from rejected where reason in ('superseded', 'intermediate', 'helper')
+    ) using (part, row)
     where observation_id is not null
 ),
 about as (

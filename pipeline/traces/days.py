@@ -1,5 +1,5 @@
-"""Makes days of staged rows. Days are compared and written in parallel, and published one by one: data files, commit,
-audit entry, ledger of rejected rows, report."""
+"""Makes days of staged rows: compares a day's rows by their keys, writes the admitted ones into the table's files and
+publishes day by day: commit, audit entry, ledger of rejected rows, report."""
 
 from __future__ import annotations
 
@@ -7,33 +7,211 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json, write_atomically
 from pipeline.recipe.traces import PromptsSource, Traces
-from pipeline.traces.deduplicate import DayInput, DayOutcome, deduplicate
-from pipeline.traces.engine import Engine
+from pipeline.traces.annotations import FEEDBACK
+from pipeline.traces.database import MEMORY_MB, connect, quoted
 from pipeline.traces.gates import VERSION
+from pipeline.traces.govern import staged_file
 from pipeline.traces.lake import LakeConfig
-from pipeline.traces.lake.files import write_files
-from pipeline.traces.reading import Reading, Session
+from pipeline.traces.lake.files import BATCH_ROWS, write_file
+from pipeline.traces.reading import Reading
 from pipeline.traces.records import UNKNOWN_DAY, DayReport, FileReport, Reason, day_digest, total
 from pipeline.traces.rows import SCHEMA
-from pipeline.traces.staging import staged_files
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+SHARD_BYTES = 64 << 20
+"""Bytes of a source from which its rows of one day go into several files of the table."""
+
+# An observation's newest export wins; the last model call stands for its turn of the trace; the same answer to the same
+# prompt for the same user at the same moment is one row (at another moment it is a second sample of the model, and
+# signal). Ties are broken by what the rows say of themselves, then by their place in the source. Most rows share
+# nothing with another one: only the contested ones are ranked. They are looked for by 64-bit hashes, which are grouped
+# faster than texts; two that are alike by chance add a row that wins its ranks and changes nothing.
+KEYS = """
+part, row, line, trace_id, observation_id, user_id, timestamp, updated_at, content_key, turn, reason, detail, erased
+"""
+HASHED = """
+create temp table hashed as select part, row, reason is null as passed, hash(observation_id) as observation,
+    hash(trace_id) as trace, hash(user_id, timestamp, content_key) as content
+from keys where observation_id is not null
+"""
+CONTESTED = """
+create temp table contested as
+with shared as (
+    select part, row from hashed
+    where observation in (select observation from hashed group by all having count(*) > 1)
+    or trace in (select trace from hashed group by all having count(*) > 1)
+    or content in (select content from hashed where passed group by all having count(*) > 1)
+)
+select * from keys semi join shared using (part, row)
+"""
+REJECTED = """
+create temp table rejected as
+with exports as (
+    select *, row_number() over (
+        partition by observation_id order by updated_at desc nulls last, part desc, line desc, row desc
+    ) as export
+    from contested
+),
+calls as (
+    select * exclude (export),
+        row_number() over last_first as call,
+        first_value(content_key) over last_first as final_key
+    from exports where export = 1 and reason is distinct from 'helper'
+    window last_first as (
+        partition by trace_id, turn
+        order by timestamp desc, updated_at desc nulls last, part desc, line desc, row desc
+    )
+),
+finals as (
+    select *, row_number() over (
+        partition by user_id, timestamp, content_key order by trace_id, observation_id, part, row
+    ) as copy
+    from calls where call = 1 and reason is null
+)
+select part, row, line, trace_id, 'duplicate' as reason, detail, erased from finals where copy > 1
+union all
+select part, row, line, trace_id, reason, detail, erased from calls where call = 1 and reason is not null
+union all
+select part, row, line, trace_id, if(content_key = final_key, 'duplicate', 'intermediate'), null, null
+from calls where call > 1
+union all
+select part, row, line, trace_id, reason, detail, erased from exports where export = 1 and reason = 'helper'
+union all
+select part, row, line, trace_id, 'superseded', null, null from exports where export > 1
+union all
+select part, row, line, trace_id, reason, detail, erased from keys where observation_id is null
+union all
+select part, row, line, trace_id, reason, detail, erased
+from keys anti join (select part, row from contested) using (part, row)
+where observation_id is not null and reason is not null
+"""
+# Whatever passed the gates and lost to no other row.
+ADMITTED = """
+create table admitted as select part, row, trace_id, observation_id from keys anti join rejected using (part, row)
+"""
+NO_FEEDBACK = """
+create table feedback (part integer, row bigint, feedback struct(name varchar)[], mean double, count bigint)
+"""
+# A forgotten user's rows are counted and not named.
+LEDGER = """
+select if(reason = 'erased', null, trace_id) as trace_id, reason, file, line, detail
+from rejected join files using (part) order by file, line
+"""
+COUNTS = """
+select part, 'seen', count(*) from keys group by all
+union all select part, reason, count(*) from rejected group by all
+union all select part, 'admitted', count(*) from admitted group by all
+"""
+ROWS = """
+select r.*, coalesce(f.feedback, []) as feedback, f.mean as feedback_mean, coalesce(f.count, 0) as feedback_count
+from admitted_rows r left join feedback f using (part, row) where r.model = $model and r.consent = $consent
+"""
+
+
+class DayTask(NamedTuple):
+    """A day's staged files by the names of their parts, and the files of scores and attributes of its traces."""
+
+    day: str
+    files: Mapping[Path, tuple[int, str]]
+    folder: Path
+    scores: tuple[Path, ...] = ()
+    attributes: tuple[Path, ...] = ()
+    memory_mb: int = MEMORY_MB
+
+
+class DayOutcome(NamedTuple):
+    """`database` has the admitted rows and their feedback, the ledger a JSON line per rejected row."""
+
+    day: str
+    counts: Mapping[int, Counter[str]]
+    """Per part the rows `seen` and `admitted`, and those of each reason."""
+    erased: tuple[str, ...]
+    annotated_by: tuple[int, ...]
+    """Parts with scores or attributes of any trace of the day, admitted or not."""
+    database: Path
+    ledger: Path
+
+
+class Shard(NamedTuple):
+    """Admitted rows of a day's staged files."""
+
+    lake: LakeConfig
+    day: str
+    name: str
+    database: Path
+    files: tuple[Path, ...]
+
+
+def compare(task: DayTask) -> DayOutcome:
+    """Which rows of a day are admitted, in SQL within a memory limit, whatever the order of files and rows."""
+    task.folder.mkdir(parents=True, exist_ok=True)
+    database, ledger = task.folder / f"{task.day}.duckdb", task.folder / f"{task.day}.jsonl"
+    database.unlink(missing_ok=True)  # of an attempt that was killed
+    with connect(task.folder, database, memory_mb=task.memory_mb) as db:
+        db.execute(f"create temp view keys as select {KEYS} from {_staged(task.files, task.day)}")
+        for statement in (HASHED, CONTESTED, "drop table hashed", REJECTED, ADMITTED):
+            db.execute(statement)
+        parts = {part for files in (task.scores, task.attributes) for part in _annotated_by(db, files)}
+        db.execute(FEEDBACK.format(scores=quoted(task.scores)) if task.scores else NO_FEEDBACK)
+        db.execute("create temp table files(part integer, file varchar)")
+        db.executemany("insert into files values (?, ?)", list(task.files.values()))
+        target = str(ledger).replace("'", "''")
+        db.execute(f"copy ({LEDGER}) to '{target}' (format json)")
+        counts: dict[int, Counter[str]] = {}
+        for part, kind, rows in db.execute(COUNTS).fetchall():
+            counts.setdefault(part, Counter())[kind] = rows
+        erased = db.execute("select distinct erased from rejected where erased is not null order by 1").fetchall()
+    return DayOutcome(
+        day=task.day,
+        counts=counts,
+        erased=tuple(mark for (mark,) in erased),
+        annotated_by=tuple(sorted(parts)),
+        database=database,
+        ledger=ledger,
+    )
+
+
+def write_shard(shard: Shard) -> list[str]:
+    """URIs of the data files with the shard's rows, one for each model and consent. Raises OSError when they cannot be
+    written."""
+    with connect(shard.database.parent, shard.database, read_only=True) as db:
+        # The texts are the side that streams.
+        db.execute("set disabled_optimizers = 'join_order,build_side_probe_side'")
+        staged = _staged(shard.files, shard.day)
+        db.execute(f"create temp view admitted_rows as from {staged} semi join admitted using (part, row)")
+        partitions = "select model, consent from admitted_rows group by all order by min(part), min(row)"
+        uris: list[str] = []
+        for number, (model, consent) in enumerate(db.execute(partitions).fetchall()):
+            rows = db.sql(ROWS, params={"model": model, "consent": consent}).to_arrow_reader(BATCH_ROWS)
+            batches = (batch.select(SCHEMA.names).cast(SCHEMA) for batch in rows)
+            uris += write_file(shard.lake, shard.day, f"{shard.name}-{number:04d}", batches)
+    return uris
+
+
+def _staged(files: Iterable[Path], day: str) -> str:
+    on_day = "day is null" if day == UNKNOWN_DAY else f"day = date '{day}'"
+    return f"(from read_parquet({quoted(files)}) where {on_day})"
+
+
+def _annotated_by(db: DuckDBPyConnection, files: Sequence[Path]) -> list[int]:
+    if not files:
+        return []
+    result = db.execute(f"select distinct part from read_parquet({quoted(files)}) semi join keys using (trace_id)")
+    return [part for (part,) in result.fetchall()]
 
 
 def rules_digest(settings: Traces) -> str:
     """Digest of all that decides whether a row is admitted."""
     elsewhere = {"source", "window_days", "attribution", "min_admitted_share", "lake", "retention"}
     rules = settings.model_dump(mode="json", exclude=elsewhere)
-    rules["regions_allowed"] = settings.regions
-    if settings.reader != "langfuse_export":  # the first reader: days that it made keep their digest
-        rules["reader"] = settings.reader
+    rules |= {"regions_allowed": settings.regions, "reader": settings.reader}
     if isinstance(settings.source, PromptsSource):  # it says what is read of a file, and what stands in every row
         rules["prompts"] = settings.source.model_dump(mode="json", exclude={"uri"})
     return digest_json([VERSION, rules])
@@ -44,186 +222,113 @@ def kept_from(settings: Traces, now: datetime) -> str:
     return "" if days is None else (now.date() - timedelta(days=days)).isoformat()
 
 
-class DayWriter:
-    def __init__(self, session: Session, engine: Engine, lake: LakeConfig, rules: str, memory_mb: int) -> None:
-        self._session, self._engine, self._lake, self._rules = session, engine, lake, rules
-        self._memory_mb = memory_mb
+def make_days(
+    reading: Reading, days: Iterable[str], allow: Callable[[Sequence[DayReport]], None]
+) -> dict[int, set[str]]:
+    """Bring each day up to date: its rows in the table, its report and its ledger.
 
-    def make(
-        self, reading: Reading, days: Iterable[str], allow: Callable[[Sequence[DayReport]], None]
-    ) -> dict[int, set[str]]:
-        """Bring each day up to date: its rows in the table, its report and its ledger.
-
-        `allow` gets the new reports and may raise before anything is published. Returns the days that each part of
-        scores or attributes is about.
-        """
-        kept = [day for day in sorted(days) if day >= kept_from(self._session.settings, self._session.now)]
-        cases = [case for day in kept if (case := self._case(reading, day)).keys]
-        judged = [v for _, v in zip(cases, self._engine.map(deduplicate, cases, self._session.log), strict=True)]
-        reports = {v.day: self._report(reading, v) for v in judged if v.day not in reading.sealed}
-        allow(list(reports.values()))
-        due: list[tuple[DayOutcome, list[DayShard]]] = []
-        for verdict in judged:
-            report = reports.get(verdict.day)
-            if report is None:
-                self._late(reading, verdict)
-            elif self._is_current(report):
-                self._session.log(f"traces: {report.day} is up to date ({report.admitted:,} of {report.seen:,} rows)")
-            else:
-                due.append((verdict, self._shards(reading, verdict, report)))
-        written = self._engine.map(write_shard, [shard for _, shards in due for shard in shards], self._session.log)
-        for verdict, shards in due:
-            self._publish(verdict, reports[verdict.day], [uri for _ in shards for uri in next(written)])
-        about: dict[int, set[str]] = {}
-        for verdict in judged:
-            for index in verdict.annotated_by:
-                about.setdefault(index, set()).add(verdict.day)
-        return about
-
-    def _case(self, reading: Reading, day: str) -> DayInput:
-        """What was read of a day; of a sealed one, only what is new."""
-        keys: list[Path] = []
-        for index, done in sorted(reading.governed.items()):
-            keys += [key for _, key in staged_files(reading.folder, index, day, done.days.get(day, 0))]
-        return DayInput(
-            day=day,
-            keys=tuple(keys),
-            names={n: part.name for n, part in reading.parts.items()},
-            folder=reading.folder / "days" / day,
-            scores=reading.scores,
-            attributes=reading.attributes,
-            memory_mb=self._memory_mb,
-        )
-
-    def _publish(self, verdict: DayOutcome, report: DayReport, files: list[str]) -> None:
-        store, lake, day = self._session.store, self._session.lake, report.day
-        if day != UNKNOWN_DAY:  # rows of no known day are never in the table
-            lake.replace_day(day, files, report.digest)
-        counts = {"seen": report.seen, "admitted": report.admitted, "digest": report.digest, "snapshot": lake.snapshot}
-        audit.record(store, "admission", day, counts, self._session.now)
-        write_atomically(store.path(layout.rejected_rows(day)), verdict.ledger.read_bytes())
-        store.write(layout.day_report(day), report)  # last: a day without its report is made again
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.rejected.items())
-        self._session.log(
-            f"traces: {day} governed: {report.admitted:,} of {report.seen:,} rows; rejected: {reasons or 'none'}"
-        )
-
-    def _is_current(self, report: DayReport) -> bool:
-        published = self._session.store.read(layout.day_report(report.day), DayReport)
-        governed = report.day == UNKNOWN_DAY or self._session.lake.digests().get(report.day) == report.digest
-        return published is not None and published.digest == report.digest and governed
-
-    def _report(self, reading: Reading, verdict: DayOutcome) -> DayReport:
-        indices = {n for n, done in reading.governed.items() if verdict.day in done.days} | set(verdict.annotated_by)
-        files = {reading.parts[n].name: n for n in sorted(indices)}
-        sha256 = {name: reading.governed[n].sha256 for name, n in files.items()}
-        reports = [
-            _file_report(name, sha256[name], reading.parts[n].size, verdict.counts.get(n, Counter()))
-            for name, n in files.items()
-        ]
-        entries = map(self._session.erased.entry_of_hash, verdict.erased)
-        erased = tuple(sorted(entry.proof for entry in entries if entry is not None))
-        return _day_report(verdict.day, self._rules, sha256, erased, reports)
-
-    def _shards(self, reading: Reading, verdict: DayOutcome, report: DayReport) -> list[DayShard]:
-        return [
-            DayShard(
-                lake=self._lake,
-                day=report.day,
-                name=f"{report.digest[:16]}-{index}",
-                folder=reading.folder,
-                place=index,
-                files=reading.governed[index].days[report.day],
-                admitted=verdict.admitted,
-                feedback=verdict.feedback,
-            )
-            for index in sorted(verdict.counts)
-            if verdict.counts[index][None]
-        ]
-
-    def _late(self, reading: Reading, verdict: DayOutcome) -> None:
-        """Count the rows that came after their day's raw data was deleted."""
-        name = layout.day_report(verdict.day)
-        published = self._session.store.read(name, DayReport)
-        assert published is not None, f"{verdict.day} is sealed and has no report"
-        files = {file.name: file for file in published.files}
-        for index, counts in verdict.counts.items():
-            part = reading.parts[index]
-            if part.name in files:  # exported once more: its rows are accounted for
-                continue
-            late: Counter[Reason | None] = Counter({Reason.LATE: counts.total()})
-            files[part.name] = _file_report(part.name, reading.governed[index].sha256, part.size, late)
-        self._session.log(f"traces: {verdict.day} is sealed, its raw data is past retention; late rows stay out")
-        new_report = _day_report(verdict.day, published.rules, {}, published.erased, list(files.values()))
-        self._session.store.write(name, new_report.model_copy(update={"digest": published.digest}))
+    `allow` gets the new reports and may raise before anything is published. Returns the days that each part of scores
+    or attributes is about.
+    """
+    settings, log = reading.context.recipe.traces, reading.context.log
+    kept = [day for day in sorted(days) if day >= kept_from(settings, reading.now)]
+    tasks = [task for day in kept if (task := _task(reading, day)).files]
+    outcomes = list(reading.engine.map(compare, tasks, log))
+    rules = rules_digest(settings)
+    reports = {each.day: _report(reading, each, rules) for each in outcomes if each.day not in reading.sealed}
+    allow(list(reports.values()))
+    due: list[tuple[DayOutcome, list[Shard]]] = []
+    for outcome in outcomes:
+        report = reports.get(outcome.day)
+        if report is None:
+            _count_late(reading, outcome)
+        elif _is_current(reading, report):
+            log(f"traces: {report.day} is up to date ({report.admitted:,} of {report.seen:,} rows)")
+        else:
+            due.append((outcome, list(_shards(reading, outcome, report))))
+    written = reading.engine.map(write_shard, [shard for _, shards in due for shard in shards], log)
+    for outcome, shards in due:
+        _publish(reading, outcome, reports[outcome.day], [uri for _ in shards for uri in next(written)])
+    about: dict[int, set[str]] = {}
+    for outcome in outcomes:
+        for place in outcome.annotated_by:
+            about.setdefault(place, set()).add(outcome.day)
+    return about
 
 
-def _file_report(name: str, sha256: str, size: int, counts: Counter[Reason | None]) -> FileReport:
-    rejected = total([{reason: rows for reason, rows in counts.items() if reason is not None}])
-    return FileReport(
-        name=name, sha256=sha256, bytes=size, seen=counts.total(), admitted=counts[None], rejected=rejected
-    )
-
-
-def _day_report(
-    day: str, rules: str, sha256: Mapping[str, str], erased: tuple[str, ...], files: list[FileReport]
-) -> DayReport:
-    return DayReport(
+def _task(reading: Reading, day: str) -> DayTask:
+    """What was read of a day; of a sealed one, only what is new."""
+    places = [place for place, done in sorted(reading.governed.items()) if day in done.days]
+    return DayTask(
         day=day,
-        rules=rules,
-        digest=day_digest(rules, sha256, erased),
-        files=tuple(files),
-        seen=sum(f.seen for f in files),
-        admitted=sum(f.admitted for f in files),
-        rejected=total(f.rejected for f in files),
-        erased=erased,
+        files={staged_file(reading.folder, place): (place, reading.parts[place].name) for place in places},
+        folder=reading.folder / "days",
+        scores=reading.scores,
+        attributes=reading.attributes,
+        memory_mb=reading.context.recipe.compute.memory_mb,
     )
 
 
-class DayShard(NamedTuple):
-    lake: LakeConfig
-    day: str
-    name: str
-    folder: Path
-    place: int
-    files: int
-    admitted: Path
-    feedback: Path | None
+def _report(reading: Reading, outcome: DayOutcome, rules: str) -> DayReport:
+    places = {n for n, done in reading.governed.items() if outcome.day in done.days} | set(outcome.annotated_by)
+    files = [_file_report(reading, place, outcome.counts.get(place, Counter())) for place in sorted(places)]
+    entries = map(reading.forgotten.entry_of_hash, outcome.erased)
+    erased = tuple(sorted(entry.proof for entry in entries if entry is not None))
+    digest = day_digest(rules, {file.name: file.sha256 for file in files}, erased)
+    return DayReport(day=outcome.day, rules=rules, digest=digest, files=tuple(files), erased=erased)
 
 
-def write_shard(shard: DayShard) -> list[str]:
-    """URIs of the data files with the shard's admitted rows. Raises OSError when they cannot be written."""
-    return write_files(shard.lake, shard.day, shard.name, _batches(shard))
+def _file_report(reading: Reading, place: int, counts: Counter[str]) -> FileReport:
+    part = reading.parts[place]
+    return FileReport(
+        name=part.name,
+        sha256=reading.governed[place].sha256,
+        bytes=part.size,
+        seen=counts["seen"],
+        admitted=counts["admitted"],
+        rejected=total([{reason: counts[reason] for reason in Reason}]),
+    )
 
 
-def _batches(shard: DayShard) -> Iterator[pa.RecordBatch]:
-    own = [("part", "=", shard.place)]
-    rows = pq.read_table(shard.admitted, columns=["row"], filters=own)["row"].to_numpy()
-    feedback: dict[int, dict[str, Any]] = {}
-    if shard.feedback is not None:
-        feedback = {line["row"]: line for line in pq.read_table(shard.feedback, filters=own).to_pylist()}
-    offset = 0
-    for path, _ in staged_files(shard.folder, shard.place, shard.day, shard.files):
-        with pa.OSFile(str(path)) as source:  # mapped pages would count as memory of the process
-            reader = pa.ipc.open_file(source)
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
-                first, last = np.searchsorted(rows, [offset, offset + batch.num_rows])
-                wanted = rows[first:last] - offset
-                if len(wanted):
-                    taken = batch if len(wanted) == batch.num_rows else batch.take(pa.array(wanted))
-                    yield _with_feedback(taken, rows[first:last], feedback)
-                offset += batch.num_rows
+def _is_current(reading: Reading, report: DayReport) -> bool:
+    published = reading.context.store.read(layout.day_report(report.day), DayReport)
+    governed = report.day == UNKNOWN_DAY or reading.lake.digests().get(report.day) == report.digest
+    return published is not None and published.digest == report.digest and governed
 
 
-def _with_feedback(batch: pa.RecordBatch, rows: Any, feedback: Mapping[int, Mapping[str, Any]]) -> pa.RecordBatch:
-    if not feedback:
-        return batch
-    for column, key in (("feedback", "feedback"), ("feedback_mean", "mean"), ("feedback_count", "count")):
-        values = batch[column].to_pylist()
-        for at, row in enumerate(rows):
-            if row in feedback:
-                values[at] = feedback[row][key]
-        field = SCHEMA.field(column)
-        batch = batch.set_column(batch.schema.get_field_index(column), field, pa.array(values, field.type))
-    return batch
+def _shards(reading: Reading, outcome: DayOutcome, report: DayReport) -> Iterator[Shard]:
+    places = [place for place, counts in sorted(outcome.counts.items()) if counts["admitted"]]
+    first = 0
+    for last, place in enumerate(places, start=1):
+        size = sum(reading.parts[each].size for each in places[first:last])
+        if size >= SHARD_BYTES or place == places[-1]:
+            files = tuple(staged_file(reading.folder, each) for each in places[first:last])
+            name = f"{report.digest[:16]}-{first:06d}"
+            yield Shard(reading.context.lake, report.day, name, outcome.database, files)
+            first = last
+
+
+def _publish(reading: Reading, outcome: DayOutcome, report: DayReport, files: list[str]) -> None:
+    store, lake, log, day = reading.context.store, reading.lake, reading.context.log, report.day
+    if day != UNKNOWN_DAY:  # rows of no known day are never in the table
+        lake.replace_day(day, files, report.digest)
+    counts = {"seen": report.seen, "admitted": report.admitted, "digest": report.digest, "snapshot": lake.snapshot}
+    audit.record(store, "admission", day, counts, reading.now)
+    write_atomically(store.path(layout.rejected_rows(day)), outcome.ledger.read_bytes())
+    store.write(layout.day_report(day), report)  # last: a day without its report is made again
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in report.rejected.items())
+    log(f"traces: {day} governed: {report.admitted:,} of {report.seen:,} rows; rejected: {reasons or 'none'}")
+
+
+def _count_late(reading: Reading, outcome: DayOutcome) -> None:
+    """Count the rows that came after their day's raw data was deleted."""
+    store, name = reading.context.store, layout.day_report(outcome.day)
+    published = store.read(name, DayReport)
+    assert published is not None, f"{outcome.day} is sealed and has no report"
+    files = {file.name: file for file in published.files}
+    for place, counts in outcome.counts.items():
+        # A part that was exported once more is accounted for.
+        late = Counter({"seen": counts["seen"], Reason.LATE: counts["seen"]})
+        files.setdefault(reading.parts[place].name, _file_report(reading, place, late))
+    reading.context.log(f"traces: {outcome.day} is sealed, its raw data is past retention; late rows stay out")
+    store.write(name, published.model_copy(update={"files": tuple(files.values())}))

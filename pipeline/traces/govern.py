@@ -1,75 +1,165 @@
-"""The map: decodes one part of a source, puts it through the gates and stages it by day, in bounded memory."""
+"""The map: decodes one part of a source, puts it through the gates and stages every row in one Parquet file, in bounded
+memory. A rejected row is staged with its reason and without its text."""
 
 import hashlib
-from datetime import datetime
-from functools import partial
+from collections import Counter
+from collections.abc import Sequence
+from datetime import date, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from pipeline.recipe.traces import Traces
 from pipeline.traces.annotations import AttributeTable, StagedAnnotations, annotations_file
+from pipeline.traces.arrow import pc
 from pipeline.traces.batch import BatchBuilder
-from pipeline.traces.erased import Forgotten
+from pipeline.traces.erased import Forgotten, user_hash
 from pipeline.traces.gates import GateRules, check
-from pipeline.traces.records import Reason
+from pipeline.traces.records import UNKNOWN_DAY, Reason
+from pipeline.traces.rows import SCHEMA, Rejection
 from pipeline.traces.scores import Meanings, ScoreCount
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
-from pipeline.traces.staging import StagedDays
 
+ROWS = [field.with_nullable(True) for field in SCHEMA if not field.name.startswith("feedback")]
+"""Columns of the table, but for the feedback, which is joined to the rows that are admitted."""
+STAGED = pa.schema(
+    [
+        *(("part", pa.int32()), ("row", pa.int64()), ("line", pa.int64())),
+        ("updated_at", pa.timestamp("us", tz="UTC")),
+        *(("content_key", pa.binary(16)), ("turn", pa.uint64())),
+        *((name, pa.string()) for name in ("reason", "detail", "erased")),
+        *ROWS,
+    ]
+)
+"""`row` counts the rows of a part from 0; `erased` is the hash of a forgotten user; a null `day` is an unknown one."""
+SAMPLES = 3
+"""Rejections of a part with a detail for people, per reason."""
 BROKEN_OFF = {Reason.TRUNCATED_FILE, Reason.TOO_LARGE}
 
 
 class GovernTask(NamedTuple):
-    """One part to govern. `only`: the days wanted, None for all."""
+    """One part to govern."""
 
     address: Address
     part: SourcePart
     place: int
-    folder: str
+    folder: Path
     settings: Traces
     now: datetime
     erased: Forgotten
-    attributes: str = ""
-    only: frozenset[str] | None = None
+    attributes: Path | None = None
 
 
 class GovernedPart(NamedTuple):
-    """`days` maps a day to its number of staged files. Not `whole`: the part broke off."""
+    """`days`: those that have rows of the part, and the day in its name. Not `whole`: the part broke off."""
 
     place: int
     sha256: str
-    days: dict[str, int]
+    days: frozenset[str]
     rows: int
     whole: bool
     scores: tuple[ScoreCount, ...] = ()
 
 
+def staged_file(folder: Path, place: int) -> Path:
+    return folder / f"{place}.parquet"
+
+
 def govern_part(task: GovernTask) -> GovernedPart:
     """Decode, judge and stage a part. Raises ValueError when the source cannot be read at all."""
-    digest, folder = hashlib.sha256(), Path(task.folder)
+    digest, folder = hashlib.sha256(), task.folder
     batcher = BatchBuilder(task.settings, task.part.name)
     attached = AttributeTable(task.attributes) if task.attributes else None
     rules = GateRules(task.settings, task.now, task.erased)
-    explain = partial(_seen, task.settings)
     rows, whole = 0, True
     said = StagedAnnotations(annotations_file(folder, task.place), task.place, Meanings(task.settings.scores))
-    with StagedDays(folder, task.place, named_day(task.part.name), task.only) as days, said:
+    with _Staged(task) as staged, said:
         for block in open_source(task.address).rows(task.part, digest):
             if attached is not None:
                 attached.join(block.traces)
             batch, unfit = batcher.batch(block.traces)
-            checked, reasons = check(batch, rules)
-            days.write(checked, reasons, explain)
-            days.reject([*block.rejected, *unfit])
+            staged.write(*check(batch, rules))
+            staged.reject([*block.rejected, *unfit])
             said.write(block)
             rows += len(block.traces) + len(block.rejected) + len(block.scores) + len(block.attributes)
             whole = whole and not BROKEN_OFF & {rejection.reason for rejection in block.rejected}
-        if task.part.holds == "calls":
-            days.prove_empty()
-    return GovernedPart(task.place, digest.hexdigest(), dict(days.files), rows, whole, tuple(said.counts.all()))
+    if task.part.holds == "calls" and not staged.days:
+        staged.days.add(UNKNOWN_DAY)  # a part without a row and a day is accounted for, too
+    scores = tuple(said.counts.all())
+    return GovernedPart(task.place, digest.hexdigest(), frozenset(staged.days), rows, whole, scores)
+
+
+class _Staged:
+    def __init__(self, task: GovernTask) -> None:
+        self._task = task
+        # Nearly every value is another one and is read once or twice: encoding and compressing them costs more.
+        plain: dict[str, Any] = {"compression": "none", "use_dictionary": False, "write_statistics": ["day"]}
+        self._writer = pq.ParquetWriter(staged_file(task.folder, task.place), STAGED, **plain)
+        self._named_day = named_day(task.part.name)
+        self._rows = 0
+        self._details = Counter[Reason]()
+        self.days = {self._named_day} if self._named_day else set[str]()  # a file of no rows still proves its day empty
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._writer.close()
+
+    def write(self, batch: pa.RecordBatch, reasons: Sequence[Reason | None]) -> None:
+        """Stage a `batch.BATCH`: of rejected rows the keys alone."""
+        if not batch.num_rows:
+            return
+        rejected = np.array([reason is not None for reason in reasons])
+        text = batch.take(pa.array(np.arange(batch.num_rows), mask=rejected)) if rejected.any() else batch
+        named = pc.and_(pc.not_equal(batch["trace_id"], ""), pc.not_equal(batch["observation_id"], ""))
+        details = [
+            None if reason is None or not self._is_detailed(reason) else _seen(self._task.settings, batch, row, reason)
+            for row, reason in enumerate(reasons)
+        ]
+        columns: dict[str, Any] = {field.name: text[field.name] for field in ROWS}
+        columns |= {name: batch[name] for name in ("trace_id", "timestamp", "day")}
+        columns |= {name: batch[name] for name in ("line", "updated_at", "content_key", "turn")}
+        columns["observation_id"] = pc.if_else(named, batch["observation_id"], None)  # without one it equals no other
+        columns |= {"reason": list(reasons), "detail": details}
+        if Reason.ERASED in reasons:
+            users = zip(batch["user_id"].to_pylist(), reasons, strict=True)
+            columns["erased"] = [user_hash(user) if reason is Reason.ERASED else None for user, reason in users]
+        self._append(columns, batch.num_rows)
+        self.days.update(day.isoformat() for day in pc.unique(batch["day"]).to_pylist())
+
+    def reject(self, rejected: Sequence[Rejection]) -> None:
+        if not rejected:
+            return
+        days = [rejection.day or self._named_day for rejection in rejected]
+        columns = {
+            "line": [r.line for r in rejected],
+            "trace_id": [r.trace_id for r in rejected],
+            "day": [date.fromisoformat(day) if day else None for day in days],
+            "reason": [r.reason for r in rejected],
+            "detail": [r.detail if self._is_detailed(r.reason) else None for r in rejected],
+        }
+        self._append(columns, len(rejected))
+        self.days.update(day or UNKNOWN_DAY for day in days)
+
+    def _append(self, columns: dict[str, Any], rows: int) -> None:
+        columns["part"] = pa.repeat(pa.scalar(self._task.place, pa.int32()), rows)
+        columns["row"] = pa.array(np.arange(self._rows, self._rows + rows))
+        self._rows += rows
+        arrays = [
+            pa.nulls(rows, field.type) if (values := columns.get(field.name)) is None
+            else values if isinstance(values, pa.Array) else pa.array(values, field.type)
+            for field in STAGED
+        ]  # fmt: skip
+        self._writer.write_table(pa.Table.from_arrays(arrays, schema=STAGED))
+
+    def _is_detailed(self, reason: Reason) -> bool:
+        self._details[reason] += 1
+        return self._details[reason] <= SAMPLES
 
 
 def _seen(settings: Traces, batch: pa.RecordBatch, row: int, reason: Reason) -> str:

@@ -16,11 +16,6 @@ now, so that it can be moved and copied."""
 FOLDER = "lake.folder"
 """Property of the catalogue: URI of the folder where the table lies now."""
 FOLDER_IO = "pipeline.traces.lake.folder_io.FolderIO"
-URIS = {
-    "sqlite": ("sqlite:///",),
-    "postgres": ("postgresql://", "postgres://", "postgresql+psycopg://"),
-    "rest": ("http://", "https://"),
-}
 
 
 class LakeConfig(Record):
@@ -42,14 +37,11 @@ class LakeConfig(Record):
             raise ValueError(f"the warehouse is {self.warehouse!r}; give file:///directory or s3://bucket/prefix.")
         if set("#?") & set(self.warehouse):  # PyIceberg takes what follows for a part of a URL and drops it
             raise ValueError(f"the warehouse {self.warehouse!r} has a # or ? in it; choose a path without.")
-        wanted = URIS.get(self.catalogue)
-        if wanted and self.uri and not self.uri.startswith(wanted):
-            raise ValueError(f"the uri of a {self.catalogue} catalogue starts with {' or '.join(wanted)}; set it so.")
         return self
 
     def check_address(self) -> None:
         """Raise ValueError when the catalogue's address is not known."""
-        if self.catalogue in URIS and not self.uri:
+        if self.catalogue != "glue" and not self.uri:
             raise ValueError(f"The lake's catalogue is {self.catalogue}: set LAKE_CATALOGUE_URI to its address.")
 
     @property

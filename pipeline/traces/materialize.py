@@ -14,15 +14,15 @@ from pipeline.core.storage import DatasetRef, Store, digest_json
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.dataset_users import dataset_users
-from pipeline.traces.days import DayWriter, kept_from, rules_digest
+from pipeline.traces.days import kept_from, make_days, rules_digest
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import shared_lock
 from pipeline.traces.floor import whole
 from pipeline.traces.lake import Lake, LakeConfig, open_lake
 from pipeline.traces.pii.recogniser import recogniser
-from pipeline.traces.reading import Reading, Session
+from pipeline.traces.reading import Reading, staging
 from pipeline.traces.recorded_calls import Call, results_by_prompt
-from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Window, total
+from pipeline.traces.records import UNKNOWN_DAY, DayReport, GovernedTraces, Scope, Window
 from pipeline.traces.scope import CountedDay, Producer, count, identity, scope_of, where
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
@@ -66,22 +66,21 @@ def materialize(
         if changes.changed or changes.gone or changes.retired or stale:
             megabytes, new = sum(part.size for part in parts) / 1e6, len(changes.changed)
             log(f"traces: {source.label} lists {len(parts)} parts, {megabytes:,.1f} MB; {new} are new")
-            session = Session(store, lake, address, settings, now, forgotten, log)
-            with session.staging() as folder, engines:
+            with staging(store) as folder, engines:
                 engine = started or engines.enter_context(start())
-                reading = Reading(session, engine, folder, watermark, parts)
+                ordered = dict(enumerate(sorted(parts, key=lambda part: part.name)))
+                reading = Reading(context, address, now, lake, forgotten, watermark, ordered, engine, folder)
                 days = reading.read(changes, stale)
-                after = reading.watermark(changes, source.label, {})
-                maker = DayWriter(session, engine, context.lake, rules, compute.memory_mb)
-                about = maker.make(reading, days, partial(allow, after))
+                about = make_days(reading, days, partial(allow, reading.watermark(changes, source.label, {})))
             store.write(layout.WATERMARK, reading.watermark(changes, source.label, about))
         else:
             allow(watermark)
             log(f"traces: nothing new in the {len(parts)} parts of {source.label}")
         current = store.read(layout.WATERMARK, Watermark) or Watermark()
         reports = _reports(store, current)
-        window = count(lake, settings.counts, producer, reports, settings.window_days)
-        dataset = _publish(store, lake, window)
+        scope = scope_of(settings.counts, producer)
+        window = count(lake, scope, reports, settings.window_days)
+        dataset = _publish(store, lake, window, scope)
     filled = [day.report for day in window] or [r for r in reports if r.admitted][-settings.window_days :]
     day_reports = sorted([*filled, *(r for r in reports if not r.admitted)], key=lambda r: r.day)
     log(f"traces: {dataset.rows} rows over {len(window)} days, dataset {dataset.digest[:12]}")
@@ -89,9 +88,6 @@ def materialize(
         iteration=identify(number, producer.name, producer.model, dataset, context.recipe.digest()),
         source=source.label,
         days=tuple(day_reports),
-        seen=sum(r.seen for r in day_reports),
-        admitted=sum(r.admitted for r in day_reports),
-        rejected=total(r.rejected for r in day_reports),
     )
 
 
@@ -156,8 +152,8 @@ def _reports(store: Store, current: Watermark) -> list[DayReport]:
     return [report for report in records if report is not None]
 
 
-def _publish(store: Store, lake: Lake, window: Sequence[CountedDay]) -> DatasetRef:
-    digest = digest_json(identity(window))
+def _publish(store: Store, lake: Lake, window: Sequence[CountedDay], scope: Scope) -> DatasetRef:
+    digest = digest_json(identity(window, scope))
     rows = sum(day.rows for day in window)
     if not rows:
         return DatasetRef(uri=lake.uri, rows=0, digest=digest)
@@ -167,7 +163,7 @@ def _publish(store: Store, lake: Lake, window: Sequence[CountedDay]) -> DatasetR
         rows=rows,
         digest=digest,
         snapshot=lake.snapshot,
-        scope=scope_of(window),
+        scope=Scope() if all(day.whole for day in window) else scope,
     )
     name = layout.window(digest)
     published = store.once(name, Window, lambda: dataset)

@@ -1,5 +1,5 @@
 """Records of the traces stage: reasons, the report of each file and day, the dataset of an iteration. The equation
-`seen == admitted + sum(rejected)` is checked wherever one is made or read."""
+`seen == admitted + sum(rejected)` is checked wherever a file's report is made or read."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -55,12 +55,18 @@ class FileReport(Record):
     bytes: NonNegativeInt
     """As stored, compressed or not."""
     seen: NonNegativeInt
+    """Rows that were staged, as counted before they were compared."""
     admitted: NonNegativeInt
     rejected: dict[Reason, int]
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:
-        check_equation(self.name, self.seen, self.admitted, self.rejected)
+        """Every row that was seen ended in exactly one place."""
+        if self.seen != self.admitted + sum(self.rejected.values()):
+            raise ValueError(
+                f"{self.name}: {self.seen} rows seen, {self.admitted} admitted and {sum(self.rejected.values())} "
+                "rejected do not add up; materialise the day again."
+            )
         return self
 
 
@@ -73,20 +79,20 @@ class DayReport(Record):
     digest: str
     """`day_digest`."""
     files: tuple[FileReport, ...]
-    seen: NonNegativeInt
-    admitted: NonNegativeInt
-    rejected: dict[Reason, int]
     erased: tuple[str, ...] = ()
     """Proofs (`pipeline.traces.erased.ErasedUser`) of the forgotten users who had rows in this day."""
 
-    @model_validator(mode="after")
-    def _adds_up(self) -> Self:
-        check_equation(self.day, self.seen, self.admitted, self.rejected)
-        by_file = sum((Counter(f.rejected) for f in self.files), Counter[Reason]())
-        parts = (sum(f.seen for f in self.files), sum(f.admitted for f in self.files), dict(by_file))
-        if parts != (self.seen, self.admitted, self.rejected):
-            raise ValueError(f"{self.day}: the files' counts do not add up to the day's; materialise the day again.")
-        return self
+    @property
+    def seen(self) -> int:
+        return sum(file.seen for file in self.files)
+
+    @property
+    def admitted(self) -> int:
+        return sum(file.admitted for file in self.files)
+
+    @property
+    def rejected(self) -> dict[Reason, int]:
+        return total(file.rejected for file in self.files)
 
 
 def day_digest(rules: str, files: Mapping[str, str], erased: Iterable[str]) -> str:
@@ -125,25 +131,20 @@ class GovernedTraces(Record):
     days: tuple[DayReport, ...]
     """The window's days, other days of the source that ended without a trace, and rows of no known day; with an empty
     window the newest days, whose traces are all of other models than the champion."""
-    seen: NonNegativeInt
-    admitted: NonNegativeInt
-    rejected: dict[Reason, int]
 
-    @model_validator(mode="after")
-    def _adds_up(self) -> Self:
-        check_equation("the source", self.seen, self.admitted, self.rejected)
-        return self
+    @property
+    def seen(self) -> int:
+        return sum(day.seen for day in self.days)
 
+    @property
+    def admitted(self) -> int:
+        return sum(day.admitted for day in self.days)
 
-def check_equation(what: str, seen: int, admitted: int, rejected: dict[Reason, int]) -> None:
-    """Raises ValueError unless every row that was seen ended in exactly one place."""
-    if seen != admitted + sum(rejected.values()):
-        raise ValueError(
-            f"{what}: {seen} rows seen, {admitted} admitted and {sum(rejected.values())} rejected do not add up; "
-            "materialise the day again."
-        )
+    @property
+    def rejected(self) -> dict[Reason, int]:
+        return total(day.rejected for day in self.days)
 
 
-def total(reasons: Iterable[dict[Reason, int]]) -> dict[Reason, int]:
+def total(reasons: Iterable[Mapping[Reason, int]]) -> dict[Reason, int]:
     counted = sum((Counter(r) for r in reasons), Counter[Reason]())
     return {reason: counted[reason] for reason in Reason if counted[reason]}

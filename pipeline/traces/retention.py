@@ -1,7 +1,7 @@
 """Retention: deletes governed days and raw files that are older than the recipe allows. A governed day keeps its
 report, in `traces/days/retired/`. Raw data outside the data root is only named."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users, windows
 from pipeline.traces.days import kept_from
-from pipeline.traces.lake import Compacted, LakeConfig, SweepResult, open_lake
+from pipeline.traces.lake import LakeConfig, SweepResult, open_lake
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import Watermark, touched_by
@@ -111,31 +111,3 @@ def _ours(store: Store, address: Address, part: SourcePart) -> Path | None:
     root = Path(address.uri)
     path = (root if root.is_file() else root / part.name).resolve()
     return path if path.is_file() and path.is_relative_to(store.root.resolve()) else None
-
-
-class Upkeep(Record):
-    at: datetime
-    compacted: Compacted
-    expired: tuple[str, ...]
-    """Ids of the snapshots that can no longer be read."""
-    swept: SweepResult
-
-
-def upkeep(
-    config: LakeConfig,
-    keep_snapshots_days: int,
-    now: datetime,
-    log: Callable[[str], None],
-    keep: Collection[str] = (),
-    grace_s: float = GRACE_S,
-) -> Upkeep:
-    """Compact the governed table, expire snapshots older than `keep_snapshots_days` but those of `keep`, and sweep.
-    Raises OSError when the warehouse or the catalogue fails."""
-    with open_lake(config) as lake:
-        compacted = lake.compact()
-        log(f"compacted {compacted.files_before} files of {len(compacted.days)} days into {compacted.files_after}")
-        expired = lake.expire(now - timedelta(days=keep_snapshots_days), keep)
-        log(f"expired {len(expired)} snapshots older than {keep_snapshots_days} days")
-        swept = lake.sweep(grace_s)
-        log(f"swept {swept.files} files of {swept.bytes} bytes, aborted {swept.uploads} uploads")
-    return Upkeep(at=now, compacted=compacted, expired=tuple(expired), swept=swept)

@@ -1,8 +1,10 @@
 """Which rows of its days a dataset holds, by the recipe's rule (`traces.attribution`). Rows of earlier models are
 off-policy, and with the same rows after every promotion the loop would learn nothing new."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -47,80 +49,50 @@ def version_names(model_name: str, digest: str, version: int) -> frozenset[str]:
 class CountedDay(NamedTuple):
     report: DayReport
     rows: int
-    scope: Scope
 
     @property
     def whole(self) -> bool:
         return self.rows == self.report.admitted
 
 
-def count(
-    lake: Lake, rule: Attribution, producer: Producer, reports: Iterable[DayReport], size: int
-) -> tuple[CountedDay, ...]:
-    """The newest `size` days that have rows which count, the oldest first. A scope names only models of its day."""
-    filled = [report for report in reports if report.admitted]
-    names, kept_out = _as_stored(producer.names), _as_stored(producer.kept_out)
-    models = lake.models([report.day for report in filled]) if rule == "model" or kept_out else {}
-    counted_days: list[CountedDay] = []
-    for report in reversed(filled):
-        if len(counted_days) == size:
+def scope_of(rule: Attribution, producer: Producer) -> Scope:
+    """Which rows count by the rule, for this champion."""
+    ours = _as_stored(producer.names) if rule == "model" else frozenset[str]()
+    return Scope(
+        models=tuple(sorted(ours)),
+        after=producer.since if rule == "promoted" else None,
+        without=tuple(sorted(_as_stored(producer.kept_out) - ours)),
+    )
+
+
+def count(lake: Lake, scope: Scope, reports: Iterable[DayReport], size: int) -> tuple[CountedDay, ...]:
+    """The newest `size` days that have rows in the scope, the oldest first."""
+    condition, counted_days = where(scope), list[CountedDay]()
+    for report in reversed([report for report in reports if report.admitted]):
+        if len(counted_days) == size or (scope.after and report.day < scope.after.date().isoformat()):
             break
-        here = models.get(report.day, {})
-        ours = names & here.keys() if rule == "model" else frozenset[str]()
-        scope = Scope(
-            models=tuple(sorted(ours)),
-            after=producer.since if rule == "promoted" else None,
-            without=tuple(sorted(kept_out & here.keys() - ours)),
-        )
-        rows = 0 if rule == "model" and not ours else _rows(lake, report, scope, here)
+        rows = report.admitted if condition is None else lake.count(condition, [report.day]).get(report.day, 0)
         if rows:
-            counted_days.append(CountedDay(report, rows, scope))
+            counted_days.append(CountedDay(report, rows))
     return tuple(reversed(counted_days))
 
 
-def _rows(lake: Lake, report: DayReport, scope: Scope, models: Mapping[str, int]) -> int:
-    """How many rows of a day are in the scope. Only the day of the promotion has to be read."""
-    condition, since = where(scope), "" if scope.after is None else scope.after.date().isoformat()
-    if condition is None or report.day < since:
-        return 0 if report.day < since else report.admitted
-    if report.day == since:
-        return sum(lake.count(condition, [report.day]).values())
-    if not scope.models and not scope.without:
-        return report.admitted
-    return sum(n for model, n in models.items() if model in (scope.models or models) and model not in scope.without)
-
-
-def scope_of(days: Sequence[CountedDay]) -> Scope:
-    """The one scope that all of the days are read by."""
-    if all(day.whole for day in days):
-        return Scope()
-    models, without = ({m for day in days for m in getattr(day.scope, field)} for field in ("models", "without"))
-    return Scope(models=tuple(sorted(models)), after=days[0].scope.after, without=tuple(sorted(without)))
-
-
-def identity(days: Sequence[CountedDay]) -> list[list[object]]:
+def identity(days: Iterable[CountedDay], scope: Scope) -> list[list[object]]:
     """What the digest of a dataset is made of. A day whose rows all count is known by its own digest."""
-    return [[day.report.day, day.report.digest, *([] if day.whole else [_as_identity(day.scope)])] for day in days]
-
-
-def _as_identity(scope: Scope) -> dict[str, object]:
-    """The scope as it was identified before rows could be left out by model, where none are."""
-    tree = scope.model_dump(mode="json")
-    return tree if scope.without else {name: value for name, value in tree.items() if name != "without"}
+    rule = scope.model_dump(mode="json")
+    return [[day.report.day, day.report.digest, *([] if day.whole else [rule])] for day in days]
 
 
 def where(scope: Scope) -> pc.Expression | None:
     """Whether a row of the governed table is in the scope; None: every row is."""
-    condition: pc.Expression | None = None
+    conditions: list[pc.Expression] = []
     if scope.models:
-        condition = pc.field("model").isin(pa.array(scope.models, pa.string()))
+        conditions.append(pc.field("model").isin(pa.array(scope.models, pa.string())))
     if scope.after is not None:
-        newer = pc.field("timestamp") > pa.scalar(scope.after, SCHEMA.field("timestamp").type)
-        condition = newer if condition is None else condition & newer
+        conditions.append(pc.field("timestamp") > pa.scalar(scope.after, SCHEMA.field("timestamp").type))
     if scope.without:
-        others = ~pc.field("model").isin(pa.array(scope.without, pa.string()))
-        condition = others if condition is None else condition & others
-    return condition
+        conditions.append(~pc.field("model").isin(pa.array(scope.without, pa.string())))
+    return reduce(and_, conditions) if conditions else None
 
 
 def _as_stored(names: Iterable[str]) -> frozenset[str]:

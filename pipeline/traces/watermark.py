@@ -106,7 +106,7 @@ def nothing_counts(governed: GovernedTraces, lake: LakeConfig, settings: Traces,
         why = f"all are older than its promotion ({producer.since:%Y-%m-%d %H:%M} UTC). Wait for newer traces"
     else:
         with open_lake(lake) as table:
-            models = {name for day in table.models(d.day for d in governed.days).values() for name in day}
+            models = table.models(day.day for day in governed.days)
         why = f"their models are {', '.join(sorted(models)[:MODELS])}, its names {', '.join(sorted(producer.names))}"
         why += ". Serve it under one of its names"
     return f"{rows}: {why}, or let traces.attribution say which rows count."

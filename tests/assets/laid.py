@@ -58,12 +58,8 @@ class Laid:
         # The same inputs as of the world's proposals, so the same id.
         iteration = identify(state.past.promotions, NAME, champion, DatasetRef(uri="d", rows=70, digest=data), "recipe")
         file = FileReport(name="f", sha256="f", bytes=1, seen=100, admitted=80, rejected={Reason.CONSENT: 20})
-        day = DayReport(
-            day=DAY, rules="r", digest="d", files=(file,), seen=100, admitted=80, rejected={Reason.CONSENT: 20}
-        )
-        governed = GovernedTraces(
-            iteration=iteration, source="s", days=(day,), seen=100, admitted=80, rejected={Reason.CONSENT: 20}
-        )
+        day = DayReport(day=DAY, rules="r", digest="d", files=(file,))
+        governed = GovernedTraces(iteration=iteration, source="s", days=(day,))
         self.store.write(iteration.path(layout.GOVERNED), governed)
         self.store.write(layout.LATEST, iteration)
         begin(self.store, iteration)

@@ -30,7 +30,7 @@ from pipeline.selection.preferences import PreferenceDataset, build
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling
 from pipeline.traces.context import IterationContext
-from pipeline.traces.records import GovernedTraces, Reason
+from pipeline.traces.records import GovernedTraces
 from tests.contexts import context_of
 from tests.grading import grade
 from tests.pipeline.governance.erasure.conftest import BASE, NAME, NOW, Place, row, secret
@@ -72,11 +72,7 @@ class People(Place):
         self.govern(day, rows)
         dataset = self.publish(day)
         iteration = identify(0, NAME, BASE, dataset, digest(section))
-        report = self.reports()[day]
-        governed = GovernedTraces(
-            iteration=iteration, source="s", days=(report,), seen=report.seen, admitted=report.admitted,
-            rejected={Reason.CONSENT: report.rejected[Reason.CONSENT]},
-        )  # fmt: skip
+        governed = GovernedTraces(iteration=iteration, source="s", days=(self.reports()[day],))
         self.store.write(iteration.path("traces.json"), governed)
         self.store.write("iterations/latest.json", iteration)
         selection = Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0)

@@ -52,7 +52,7 @@ def materialized(
 
 
 def begin(store: Store, iteration: Iteration) -> None:
-    traces = GovernedTraces(iteration=iteration, source="s", days=(), seen=0, admitted=0, rejected={})
+    traces = GovernedTraces(iteration=iteration, source="s", days=())
     store.write(iteration.path("traces.json"), traces)
     store.write(LATEST, iteration)
 

@@ -40,6 +40,9 @@ from pipeline.traces.records import DayReport
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]
+VERSIONS_KEPT = (
+    "the bucket keeps versions, and those of deleted files stay. Expire noncurrent versions by a lifecycle rule"
+)
 Days = Mapping[str, DayReport | None]
 Keeper = Callable[[Store, Collection[str]], list[Place]]
 """The places of a package above this one, such as the evaluation, that hold rows of these principals."""
@@ -121,6 +124,7 @@ def forget(
             lake.expire(None)
             swept = lake.sweep(0)
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
+        versions_kept = (f"{lake.uri}: {VERSIONS_KEPT}",) if lake.keeps_versions() else ()
         mirrors, own = mirrored.remains(store, affected.iterations), reviews.unreadable(store)
         in_source, after = remaining.in_source(store, person, address), _counted(places)  # rows that came meanwhile
         left = [f"{place}, {name}: {rows} rows" for place, held in after.items() for name, rows in held.items()]
@@ -136,7 +140,7 @@ def forget(
             champion=serving,
             swept_files=swept.files,
             swept_bytes=swept.bytes,
-            remains=(*left, *mirrors, *own, *in_source.remains),
+            remains=(*left, *versions_kept, *mirrors, *own, *in_source.remains),
             outside=(*mirrored.outside(store, affected.iterations), *in_source.outside),
         )
         return _finished(store, proof, now)
@@ -216,12 +220,12 @@ def _block(work: _Erasure, affected: Affected, id: str, now: datetime) -> str:
 
 def _erase_rows(store: Store, lake: Lake, person: Person, days: Days) -> None:
     """One commit, and the accounts that follow from it."""
-    rows = lake.rows_of(person.ids, person.since)
+    rows = lake.count(person.rows())
     if rows:
         # A day without a report that fits gets a digest that no report has: the stage makes it again.
         reports = {day: days.get(day) for day in rows}
         digests = {day: each.digest if each else f"erased-{secrets.token_hex(8)}" for day, each in reports.items()}
-        lake.erase(person.ids, person.since, digests)
+        lake.erase(person.rows(), digests)
     for report in days.values():
         if report is not None:
             account.settle(store, lake, report)

@@ -20,7 +20,7 @@ from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, t
 def count(lake: Lake, person: Person) -> dict[str, Counter[str]]:
     """The person's rows by day and source file."""
     counted: dict[str, Counter[str]] = {}
-    for day in lake.rows_of(person.ids, person.since):
+    for day in lake.count(person.rows()):
         files = counted.setdefault(day, Counter())
         for batch in lake.batches([day], lake.snapshot, ["source_file"], person.rows()):
             files.update(batch["source_file"].to_pylist())
@@ -49,17 +49,8 @@ def after(store: Store, lake: Lake, day: str, files: Mapping[str, int], proof: s
         return None
     reports = tuple(_without(file, files.get(file.name, 0)) for file in before.files)
     erased = tuple(sorted({*before.erased, proof}))
-    admitted = sum(file.admitted for file in reports)
-    return DayReport(
-        day=day,
-        rules=before.rules,
-        digest=day_digest(before.rules, {file.name: file.sha256 for file in reports}, erased),
-        files=reports,
-        seen=before.seen,
-        admitted=admitted,
-        rejected=total(file.rejected for file in reports),
-        erased=erased,
-    )
+    digest = day_digest(before.rules, {file.name: file.sha256 for file in reports}, erased)
+    return DayReport(day=day, rules=before.rules, digest=digest, files=reports, erased=erased)
 
 
 def settle(store: Store, lake: Lake, report: DayReport) -> None:

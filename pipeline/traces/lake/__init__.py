@@ -1,81 +1,86 @@
-"""The governed table: Apache Iceberg through PyIceberg. A change is one commit that swaps data files (`commits`)."""
+"""The governed table: Apache Iceberg through PyIceberg. A change is one commit that swaps data files and sets the
+digests of their days, so that several processes may write at once."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+import random
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from itertools import groupby
-from typing import TYPE_CHECKING
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.core.storage import Record
-from pipeline.traces.lake.catalogue import MANIFESTS, LakeConfig, local_lake, open_table
-from pipeline.traces.lake.commits import DayReplaced, SharedTable, TableChange, day_of
-from pipeline.traces.lake.files import count_rows, read_files, write_files
-from pipeline.traces.lake.sweeper import SweepResult, paths_of, sweep
+from pipeline.traces.lake.catalogue import LakeConfig, local_lake, open_table
+from pipeline.traces.lake.files import count_rows, filesystem, path_of, read_files, write_file
+from pipeline.traces.lake_config import located, named
 from pipeline.traces.rows import SCHEMA
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
 
-__all__ = ["Compacted", "DayReplaced", "Lake", "LakeConfig", "SweepResult", "local_lake", "open_lake"]
+__all__ = ["DayReplaced", "Lake", "LakeConfig", "SweepResult", "local_lake", "open_lake"]
 
-SMALL_BYTES = 64 << 20
-"""Smaller files are compacted."""
+DIGEST = "traces.digest."
+"""Table property per day: the digest of what the day was made from, set in the commit that replaced it."""
+COMMIT = "traces.commit"
+"""Snapshot property: the id of our commit, by which one whose answer was lost is known again."""
+ATTEMPTS = 40
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 0.05, 5.0
 ORDER = ("timestamp", "trace_id", "observation_id")
+T = TypeVar("T")
 
 
-class Compacted(Record):
-    """Data files before and after, over the days that had several small ones."""
-
-    files_before: int = 0
-    files_after: int = 0
-    days: tuple[str, ...] = ()
+class DayReplaced(ValueError):
+    """Another run replaced a day between this one's reading of the table and its commit."""
 
 
-class Lake(SharedTable):
-    """The open table. Processes may write at once; of those that replace the same day the first wins, and the others
-    raise DayReplaced, or return where the digest is their own."""
+class SweepResult(Record):
+    files: int = 0
+    bytes: int = 0
+
+
+class TableChange(NamedTuple):
+    removed: Sequence[DataFile]
+    added: Sequence[DataFile]
+
+
+class Lake:
+    """The open table, and the days' digests as they were when it was opened: a commit expects those. Of processes that
+    replace the same day the first wins, and the others raise DayReplaced, or return where the digest is their own."""
 
     def __init__(self, table: Table, config: LakeConfig) -> None:
-        super().__init__(table, config)
-        self._expired_paths: set[str] = set()
+        self._table, self._config = table, config
+        self._seen = self.digests()
 
     @property
     def uri(self) -> str:
         return self._config.location
 
-    def replace_day(self, day: str, files: Sequence[str], digest: str) -> None:
-        """Replace all rows of `day` by those of `files` (from `write_files`).
+    def digests(self) -> dict[str, str]:
+        return {k.removeprefix(DIGEST): v for k, v in self._table.properties.items() if k.startswith(DIGEST)}
 
-        Raises DayReplaced when another run did with another digest, OSError when a file or the catalogue fails; the
-        table then stays as it was.
-        """
-        added = [self.data_file(uri) for uri in files]
-        assert all(day_of(file) == day for file in added), f"files of other days than {day}"
+    @property
+    def snapshot(self) -> str:
+        """Id of the current snapshot; empty before the first commit."""
+        current = self._table.current_snapshot()
+        return str(current.snapshot_id) if current else ""
 
-        def change() -> TableChange:
-            removed = self.data_files([day])
-            if again := {self.uri_of(file) for file in removed} & set(files):
-                raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files again.")
-            return TableChange(removed, added)
-
-        self.commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})
+    def has(self, snapshot: str) -> bool:
+        return not snapshot or self._table.snapshot_by_id(int(snapshot)) is not None
 
     def files(self, days: Iterable[str], snapshot: str) -> list[str]:
-        return [self.uri_of(file) for file in self.data_files(days, snapshot)]
+        return [self._uri_of(file) for file in self._data_files(days, snapshot)]
 
-    def models(self, days: Iterable[str]) -> Mapping[str, Mapping[str, int]]:
-        """Day to its models with their number of rows, from the manifests alone."""
-        row_counts = defaultdict[str, Counter[str]](Counter)
-        for file in self.data_files(days):
-            row_counts[day_of(file)][file.partition[1]] += file.record_count
-        return {**row_counts}
+    def models(self, days: Iterable[str]) -> set[str]:
+        """Models that have rows on these days, from the manifests alone."""
+        return {file.partition[1] for file in self._data_files(days)}
 
     def read(
         self,
@@ -95,109 +100,217 @@ class Lake(SharedTable):
         self, days: Iterable[str], snapshot: str, columns: Sequence[str], where: pc.Expression | None = None
     ) -> Iterator[pa.RecordBatch]:
         """The rows of `days` at `snapshot`, day by day in no further order; a few row groups in memory at a time."""
-        if unknown := sorted(set(columns) - set(SCHEMA.names)):
-            raise ValueError(f"The governed table has no column {', '.join(unknown)}. Choose from {SCHEMA.names}.")
         return read_files(self._config, self.files(days, snapshot), columns, where)
-
-    def rows_of(self, users: Collection[str], since: datetime | None) -> dict[str, int]:
-        """Day to its number of rows of `users` (at or after `since`, UTC unless it says otherwise); no zeros."""
-        return self.count(_of(users, since))
 
     def count(self, where: pc.Expression, days: Collection[str] | None = None) -> dict[str, int]:
         """Day to its number of rows for which `where` holds; no zeros."""
-        files = self.data_files(days)
-        counts = count_rows(self._config, [self.uri_of(file) for file in files], where)
-        day_counts = Counter[str]()
-        for file in files:
-            day_counts[day_of(file)] += counts.get(self.uri_of(file), 0)
-        return {day: rows for day, rows in day_counts.items() if rows}
+        days_of = {self._uri_of(file): _day_of(file) for file in self._data_files(days)}
+        counts = Counter[str]()
+        for uri, rows in count_rows(self._config, list(days_of), where).items():
+            counts[days_of[uri]] += rows
+        return dict(counts)
 
-    def erase(self, users: Collection[str], since: datetime | None, digests: Mapping[str, str]) -> None:
-        """Delete the rows of `users` (at or after `since`) from every day and set the days' digests: one commit.
+    def replace_day(self, day: str, files: Sequence[str], digest: str) -> None:
+        """Replace all rows of `day` by those of `files` (from `write_file`).
+
+        Raises DayReplaced when another run did with another digest, OSError when a file or the catalogue fails; the
+        table then stays as it was.
+        """
+        added = [self._data_file(uri) for uri in files]
+        assert all(_day_of(file) == day for file in added), f"files of other days than {day}"
+
+        def change() -> TableChange:
+            removed = self._data_files([day])
+            if again := {self._uri_of(file) for file in removed} & set(files):
+                raise ValueError(f"{sorted(again)[0]} is in the table already; write the day's files again.")
+            return TableChange(removed, added)
+
+        self._commit(change, {day: digest}, {"traces.day": day, "traces.digest": digest})
+
+    def erase(self, gone: pc.Expression, digests: Mapping[str, str]) -> None:
+        """Delete the rows for which `gone` holds from every day and set the days' digests: one commit.
 
         Older snapshots hold the rows until `expire`, the disk until `sweep`. Raises as `replace_day` does.
         """
-        gone = _of(users, since)
         rewritten: dict[str, list[DataFile]] = {}
         clean: set[str] = set()
 
         def change() -> TableChange:
-            files = {self.uri_of(file): file for file in self.data_files()}
+            files = {self._uri_of(file): file for file in self._data_files()}
             unknown = [uri for uri in files if uri not in rewritten and uri not in clean]
             affected = count_rows(self._config, unknown, gone)
             clean.update(set(unknown) - affected.keys())
             for uri in affected:
                 rest = read_files(self._config, [uri], where=~gone)
-                rewritten[uri] = self._written(day_of(files[uri]), "erased", rest)
+                uris = write_file(self._config, _day_of(files[uri]), "erased", rest)
+                rewritten[uri] = [self._data_file(each) for each in uris]
             removed = [file for uri, file in files.items() if uri in rewritten]
-            return TableChange(removed, [new for file in removed for new in rewritten[self.uri_of(file)]])
+            return TableChange(removed, [new for file in removed for new in rewritten[self._uri_of(file)]])
 
-        self.commit(change, digests, {"traces.erasure": "true"})
+        self._commit(change, digests, {"traces.erasure": "true"})
 
     def drop_days(self, days: Iterable[str]) -> None:
         wanted = dict.fromkeys(days)
         if wanted:
-            self.commit(lambda: TableChange(self.data_files(wanted), []), wanted, {"traces.dropped": ",".join(wanted)})
+            dropped = {"traces.dropped": ",".join(wanted)}
+            self._commit(lambda: TableChange(self._data_files(wanted), []), wanted, dropped)
 
-    def expire(self, older_than: datetime | None, keep: Collection[str] = ()) -> list[str]:
-        """Remove the snapshots made before `older_than` (None: all) but the current one and `keep`; returns their ids.
-        Their files stay until `sweep`, of this Lake or after its grace."""
-        limit = _utc(older_than).timestamp() * 1000 if older_than is not None else float("inf")
+    def expire(self, older_than: datetime | None) -> list[str]:
+        """Remove the snapshots made before `older_than` (None: all) but the current one; returns their ids. Their files
+        stay until `sweep`."""
+        limit = older_than.timestamp() * 1000 if older_than is not None else float("inf")
 
         def expire() -> list[str]:
-            protected = {ref.snapshot_id for ref in self._table.refs().values()}
-            old = [s for s in self._table.snapshots() if s.timestamp_ms < limit and str(s.snapshot_id) not in keep]
-            old = [s for s in old if s.snapshot_id not in protected]
+            kept = {ref.snapshot_id for ref in self._table.refs().values()}
+            ids = [s.snapshot_id for s in self._table.snapshots() if s.timestamp_ms < limit]
+            old = [id for id in ids if id not in kept]
             if old:
-                self._expired_paths |= paths_of(self._config, self._table, old)
-                self._table.maintenance.expire_snapshots().by_ids([s.snapshot_id for s in old]).commit()
-            return [str(s.snapshot_id) for s in old]
+                self._table.maintenance.expire_snapshots().by_ids(old).commit()
+            return list(map(str, old))
 
-        return self.attempts(expire)
+        return self._attempts(expire)
 
     def sweep(self, grace_s: float) -> SweepResult:
-        """Delete files that no retained snapshot names: those of snapshots that `expire` removed, and others older than
-        `grace_s`, as younger ones may be of a commit in flight. 0 is for when no run is on."""
-        return sweep(self._config, self._table, self._expired_paths, grace_s)
+        """Delete the files that no retained snapshot names and that are older than `grace_s`: younger ones may be of a
+        commit in flight. 0 is for when no run is on. Raises OSError, and deletes nothing, where metadata cannot be
+        read. A bucket that keeps versions keeps those of deleted files."""
+        from pyarrow.fs import FileSelector, FileType
 
-    def compact(self) -> Compacted:
-        """Rewrite files under SMALL_BYTES of one partition into few, one commit a day; same rows, same digests.
-        A day that another run replaces meanwhile waits for the next compaction."""
-        small: dict[str, list[str]] = {}
-        for (day, *_), group in groupby(sorted(self.data_files(), key=_partition), key=_partition):
-            few = [self.uri_of(file) for file in group if file.file_size_in_bytes < SMALL_BYTES]
-            if len(few) > 1:
-                small.setdefault(day, []).extend(few)
-        after = {day: rows for day, uris in small.items() if (rows := self._compact_day(day, uris)) is not None}
-        current = self._table.current_snapshot()
-        if current is not None and len(current.manifests(self._table.io)) >= MANIFESTS:
-            self.attempts(self._merge_manifests)
-        before = sum(len(small[day]) for day in after)
-        return Compacted(files_before=before, files_after=sum(after.values()), days=tuple(after))
+        before, fs = datetime.now(UTC) - timedelta(seconds=grace_s), filesystem(self._config)
+        # Listed first: a file that is committed meanwhile is reachable by the time the metadata is read.
+        listed = fs.get_file_info(FileSelector(path_of(self.uri), recursive=True, allow_not_found=True))
+        self._table.refresh()
+        named_now = self._reachable()
+        garbage = [f for f in listed if f.type == FileType.File and f.path not in named_now and f.mtime <= before]
+        for file in garbage:
+            fs.delete_file(file.path)
+        return SweepResult(files=len(garbage), bytes=sum(file.size for file in garbage))
 
-    def _compact_day(self, day: str, uris: Sequence[str]) -> int | None:
-        added = self._written(day, "compacted", read_files(self._config, uris))
+    def keeps_versions(self) -> bool:
+        """Whether the warehouse is a bucket that keeps versions of deleted files."""
+        if not self.uri.startswith("s3://"):
+            return False
+        import boto3
 
-        def change() -> TableChange:
-            removed = [file for file in self.data_files([day]) if self.uri_of(file) in set(uris)]
-            if len(removed) < len(uris):
-                raise DayReplaced(f"{day} was replaced while it was compacted; compact again.")
-            return TableChange(removed, added)
+        options = self._config.options
+        s3 = boto3.client(
+            "s3",
+            region_name=options["s3.region"],
+            endpoint_url=options.get("s3.endpoint"),
+            aws_access_key_id=options.get("s3.access-key-id"),
+            aws_secret_access_key=options.get("s3.secret-access-key"),
+            aws_session_token=options.get("s3.session-token"),
+        )
+        return "Status" in s3.get_bucket_versioning(Bucket=path_of(self.uri).partition("/")[0])
 
-        try:
-            digest = self.digests().get(day)
-            self.commit(change, {day: digest} if digest is not None else {}, {"traces.compacted": day})
-        except DayReplaced:
-            return None
-        return len(added)
+    def _reachable(self) -> set[str]:
+        """Paths of all files that the table's metadata names."""
+        metadata, io = self._table.metadata, self._table.io
+        names = {self._table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
+        names.update(s.statistics_path for s in (*metadata.statistics, *metadata.partition_statistics))
+        for snapshot in metadata.snapshots:
+            names.add(snapshot.manifest_list)
+            for manifest in snapshot.manifests(io):
+                if manifest.manifest_path not in names:
+                    names.add(manifest.manifest_path)
+                    names.update(entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io))
+        return {path_of(self._located(name)) for name in names}
 
-    def _merge_manifests(self) -> None:
-        """An empty append merges the manifests and drops those of deleted files alone."""
-        with self._table.transaction() as transaction, transaction.update_snapshot().merge_append():
-            pass
+    def _commit(
+        self, change: Callable[[], TableChange], digests: Mapping[str, str | None], summary: dict[str, str]
+    ) -> None:
+        """Swap the files of `change()` and set the days' digests; DayReplaced where one of the days changed meanwhile.
 
-    def _written(self, day: str, name: str, rows: Iterable[pa.RecordBatch]) -> list[DataFile]:
-        return [self.data_file(uri) for uri in write_files(self._config, day, name, rows)]
+        After a commit of another process `change` is called again. Where the answer to a commit was lost, the next
+        attempt looks for its id first.
+        """
+        before = {day: self._seen.get(day) for day in digests}
+        commit = uuid.uuid4().hex
+
+        def attempt() -> None:
+            snapshots = self._table.snapshots()
+            if any(s.summary is not None and s.summary.additional_properties.get(COMMIT) == commit for s in snapshots):
+                return
+            properties = self.digests()
+            now = {day: properties.get(day) for day in digests}
+            if now != before:
+                if now == digests:
+                    return
+                days = ", ".join(sorted(day for day in digests if now[day] != before[day]))
+                raise DayReplaced(f"Another run replaced {days} in the governed table meanwhile; run again.")
+            self._swap(change(), digests, {**summary, COMMIT: commit})
+
+        self._attempts(attempt)
+        self._seen = {day: digest for day, digest in {**self._seen, **digests}.items() if digest is not None}
+
+    def _swap(self, change: TableChange, digests: Mapping[str, str | None], summary: dict[str, str]) -> None:
+        with self._table.transaction() as transaction:
+            with transaction.update_snapshot(snapshot_properties=summary).overwrite() as swap:
+                for file in change.removed:
+                    swap.delete_data_file(file)
+                for file in change.added:
+                    swap.append_data_file(file)
+            if properties := {DIGEST + day: digest for day, digest in digests.items() if digest is not None}:
+                transaction.set_properties(properties)
+            known = self.digests()
+            if dropped := [DIGEST + day for day, digest in digests.items() if digest is None and day in known]:
+                transaction.remove_properties(*dropped)
+
+    def _attempts(self, attempt: Callable[[], T]) -> T:
+        """Try on the newest state of the table until no other process is faster."""
+        from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, ValidationException
+        from sqlalchemy.exc import OperationalError
+
+        # ValidationException: PyIceberg 0.12 looks for removed files in threads that share one evaluator, and sometimes
+        # overlooks a manifest: it then reports files as missing before it commits.
+        passing = (CommitFailedException, CommitStateUnknownException, OperationalError, ValidationException)
+        wait_s = 0.0
+        for _ in range(ATTEMPTS):
+            try:
+                if wait_s:
+                    time.sleep(random.uniform(wait_s / 2, wait_s))
+                    self._table.refresh()
+                return attempt()
+            except passing:
+                wait_s = min(max(2 * wait_s, SHORTEST_WAIT_S), LONGEST_WAIT_S)
+        raise TimeoutError(f"The catalogue took none of {ATTEMPTS} commits: others are faster, or it fails. Run again.")
+
+    def _data_files(self, days: Iterable[str] | None = None, snapshot: str | None = None) -> list[DataFile]:
+        """The data files of `days` (None: all) at a snapshot (None: the current one), in the order of days."""
+        from pyiceberg.expressions import AlwaysTrue
+
+        wanted = set(days) if days is not None else None
+        if snapshot is None:
+            snapshot = self.snapshot
+        if not snapshot or wanted == set():
+            return []
+        if not self.has(snapshot):
+            self._table.refresh()  # made after this lake was opened
+        if not self.has(snapshot):
+            raise ValueError(f"The governed table's snapshot {snapshot} has expired; materialise the traces again.")
+        within = AlwaysTrue() if wanted is None else f"day >= '{min(wanted)}' and day <= '{max(wanted)}'"
+        tasks = list(self._table.scan(within, snapshot_id=int(snapshot)).plan_files())
+        if any(task.delete_files for task in tasks):
+            raise ValueError("Another engine left row-level deletes in the governed table; rewrite its files there.")
+        files = [task.file for task in tasks if wanted is None or _day_of(task.file) in wanted]
+        return sorted(files, key=lambda file: (_day_of(file), file.file_path))
+
+    def _uri_of(self, file: DataFile) -> str:
+        return self._located(file.file_path)
+
+    def _located(self, name: str) -> str:
+        """Where a file lies now that the metadata calls `name`."""
+        return located(name, self.uri) if self._config.movable else name
+
+    def _data_file(self, uri: str) -> DataFile:
+        """The manifest's entry of a file, from its footer."""
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+        name = named(uri, self.uri) if self._config.movable else uri
+        file = parquet_file_to_data_file(self._table.io, self._table.metadata, name)
+        if file.partition[1] is None:  # Parquet keeps no bounds of a value over 4 KB
+            file.partition[1] = next(read_files(self._config, [uri], ["model"]))["model"][0].as_py()
+        return file
 
 
 @contextmanager
@@ -206,17 +319,6 @@ def open_lake(config: LakeConfig) -> Generator[Lake]:
         yield Lake(table, config)
 
 
-def _partition(file: DataFile) -> tuple[str, str, bool]:
-    return day_of(file), file.partition[1], file.partition[2]
-
-
-def _of(users: Collection[str], since: datetime | None) -> pc.Expression:
-    """Whether a row is of one of `users` and not older than `since`; false, never null, for a row without a user."""
-    theirs = pc.field("user_id").isin(pa.array(sorted(users), pa.string()))
-    if since is None:
-        return theirs
-    return theirs & (pc.field("timestamp") >= pa.scalar(_utc(since), SCHEMA.field("timestamp").type))
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+def _day_of(file: DataFile) -> str:
+    """YYYY-MM-DD."""
+    return str(date(1970, 1, 1) + timedelta(days=file.partition[0]))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # PyIceberg brings SQLAlchemy along: half a second that loadi
 NAMESPACE, NAME = "governed", "traces"
 PARTITIONS = ("day", "model", "consent")
 MANIFESTS = 20
-"""Number of manifests from which compaction merges them."""
+"""Number of manifests from which a commit merges them."""
 BUSY_TIMEOUT_S = 60
 PROPERTIES = {
     "write.metadata.metrics.default": "counts",
@@ -34,7 +34,7 @@ PROPERTIES = {
     "write.metadata.previous-versions-max": "100",
 }
 """Manifests hold no bounds of texts and user ids: an erasure would have to clear them. PyIceberg retries no commit, as
-`commits` compares the days' digests first."""
+`Lake` compares the days' digests first."""
 
 
 def local_lake(store: Store) -> LakeConfig:
@@ -54,37 +54,30 @@ def open_table(config: LakeConfig) -> Generator[Table]:
 
 def load_catalogue(config: LakeConfig) -> Catalog:
     """Raises ValueError where the catalogue's address is not known."""
-    config.check_address()
-    options: dict[str, Any] = {**config.options, "warehouse": config.warehouse}
-    if config.catalogue == "rest":
-        from pyiceberg.catalog.rest import RestCatalog
-
-        return RestCatalog(NAMESPACE, uri=config.uri, **options)
-    if config.catalogue == "glue":
-        from pyiceberg.catalog.glue import GlueCatalog
-
-        return GlueCatalog(NAMESPACE, **options)
-    return _sql_catalogue(config, options)
-
-
-def _sql_catalogue(config: LakeConfig, options: dict[str, Any]) -> Catalog:
-    from pyiceberg.catalog.sql import SqlCatalog
-    from sqlalchemy.engine import make_url
+    from pyiceberg.catalog import load_catalog
     from sqlalchemy.exc import DBAPIError
 
-    url = make_url(config.uri)
-    if config.catalogue == "sqlite":
-        if url.database:
-            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        url = url.update_query_dict({"timeout": str(BUSY_TIMEOUT_S)})
-    else:
-        url = url.set(drivername="postgresql+psycopg")
+    config.check_address()
+    kind = "sql" if config.catalogue in ("sqlite", "postgres") else config.catalogue
+    options = {**config.options, "warehouse": config.warehouse, "type": kind}
+    if config.uri:
+        options["uri"] = _sql_url(config) if kind == "sql" else config.uri
+    if config.catalogue == "postgres":
         options["pool_pre_ping"] = "true"
-    options["uri"] = url.render_as_string(hide_password=False)
     with suppress(DBAPIError):  # two processes that both create the catalogue's tables: the later one finds them
-        return SqlCatalog(NAMESPACE, **options)
+        return load_catalog(NAMESPACE, **options)
     time.sleep(1)
-    return SqlCatalog(NAMESPACE, **options)
+    return load_catalog(NAMESPACE, **options)
+
+
+def _sql_url(config: LakeConfig) -> str:
+    from sqlalchemy.engine import make_url
+
+    url = make_url(config.uri)
+    if config.catalogue == "postgres":
+        return url.set(drivername="postgresql+psycopg").render_as_string(hide_password=False)
+    Path(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+    return url.update_query_dict({"timeout": str(BUSY_TIMEOUT_S)}).render_as_string(hide_password=False)
 
 
 def _table(catalogue: Catalog, config: LakeConfig) -> Table:

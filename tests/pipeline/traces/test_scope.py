@@ -18,7 +18,7 @@ from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
-from pipeline.traces.retention import retain, upkeep
+from pipeline.traces.retention import retain
 from pipeline.traces.scope import Producer
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import context_of, stage_context
@@ -140,7 +140,7 @@ def test_forgetting_spares_a_dataset_without_the_user(
         run(attribution="model", version=2)
         with open_lake(config) as lake:
             record_dataset_users(store, lake)
-        upkeep(config, 1, datetime.now(UTC).replace(year=2040), lambda line: None)
+            lake.expire(None)
     uri = f"sqlite:///{tmp_path}/mlflow.db"
 
     def erase(user: str) -> tuple[str, ...]:

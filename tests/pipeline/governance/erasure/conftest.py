@@ -33,7 +33,7 @@ from pipeline.selection.evidence import Trust
 from pipeline.selection.preferences import build
 from pipeline.selection.trainable import HeldApart
 from pipeline.traces.lake import LakeConfig, local_lake, open_lake
-from pipeline.traces.lake.files import write_files
+from pipeline.traces.lake.files import write_file
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.records import DayReport, FileReport, GovernedTraces, Reason, Window, day_digest
 from pipeline.traces.rows import SCHEMA
@@ -119,14 +119,11 @@ class Place:
             rules="rules",
             digest=day_digest("rules", {f.name: f.sha256 for f in files}, erased),
             files=files,
-            seen=len(rows) + 2,
-            admitted=len(rows),
-            rejected={Reason.CONSENT: 2},
             erased=tuple(erased),
         )
         batch = pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
         with open_lake(self.lake) as lake:
-            lake.replace_day(day, write_files(self.lake, day, "part", [batch]), report.digest)
+            lake.replace_day(day, write_file(self.lake, day, "part", [batch]), report.digest)
         ids = [rows[0]["trace_id"], "trace-of-nobody"]
         lines = [
             {"trace_id": id, "reason": "consent", "file": f.name, "line": 1, "detail": None}
@@ -159,14 +156,7 @@ class Place:
         """Labels, preference data and plan by the stages themselves; a training that left what trainings leave."""
         store, iteration = self.store, identify(0, NAME, champion, dataset, "recipe")
         reports = tuple(self.reports()[day] for day in days)
-        governed = GovernedTraces(
-            iteration=iteration,
-            source="s",
-            days=reports,
-            seen=sum(r.seen for r in reports),
-            admitted=sum(r.admitted for r in reports),
-            rejected={Reason.CONSENT: sum(r.rejected[Reason.CONSENT] for r in reports)},
-        )
+        governed = GovernedTraces(iteration=iteration, source="s", days=reports)
         store.write(iteration.path("traces.json"), governed)
         store.write("iterations/latest.json", iteration)
         selection = Selection(method="dpo", max_principal_share=1.0, held_out_share=0.0)

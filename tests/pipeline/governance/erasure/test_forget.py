@@ -186,7 +186,7 @@ def test_withdrawn_consent_takes_the_rows_from_its_date_on(world: World) -> None
     assert proof.rows == {DAYS[1]: 3, DAYS[2]: 6}
     assert proof.affected.iterations == tuple(sorted({world.first.id, world.second.id}))
     with open_lake(world.place.lake) as lake:
-        assert lake.rows_of({BOB}, None) == {DAYS[0]: 6, DAYS[1]: 3}
+        assert lake.count(Person.named(BOB).rows()) == {DAYS[0]: 6, DAYS[1]: 3}
     raw = gzip.decompress(world.place.store.path(f"production/observations_v2/{DAYS[1]}.jsonl.gz").read_bytes())
     hours = [json.loads(x)["start_time"][11:13] for x in raw.splitlines() if BOB.encode() in x]
     assert hours == ["00", "01", "02"]

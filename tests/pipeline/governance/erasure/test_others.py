@@ -27,7 +27,7 @@ from pipeline.rollout.gateway.spans import otlp_attributes
 from pipeline.serving.journal import AnswerProtocol, open_journal
 from pipeline.traces.erased import forgotten, user_hash
 from pipeline.traces.lake import local_lake, open_lake
-from pipeline.traces.lake.files import write_files
+from pipeline.traces.lake.files import write_file
 from pipeline.traces.pii import pseudonym
 from pipeline.traces.rows import SCHEMA
 from tests.answers import answer
@@ -90,7 +90,7 @@ def deploy(root: Path, users: list[str]) -> Store:
     store.path(layout.served("m"), "2026-01-05-1.jsonl").chmod(0o600)
     config = local_lake(store)
     with open_lake(config) as lake:
-        lake.replace_day(DAY, write_files(config, DAY, "part", [pa.RecordBatch.from_pylist(table, schema=SCHEMA)]), "d")
+        lake.replace_day(DAY, write_file(config, DAY, "part", [pa.RecordBatch.from_pylist(table, schema=SCHEMA)]), "d")
     return store
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pipeline.traces.lake import Lake, LakeConfig
-from pipeline.traces.lake.files import write_files
+from pipeline.traces.lake.files import write_file
 from pipeline.traces.rows import SCHEMA
 
 ROOT = Path(__file__).parents[4]
@@ -55,11 +56,23 @@ def batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
 
 
+def written(config: LakeConfig, day: str, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """URIs of a file for each model and consent of the rows."""
+    parts = dict.fromkeys((each["model"], each["consent"]) for each in rows)
+    batches = [batch([each for each in rows if (each["model"], each["consent"]) == part]) for part in parts]
+    return [uri for n, each in enumerate(batches) for uri in write_file(config, day, f"test-{n}", [each])]
+
+
 def put(lake: Lake, config: LakeConfig, day: str, rows: Sequence[dict[str, Any]], digest: str) -> list[str]:
     """Replace a day by `rows`."""
-    files = write_files(config, day, "test", [batch(rows)])
+    files = written(config, day, rows)
     lake.replace_day(day, files, digest)
     return files
+
+
+def of(*users: str) -> pc.Expression:
+    """The rows of these users."""
+    return pc.field("user_id").isin(pa.array(users))
 
 
 def ids(lake: Lake, *days: str, snapshot: str | None = None) -> list[str]:

@@ -7,10 +7,10 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.traces.lake import DayReplaced, LakeConfig, local_lake, open_lake
-from pipeline.traces.lake.files import path_of, write_files
+from pipeline.traces.lake.files import path_of
 
 from ....variants import one_and_variants
-from .lakes import DAY, NEXT_DAY, batch, ids, postgres_lake, put, python, row
+from .lakes import DAY, NEXT_DAY, ids, of, postgres_lake, put, python, row, written
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ def test_the_loser_of_another_day_commits_after_the_winner(config: LakeConfig) -
         put(one, config, DAY, [row(1)], "a")
         put(two, config, NEXT_DAY, [row(2, NEXT_DAY)], "b")
         put(one, config, DAY, [row(3)], "c")
-        two.erase(["nobody"], None, {NEXT_DAY: "d"})
+        two.erase(of("nobody"), {NEXT_DAY: "d"})
         one.expire(None)
         assert ids(one, DAY, NEXT_DAY) == ["t3", "t2"]
         assert one.digests() == {DAY: "c", NEXT_DAY: "d"}
@@ -55,31 +55,15 @@ def test_erasure_joins_other_days_and_yields_to_the_same_day(config: LakeConfig)
         put(setup, config, DAY, [row(1, user_id="x"), row(2)], "a")
     with open_lake(config) as eraser, open_lake(config) as writer:
         put(writer, config, NEXT_DAY, [row(3, NEXT_DAY, user_id="x"), row(4, NEXT_DAY)], "b")
-        eraser.erase(["x"], None, {DAY: "a2"})
+        eraser.erase(of("x"), {DAY: "a2"})
         assert ids(eraser, DAY, NEXT_DAY) == ["t2", "t4"]
         with pytest.raises(DayReplaced):
             put(writer, config, DAY, [row(5, user_id="x")], "c")
     with open_lake(config) as eraser, open_lake(config) as writer:
         put(writer, config, DAY, [row(6, user_id="x")], "d")
         with pytest.raises(DayReplaced):
-            eraser.erase(["x"], None, {DAY: "e"})
+            eraser.erase(of("x"), {DAY: "e"})
         assert ids(writer, DAY) == ["t6"]
-
-
-def test_compaction_yields_to_a_replaced_day(config: LakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_lake(config) as lake:
-        files = [uri for n in range(3) for uri in write_files(config, DAY, "x", [batch([row(n)])])]
-        lake.replace_day(DAY, files, "a")
-        write = lake._written
-
-        def slowly(*arguments: object) -> object:
-            with open_lake(config) as other:
-                put(other, config, DAY, [row(9)], "a")  # with the very digest that compaction sees
-            return write(*arguments)
-
-        monkeypatch.setattr(lake, "_written", slowly)
-        assert lake.compact().days == ()
-        assert ids(lake, DAY) == ["t9"]
 
 
 def test_a_commit_whose_answer_was_lost_is_not_made_twice(config: LakeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +77,7 @@ def test_a_commit_whose_answer_was_lost_is_not_made_twice(config: LakeConfig, mo
             raise OperationalError("update", {}, Exception("server closed the connection"))
 
         monkeypatch.setattr(lake._table.catalog, "commit_table", lost)
-        files = write_files(config, DAY, "x", [batch([row(1)])])
+        files = written(config, DAY, [row(1)])
         lake.replace_day(DAY, files, "a")
         assert (ids(lake, DAY), len(lake._table.snapshots())) == (["t1"], 1)
 

@@ -1,18 +1,15 @@
 import os
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
 import pytest
 
-from pipeline.core.storage import Store
-from pipeline.traces.lake import Lake, LakeConfig, local_lake, open_lake
-from pipeline.traces.lake.files import filesystem, path_of, write_files
+from pipeline.traces.lake import Lake, LakeConfig, open_lake
+from pipeline.traces.lake.files import filesystem, path_of
 from pipeline.traces.lake_config import named
-from pipeline.traces.retention import upkeep
 
-from .lakes import DAY, NEXT_DAY, batch, ids, put, row
+from .lakes import DAY, NEXT_DAY, ids, of, put, row, written
 
 pytestmark = pytest.mark.slow
 
@@ -57,7 +54,7 @@ def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
         old = lake.snapshot
         put(lake, config, DAY, [row(2)], "b")
         put(lake, config, NEXT_DAY, [row(3, NEXT_DAY)], "c")
-        stray = write_files(config, DAY, "stray", [batch([row(4)])])
+        stray = written(config, DAY, [row(4)])
         before = contents(config)
         assert lake.sweep(3600) == lake.sweep(3600)
         assert contents(config) == before
@@ -66,9 +63,10 @@ def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
         assert swept.bytes == len(before[path_of(stray[0])])
         assert ids(lake, DAY, snapshot=old) == ["t1"]
         assert len(lake.expire(None)) == 2
-        in_flight = write_files(config, DAY, "in-flight", [batch([row(5)])])
-        swept = lake.sweep(3600)
+        assert lake.sweep(3600).files == 0
+        swept = lake.sweep(0)
         assert swept.files == sum(f not in contents(config) for f in before) - 1 and swept.files > 2
+        in_flight = written(config, DAY, [row(5)])
         assert ids(lake, DAY, NEXT_DAY) == ["t2", "t3"]
         lake.replace_day(DAY, in_flight, "d")
         assert ids(lake, DAY, NEXT_DAY) == ["t5", "t3"]
@@ -80,7 +78,7 @@ def test_only_what_no_snapshot_reaches_is_deleted(config: LakeConfig) -> None:
 def test_what_cannot_be_read_deletes_nothing(config: LakeConfig) -> None:
     with open_lake(config) as lake:
         put(lake, config, DAY, [row(1)], "a")
-        write_files(config, DAY, "stray", [batch([row(4)])])
+        written(config, DAY, [row(4)])
         lake._table.io.delete(lake._table.current_snapshot().manifest_list)
         before = contents(config)
         with pytest.raises(OSError):
@@ -93,13 +91,11 @@ def test_an_erased_user_is_in_no_byte_that_is_left(config: LakeConfig) -> None:
     user, words = "jane-7f3c", "the heron sings at noon"
     theirs = {"user_id": user, "completion": words, "session_id": f"{user}-s", "metadata": f'{{"name": "{user}"}}'}
     with open_lake(config) as lake:
-        files = [*write_files(config, DAY, "x", [batch([row(1), row(2, **theirs)])])]
-        files += write_files(config, DAY, "x", [batch([row(3, **theirs, model="other")])])
+        files = written(config, DAY, [row(1), row(2, **theirs), row(3, **theirs, model="other")])
         lake.replace_day(DAY, files, "a")
         put(lake, config, NEXT_DAY, [row(4, NEXT_DAY, user_id="zoe")], "b")
-        lake.compact()
         assert any(user in text for text in decoded(config, lake))
-        lake.erase([user], None, {DAY: "a2"})
+        lake.erase(of(user), {DAY: "a2"})
         lake.expire(None)
         lake.sweep(0)
         texts = decoded(config, lake)
@@ -133,31 +129,11 @@ def decoded(config: LakeConfig, lake: Lake) -> list[str]:
     return texts
 
 
-def test_an_upload_that_was_never_completed_is_aborted(bucket: str, tmp_path: Path) -> None:
-    config = on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")
-    with open_lake(config) as lake:
-        put(lake, config, DAY, [row(1)], "a")
-        for key in ("a/b/governed/traces/data/x.parquet", "another/x.parquet"):
-            s3_client().create_multipart_upload(Bucket=bucket, Key=key)
-        assert lake.sweep(0).uploads == 1
-        (left,) = s3_client().list_multipart_uploads(Bucket=bucket)["Uploads"]
-        assert left["Key"] == "another/x.parquet" and ids(lake, DAY) == ["t1"]
-
-
-def test_where_versions_are_kept_the_old_ones_go_too(bucket: str, tmp_path: Path) -> None:
-    s3_client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
-    config = on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")
-    with open_lake(config) as lake:
-        (file,) = put(lake, config, DAY, [row(1, user_id="x")], "a")
-        other = write_files(config, DAY, "deleted already", [batch([row(2)])])
-        s3_client().delete_object(Bucket=bucket, Key=path_of(other[0]).partition("/")[2])
-        lake.erase(["x"], None, {DAY: "b"})
-        lake.expire(None)
-        lake.sweep(0)
-        page = s3_client().list_object_versions(Bucket=bucket)
-        left = {v["Key"] for v in (*page["Versions"], *page.get("DeleteMarkers", ()))}
-        assert left == {path.partition("/")[2] for path in contents(config)}
-        assert not any(path_of(uri).endswith(key) for uri in (file, *other) for key in left)
+def test_a_bucket_that_keeps_versions_is_known(bucket: str, tmp_path: Path) -> None:
+    with open_lake(on_s3(bucket, f"sqlite:///{tmp_path}/catalog.db")) as lake:
+        assert not lake.keeps_versions()
+        s3_client().put_bucket_versioning(Bucket=bucket, VersioningConfiguration={"Status": "Enabled"})
+        assert lake.keeps_versions()
 
 
 def test_another_prefix_of_the_bucket_is_not_touched(bucket: str, tmp_path: Path) -> None:
@@ -168,36 +144,3 @@ def test_another_prefix_of_the_bucket_is_not_touched(bucket: str, tmp_path: Path
         put(lake, config, DAY, [row(1)], "a")
         assert lake.sweep(0).files == 0
     assert sum("governed/traces/" not in path for path in contents(config)) == 2
-
-
-def count_files(config: LakeConfig) -> int:
-    return sum(path.is_file() for path in Path(path_of(config.location)).rglob("*"))
-
-
-@pytest.mark.slow
-def test_upkeep_compacts_expires_and_frees_the_disk(tmp_path: Path) -> None:
-    config = local_lake(Store(tmp_path))
-    done = upkeep(config, 30, datetime.now(UTC), lambda line: None, grace_s=0)
-    assert (done.compacted.days, done.expired, done.swept.files) == ((), (), 0)
-    with open_lake(config) as lake:
-        put(lake, config, DAY, [row(0)], "older")
-        small = [uri for n in range(3) for uri in write_files(config, DAY, "x", [batch([row(n)])])]
-        lake.replace_day(DAY, small, "a")
-        kept = lake.snapshot
-    write_files(config, DAY, "of a commit in flight", [batch([row(9)])])
-    lines: list[str] = []
-    later = datetime.now(UTC) + timedelta(days=31)
-    done = upkeep(config, 30, later, lines.append, keep=[kept])
-    assert (done.compacted.files_before, done.compacted.files_after, len(done.expired)) == (3, 1, 1)
-    assert done.swept.files == 3, "the data that the expired snapshot alone had, its manifest and its list"
-    assert len(lines) == 3
-    before = count_files(config)
-    done = upkeep(config, 30, later, lines.append)
-    assert (done.compacted.days, len(done.expired)) == ((), 1)
-    assert done.swept.files >= 3 + 1 and done.swept.bytes > 0
-    # Expiring is a commit too: one new metadata file.
-    assert count_files(config) == before + 1 - done.swept.files
-    with open_lake(config) as lake:
-        assert ids(lake, DAY) == ["t0", "t1", "t2"] and not lake.has(kept)
-    assert upkeep(config, 30, later, lines.append).swept.files == 0
-    assert upkeep(config, 30, later, lines.append, grace_s=0).swept.files == 1

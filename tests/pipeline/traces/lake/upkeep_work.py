@@ -9,7 +9,7 @@ from pipeline.traces.lake import files as lake_files
 WRITES = (
     (PyArrowFile, "create"),
     (SqlCatalog, "commit_table"),
-    (lake_files, "write_files"),
+    (lake_files, "write_file"),
     (Lake, "expire"),
     (Lake, "sweep"),
 )

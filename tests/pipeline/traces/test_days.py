@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -14,12 +13,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline.recipe.traces import ExportSource, Traces
-from pipeline.traces.deduplicate import DayInput, deduplicate
-from pipeline.traces.govern import GovernTask, govern_part
-from pipeline.traces.records import DayReport, FileReport, Reason
+from pipeline.traces.database import connect
+from pipeline.traces.days import DayTask, compare
+from pipeline.traces.erased import NOBODY
+from pipeline.traces.govern import GovernTask, govern_part, staged_file
+from pipeline.traces.records import FileReport, Reason
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address
-from pipeline.traces.staging import staged_files
 
 from .conftest import NOW, observation, write
 
@@ -42,30 +42,24 @@ def governed(
         write(folder, f"observations_v2/2026-01-0{n + 5}.jsonl", rows)
     settings, address = Traces(source=source), Address(source, str(folder))
     parts = open_source(address).parts()
-    done = [
-        govern_part(GovernTask(address, part, n, str(folder / "staged"), settings, NOW, {}))
-        for n, part in enumerate(parts)
-    ]
+    staged = folder / "staged"
+    staged.mkdir()
+    done = [govern_part(GovernTask(address, part, n, staged, settings, NOW, NOBODY)) for n, part in enumerate(parts)]
+    for n in range(len(parts)):
+        rows = pq.read_table(staged_file(staged, n)).to_pylist()
+        assert all(row["reason"] or (row["consent"] and "@" not in row["completion"]) for row in rows)
+        assert all(row["completion"] is row["messages"] is row["user_id"] is None for row in rows if row["reason"])
     admitted: dict[str, list[str]] = {}
     counts: dict[str, Counter[Reason]] = {}
     for day in {day for each in done for day in each.days}:
-        pairs = [pair for e in done for pair in staged_files(folder / "staged", e.place, day, e.days.get(day, 0))]
-        names = {n: part.name for n, part in enumerate(parts)}
-        verdict = deduplicate(DayInput(day, tuple(keys for _, keys in pairs), names, folder / "judged" / day))
-        rows = pq.read_table(verdict.admitted).to_pylist()
-        admitted[day] = []
-        for n, each in enumerate(done):
-            staged = [
-                row
-                for path, _ in staged_files(folder / "staged", n, day, each.days.get(day, 0))
-                for row in pa.ipc.open_file(path.read_bytes()).read_all().to_pylist()
-            ]
-            assert all(row["consent"] and "@" not in row["completion"] for row in staged)
-            admitted[day] += [staged[row["row"]]["observation_id"] for row in rows if row["part"] == n]
-        counts[day] = Counter()
-        for part in verdict.counts.values():
-            counts[day].update({reason: rows for reason, rows in part.items() if reason is not None})
-        ledger = [json.loads(line) for line in verdict.ledger.read_text().splitlines()]
+        files = {staged_file(staged, e.place): (e.place, parts[e.place].name) for e in done if day in e.days}
+        outcome = compare(DayTask(day, files, folder / "days"))
+        with connect(folder, outcome.database, read_only=True) as db:
+            admitted[day] = [id for (id,) in db.execute("select observation_id from admitted").fetchall()]
+        seen = sum((Counter(part) for part in outcome.counts.values()), Counter[str]())
+        counts[day] = Counter({reason: seen[reason] for reason in Reason if seen[reason]})
+        assert seen["seen"] == seen["admitted"] + counts[day].total() and seen["admitted"] == len(admitted[day])
+        ledger = [json.loads(line) for line in outcome.ledger.read_text().splitlines()]
         assert Counter(line["reason"] for line in ledger) == counts[day]
         assert len({(line["file"], line["line"]) for line in ledger}) == len(ledger)
     return admitted, counts
@@ -132,8 +126,3 @@ def test_every_row_ends_in_exactly_one_place(files: list[list[Any]]) -> None:
 def test_a_report_that_does_not_add_up_cannot_be_made_or_read() -> None:
     with pytest.raises(ValidationError, match="materialise the day again"):
         FileReport(name="f", sha256="s", bytes=9, seen=3, admitted=1, rejected={Reason.CONSENT: 1})
-    file = FileReport(name="f", sha256="s", bytes=9, seen=2, admitted=1, rejected={Reason.CONSENT: 1})
-    with pytest.raises(ValidationError, match="do not add up"):
-        DayReport(day="d", rules="r", digest="x", files=(file,), seen=2, admitted=2, rejected={})
-    good = DayReport(day="d", rules="r", digest="x", files=(file,), seen=2, admitted=1, rejected={Reason.CONSENT: 1})
-    assert DayReport.model_validate_json(good.model_dump_json()) == good
