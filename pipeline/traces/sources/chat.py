@@ -6,19 +6,18 @@ from typing import Any
 import msgspec
 
 from pipeline.traces.rows import Message
-from pipeline.traces.sources.calls import normal_calls, normal_tools, result_of
 from pipeline.traces.sources.envelopes import CONTENTS, MESSAGE, is_data, opened
 from pipeline.traces.sources.parts import (
-    REASONING,
+    category,
     dumped,
     is_call,
-    is_call_kind,
     is_definition,
     is_part,
-    is_result,
-    is_result_kind,
     kind_of,
+    normal_calls,
+    normal_tools,
     parts_of,
+    result_of,
     result_text,
 )
 from pipeline.traces.sources.shapes import NOTHING, Json, Unreadable, decoded, list_of, object_of, unreadable, value_of
@@ -221,21 +220,23 @@ class _Reader:
         if str(value.get("type")) in KINDS and ("content" in value or isinstance(value.get("data"), dict)):
             message_role = KINDS[str(value["type"])]
             return self._message(message_role, value if "content" in value else object_of(value["data"]))
-        if kind in REASONING or kind == "mcp_list_tools":
-            return []
-        if is_definition(value) and "role" not in value:
+        if is_definition(value):
             self.chat.tools += normal_tools(value)
             return []
-        if kind == "image_generation_call":
-            self.chat.has_payload = True
-        if is_call_kind(kind) or (kind in ("", "function", "tool") and is_call(value)):
-            return [self._calling("", [value])]
-        if is_result_kind(kind):
-            return [result_of(*result) for result in parts_of(value).results]
-        if kind and is_part(value):
-            return self._message(role, {"content": [value]})
-        if kind not in ("", "message", "LLMResult"):
-            raise unreadable(value)
+        self.chat.has_payload |= kind == "image_generation_call"
+        match category(value):
+            case "call":
+                return [self._calling("", [value])]
+            case "result":
+                return [*parts_of(value).results]
+            case "silent" if kind:
+                return []
+            case "payload" | "text" if kind:
+                return self._message(role, {"content": [value]})
+            case _ if kind not in ("", "message", "LLMResult"):
+                raise unreadable(value)
+            case _:
+                pass
         return self._of_envelope(value, role)
 
     def _role(self, value: Json, side: str) -> str:
@@ -245,7 +246,7 @@ class _Reader:
         if role is None and (role_name in self._called or "tool_call_id" in value or "toolCallId" in value):
             role = "tool"
         content = next((value[key] for key in CONTENTS if value.get(key)), None)
-        holds_calls = any(is_call_kind(kind_of(object_of(part))) for part in list_of(content))
+        holds_calls = any(category(object_of(part)) == "call" for part in list_of(content))
         if role_name == "unknown" and (side == "assistant" or holds_calls):
             role = "assistant"
         if role is None:
@@ -267,7 +268,7 @@ class _Reader:
         text = message_parts.text or next(refusals, "")
         if role == "assistant" and text.strip() in NOTHING:
             text = ""
-        results: list[Turn] = [{**result_of(*result)} for result in message_parts.results]
+        results: list[Turn] = [*message_parts.results]
         calls = calls or message_parts.calls
         if results and not text and not calls:
             return results
@@ -279,8 +280,8 @@ class _Reader:
         if isinstance(content, dict) and is_definition(object_of(content)):
             self.chat.tools += normal_tools(content)
             return []
-        if any(is_result(object_of(item)) for item in list_of(content)):
-            return [{**result_of(*result)} for result in parts_of(content).results]
+        if any(category(object_of(item)) == "result" for item in list_of(content)):
+            return [*parts_of(content).results]
         named = value if value.get("name") or value.get("role") in ROLES else {**value, "name": value.get("role")}
         return [{**result_of(result_text(content), named, is_message=True)}]
 
@@ -343,4 +344,4 @@ def _calls_of(value: Json) -> list[Any]:
 def _is_item(value: Any) -> bool:
     """An item of OpenAI's responses: a piece of a turn."""
     kind = kind_of(object_of(value))
-    return kind in ("message", *REASONING) or is_call_kind(kind) or is_result_kind(kind)
+    return kind == "message" or (kind != "" and category(object_of(value)) in ("silent", "call", "result"))

@@ -66,8 +66,8 @@ def opened(value: Json, role: str) -> EnvelopeContent:
     for key in ("choices", "candidates", "generations"):
         if isinstance(value.get(key), list):
             return _sample(list_of(value[key]))
-    unwrapped = _conversation(value, keys, role) or (_request if role == "user" else _response)(value, keys)
-    unwrapped = unwrapped or _bare(value, keys, role) or _arguments(value, keys, role)
+    ways = (_conversation, _request if role == "user" else _response, _message)
+    unwrapped = next((found for way in ways if (found := way(value, keys, role))), None)
     if unwrapped is None:
         raise unreadable(value)
     return unwrapped
@@ -107,10 +107,9 @@ def _conversation(value: Json, keys: set[str], role: str) -> EnvelopeContent | N
     if isinstance(value.get("messages"), (list, str)) and "prompt" not in keys:
         return EnvelopeContent(value["messages"], role, value.get("system"))
     if "contents" in keys:
-        places = (value, object_of(value.get("config")))
-        keys_of_rules = ("system_instruction", "systemInstruction")
-        rules = next((place[key] for place in places for key in keys_of_rules if place.get(key)), None)
-        return EnvelopeContent(value["contents"], role, rules)
+        rules = ("system_instruction", "systemInstruction")
+        given = (place[key] for place in (value, object_of(value.get("config"))) for key in rules if place.get(key))
+        return EnvelopeContent(value["contents"], role, next(given, None))
     if "message" in keys and (isinstance(value["message"], dict) or keys <= {"message", *_SETTINGS}):
         return EnvelopeContent(value["message"], role)
     items = value.get("items")
@@ -119,33 +118,31 @@ def _conversation(value: Json, keys: set[str], role: str) -> EnvelopeContent | N
     return None
 
 
-def _request(value: Json, keys: set[str]) -> EnvelopeContent | None:
+def _request(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
     others = keys - {"text"} if isinstance(value.get("text"), dict) else keys  # the format of the answer
-    if "input" in keys and others <= {"input", "instructions", *_SETTINGS}:
-        return EnvelopeContent(value["input"], "user", value.get("instructions"))
-    if "prompt" in keys and keys <= {"prompt", "system", *_SETTINGS}:
-        return EnvelopeContent(value["prompt"], "user", value.get("system"))
+    for key, rules in (("input", "instructions"), ("prompt", "system")):
+        if key in keys and others <= {key, rules, *_SETTINGS}:
+            return EnvelopeContent(value[key], role, value.get(rules))
     return None
 
 
-def _response(value: Json, keys: set[str]) -> EnvelopeContent | None:
+def _response(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
     if "output" in keys:
-        inner = value["output"]
+        inner, is_response = value["output"], value.get("object") == "response"
         known = keys <= {"output", "input", "chat_history", "intermediate_steps", *_ANSWERED}
-        if known or value.get("object") == "response" or isinstance(inner, (list, dict)):
-            details = value.get("incomplete_details")
-            ending = {"finish_reason": object_of(details).get("reason")} if isinstance(details, dict) else {}
-            if value.get("object") == "response" and not ending:
-                ending = {"finish_reason": value.get("status")}
-            return EnvelopeContent(inner, "assistant", ending=ending, failed=value.get("status") == "failed")
+        if known or is_response or isinstance(inner, (list, dict)):
+            reason = object_of(value.get("incomplete_details")).get("reason")
+            ending = {"finish_reason": reason or (value.get("status") if is_response else None)}
+            return EnvelopeContent(inner, role, ending=ending, failed=value.get("status") == "failed")
     if isinstance(value.get("completion"), str) and keys <= {"completion", *_ANSWERED}:
-        return EnvelopeContent(value["completion"], "assistant")
+        return EnvelopeContent(value["completion"], role)
     if isinstance(value.get("response"), str) and "done" in keys:  # Ollama
-        return EnvelopeContent(value["response"], "assistant")
+        return EnvelopeContent(value["response"], role)
     return None
 
 
-def _bare(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
+def _message(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
+    """A message without a role, or the arguments of a function that was decorated, as LlamaIndex's."""
     inner = object_of(value.get("content"))
     if isinstance(inner.get("parts"), list):
         return EnvelopeContent({"role": role, **inner}, role, ending=value)
@@ -153,14 +150,7 @@ def _bare(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
         return EnvelopeContent({**value, "role": role}, role)
     if isinstance(value.get("text"), str) and keys <= {"text", *_ANSWERED}:
         return EnvelopeContent({**value, "content": value["text"], "role": role}, role)
-    return None
-
-
-def _arguments(value: Json, keys: set[str], role: str) -> EnvelopeContent | None:
-    """The arguments of a function that was decorated: LlamaIndex's, and whatever calls a model."""
-    if not keys <= {"args", "kwargs"}:
-        return None
-    given = [value[key] for key in ("args", "kwargs") if value.get(key)]
+    given = [value[key] for key in ("args", "kwargs") if value.get(key)] if keys <= {"args", "kwargs"} else []
     if len(given) == 1 or (given and isinstance(given[1], dict) and given[1].keys() <= _SETTINGS):
         return EnvelopeContent(given[0], role)
     return None

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.otlp import SpanEvent, attributes
+from pipeline.traces.sources.parts import normal_tools
 from pipeline.traces.sources.shapes import Json, Unreadable, decoded, in_order, list_of, literal, object_of
 
 _TOOLS = ("gen_ai.tool.definitions", "gen_ai.request.tools")

@@ -12,7 +12,6 @@ import msgspec
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Attributes, Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.fields import (
     count,
     day_of,
@@ -27,6 +26,7 @@ from pipeline.traces.sources.fields import (
 )
 from pipeline.traces.sources.genai import answered_in_metadata
 from pipeline.traces.sources.lines import refusal
+from pipeline.traces.sources.parts import normal_tools
 from pipeline.traces.sources.shapes import decoded, object_of
 
 MODEL_CALL = "GENERATION"

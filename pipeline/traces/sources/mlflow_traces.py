@@ -12,10 +12,10 @@ from pipeline.recipe.traces import MlflowSource
 from pipeline.traces.records import Reason
 from pipeline.traces.rows import Rejection, Rows, Score, Trace
 from pipeline.traces.sources import chat
-from pipeline.traces.sources.calls import normal_tools
 from pipeline.traces.sources.daily_parts import ServerAway, daily_parts, day_range, read_pages
 from pipeline.traces.sources.fields import count, metadata_text, put, said
 from pipeline.traces.sources.lines import refusal
+from pipeline.traces.sources.parts import normal_tools
 from pipeline.traces.sources.protocol import Digest, SourcePart
 from pipeline.traces.sources.shapes import object_of
 

@@ -1,5 +1,5 @@
-"""The parts of a message (text, calls of tools, results, payloads, reasoning) in every provider's words. A part of
-another shape raises Unreadable; reasoning is no part of what was said and is left out."""
+"""The parts of a message (text, calls of tools, results, payloads, reasoning) and definitions of tools, out of every
+provider's words into OpenAI's (`rows.Message`). A part of another shape raises Unreadable; reasoning is left out."""
 
 import re
 from typing import Any
@@ -9,6 +9,7 @@ import msgspec
 from pipeline.traces.sources.shapes import (
     ODD,
     Json,
+    Unreadable,
     decoded,
     is_followed_by_words,
     list_of,
@@ -19,102 +20,222 @@ from pipeline.traces.sources.shapes import (
     words,
 )
 
-# Kinds as they stand in `type` (Google and Bedrock: as a key), with `-` written as `_`.
-TEXTS = words("text input_text output_text")
-REASONING = words("reasoning thinking redacted_thinking reasoning_content redacted_reasoning")
-CALLS = words("tool_call tool_use function_call server_tool_use mcp_tool_use mcp_approval_request tool_calls")
-RESULTS = words("""
-    tool_call_response tool_result tool_response function_result function_response server_tool_call_response
-    mcp_approval_response
-""")
-PAYLOADS = words("""
-    image image_url input_image image_file output_image audio audio_url input_audio output_audio video video_url
-    input_video document document_url media file input_file file_data inline_data blob uri binary container_upload
-    computer_screenshot
-""")
-_CALL_KEYS = ("functionCall", "function_call", "toolUse", "executable_code", "executableCode")
+# Kinds as they stand in `type`, with `-` written as `_`; Google and Bedrock have them as a key.
+_KINDS = {
+    "silent": words("""
+        reasoning thinking redacted_thinking reasoning_content redacted_reasoning cache_point step_start mcp_list_tools
+    """),
+    "call": words("tool_call tool_use function_call server_tool_use mcp_tool_use mcp_approval_request tool_calls"),
+    "result": words("""
+        tool_call_response tool_result tool_response function_result function_response server_tool_call_response
+        mcp_approval_response
+    """),
+    "payload": words("""
+        image image_url input_image image_file output_image audio audio_url input_audio output_audio video video_url
+        input_video document document_url media file input_file file_data inline_data blob uri binary container_upload
+        computer_screenshot
+    """),
+    "text": words("text input_text output_text refusal"),
+}
+_RESULT_ENDS = ("_call_output", "_call_response", "_tool_result", "_shell_output")
 _RESULT_KEYS = ("functionResponse", "function_response", "toolResult", "code_execution_result", "codeExecutionResult")
-_SILENT = frozenset({"reasoningContent", "cachePoint"})
-"""Keys of Bedrock's parts that hold nothing that was said."""
-_PAYLOAD_KEYS = PAYLOADS | {"inlineData", "fileData"}
-_OUTPUTS = ("text", "json", "content", "error-text", "error-json")
-"""Kinds of what a tool returned, as Vercel's SDK writes them around it."""
-SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
+_EXECUTED_KEYS = ("executable_code", "executableCode")
+_CALL_KEYS = ("functionCall", "function_call", "toolUse", *_EXECUTED_KEYS)
+_PAYLOAD_KEYS = _KINDS["payload"] | {"inlineData", "fileData"}
+_SILENT = words("reasoning reasoningContent cachePoint")
 _SILENT_KEYS = words("""
     type block_type content_type id index name annotations citations cache_control thought_signature thoughtSignature
     signature logprobs extras providerOptions meta providerMetadata provider_options part_metadata provider_name
     provider_details state
 """)
-"""Keys of a part of text that hold nothing that was said."""
+"""Keys of a part that hold nothing that was said."""
+_OUTPUTS = ("text", "json", "content", "error-text", "error-json")
+"""Kinds of what a tool returned, as Vercel's SDK writes them around it."""
 _CUT = re.compile(r"\[?\s*\{\s*[\"'](?:type|role)[\"']\s*:\s*[\"'][\w-]+[\"']\s*,").match
 """Parts, or a message, that were cut off: as a whole they would have been JSON."""
 _ENVELOPES = ("tool_calls", "toolCalls", "function_call", "choices", "candidates")
 
+_IDS = ("call_id", "tool_call_id", "toolCallId", "tool_use_id", "toolUseId", "tool_id", "callId", "id")
+_NAMES = ("name", "toolName", "tool_name")
+_ARGUMENTS = ("arguments", "args", "input", "tool_kwargs", "kwargs", "parameters")
+_NESTED = ("function", "functionCall", "function_call", "toolUse", "custom", "tool_call", "toolCall")
+_CLIENT_KINDS = words("function function_call tool_call tool_calls tool_use tool custom custom_tool_call") | {""}
+"""Kinds of calls that the client answers; others are executed by the provider."""
+_SCHEMAS = ("parameters", "input_schema", "inputSchema", "parametersJsonSchema", "parameters_json_schema")
+_DECLARATIONS = ("function_declarations", "functionDeclarations")
+
 
 class Parts(msgspec.Struct):
-    """What a message holds. `calls` are as the source has them; `results` are texts of tools with their parts."""
+    """What a message holds. `calls` are as the source has them; `results` are messages of tools."""
 
-    texts: list[str] = []
+    text: str = ""
     calls: list[Any] = []
-    results: list[tuple[str, Json]] = []
+    results: list[dict[str, str]] = []
     repeated: list[Any] = []
     """Calls that stood in a text: they count where there are no others."""
     has_payload: bool = False
 
-    @property
-    def text(self) -> str:
-        return "".join(self.texts)
-
 
 def parts_of(content: Any) -> Parts:
     """The parts of a message's content. Raises Unreadable."""
-    message_parts = Parts()
-    _add(content, message_parts)
-    message_parts.calls = message_parts.calls or message_parts.repeated
-    return message_parts
+    parts = Parts()
+    _add(content, parts)
+    parts.calls = parts.calls or parts.repeated
+    return parts
+
+
+def category(part: Json) -> str | None:
+    """What a part is: text, call, result, payload or silent; None for what is no part."""
+    if kind := kind_of(part):
+        if kind.endswith("_call") or (kind in ("function", "tool") and is_call(part)):
+            return "call"
+        found = (name for name, kinds in _KINDS.items() if kind in kinds)
+        return "result" if kind.endswith(_RESULT_ENDS) else next(found, None)
+    given = _given(part)
+    if not given.isdisjoint(_CALL_KEYS) or is_call(part):
+        return "call"
+    for name, keys in (("result", _RESULT_KEYS), ("payload", _PAYLOAD_KEYS)):
+        if not given.isdisjoint(keys):
+            return name
+    if given & _SILENT and given <= _SILENT | _SILENT_KEYS:
+        return "silent"
+    said = given - _SILENT_KEYS
+    if said == {"refusal"} or (said <= {"text", "thought"} and isinstance(part.get("text"), str)):
+        return "silent" if part.get("thought") is True else "text"
+    return None
 
 
 def is_part(value: Any) -> bool:
     """Whether a value of a list is a part, and not a message or an item of its own."""
-    if isinstance(value, str):
-        return True
-    if not isinstance(value, dict) or "role" in value:
-        return False
-    part = object_of(value)
-    if kind := kind_of(part):
-        return kind in TEXTS | REASONING | PAYLOADS | {"refusal"} or is_call_kind(kind) or is_result_kind(kind)
-    return _is_text(part) or not {*_CALL_KEYS, *_RESULT_KEYS, *_PAYLOAD_KEYS}.isdisjoint(_given(part))
+    return isinstance(value, str) or (isinstance(value, dict) and "role" not in value and bool(category(value)))
 
 
-def is_call_kind(kind: str) -> bool:
-    return kind in CALLS or kind.endswith("_call")
-
-
-def is_result_kind(kind: str) -> bool:
-    return kind in RESULTS or kind.endswith(("_call_output", "_call_response", "_tool_result", "_shell_output"))
-
-
-def is_result(value: Json) -> bool:
-    return is_result_kind(kind_of(value)) or not _given(value).isdisjoint(_RESULT_KEYS)
+def kind_of(value: Json) -> str:
+    kind = value.get("type", value.get("block_type", value.get("content_type", value.get("part_kind"))))
+    return kind.replace("-", "_") if isinstance(kind, str) else ""
 
 
 def is_call(value: Json) -> bool:
     """A call that names itself: a tool's name and its arguments."""
     named = object_of(value["function"]) if isinstance(value.get("function"), dict) else value
-    name = named.get("name", named.get("toolName", named.get("tool_name")))
-    return isinstance(name, str) and not {"arguments", "args", "input"}.isdisjoint(named)
+    return _first_text(named, _NAMES) is not None and not {"arguments", "args", "input"}.isdisjoint(named)
 
 
 def is_definition(value: Json) -> bool:
     """A tool that was offered: a name and the schema of its arguments."""
     inner = value.get("function", value.get("toolSpec"))
     named = object_of(inner) if isinstance(inner, dict) else value
-    return isinstance(named.get("name"), str) and not is_call(value) and not named.keys().isdisjoint(SCHEMAS)
+    return isinstance(named.get("name"), str) and not is_call(value) and not named.keys().isdisjoint(_SCHEMAS)
 
 
-def kind_of(value: Json) -> str:
-    kind = value.get("type", value.get("block_type", value.get("content_type", value.get("part_kind"))))
-    return kind.replace("-", "_") if isinstance(kind, str) else ""
+def _given(part: Json) -> set[str]:
+    """SDKs write every key that there is, and null for what is not."""
+    return {key for key, value in part.items() if value is not None}
+
+
+def _first_text(value: Json, keys: tuple[str, ...]) -> str | None:
+    return next((value[key] for key in keys if isinstance(value.get(key), str) and value[key]), None)
+
+
+def _add(content: Any, parts: Parts) -> None:
+    if isinstance(content, str):
+        _add_text(content, parts)
+    elif isinstance(content, list):
+        for part in list_of(content):
+            if isinstance(part, str):
+                parts.text += part
+            elif isinstance(part, dict):
+                _add_part(object_of(part), parts)
+            else:
+                raise unreadable(content)
+    elif isinstance(content, dict):
+        part = object_of(content)
+        if not kind_of(part) and isinstance(part.get("parts"), list):
+            _add(part["parts"], parts)
+        else:
+            _add_part(part, parts)
+    elif content is not None:
+        raise unreadable(content)
+
+
+def _add_part(part: Json, parts: Parts) -> None:
+    match category(part):
+        case "call":
+            parts.calls.append(part)
+        case "result":
+            parts.results.append(_result(part))
+        case "payload":
+            parts.has_payload = True
+        case "text":
+            _add_text_part(part, parts)
+        case None if _given(part):
+            raise unreadable(part)
+        case _:
+            pass
+
+
+def _add_text(text: str, parts: Parts) -> None:
+    """A message's text is its own, whatever it says; but instrumentations also put its parts there, as JSON."""
+    bare = text.strip()
+    inner = decoded(bare) if ODD(text) else text
+    printed = False
+    if isinstance(inner, str) and ODD(text):
+        refuse_repr(bare)
+        printed = bare.startswith(("{'", "[{'")) and bare.endswith(("}", "]"))
+        inner = literal(bare) if printed else inner
+        if isinstance(inner, str) and _CUT(bare) and not is_followed_by_words(bare):
+            raise unreadable(inner)
+    items = list_of(inner) or [inner]
+    typed = isinstance(inner, list) or kind_of(object_of(inner))
+    if typed and all(isinstance(item, dict) and is_part(item) for item in items):
+        _add(inner, parts)
+    elif printed or (not isinstance(inner, str) and all(_is_message(object_of(item)) for item in items)):
+        raise unreadable(inner)
+    else:
+        parts.text += text
+
+
+def _is_message(item: Json) -> bool:
+    """Whether JSON in a text is an envelope of a message, and not what a message says."""
+    said = "role" in item and not item.keys().isdisjoint(("content", "parts"))
+    return said or not item.keys().isdisjoint(_ENVELOPES)
+
+
+def _add_text_part(part: Json, parts: Parts) -> None:
+    """An instrumentation writes a block that it does not know as JSON into a part of text; a call so is there twice."""
+    text = part.get("text", part.get("content", part.get("refusal")))
+    if kind_of(part) == "refusal":
+        text = part.get("refusal", text)
+    if isinstance(text, dict):  # OpenAI's assistants: {"value": ..., "annotations": ...}
+        text = object_of(text).get("value")
+    if not isinstance(text, str | None):
+        raise unreadable(part)
+    inner = object_of(decoded(text.strip())) if text and ODD(text) else {}
+    found = category(inner) if inner else None
+    if not inner or (found is None or not (kind_of(inner) or inner.keys() <= _SILENT)):
+        parts.text += text or ""
+    elif found == "call":
+        parts.repeated.append(inner)
+    else:
+        _add_part(inner, parts)
+
+
+def result_of(text: str, value: Json, is_message: bool = False) -> dict[str, str]:
+    """The message of a tool's result. The `id` of a part is its call's in OpenTelemetry's conventions; that of a
+    message is its own."""
+    inner = next((object_of(value[key]) for key in _RESULT_KEYS if isinstance(value.get(key), dict)), value)
+    keys = _IDS[:-1] if is_message else _IDS
+    called = next((str(inner[key]) for key in keys if inner.get(key) not in (None, "")), None)
+    name = _first_text(inner, _NAMES)
+    message = {"role": "tool", "content": text}
+    return message | ({"tool_call_id": called} if called else {}) | ({"name": name} if name else {})
+
+
+def _result(part: Json) -> dict[str, str]:
+    held = next((part[key] for key in _RESULT_KEYS if part.get(key) is not None), part)
+    held = object_of(held) if isinstance(held, dict) else {"response": held}
+    keys = ("response", "result", "content", "output")
+    return result_of(result_text(next((held[key] for key in keys if held.get(key) is not None), None)), part)
 
 
 def result_text(value: Any) -> str:
@@ -127,7 +248,7 @@ def result_text(value: Any) -> str:
     if (inner := _json_blocks(value)) is not None:
         return inner
     items = [object_of(item) for item in list_of(value) if isinstance(item, dict)]
-    if items and len(items) == len(value) and all(kind_of(i) in TEXTS or i.keys() <= {"text"} for i in items):
+    if items and len(items) == len(value) and all(category(item) == "text" for item in items):
         return parts_of(value).text
     return dumped(value)
 
@@ -142,131 +263,79 @@ def _json_blocks(value: Any) -> str | None:
     return "".join(map(dumped, values)) if values and len(values) == len(blocks) else None
 
 
-def _add(content: Any, message_parts: Parts) -> None:
-    if isinstance(content, str):
-        _add_text(content, message_parts)
-    elif isinstance(content, list):
-        for part in list_of(content):
-            if isinstance(part, str):
-                message_parts.texts.append(part)
-            elif isinstance(part, dict):
-                _add_part(object_of(part), message_parts)
-            else:
-                raise unreadable(content)
-    elif isinstance(content, dict):
-        part = object_of(content)
-        if not kind_of(part) and isinstance(part.get("parts"), list):
-            _add(part["parts"], message_parts)
-        else:
-            _add_part(part, message_parts)
-    elif content is not None:
-        raise unreadable(content)
+def normal_calls(calls: list[Any]) -> list[Json]:
+    """Calls as `{"id", "type": "function", "function": {"name", "arguments"}}`; what the provider executes itself (a
+    web search) keeps its kind as type. A call without a name raises Unreadable."""
+    return [each for call in calls for each in _normal_call(call)]
 
 
-def _add_text(text: str, message_parts: Parts) -> None:
-    """A message's text is its own, whatever it says; but instrumentations also put its parts there, as JSON."""
-    if not ODD(text):
-        message_parts.texts.append(text)
-        return
-    bare = text.strip()
-    inner = decoded(bare)
-    python = isinstance(inner, str) and bare.startswith(("{'", "[{'")) and bare.endswith(("}", "]"))
-    if isinstance(inner, str):
-        refuse_repr(bare)
-        inner = literal(bare) if python else inner
-    items = list_of(inner) or [inner]
-    typed = isinstance(inner, list) or kind_of(object_of(inner))
-    if items and typed and all(isinstance(item, dict) and is_part(item) for item in items):
-        _add(inner, message_parts)
-    elif python or _is_message(inner) or (isinstance(inner, str) and _CUT(bare) and not is_followed_by_words(bare)):
-        raise unreadable(inner)
-    else:
-        message_parts.texts.append(text)
+def _normal_call(call: Any) -> list[Json]:
+    outer = decoded(call)
+    if not isinstance(outer, dict):
+        raise unreadable(call)
+    outer = object_of(outer)
+    if isinstance(outer.get("tool_calls"), list):
+        return normal_calls(list_of(outer["tool_calls"]))
+    inner = next((object_of(outer[key]) for key in _NESTED if isinstance(outer.get(key), dict)), outer)
+    called = next((str(v[key]) for v in (outer, inner) for key in _IDS if v.get(key) not in (None, "")), None)
+    kind, name = kind_of(outer), _first_text(inner, _NAMES)
+    arguments = next((inner[key] for key in _ARGUMENTS if inner.get(key) is not None), None)
+    if kind in _CLIENT_KINDS and name:
+        kind = "function"
+    elif kind in _CLIENT_KINDS:
+        kind = next((key for key in _EXECUTED_KEYS if key in outer), "")
+        arguments = outer.get(kind)
+    if not kind:
+        raise unreadable(call)
+    if kind != "function" and arguments is None:
+        known = {"type", "status", "name", *_IDS}
+        arguments = {key: each for key, each in outer.items() if key not in known and each is not None}
+    function = {"name": name or kind.removesuffix("_call"), "arguments": _arguments(arguments)}
+    return [{**({"id": called} if called else {}), "type": kind, "function": function}]
 
 
-def _add_text_part(text: str, message_parts: Parts) -> None:
-    """An instrumentation writes a block that it does not know as JSON into a part of text; a call so is there twice."""
-    inner = object_of(decoded(text.strip()) if ODD(text) else text)
-    if inner and inner.keys() <= _SILENT:
-        return
-    if not (kind_of(inner) and is_part(inner)):
-        message_parts.texts.append(text)
-    elif is_call_kind(kind_of(inner)):
-        message_parts.repeated.append(inner)
-    else:
-        _add_part(inner, message_parts)
-
-
-def _is_message(value: Any) -> bool:
-    """Whether JSON in a text is an envelope of a message, and not what a message says."""
-
-    def is_envelope(item: Json) -> bool:
-        said = "role" in item and not item.keys().isdisjoint(("content", "parts"))
-        return said or not item.keys().isdisjoint(_ENVELOPES)
-
-    return all(is_envelope(object_of(item)) for item in list_of(value) or [value])
-
-
-def _add_part(part: Json, message_parts: Parts) -> None:
-    kind = kind_of(part)
-    if kind in REASONING or kind == "cache_point" or kind == "step_start":
-        return
-    if is_call_kind(kind):
-        message_parts.calls.append(part)
-    elif is_result_kind(kind):
-        keys = ("response", "result", "content", "output", "function_response")
-        value = next((part[key] for key in keys if part.get(key) is not None), None)
-        message_parts.results.append((result_text(value), part))
-    elif kind in PAYLOADS:
-        message_parts.has_payload = True
-    elif kind == "refusal" and isinstance(refusal := part.get("refusal", part.get("content")), str):
-        message_parts.texts.append(refusal)
-    elif kind in TEXTS:
-        _add_text_part(_text_of(part), message_parts)
-    elif kind:
-        raise unreadable(part)
-    else:
-        _add_keyed(part, message_parts)
-
-
-def _add_keyed(part: Json, message_parts: Parts) -> None:
-    """Google's and Bedrock's parts say what they are by a key."""
-    given = _given(part)
-    if not given.isdisjoint(_CALL_KEYS) or is_call(part):
-        message_parts.calls.append(part)
-    elif key := next((key for key in _RESULT_KEYS if key in given), None):
-        answer = object_of(part[key]) if isinstance(part[key], dict) else {"response": part[key]}
-        value = answer.get("response", answer.get("content", answer.get("output")))
-        message_parts.results.append((result_text(value), part))
-    elif not given.isdisjoint(_PAYLOAD_KEYS):
-        message_parts.has_payload = True
-    elif given and given <= {"reasoning", *_SILENT, *_SILENT_KEYS}:
-        return
-    elif _is_text(part):
-        if part.get("thought") is not True:
-            message_parts.texts.append(part["text"] if isinstance(part.get("text"), str) else part["refusal"])
-    elif given:
-        raise unreadable(part)
-
-
-def _text_of(part: Json) -> str:
-    value = part.get("text", part.get("content"))
-    if isinstance(value, dict):  # OpenAI's assistants: {"value": ..., "annotations": ...}
-        value = object_of(value).get("value")
-    if value is None:
-        return ""
+def _arguments(value: Any) -> str:
+    """Arguments as JSON text, as the model wrote it. Some instrumentations write it as JSON twice, or as Python prints
+    it."""
     if not isinstance(value, str):
-        raise unreadable(part)
-    return value
+        return "{}" if value is None else dumped(value)
+    inner = decoded(value)
+    if isinstance(inner, str) and not isinstance(decoded(inner), str):
+        return inner
+    try:
+        return dumped(literal(value)) if value.startswith("{'") else value or "{}"
+    except Unreadable:  # the model wrote it so
+        return value
 
 
-def _is_text(part: Json) -> bool:
-    given = _given(part) - _SILENT_KEYS
-    if given == {"refusal"}:
-        return isinstance(part["refusal"], str)
-    return isinstance(part.get("text"), str) and given <= {"text", "thought"}
+def normal_tools(definitions: Any) -> list[Json]:
+    """Definitions in OpenAI's form; what is none of a function (a provider's own tool) stays as it is."""
+    parsed = decoded(definitions)
+    if isinstance(parsed, dict):
+        held = object_of(parsed)
+        inner = next((held[key] for key in ("tools", *_DECLARATIONS) if key in held), None)
+        if inner is not None:
+            return normal_tools(inner)
+        by_name = [{"name": name, **object_of(each)} for name, each in held.items() if isinstance(each, dict)]
+        is_tool = "type" in held or isinstance(held.get("name"), str) or is_definition(held)
+        if not is_tool and len(by_name) == len(held) and all(map(is_definition, by_name)):
+            return normal_tools(by_name)  # AI SDK: {"weather": {"description": ..., "inputSchema": ...}}
+        parsed = [held]
+    tools: list[Json] = []
+    for item in list_of(parsed):
+        if isinstance(item := decoded(item), dict):
+            tool = object_of(item)
+            declared = next((tool[key] for key in _DECLARATIONS if tool.get(key)), None)
+            tools += normal_tools(declared) if declared is not None else [_normal_tool(tool)]
+    return tools
 
 
-def _given(part: Json) -> set[str]:
-    """SDKs write every key that there is, and null for what is not."""
-    return {key for key, value in part.items() if value is not None}
+def _normal_tool(tool: Json) -> Json:
+    inner = tool.get("function", tool.get("toolSpec"))
+    named = object_of(inner) if isinstance(inner, dict) else tool
+    schema = decoded(next((named[key] for key in _SCHEMAS if named.get(key) is not None), None))
+    if not isinstance(named.get("name"), str) or (schema is None and kind_of(tool) not in ("", "function")):
+        return tool
+    schema = object_of(schema).get("json", schema)  # Bedrock
+    kept = {key: named[key] for key in ("name", "description", "strict") if named.get(key) is not None}
+    return {"type": "function", "function": kept if schema is None else {**kept, "parameters": schema}}
