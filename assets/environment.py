@@ -11,8 +11,8 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from evals.harness import LmEvalEnvironment
-from pipeline.core.addresses import secret_faults, without_secret
 from pipeline.core.mark_keys import MarkKeys
+from pipeline.core.redaction import secret_faults, without_secret
 from pipeline.recipe import split_overrides
 from pipeline.serving.endpoint import ServingAddresses, serving_addresses
 

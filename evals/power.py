@@ -10,8 +10,7 @@ from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
 from evals.runner import sampling
 from evals.statistics import zero_event_bound
 from evals.suites import Suite
-from pipeline.core.chat_template import support_of
-from pipeline.core.template_files import folder_template
+from pipeline.core.chat_template import folder_template, support_of
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import ItemsSuite, SuiteSection
 

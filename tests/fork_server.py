@@ -104,7 +104,7 @@ class ForkServer:
 
     def popen(self, command: Sequence[str], stdin: Any = None, stderr: Any = None, **more: Any) -> Any:
         """What `subprocess.Popen` makes of it, with a pipe of text for its output, and for its input where asked."""
-        if command[2] == "pipeline.core.watch":  # a server, with nothing to import
+        if command[2] == "pipeline.core.processes":  # a server, with nothing to import
             return subprocess.Popen(command, stdin=stdin, stderr=stderr, **more)
         ours, theirs = os.pipe()
         read, write = os.pipe() if stdin == subprocess.PIPE else (os.open(os.devnull, os.O_RDONLY), None)

@@ -15,8 +15,7 @@ from jsonschema.exceptions import SchemaError
 
 from evals.suites.suite import AnswerFormat, Item
 from pipeline.core import layout
-from pipeline.core.choices import letter_of, options_of, with_options
-from pipeline.core.conversation import calls_of, from_request, functions
+from pipeline.core.conversation import calls_of, from_request, functions, letter_of, options_of, with_options
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.custom import create
 from pipeline.recipe.rewards import VerifierKind

@@ -3,7 +3,7 @@ An answer is one text: the words and, after them, each call as `<tool_call>` JSO
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 TOOLS = "tools"
@@ -12,6 +12,13 @@ FIELDS = ("role", "content", "tool_calls", "tool_call_id", "name")
 """Of a message, in the order in which prompts have them."""
 OPENS, CLOSES = "<tool_call>", "</tool_call>"
 _BLOCK = re.compile(rf"{OPENS}\s*(\{{.*?\}})\s*{CLOSES}", re.DOTALL)
+
+_MARK, _TAG = "[TOOL_CALLS]", "<|python_tag|>"
+_BETWEEN = re.compile(rf"(?:[\s;]|{re.escape(_MARK)})*")
+_NAMED = re.compile(r"([\w.-]+)(?:\[CALL_ID\]\w+)?(?:\[ARGS\])?\s*(?=\{)")
+_decode = json.JSONDecoder().raw_decode
+LETTERS = "ABCDEFGHIJ"
+"""Of the options of a multiple choice."""
 
 UNSHOWABLE = "unshowable_call"
 """Reason of a labelled row with a call that cannot be shown to a model: see `is_whole`."""
@@ -226,6 +233,62 @@ def _shown(message: Mapping[str, Any]) -> str:
 def _with_lines(text: str, calls: Sequence[Mapping[str, Any]]) -> str:
     lines = [f"call: {call['function']['name']}({_dumped(call['function']['arguments'])})" for call in calls]
     return "\n".join([text, *lines] if text.strip() else lines)
+
+
+def in_one_form(text: str, messages: Iterable[Mapping[str, Any]]) -> str:
+    """A drawn answer with its calls in the one form, also those of Llama 3 (`{"name", "parameters"}`) and Mistral
+    (`[TOOL_CALLS]`), as vLLM's parsers read them; unchanged where it has none of a tool that `messages` offer."""
+    names = {tool["function"].get("name") for m in messages if m["role"] == TOOLS for tool in functions(m["content"])}
+    if not names or OPENS in text:
+        return text
+    if calls := _marked_calls(text.strip().removeprefix(_TAG), names):
+        return joined("", calls)
+    words, _, marked = text.partition(_MARK)
+    calls = _marked_calls(marked, names)
+    return joined(words, calls) if calls else text
+
+
+def _marked_calls(text: str, names: Collection[str]) -> list[dict[str, Any]]:
+    """The calls of a text of calls alone; none where there is anything else in it."""
+    calls: list[dict[str, Any]] = []
+    at = 0
+    while (at := _BETWEEN.match(text, at).end()) < len(text):  # pyright: ignore[reportOptionalMemberAccess]
+        named = _NAMED.match(text, at)
+        try:
+            value, at = _decode(text, named.end() if named else at)
+        except (ValueError, RecursionError):
+            return []
+        held = [{"name": named[1], "arguments": value}] if named else value if isinstance(value, list) else [value]
+        for each in cast(list[Any], held):
+            call = cast(dict[str, Any], each) if isinstance(each, dict) else {}
+            arguments = call.get("arguments", call.get("parameters"))
+            if call.get("name") not in names or not isinstance(arguments, dict):
+                return []
+            calls.append({"type": "function", "function": {"name": call["name"], "arguments": arguments}})
+    return calls
+
+
+def options_of(value: Any) -> list[str] | None:
+    """The texts of two to ten options: a list, or a list under `text`; None for anything else."""
+    held = cast(dict[str, Any], value).get("text") if isinstance(value, dict) else value
+    options = cast(list[Any], held) if isinstance(held, list) else []
+    return options if 2 <= len(options) <= len(LETTERS) and all(isinstance(each, str) for each in options) else None
+
+
+def with_options(question: str, options: Sequence[str]) -> str:
+    listed = "\n".join(f"{letter}) {option}" for letter, option in zip(LETTERS, options, strict=False))
+    return f"{question.strip()}\n\n{listed}\n\nAnswer with the letter of the right option."
+
+
+def letter_of(answer: Any, options: Sequence[str]) -> str:
+    """The letter of an answer given as an index from 0, a letter, or the option's text; else ""."""
+    letters = LETTERS[: len(options)]
+    if isinstance(answer, int) and not isinstance(answer, bool):
+        return letters[answer] if 0 <= answer < len(letters) else ""
+    text = answer.strip() if isinstance(answer, str) else ""
+    if options.count(text) == 1:
+        return letters[list(options).index(text)]
+    return text.upper() if len(text) == 1 and text.upper() in letters else ""
 
 
 def _dumped(value: Any) -> str:

@@ -11,8 +11,7 @@ import msgspec
 from pydantic import BaseModel
 
 from pipeline.core.removal import Removal, of_lines
-from pipeline.core.storage import Store
-from pipeline.core.unfinished import held, sync
+from pipeline.core.storage import Store, held, sync
 
 
 class JournalEntry(msgspec.Struct, kw_only=True, omit_defaults=True):

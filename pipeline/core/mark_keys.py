@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +62,7 @@ class MarkKeys:
         if not self.file.exists():
             if not (new and self._is_made):
                 raise ValueError(
-                    f"There is no {self.file}, and without its key nobody who was forgotten can be recognised. "
+                    f"There is no {self.file}, and without its key no forgotten user can be recognised. "
                     "Restore it, or name its copy by PREFERENCE_TUNING_MARK_KEY_FILE."
                 )
             self._make(self.file)
@@ -83,16 +84,11 @@ class MarkKeys:
         """Create the file with a new key; if two processes do so, both use the key of the first."""
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         staged = file.with_name(f".{file.name}.{secrets.token_hex(16)}")
-        descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "w") as stream:
-                stream.write(f"# Marks of users are made with this: keep a copy where no backup of data is.\n"
-                             f"{secrets.token_hex(32)}\n")  # fmt: skip
-                stream.flush()
-                os.fsync(stream.fileno())
-            try:
-                os.link(staged, file)
-            except FileExistsError:
-                return
-        finally:
-            staged.unlink(missing_ok=True)
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+            stream.write("# Marks of users are made with this: keep a copy where no backup of data is.\n")
+            stream.write(f"{secrets.token_hex(32)}\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        with suppress(FileExistsError):
+            os.link(staged, file)
+        staged.unlink()

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -79,8 +80,8 @@ def piped(command: Sequence[str]) -> Generator[PipedProcess]:
 
 class Child:
     """One supervised process: its lines, its exit code, and its end with the block or with this process. A program of
-    ours ends with its parent by `die_with_parent`. For one that does not, `watched`: a watcher ends all that it started
-    (`pipeline.core.watch`)."""
+    ours ends with its parent by `die_with_parent`. For one that does not, `watched`: a watcher ends all that it
+    started."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Child:
         """`grace_s`: from SIGTERM to SIGKILL. `environment`: added to this process's own; a secret belongs there, for
         every user can read arguments. `output`: a file that takes the lines."""
         if watched:
-            command = [sys.executable, "-m", "pipeline.core.watch", str(os.getpid()), str(grace_s), *command]
+            command = [sys.executable, "-m", "pipeline.core.processes", str(os.getpid()), str(grace_s), *command]
         self._grace_s = grace_s + (WATCHER_S if watched else 0.0)
         self.tail: list[str] = []
         """The last lines that were read."""
@@ -147,14 +148,14 @@ class Child:
 
 def session_members(leader: int) -> list[int]:
     """Pids of the processes of the session that `leader` began, also after its end; zombies don't count (Linux)."""
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [pid for pid in pids if (stat := _stat(pid)) is not None and stat[0] == leader]
-
-
-def process_start(pid: int) -> int | None:
-    """When the process started, in clock ticks since the machine's start; None where there is none, or a zombie."""
-    stat = _stat(pid)
-    return None if stat is None else stat[1]
+    members: list[int] = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()  # proc(5), from field 3 on
+                if fields[0] not in "ZX" and int(fields[3]) == leader:
+                    members.append(int(entry.name))
+    return members
 
 
 def end_sessions(leaders: Iterable[int], signum: signal.Signals, grace_s: float) -> None:
@@ -180,10 +181,29 @@ def _send(pid: int, signum: signal.Signals) -> None:
         os.kill(pid, signum)
 
 
-def _stat(pid: int) -> tuple[int, int] | None:
-    """Session and start of a process (proc(5), fields 6 and 22)."""
-    with suppress(FileNotFoundError, ProcessLookupError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        if fields[0] not in "ZX":
-            return int(fields[3]), int(fields[19])
-    return None
+def watch(parent: int, grace_s: float, command: list[str]) -> int:
+    """`python -m pipeline.core.processes PARENT GRACE_S COMMAND...`: run the command in a session of its own, and end
+    the whole session with the first of these: the parent (then at once), the command, or SIGTERM (with the grace).
+    Returns the exit code, 128 + n for signal n. A server that is killed leaves the engine and the workers that it
+    started on the device; its watcher does not. After SIGKILL to the watcher the command gets SIGTERM alone."""
+    asked_to_end: list[int] = []
+    signal.signal(signal.SIGTERM, lambda signum, frame: asked_to_end.append(signum))
+    ends_with_watcher = partial(die_with_parent, signal.SIGTERM, os.getpid())
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=ends_with_watcher)
+
+    def runs() -> bool:
+        # A zombie is not waited for: until then no other process can have its pid.
+        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+
+    try:
+        while runs() and os.getppid() == parent and not asked_to_end:
+            time.sleep(POLL_S)
+    finally:
+        polite = runs() and os.getppid() == parent
+        end_sessions([process.pid], signal.SIGTERM, grace_s if polite else 0.0)
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+if __name__ == "__main__":
+    sys.exit(watch(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]))

@@ -8,8 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from pipeline.core.storage import Store
-from pipeline.core.unfinished import held, replacing
+from pipeline.core.storage import Store, held, replacing
 
 
 class Removal(NamedTuple):

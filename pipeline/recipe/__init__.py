@@ -11,9 +11,8 @@ from typing import Annotated, Any, cast
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
-from pipeline.core.addresses import kept_secrets
 from pipeline.core.locations import Uri
-from pipeline.core.redaction import redacted
+from pipeline.core.redaction import kept_secrets, redacted
 from pipeline.core.storage import digest_json, shown_path
 from pipeline.recipe.compute import Accelerator, Automation, Compute, Kubernetes
 from pipeline.recipe.custom import located

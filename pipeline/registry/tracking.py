@@ -10,8 +10,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from pipeline.core import layout
-from pipeline.core.storage import Store
-from pipeline.core.unfinished import claimed_folder, unfinished_name
+from pipeline.core.storage import Store, claimed_folder, unfinished_name
 
 SQLITE = "sqlite:///"
 SERVED = "mlflow-artifacts:/"

@@ -6,8 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from pipeline.core.call_forms import in_one_form
-from pipeline.core.conversation import to_request
+from pipeline.core.conversation import in_one_form, to_request
 from pipeline.recipe.serving import HttpServing
 from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
 from pipeline.serving.completion import read_completion, shown, strict_json

@@ -9,8 +9,8 @@ import jinja2
 import torch
 import transformers
 
-from pipeline.core.call_forms import in_one_form
 from pipeline.core.chat_template import rendered
+from pipeline.core.conversation import in_one_form
 from pipeline.serving.decoding import SeededDraw, decoding_of, precision, settings, stop_ids, use_stop_ids_only
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Sampling, beyond_context, unanswerable
 

@@ -60,7 +60,7 @@ def weight_bytes(serving: AnyServing, folder: Path, on_device: bool) -> int:
     tensors = [tensor for file in weight_files(folder) for tensor in header(file).values()]
     ours = 2 if on_device else 4  # pipeline.serving.decoding.precision
     each = SERVED_BYTES.get(serving.dtype) if isinstance(serving, VllmServing) else ours
-    return sum(prod(tensor["shape"]) * (each or SAVED_BYTES.get(str(tensor["dtype"]), 2)) for tensor in tensors)
+    return sum(prod(shape) * (each or SAVED_BYTES.get(dtype, 2)) for dtype, shape in tensors)
 
 
 def _over(weights: int, room: int, whose: str) -> str:

@@ -21,8 +21,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from pipeline.core.call_forms import in_one_form
-from pipeline.core.conversation import TOOLS, as_message, from_request
+from pipeline.core.conversation import TOOLS, as_message, from_request, in_one_form
 from pipeline.serving.inference import AnswerRequest, Sampling
 from pipeline.serving.loaded import LoadedModel, RequestRefused
 

@@ -11,10 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pipeline.core.chat_template import written_call
+from pipeline.core.chat_template import folder_template, written_call
 from pipeline.core.conversation import holds_tools
 from pipeline.core.storage import ModelRef, digest_json
-from pipeline.core.template_files import folder_template
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
 from pipeline.serving.endpoint import Endpoint

@@ -13,12 +13,11 @@ import msgspec
 import pyarrow as pa
 from jinja2 import TemplateError
 
-from pipeline.core.buckets import bucket_fault, is_bucket
-from pipeline.core.chat_template import TURNS, support_of
+from pipeline.core.chat_template import TURNS, folder_template, support_of
 from pipeline.core.conversation import conversation
+from pipeline.core.locations import bucket_fault, is_bucket
 from pipeline.core.model_files import faults, weight_files
 from pipeline.core.storage import shown_path
-from pipeline.core.template_files import folder_template
 from pipeline.recipe import Recipe
 from pipeline.recipe.traces import Traces
 from pipeline.traces.annotations import AttributeTable, StagedAnnotations, index_attributes

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 import pyarrow.parquet as pq
 
-from pipeline.core.choices import letter_of, options_of, with_options
+from pipeline.core.conversation import letter_of, options_of, with_options
 from pipeline.recipe.rewards import Verifier
 from pipeline.recipe.traces import PromptFields
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from pipeline.core import layout
-from pipeline.core.storage import Store
-from pipeline.core.unfinished import claimed_folder, sweep_unfinished, unfinished_name
+from pipeline.core.storage import Store, claimed_folder, sweep_unfinished, unfinished_name
 from pipeline.traces.annotations import annotations_file, index_attributes
 from pipeline.traces.context import StageContext
 from pipeline.traces.database import connect, quoted

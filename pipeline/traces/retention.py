@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pipeline.core import audit, layout
-from pipeline.core.storage import Record, Store
-from pipeline.core.unfinished import sweep_unfinished
+from pipeline.core.storage import Record, Store, sweep_unfinished
 from pipeline.recipe.traces import Traces
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users, windows

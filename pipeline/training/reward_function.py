@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from pipeline.core.call_forms import in_one_form
-from pipeline.core.conversation import to_prompt
+from pipeline.core.conversation import in_one_form, to_prompt
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import VerifierKind
 from pipeline.rewards.composite import Reward, compose, score_fresh

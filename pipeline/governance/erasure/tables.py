@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.removal import Place, Removal, of_files
-from pipeline.core.storage import Store
-from pipeline.core.unfinished import replacing, sweep_unfinished
+from pipeline.core.storage import Store, replacing, sweep_unfinished
 from pipeline.governance.erasure.affected import iterations
 
 OWNERS = ("user_id", "principal")

@@ -15,8 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from pipeline.core import layout
-from pipeline.core.storage import Store
-from pipeline.core.unfinished import append
+from pipeline.core.storage import Store, append
 from pipeline.rollout.gateway.asked import BadRequest
 from pipeline.rollout.gateway.spans import (
     FLUSH_S,

@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from pipeline.core import layout
-from pipeline.core.storage import Store
-from pipeline.core.unfinished import append
+from pipeline.core.storage import Store, append
 from pipeline.rollout.gateway.asked import CallerRequest
 from pipeline.rollout.gateway.upstream import SlotReply, reply_of
 from pipeline.rollout.router import Arm

@@ -9,7 +9,7 @@ from typing import Any
 
 from fsspec.core import url_to_fs
 
-from pipeline.core.buckets import bucket_fault, is_bucket
+from pipeline.core.locations import bucket_fault, is_bucket
 from pipeline.core.storage import shown_path
 from pipeline.traces.sources.protocol import Broken, Digest, Holds, PartLimits, SourcePart
 

@@ -13,8 +13,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from pipeline.core import layout
-from pipeline.core.buckets import is_bucket
-from pipeline.core.locations import Uri
+from pipeline.core.locations import Uri, is_bucket
 from pipeline.core.redaction import redacted
 from pipeline.core.storage import Record, Store, write_atomically
 from pipeline.recipe import Checkpoints

@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.core.addresses import kept_secrets, secret_faults, without_secret
+from pipeline.core.redaction import kept_secrets, secret_faults, without_secret
 from pipeline.recipe import load
 from tests.loop import EMBEDDED
 

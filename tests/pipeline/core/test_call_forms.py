@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.call_forms import in_one_form
-from pipeline.core.conversation import split
+from pipeline.core.conversation import in_one_form, split
 from tests.pipeline.core.tool_templates import LOOKUP, OFFERED, answer
 
 REFUND = {"type": "function", "function": {"name": "refund", "parameters": {"type": "object"}}}

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_tensors
 
-from pipeline.core.model_files import INDEX, ONE_FILE, faults
+from pipeline.core.model_files import INDEX, ONE_FILE, faults, header
 from pipeline.core.storage import model_ref
 from pipeline.demo import MODEL_DIR
 
@@ -58,33 +60,22 @@ def with_an_empty_shard(folder: Path) -> None:
     (folder / "a-00001-of-00002.safetensors").write_bytes(b"")
 
 
-def pickled(folder: Path) -> None:
-    (folder / ONE_FILE).rename(folder / "pytorch_model.bin")
-
-
-def an_adapter(folder: Path) -> None:
-    (folder / ONE_FILE).rename(folder / "adapter_model.safetensors")
-    (folder / "adapter_config.json").write_text("{}")
-
-
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
         (shutil.rmtree, r"No model directory at /.*model\. Set base_model\.uri to one with config\.json, weights"),
-        (lose("config.json"), r"has no config\.json\. Save the model and its tokenizer"),
-        (put("config.json", b'{"a": '), r"config\.json cannot be read: .*Save the model again"),
-        (put("config.json", b"[]"), r"config\.json cannot be read: it holds list, not an object"),
+        (lose("config.json"), r"config\.json cannot be read: .*Save the model and its tokenizer"),
+        (put("config.json", b'{"a": '), r"config\.json cannot be read: .*Save the model"),
+        (put("config.json", b"[]"), r"config\.json holds list, not an object"),
         (lose("tokenizer.json"), r"has no tokenizer \(tokenizer\.json or tokenizer\.model or vocab\.json\)"),
         (lose(ONE_FILE), r"has no weights \(model\.safetensors, or model\.safetensors\.index\.json with its files\)"),
-        (put(ONE_FILE, b"version https://git-lfs.github.com/spec/v1\n"), r"43 bytes that are no safetensors"),
-        (put(ONE_FILE, struct.pack("<Q", 2) + b"[]"), r"10 bytes that are no safetensors"),
-        (cut, r"model\.safetensors \(1,000,000 bytes, 2,013,896 expected\)\. Copy them anew"),
-        (without_a_shard, r"lacks 1 of the 2 weight files of its index: a-00002-of-00002\.safetensors\. Copy them"),
-        (with_an_empty_shard, r"not whole: a-00001-of-00002\.safetensors \(0 bytes"),
-        (lambda f: shard(f) or put(INDEX, b"{}")(f), r"index\.json cannot be read: it has no weight_map"),
-        (lambda f: shard(f) or put(INDEX, b'{"weight_map": {"a": "../x"}}')(f), r"files beside it\. Copy the file"),
-        (pickled, r"weights as pickles alone \(pytorch_model\.bin\), which are not opened"),
-        (an_adapter, r"holds an adapter, not a whole model\. Merge it"),
+        (put(ONE_FILE, b"version https://git-lfs.github.com/spec/v1\n"), r"model\.safetensors \(no safetensors: "),
+        (put(ONE_FILE, struct.pack("<Q", 2) + b"[]"), r"model\.safetensors \(no safetensors: "),
+        (cut, r"weights that are not whole: model\.safetensors \(.*\)\. Copy them again"),
+        (without_a_shard, r"not whole: a-00002-of-00002\.safetensors \(no safetensors: No such file"),
+        (with_an_empty_shard, r"not whole: a-00001-of-00002\.safetensors \(no safetensors"),
+        (lambda f: shard(f) or put(INDEX, b"{}")(f), r"index\.json has no weight_map"),
+        (lambda f: shard(f) or put(INDEX, b'{"weight_map": {"a": "../x"}}')(f), r"in its folder\. Copy the file"),
     ],
 )
 def test_a_model_directory_must_be_whole(folder: Path, change: Callable[[Path], None], complaint: str) -> None:
@@ -96,3 +87,8 @@ def test_a_model_directory_must_be_whole(folder: Path, change: Callable[[Path], 
 def test_all_that_is_missing_is_named_at_once(folder: Path) -> None:
     lose("config.json", "tokenizer.json", ONE_FILE)(folder)
     assert len(faults(folder)) == 3
+
+
+def test_the_header_of_any_precision_is_read(tmp_path: Path) -> None:
+    save_tensors({"w": torch.zeros(2, 3, dtype=torch.bfloat16)}, tmp_path / ONE_FILE)
+    assert header(tmp_path / ONE_FILE) == {"w": ("BF16", [2, 3])}

@@ -10,8 +10,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.core.storage import DatasetRef, Record, Store, digest_dir, digest_json, write_atomically
-from pipeline.core.unfinished import sweep_unfinished, unfinished_name
+from pipeline.core.storage import (
+    DatasetRef,
+    Record,
+    Store,
+    digest_dir,
+    digest_json,
+    sweep_unfinished,
+    unfinished_name,
+    write_atomically,
+)
 
 
 class Fact(Record):

@@ -11,8 +11,7 @@ import pytest
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
-from pipeline.core.chat_template import rendered, support_of
-from pipeline.core.template_files import FolderTemplate, folder_template
+from pipeline.core.chat_template import FolderTemplate, folder_template, rendered, support_of
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from tests.pipeline.core.tool_templates import OFFERED, TOOL_TEMPLATE, calls
@@ -101,7 +100,7 @@ def test_several_templates_without_a_default_are_refused() -> None:
 def test_a_look_at_a_template_imports_nothing_heavy() -> None:
     code = (
         "import sys; from pathlib import Path; from pipeline.core.chat_template import support_of;"
-        "from pipeline.core.template_files import folder_template;"
+        "from pipeline.core.chat_template import folder_template;"
         f"print(all(support_of(folder_template(Path({str(DESK_DIR)!r})))));"
         "print([m for m in ('torch', 'pyarrow') if m in sys.modules])"
     )

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.core.iteration import identify
-from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_dir
-from pipeline.core.unfinished import sweep_unfinished
+from pipeline.core.storage import DatasetRef, ModelRef, Store, digest_dir, sweep_unfinished
 from pipeline.registry.runs import MlflowAddresses, mlflow_client
 from pipeline.registry.tracking import local_tracking
 

@@ -92,7 +92,7 @@ def server_in(folder: Path) -> int:
         with suppress(OSError):
             pid, words = int(entry.name), (entry / "cmdline").read_bytes()
             own = (entry / "cwd").readlink() == folder and os.getsid(pid) == pid
-            if own and b"vllm.entrypoints" in words and b"pipeline.core.watch" not in words:
+            if own and b"vllm.entrypoints" in words and b"pipeline.core.processes" not in words:
                 return pid
     raise AssertionError(f"no server runs in {folder}")
 

@@ -95,14 +95,13 @@ def test_a_disk_too_small_for_an_iteration_is_a_fault(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_bucket_that_does_not_exist_is_named(bucket: str, tmp_path: Path) -> None:
     (fault,) = export("s3://no-such-bucket-here/langfuse")
-    assert "there is no bucket no-such-bucket-here. Check its name" in fault
+    assert "NoSuchBucket" in fault and "Check the bucket's name" in fault
     (fault,) = export(f"s3://{bucket}/langfuse")
-    assert f"s3://{bucket}/langfuse holds no object. Point it to" in fault
+    assert f"s3://{bucket}/langfuse holds no object" in fault
     boto3.client("s3").put_object(Bucket=bucket, Key="langfuse/observations_v2/a.jsonl", Body=b"{}")
     assert export(f"s3://{bucket}/langfuse") == []
-    lake = ["traces.lake.warehouse: s3://no-such/lake: there is no bucket no-such. Check its name, "
-            "the account of the credentials and AWS_ENDPOINT_URL."]  # fmt: skip
-    assert preflight(recipe(tmp_path), None, "s3://no-such/lake") == lake
+    (fault,) = preflight(recipe(tmp_path), None, "s3://no-such/lake")
+    assert fault.startswith("traces.lake.warehouse: s3://no-such/lake cannot be listed (")
     assert preflight(recipe(tmp_path), None, f"s3://{bucket}/lake") == []
 
 
@@ -111,14 +110,14 @@ def test_a_bucket_that_cannot_be_reached_says_why(bucket: str, monkeypatch: pyte
         free.bind(("127.0.0.1", 0))
         patch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free.getsockname()[1]}")
         (fault,) = export(f"s3://{bucket}/langfuse")
-    assert "cannot be reached" in fault and "AWS_ENDPOINT_URL" in fault
+    assert "Could not connect" in fault and "AWS_ENDPOINT_URL" in fault
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)
     for name in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "none"))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     (fault,) = export(f"s3://{bucket}/langfuse")
-    assert "there are no credentials for S3" in fault and "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in fault
+    assert "Unable to locate credentials" in fault and "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in fault
 
 
 @pytest.mark.slow

@@ -7,19 +7,55 @@ from collections.abc import Generator, Mapping
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from pipeline.core import layout
-from pipeline.core.audit.entry import START, Entry, Head, Kind, Verified, read_log
-from pipeline.core.audit.index import index_of
-from pipeline.core.storage import Store, write_atomically
-from pipeline.core.unfinished import locked, sync
-
-__all__ = ["HEAD", "LOG", "START", "Entry", "Head", "Kind", "Verified"]
+from pipeline.core.storage import Record, Store, digest_json, locked, sync, write_atomically
 
 LOG, HEAD = layout.AUDIT_LOG, layout.AUDIT_HEAD
+START = "0" * 64
+"""What the first entry names as the digest before it."""
 MAX_LINES = 1 << 20
 """Bytes in which the last two lines have room."""
+
+Kind = Literal[
+    "admission", "erasure", "retention", "promotion", "rollback", "hold", "weight", "approval", "decision", "retry",
+    "healed",
+]  # fmt: skip
+
+
+class Entry(Record):
+    """One line. `digest` is the sha256 of all its other fields, `previous` the digest of the line before."""
+
+    n: int
+    at: str
+    kind: Kind
+    subject: str
+    detail: dict[str, Any]
+    previous: str
+    digest: str
+
+    def content_digest(self) -> str:
+        return digest_json(self.model_dump(mode="json", exclude={"digest"}))
+
+
+class Head(Record):
+    """Number and digest of the last entry. `following` is the digest of the one that is being written."""
+
+    n: int = 0
+    digest: str = START
+    following: str = ""
+
+
+class Verified(Record):
+    """`flaw` is empty when no line was changed; else it is about `line` (from 1)."""
+
+    entries: int
+    head: str
+    line: int = 0
+    flaw: str = ""
 
 
 def record(
@@ -29,7 +65,7 @@ def record(
     that kind and subject. Raises ValueError when the log does not end as its head says."""
     with store.alone(layout.AUDIT_LOCK):
         head = _whole(store, now)
-        if once and (kind, subject) in index_of(store.path(LOG)).pairs:
+        if once and (kind, subject) in _pairs(store.path(LOG)):
             return None
         return _append(store, head, kind, subject, detail, now)
 
@@ -49,15 +85,69 @@ def entries(store: Store, offset: int = 0) -> Generator[Entry]:
 
 def written(store: Store) -> frozenset[tuple[str, str]]:
     with store.alone(layout.AUDIT_LOCK):
-        return frozenset(index_of(store.path(LOG)).pairs)
+        return frozenset(_pairs(store.path(LOG)))
 
 
 def verify(store: Store, against: str = "") -> Verified:
     """Read the whole log and find the first line that was changed. `against`: digest of an entry that was noted
     elsewhere, which a log forged as a whole lacks."""
-    lock = store.path(layout.AUDIT_LOCK)
+    lock, path = store.path(layout.AUDIT_LOCK), store.path(LOG)
     with locked(lock, fcntl.LOCK_SH) if lock.exists() else nullcontext():
-        return read_log(store.path(LOG), store.read(HEAD, Head), HEAD, against)
+        head = store.read(HEAD, Head)
+        *lines, torn = path.read_bytes().split(b"\n") if path.exists() else [b""]
+    n, previous, met = 0, START, not against
+    for line in lines:
+        entry, flaw = _next(line, n + 1, previous)
+        if entry is None:
+            return Verified(entries=n, head=previous, line=n + 1, flaw=flaw)
+        n, previous = entry.n, entry.digest
+        met = met or previous == against
+    line, flaw = n + 1, _end_flaw(n, previous, torn, head)
+    if head is None and n:
+        line = n
+    if not flaw and not met:
+        line, flaw = 0, f"no line has the digest {against}: this is not the log in which it was noted"
+    return Verified(entries=n, head=previous, line=line if flaw else 0, flaw=flaw)
+
+
+def _next(line: bytes, n: int, previous: str) -> tuple[Entry | None, str]:
+    """The `n`th entry, after the one of that digest, or what is wrong with its line."""
+    try:
+        entry = Entry.model_validate_json(line)
+    except ValueError:
+        return None, "it is no entry"
+    if entry.digest != entry.content_digest():
+        return None, "its content does not have its digest"
+    if entry.n != n:
+        return None, f"it is entry {entry.n}"
+    return (entry, "") if entry.previous == previous else (None, "it does not follow the line before")
+
+
+def _end_flaw(n: int, digest: str, torn: bytes, head: Head | None) -> str:
+    if head is None:
+        return f"{HEAD} is gone" if n or torn else ""
+    if n < head.n:
+        return f"{head.n - n} lines are gone from the end: the head says {head.n}"
+    if (n, digest) not in ((head.n, head.digest), (head.n + 1, head.following)):
+        return f"the log does not end as {HEAD} says, with line {head.n} of digest {head.digest[:12]}"
+    if torn and not (head.following and n == head.n):
+        return "there is half a line after the end, and no process was writing one"
+    return ""
+
+
+class _Pair(msgspec.Struct):
+    kind: str
+    subject: str
+
+
+def _pairs(log: Path) -> set[tuple[str, str]]:
+    """Kind and subject of every entry; a line that is none is for `verify`."""
+    pairs: set[tuple[str, str]] = set()
+    for line in log.read_bytes().splitlines() if log.exists() else ():
+        with suppress(msgspec.DecodeError):
+            entry = msgspec.json.decode(line, type=_Pair)
+            pairs.add((entry.kind, entry.subject))
+    return pairs
 
 
 def _append(store: Store, head: Head, kind: Kind, subject: str, detail: Mapping[str, Any], now: datetime) -> Entry:
