@@ -117,7 +117,9 @@ def _of_statement(node: ast.stmt) -> Iterator[Change]:
             yield node, "no statement", "pass"
         case ast.Return(value=None):
             yield node, "no return", "pass"
-        case ast.Return(value=ast.Constant(value=None)):
+        case ast.Return(value=ast.Constant(value=value)) if not value:  # None is as false as "" or 0
+            pass
+        case ast.Return(value=ast.List(elts=[]) | ast.Tuple(elts=[]) | ast.Dict(keys=[])):
             pass
         case ast.Return():
             yield node, "return", "return None"
@@ -175,7 +177,7 @@ TREE = (*PACKAGES, "docs", "pyproject.toml")
 
 
 def _named(folder: str, *names: str) -> tuple[str, ...]:
-    return tuple(f"tests/{folder}/test_{name}.py" for name in names)
+    return tuple(f"tests/{folder}/{'' if '/' in name else 'test_'}{name}.py" for name in names)
 
 
 TESTS: dict[str, tuple[str, ...]] = {
@@ -208,7 +210,8 @@ TESTS: dict[str, tuple[str, ...]] = {
         "pipeline/training/checkpoints", "mirror", "mirror_uploads", "mirror_removal"
     ),
     "pipeline/training/checkpoints/save_schedule.py": _named("pipeline/training/checkpoints", "manifest"),
-    "pipeline/traces/gates.py": _named("pipeline/traces", "gates"),
+    "pipeline/traces/gates.py": _named("pipeline/traces", "gates", "scope")
+    + _named("pipeline/traces/pii", "recogniser"),
     "pipeline/training/sentinel.py": _named("pipeline/training", "sentinel"),
 }
 """Each module that decides, with the files of its tests, its own first."""

@@ -3,6 +3,7 @@ import pytest
 from pipeline.core import layout
 from pipeline.recipe import Rollout
 from pipeline.rollout.blocks import ErasureBlock, block, blocked
+from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.policy import approval_refusal, policy_of, proposer
 from pipeline.rollout.propose import on_hold
 from pipeline.rollout.record import Phase
@@ -22,6 +23,11 @@ def test_propose_again_changes_nothing_and_others_wait(world):
     world.propose("new")
     assert world.propose("new") == world.propose("new")
     assert "is proposed" in world.propose("other").refused
+    world.metrics.spoil = lambda look: None
+    held = world.tick_until("held")
+    assert f"rollout {held.rollout} is held at 5%: {held.reason}" in world.propose("other").refused
+    world.metrics.spoil = lambda look: look
+    decide(world.ports(), RolloutDecision(action="resume", reason="metrics are back", by="operator"), world.now)
     world.tick_until("promoted")
     assert "no longer the champion" in world.propose("late", number=9, against=BASE).refused
     assert world.state.phase is Phase.PROMOTED
