@@ -19,8 +19,8 @@ from pipeline.recipe.rewards import Rewards
 from pipeline.rewards.examples import examples, page
 from pipeline.rewards.label import label_traces
 from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
-from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
-from pipeline.rewards.reward_model.thumbs import Thumb
+from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
+from pipeline.rewards.reward_model.stage import train_reward_model
 from pipeline.selection.consent import consented
 from pipeline.selection.samples.records import SAMPLES, FreshSamples
 from pipeline.selection.samples.stage import Scorers, sample

@@ -12,7 +12,7 @@ from evals.freezing import held_apart
 from evals.suites import suites
 from pipeline.core import layout
 from pipeline.rewards.records import RewardLabels
-from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
 from pipeline.selection.memo import memo

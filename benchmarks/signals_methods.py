@@ -26,7 +26,7 @@ from benchmarks.signals_world import (
 )
 from pipeline.core.storage import DatasetRef, ModelRef
 from pipeline.recipe.methods import MethodName
-from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.serving.inference import Answer
 from pipeline.training.brakes import BRAKES
 from pipeline.training.result import TrainingResult

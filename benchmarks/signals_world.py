@@ -33,10 +33,9 @@ from pipeline.rewards.judge import Budget, JudgeRequest, open_judge
 from pipeline.rewards.judge.prompt import score_prompt
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.records import LABELS
-from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
-from pipeline.rewards.reward_model.probes import twin
-from pipeline.rewards.reward_model.stage import train_reward_model
-from pipeline.rewards.reward_model.thumbs import Thumb
+from pipeline.rewards.reward_model.measures import twin
+from pipeline.rewards.reward_model.records import AnsweredChat, RewardModelReport, Thumb
+from pipeline.rewards.reward_model.stage import open_scorer, train_reward_model
 from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels

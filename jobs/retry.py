@@ -32,7 +32,7 @@ from pipeline.traces.erased import exclusive_lock
 BESIDE = {
     "traces": (layout.RECIPE,),
     "reward_labels": (layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.OPINIONS),
-    "reward_model": (layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_ROWS),
+    "reward_model": (layout.REWARD_MODEL_FOLDER,),
     "samples": (layout.SAMPLE_TABLE,),
     "preference_dataset": (layout.PREFERENCE_TABLES,),
     "training_plan": (layout.TRAINING_ROWS, layout.HELD_OUT_ROWS),

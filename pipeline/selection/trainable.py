@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from pipeline.core.storage import DatasetRef
-from pipeline.rewards.reward_model.thumbs import Thumb
+from pipeline.rewards.reward_model.records import Thumb
 from pipeline.selection.clusters import cluster
 from pipeline.selection.contamination import ContaminationReport, Hit, Index, contents
 from pipeline.selection.pairing import LabelledRow, read_labels

@@ -73,10 +73,10 @@ def open_scores(plan: TrainingPlan, folder: Path) -> Generator[FreshScores]:
 
 def _reward_model(plan: TrainingPlan, folder: Path, stack: ExitStack) -> Scorer:
     from pipeline.rewards.reward_model.network import RewardModel
-    from pipeline.rewards.reward_model.scorer import AnsweredChat
+    from pipeline.rewards.reward_model.records import AnsweredChat
 
     assert plan.scorers is not None and plan.scorers.reward_model is not None, "the plan names its folder"
-    model = RewardModel.load(Path(plan.scorers.reward_model.uri))
+    model = RewardModel.load(plan.scorers.reward_model.uri)
     return lambda answers: model.score(
         [AnsweredChat(json.loads(a.prompt), a.text, a.ended) for a in answers], SCORING_BATCH
     )

@@ -6,7 +6,7 @@ from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe import Rewards, Training
 from pipeline.recipe.training import ScorerName
 from pipeline.rewards.judge.session import judge_id
-from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.traces.context import IterationContext
 
 SCORERS: tuple[ScorerName, ...] = ("judge", "reward_model", "custom")

@@ -8,9 +8,8 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import pyarrow.parquet as pq
 import torch
 from jinja2 import TemplateError
 from safetensors.torch import load_file, save_file
@@ -19,9 +18,13 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 from pipeline.core.chat_template import rendered
 from pipeline.recipe.rewards import RewardModelSettings
 from pipeline.rewards.records import Finding
-from pipeline.rewards.reward_model.records import PROBE, RewardModelJob, RewardModelOutcome, UserPart
-from pipeline.rewards.reward_model.scorer import AnsweredChat
-from pipeline.rewards.reward_model.thumbs import too_little
+from pipeline.rewards.reward_model.records import (
+    AnsweredChat,
+    RewardModelJob,
+    RewardModelOutcome,
+    UserPart,
+    too_little,
+)
 
 T = TypeVar("T")
 
@@ -29,6 +32,8 @@ SETTINGS_FILE, HEAD_FILE = "scorer.json", "head.safetensors"
 UNENDED = Finding(0.0)
 """An answer without its end token is worth nothing: no model here has ever seen a user rate one."""
 PARTS: tuple[UserPart, ...] = ("train", "validation", "held_out")
+RatedIds = tuple[list[int], float]
+"""The tokens of a conversation with its answer, and whether its user's thumb was up: 1, or 0."""
 
 
 class InvalidBase(ValueError):
@@ -57,14 +62,10 @@ class RewardModel:
         self.head = torch.nn.Parameter(start.to(self.device, torch.float32))
 
     @classmethod
-    def load(cls, folder: Path) -> RewardModel:
-        """The model that `save` wrote. Raises InvalidBase when the folder is none."""
-        try:
-            settings = json.loads((folder / SETTINGS_FILE).read_text())
-            head = load_file(folder / HEAD_FILE)["head"]
-        except FileNotFoundError as error:
-            raise InvalidBase(f"{folder} is no reward model: {error.filename} is missing. Train it again.") from error
-        model = cls(str(folder), settings["max_tokens"], head)
+    def load(cls, folder: str) -> RewardModel:
+        """The model that `save` wrote."""
+        max_tokens: int = json.loads(Path(folder, SETTINGS_FILE).read_text())["max_tokens"]
+        model = cls(folder, max_tokens, load_file(Path(folder, HEAD_FILE))["head"])
         model.encoder.eval()
         return model
 
@@ -113,25 +114,10 @@ class RewardModel:
         return findings
 
 
-class _RatedIds(NamedTuple):
-    """A conversation with its answer, and whether its user's thumb was up: 1, or 0."""
-
-    ids: list[int]
-    up: float
-
-
-class _BestEpoch(NamedTuple):
-    """The epoch with the least validation loss, from 0, and its weights."""
-
-    epoch: int
-    encoder: dict[str, torch.Tensor]
-    head: torch.Tensor
-
-
-def make_deterministic(seed: int, threads: int) -> None:
+def make_deterministic(threads: int) -> None:
     """The same bits for the same rows on the same machine."""
     torch.set_num_threads(threads)
-    torch.manual_seed(seed)
+    torch.manual_seed(RewardModelSettings.seed)
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
@@ -140,48 +126,37 @@ def train(job: RewardModelJob, emit: Callable[[str], None]) -> RewardModelOutcom
 
     Raises InvalidBase. The outcome says why nothing was trained where the thumbs that the model can read are too few.
     """
-    settings, rows = job.settings, pq.read_table(job.rows).to_pylist()
-    make_deterministic(settings.seed, settings.threads)
-    model = RewardModel(job.base, settings.max_tokens)
-    usable: dict[int, list[int]] = {}
-    unusable: Counter[str] = Counter()
-    for at, row in enumerate(rows):
-        if row["part"] != PROBE:
-            ids = model.ids(json.loads(row["prompt"]), row["completion"])
-            if isinstance(ids, Finding):
-                unusable[ids.reason] += 1
-            else:
-                usable[at] = ids
-    parts: dict[str, UserPart] = {rows[at]["user"]: rows[at]["part"] for at in usable}
-    if lacks := too_little([(rows[at]["user"], rows[at]["up"]) for at in usable], parts):
-        return RewardModelOutcome(not_trained=lacks, unusable=dict(unusable))
-    of_part: dict[UserPart, list[int]] = {part: [at for at in usable if rows[at]["part"] == part] for part in PARTS}
-    trained, validation = ([_RatedIds(usable[at], float(rows[at]["up"])) for at in of_part[part]] for part in PARTS[:2])
-    losses, best = _fit(model, trained, validation, settings, emit)
-    model.encoder.load_state_dict(best.encoder)
-    with torch.no_grad():
-        model.head.copy_(best.head)
+    rows, model = job.rows, RewardModel(job.base, job.settings.max_tokens)
+    read = {at: model.ids(json.loads(row.prompt), row.completion) for at, row in enumerate(rows) if row.part}
+    unusable = Counter(ids.reason for ids in read.values() if isinstance(ids, Finding))
+    usable = {at: ids for at, ids in read.items() if not isinstance(ids, Finding)}
+    parts: dict[str, UserPart] = {rows[at].user: part for at in usable if (part := rows[at].part)}
+    if lacks := too_little([(rows[at].user, rows[at].up) for at in usable], parts):
+        return RewardModelOutcome(not_trained=lacks, unusable=unusable)
+    of_part: dict[UserPart, list[int]] = {part: [at for at in usable if rows[at].part == part] for part in PARTS}
+    trained, validation = ([(usable[at], float(rows[at].up)) for at in of_part[part]] for part in PARTS[:2])
+    losses = _fit(model, trained, validation, job.settings, emit)
     model.save(Path(job.target))
-    scored = [at for at, row in enumerate(rows) if row["part"] in ("held_out", PROBE)]
-    texts = [AnsweredChat(json.loads(rows[at]["prompt"]), rows[at]["completion"]) for at in scored]
-    findings = model.score(texts, settings.scoring_batch_size)
+    scored = [at for at, row in enumerate(rows) if row.part in ("held_out", None)]
+    texts = [AnsweredChat(json.loads(rows[at].prompt), rows[at].completion) for at in scored]
+    findings = model.score(texts, job.settings.scoring_batch_size)
     return RewardModelOutcome(
-        epoch=best.epoch + 1,
+        epoch=losses.index(min(losses)) + 1,
         validation_losses=tuple(losses),
         scores={at: each.value for at, each in zip(scored, findings, strict=True)},
-        unusable=dict(unusable),
-        split={name: (len(held), len({rows[at]["user"] for at in held})) for name, held in of_part.items()},
+        unusable=unusable,
+        split={name: (len(held), len({rows[at].user for at in held})) for name, held in of_part.items()},
     )
 
 
 def _fit(
     model: RewardModel,
-    trained: Sequence[_RatedIds],
-    validation: Sequence[_RatedIds],
+    trained: Sequence[RatedIds],
+    validation: Sequence[RatedIds],
     settings: RewardModelSettings,
     emit: Callable[[str], None],
-) -> tuple[list[float], _BestEpoch]:
-    """The validation loss after each epoch, and the best epoch. The model is left in evaluation."""
+) -> list[float]:
+    """The validation loss after each epoch. The model is left in evaluation, with the weights of the first best one."""
     encoder = list(model.encoder.parameters())
     optimiser = torch.optim.AdamW(
         [
@@ -192,7 +167,7 @@ def _fit(
     )
     shuffle = torch.Generator().manual_seed(settings.seed)
     losses: list[float] = []
-    best: _BestEpoch | None = None
+    weights, head = model.encoder.state_dict(), model.head
     for epoch in range(settings.epochs):
         model.encoder.train()
         order = [trained[at] for at in torch.randperm(len(trained), generator=shuffle).tolist()]
@@ -207,17 +182,19 @@ def _fit(
             batches = _batches(validation, settings.scoring_batch_size)
             mean = sum(float(_loss(model, batch)) * len(batch) for batch in batches) / len(validation)
         losses.append(mean if math.isfinite(mean) else math.inf)
-        if best is None or losses[-1] < losses[best.epoch]:
+        if losses.index(min(losses)) == epoch:
             weights = {name: tensor.clone() for name, tensor in model.encoder.state_dict().items()}
-            best = _BestEpoch(epoch, weights, model.head.detach().clone())
+            head = model.head.detach().clone()
         emit(f"epoch {epoch + 1} of {settings.epochs}: validation loss {mean:.4f}")
-    assert best is not None, "a recipe has at least one epoch"
-    return losses, best
+    model.encoder.load_state_dict(weights)
+    with torch.no_grad():
+        model.head.copy_(head)
+    return losses
 
 
-def _loss(model: RewardModel, batch: Sequence[_RatedIds]) -> torch.Tensor:
-    logits = model.logits([each.ids for each in batch])
-    targets = torch.tensor([each.up for each in batch], device=logits.device)
+def _loss(model: RewardModel, batch: Sequence[RatedIds]) -> torch.Tensor:
+    logits = model.logits([ids for ids, _ in batch])
+    targets = torch.tensor([up for _, up in batch], device=logits.device)
     return torch.nn.functional.binary_cross_entropy_with_logits(logits, targets)
 
 

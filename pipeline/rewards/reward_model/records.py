@@ -1,29 +1,52 @@
-"""The reward model's records: its report, which is that of the asset `reward_model`, and what its process is given."""
+"""The thumbs that a reward model may learn from, who of the users trains, chooses and measures, and its records: the
+report of the asset `reward_model`, and what its process is given. Users are split, never rows, by a hash of seed and
+user."""
 
-from typing import Literal
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
-import pyarrow as pa
-
-from pipeline.core.estimate import UNKNOWN, Estimate
+from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe.rewards import RewardModelSettings, Weights
 
-JOB_FILE, RESULT_FILE, ROWS_FILE, MODEL_FOLDER = "job.json", "trained.json", "rows.parquet", "model"
 NEVER_RETRY = 64
 """The training process's exit code where its base is at fault."""
 UserPart = Literal["train", "validation", "held_out"]
 """Who of the users trains, chooses the epoch, or measures."""
-PROBE = "probe"
-"""The part of answers and twins that are only scored."""
-ROWS = pa.schema(
-    [
-        ("user", pa.string()),  # null for a probe's
-        ("prompt", pa.string()),  # chat messages as JSON
-        ("completion", pa.string()),
-        ("up", pa.bool_()),  # null for a probe's
-        ("part", pa.string()),  # a UserPart or PROBE
-    ]
-)
+LEAST_THUMBS = 40
+"""Below it nothing is trained: there is not one batch to learn from and another to measure by."""
+LEAST_USERS = 10
+LEAST_OF_A_CLASS = 5
+"""Thumbs up, and thumbs down, of the training users: fewer show nothing of what is liked."""
+
+
+class Thumb(NamedTuple):
+    """One rated answer. `user_id`: of the principal; `prompt`: chat messages as JSON; `feedback` in [0, 1]."""
+
+    trace_id: str
+    observation_id: str
+    user_id: str
+    prompt: str
+    completion: str
+    feedback: float
+
+    @property
+    def key(self) -> str:
+        return f"{self.trace_id}\x1f{self.observation_id}"
+
+    @property
+    def up(self) -> bool:
+        return self.feedback > 0.5
+
+
+class AnsweredChat(NamedTuple):
+    """An answer to score. `finished`: it ended with its end token; one that was cut at a limit is worth 0."""
+
+    messages: Sequence[dict[str, Any]]
+    completion: str
+    finished: bool = True
 
 
 class ThumbCounts(Record):
@@ -92,13 +115,6 @@ class RewardModelReport(Record):
     """Binary cross-entropy on the validation users, after each epoch."""
     base: ModelRef | None = None
     """What it was trained from."""
-    labels_digest: str = ""
-    """Of the label table that has the thumbs."""
-    rows_digest: str = ""
-    """Of the rows that it was trained on, chosen and measured by."""
-    users_hash: str = ""
-    """sha256 over the marks of the users that it was trained on, for lineage: no id can be read from it."""
-    seconds: float = 0.0
 
     @property
     def failed_probes(self) -> tuple[str, ...]:
@@ -112,12 +128,22 @@ class RewardModelReport(Record):
         return self.admitted or (covered and 0 < len(self.reasons) == len(self.failed_probes))
 
 
+class TrainingRow(NamedTuple):
+    """A thumb of a user of the part; an answer of a probe, which is only scored, has none of the three."""
+
+    prompt: str
+    completion: str
+    user: str = ""
+    up: bool = False
+    part: UserPart | None = None
+
+
 class RewardModelJob(Record):
-    """One training: `rows` are of ROWS, the weights go to `target`, and RESULT_FILE beside the job's own file."""
+    """One training; the weights go to the folder `target`."""
 
     base: str
-    rows: str
     target: str
+    rows: tuple[TrainingRow, ...]
     settings: RewardModelSettings
 
 
@@ -133,3 +159,78 @@ class RewardModelOutcome(Record):
     """Thumbs that could not be read by the model, by reason."""
     split: dict[UserPart, tuple[int, int]] = {}  # noqa: RUF012
     """Thumbs and users of each part that were used."""
+
+
+def thumbs_of(
+    rated: Sequence[Thumb], settings: RewardModelSettings, left_out: Mapping[str, int]
+) -> tuple[list[Thumb], ThumbCounts]:
+    """The thumbs that count, in the order of their keys, and the account of them. `left_out`: rows that the caller kept
+    back, by reason."""
+    clear = [thumb for thumb in rated if thumb.feedback != 0.5]
+    thumbs = [thumb for thumb in clear if thumb.completion.strip()]
+    kept = _capped(thumbs, settings)
+    reasons = {
+        **left_out,
+        "contradictory feedback": len(rated) - len(clear),
+        "empty answer": len(clear) - len(thumbs),
+        "over a user's share": len(thumbs) - len(kept),
+    }
+    by_user = Counter(thumb.user_id for thumb in kept)
+    counts = ThumbCounts(
+        thumbs=len(kept),
+        users=len(by_user),
+        up=share(sum(thumb.up for thumb in kept), len(kept)),
+        largest_user_share=max(by_user.values(), default=0) / max(1, len(kept)),
+        left_out={reason: n for reason, n in sorted(reasons.items()) if n},
+    )
+    return kept, counts
+
+
+def split_by_user(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> dict[str, UserPart]:
+    """The part of each user. The held-out users are drawn first, so that another share of validation moves none."""
+    users = sorted({thumb.user_id for thumb in thumbs}, key=lambda user: _turn(settings.seed, user))
+    held_out = round(len(users) * settings.held_out_users)
+    validation = held_out + round((len(users) - held_out) * settings.validation_users)
+    return {
+        user: "held_out" if at < held_out else "validation" if at < validation else "train"
+        for at, user in enumerate(users)
+    }
+
+
+def too_little(votes: Sequence[tuple[str, bool]], parts: Mapping[str, UserPart]) -> str:
+    """Why nothing can be trained on these (user, up); "" where it can."""
+    if len(votes) < LEAST_THUMBS or len(parts) < LEAST_USERS:
+        return f"{len(votes)} thumbs of {len(parts)} users: at least {LEAST_THUMBS} of {LEAST_USERS} are needed"
+    for part, least in (("train", LEAST_OF_A_CLASS), ("held_out", 1)):
+        ups = [up for user, up in votes if parts[user] == part]
+        if min(sum(ups), len(ups) - sum(ups)) < least:
+            return (
+                f"{sum(ups)} thumbs up and {len(ups) - sum(ups)} thumbs down of the users of the part {part}: at least "
+                f"{least} of each are needed"
+            )
+    if not any(parts[user] == "validation" for user, _ in votes):
+        return "no thumb of a user to choose the epoch by: it takes more users"
+    return ""
+
+
+def _capped(thumbs: Sequence[Thumb], settings: RewardModelSettings) -> list[Thumb]:
+    """Levels fall until what they let through is so much that they hold."""
+    users = len({thumb.user_id for thumb in thumbs})
+    most = max(settings.max_user_share, 2 / users) if users else 1.0
+    drawn = sorted(thumbs, key=lambda thumb: _turn(settings.seed, thumb.key))
+    level = len(thumbs)
+    while True:
+        taken: Counter[str] = Counter()
+        kept: list[Thumb] = []
+        for thumb in drawn:
+            if taken[thumb.user_id] < level:
+                taken[thumb.user_id] += 1
+                kept.append(thumb)
+        allowed = max(1, int(most * len(kept)))
+        if allowed >= level:
+            return sorted(kept, key=lambda thumb: thumb.key)
+        level = allowed
+
+
+def _turn(seed: int, name: str) -> str:
+    return hashlib.sha256(f"{seed}\x1f{name}".encode()).hexdigest()

@@ -1,67 +1,51 @@
-"""The stage: thumbs in, a reward model with its report out, once for each iteration. Too few thumbs are a result with
-its reason. Killed and run again, it ends with the same bits on CPU."""
+"""The stage: thumbs in, a reward model with its report out, once for each iteration; and scoring by it. Both are in a
+process of its own: the caller imports no torch. Too few thumbs are a result with its reason. Killed and run again, a
+training ends with the same bits on CPU."""
 
-import hashlib
+import json
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Timer
-from typing import Any, NamedTuple
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.estimate import share
-from pipeline.core.processes import piped
+from pipeline.core.processes import PipedProcess, piped
 from pipeline.core.storage import DatasetRef, ModelRef, digest_dir, model_ref
 from pipeline.recipe.rewards import RewardModelSettings
-from pipeline.rewards.reward_model.measures import auc, calibration, objections, ordered_within
-from pipeline.rewards.reward_model.probes import twin
+from pipeline.rewards.records import Finding
+from pipeline.rewards.reward_model.measures import auc, calibration, objections, ordered_within, twin
 from pipeline.rewards.reward_model.records import (
-    JOB_FILE,
-    MODEL_FOLDER,
     NEVER_RETRY,
-    PROBE,
-    RESULT_FILE,
-    ROWS,
-    ROWS_FILE,
+    AnsweredChat,
     ProbeResult,
     RewardModelJob,
     RewardModelOutcome,
     RewardModelReport,
+    Thumb,
+    TrainingRow,
     UserPart,
+    split_by_user,
+    thumbs_of,
+    too_little,
 )
-from pipeline.rewards.reward_model.scorer import MODULE
-from pipeline.rewards.reward_model.thumbs import Thumb, digest_of, split_by_user, thumbs_of, too_little
 from pipeline.traces.context import IterationContext
-from pipeline.traces.erased import bind, shared_lock, user_hash
+from pipeline.traces.erased import shared_lock
 
+MODULE = "pipeline.rewards.reward_model"
 NOT_ASKED = "none: the recipe has no rewards.reward_model"
 UNUSABLE = {"too_long": "longer than the model reads", "template": "refused by the chat template"}
 Trainable = Callable[[], tuple[Sequence[Thumb], Mapping[str, int]]]
 """The rated rows that may be trained on now, and how many others there are, by reason."""
+Pairs = dict[str, list[tuple[str, str, str]]]
+"""Probe to prompt, answer and twin."""
 
 
-class TrainingSet(NamedTuple):
-    """The rows of a training, thumbs first, and which rows are the two sides of a probe's pairs."""
-
-    thumbs: Sequence[Thumb]
-    parts: Mapping[str, UserPart]
-    pairs: Mapping[str, Sequence[tuple[str, str, str]]]
-    """Probe to prompt, answer and twin."""
-
-    def table(self) -> pa.Table:
-        """With the columns of ROWS."""
-        rows: list[tuple[Any, ...]] = [
-            (each.user_id, each.prompt, each.completion, each.up, self.parts[each.user_id]) for each in self.thumbs
-        ]
-        for prompt, *texts in (pair for pairs in self.pairs.values() for pair in pairs):
-            rows += [(None, prompt, text, None, PROBE) for text in texts]
-        return pa.Table.from_pylist([dict(zip(ROWS.names, row, strict=True)) for row in rows], ROWS)
+class _NotTrained(Exception):
+    """The thumbs that the model can read do not suffice."""
 
 
 def train_reward_model(context: IterationContext, labels: DatasetRef, trainable: Trainable) -> RewardModelReport:
@@ -83,51 +67,43 @@ def train_reward_model(context: IterationContext, labels: DatasetRef, trainable:
 def _make(
     context: IterationContext, settings: RewardModelSettings, labels: DatasetRef, trainable: Trainable
 ) -> RewardModelReport:
-    started, store, iteration = time.monotonic(), context.store, context.iteration
+    store, iteration = context.store, context.iteration
     rated, left_out = trainable()
     thumbs, counts = thumbs_of(rated, settings, left_out)
     parts = split_by_user(thumbs, settings)
-    report = RewardModelReport(iteration=iteration.id, counts=counts, labels_digest=labels.digest)
+    report = RewardModelReport(iteration=iteration.id, counts=counts)
     if lacks := too_little([(thumb.user_id, thumb.up) for thumb in thumbs], parts):
         return report.model_copy(update={"reason": f"not trained: {lacks}"})
     base = iteration.champion if settings.base is None else model_ref(Path(settings.base).absolute())
-    training_set = TrainingSet(thumbs, parts, _pairs(thumbs, parts, settings))
-    folder, scratch = (store.path(iteration.path(n)) for n in (layout.REWARD_MODEL_FOLDER, layout.REWARD_MODEL_ROWS))
-    for path in (folder, scratch):  # of an attempt that was killed
-        shutil.rmtree(path, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    try:
-        outcome = _train(context, settings, base, training_set, scratch)
-        unusable = {UNUSABLE.get(reason, reason): n for reason, n in sorted(outcome.unusable.items())}
-        counts = counts.model_copy(update={"left_out": {**counts.left_out, **unusable}})
-        report = report.model_copy(update={"counts": counts})
+    pairs = _pairs(thumbs, parts, settings)
+    rows = [TrainingRow(each.prompt, each.completion, each.user_id, each.up, parts[each.user_id]) for each in thumbs]
+    rows += [TrainingRow(prompt, text) for each in pairs.values() for prompt, *texts in each for text in texts]
+    context.log(f"reward model: {len(thumbs):,} thumbs of {len(parts):,} users, trained from {base.digest[:12]}")
+    name = iteration.path(layout.REWARD_MODEL_FOLDER)
+    shutil.rmtree(store.path(name), ignore_errors=True)  # of an attempt that was killed before its record
+    outcome = RewardModelOutcome()
+    with suppress(_NotTrained), store.staged(name) as staging:
+        job = RewardModelJob(base=base.uri, target=str(staging / "model"), rows=tuple(rows), settings=settings)
+        outcome = _train(context, job)
         if outcome.not_trained:
-            return report.model_copy(update={"reason": f"not trained: {outcome.not_trained}"})
-        with store.staged(iteration.path(layout.REWARD_MODEL_FOLDER)) as staging:
-            (scratch / MODEL_FOLDER).rename(staging / MODEL_FOLDER)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    key, trained = bind(store), {thumb.user_id for thumb in thumbs if parts[thumb.user_id] == "train"}
-    marks = "\n".join(sorted(key.mark(user_hash(user)) for user in trained))
-    figures = {
-        "model": ModelRef(uri=str(folder / MODEL_FOLDER), digest=digest_dir(folder / MODEL_FOLDER)),
-        "base": base,
-        "rows_digest": digest_of(thumbs),
-        "users_hash": hashlib.sha256(marks.encode()).hexdigest(),
-        "seconds": time.monotonic() - started,
-    }
-    return report.model_copy(update={**figures, **_measured(settings, training_set, outcome, report)})
+            raise _NotTrained  # nothing is published
+    unusable = {UNUSABLE.get(reason, reason): n for reason, n in sorted(outcome.unusable.items())}
+    counts = counts.model_copy(update={"left_out": {**counts.left_out, **unusable}})
+    report = report.model_copy(update={"counts": counts})
+    if outcome.not_trained:
+        return report.model_copy(update={"reason": f"not trained: {outcome.not_trained}"})
+    folder = store.path(name, "model")
+    figures = {"model": ModelRef(uri=str(folder), digest=digest_dir(folder)), "base": base}
+    return report.model_copy(update={**figures, **_measured(settings, thumbs, pairs, outcome, report)})
 
 
-def _pairs(
-    thumbs: Sequence[Thumb], parts: Mapping[str, UserPart], settings: RewardModelSettings
-) -> dict[str, list[tuple[str, str, str]]]:
-    """Of answers that held-out users liked, one a prompt: nobody trained on them, and few of them are bad."""
+def _pairs(thumbs: Sequence[Thumb], parts: Mapping[str, UserPart], settings: RewardModelSettings) -> Pairs:
+    """Of answers that held-out users liked, one a prompt: no model trained on them, and few of them are bad."""
     liked: dict[str, Thumb] = {}
     for thumb in thumbs:
         if thumb.up and parts[thumb.user_id] == "held_out":
             liked.setdefault(thumb.prompt, thumb)
-    pairs: dict[str, list[tuple[str, str, str]]] = {}
+    pairs: Pairs = {}
     for probe in settings.probes:
         twins = ((each, twin(probe, each.prompt, each.completion)) for each in liked.values())
         pairs_of_probe = [(each.prompt, each.completion, other) for each, other in twins if other is not None]
@@ -135,24 +111,20 @@ def _pairs(
     return pairs
 
 
-def _train(
-    context: IterationContext, settings: RewardModelSettings, base: ModelRef, training_set: TrainingSet, folder: Path
-) -> RewardModelOutcome:
+def _train(context: IterationContext, job: RewardModelJob) -> RewardModelOutcome:
     """In a process of its own, which is killed after `timeout_s` and whenever this one is interrupted."""
-    rows, path, target = (str(folder / name) for name in (ROWS_FILE, JOB_FILE, MODEL_FOLDER))
-    pq.write_table(training_set.table(), rows)
-    job = RewardModelJob(base=base.uri, rows=rows, target=target, settings=settings)
-    Path(path).write_text(job.model_dump_json())
-    context.log(
-        f"reward model: {len(training_set.thumbs):,} thumbs of {len(training_set.parts):,} users, "
-        f"trained from {base.digest[:12]}"
-    )
-    with piped([sys.executable, "-m", MODULE, "train", path, str(os.getpid())]) as child:
-        deadline = Timer(settings.timeout_s, child.process.kill)
+    timeout_s, last = job.settings.timeout_s, ""
+    with piped(_command("train", job.settings.threads)) as child:
+        assert child.process.stdin is not None and child.process.stdout is not None
+        deadline = Timer(timeout_s, child.process.kill)
         deadline.start()
         try:
-            for line in child.process.stdout or ():
-                context.log(f"reward model: {line.rstrip()}")
+            with suppress(BrokenPipeError):  # its exit code says why it ended
+                child.process.stdin.write(job.model_dump_json() + "\n")
+                child.process.stdin.flush()
+            for last in child.process.stdout:
+                if not last.startswith("{"):
+                    context.log(f"reward model: {last.rstrip()}")
             code, tail = child.ended()
         finally:
             deadline.cancel()
@@ -161,24 +133,32 @@ def _train(
     if code != 0:
         raise RuntimeError(
             f"The reward model's training ended with exit code {code} (-9: killed, perhaps after "
-            f"rewards.reward_model.timeout_s, {settings.timeout_s:.0f} s). Run it again. Its last lines:\n{tail}"
+            f"rewards.reward_model.timeout_s, {timeout_s:.0f} s). Run it again. Its last lines:\n{tail}"
         )
-    return RewardModelOutcome.model_validate_json((folder / RESULT_FILE).read_bytes())
+    return RewardModelOutcome.model_validate_json(last)
+
+
+def _command(what: str, threads: int, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", MODULE, what, str(threads), str(os.getpid()), *arguments]
 
 
 def _measured(
-    settings: RewardModelSettings, training_set: TrainingSet, outcome: RewardModelOutcome, report: RewardModelReport
+    settings: RewardModelSettings,
+    thumbs: Sequence[Thumb],
+    pairs: Pairs,
+    outcome: RewardModelOutcome,
+    report: RewardModelReport,
 ) -> dict[str, object]:
     """The report's figures, from the scores of held-out thumbs and of probes."""
     values = {at: value for at, value in outcome.scores.items() if value is not None}
-    held_out = [(thumb, values[at]) for at, thumb in enumerate(training_set.thumbs) if at in values]
+    held_out = [(thumb, values[at]) for at, thumb in enumerate(thumbs) if at in values]
     scores, ups = [value for _, value in held_out], [thumb.up for thumb, _ in held_out]
     area = auc(scores, ups, [thumb.user_id for thumb, _ in held_out], settings.seed)
     error, bins = calibration(scores, ups)
     probes: list[ProbeResult] = []
-    at = len(training_set.thumbs)
+    at = len(thumbs)
     for probe in settings.probes:
-        places = range(at, at + 2 * len(training_set.pairs[probe.name]), 2)
+        places = range(at, at + 2 * len(pairs[probe.name]), 2)
         at = places.stop
         scored = [(values[a], values[a + 1]) for a in places if a in values and a + 1 in values]
         ordered = share(sum(answer > other for answer, other in scored), len(scored))
@@ -197,3 +177,34 @@ def _measured(
         "admitted": not against,
         "reasons": against,
     }
+
+
+class RewardScorer:
+    """A reward model, opened."""
+
+    def __init__(self, child: PipedProcess, folder: str) -> None:
+        self._child, self._folder = child, folder
+
+    def score(self, completions: Sequence[AnsweredChat]) -> list[Finding]:
+        """For each the probability of a thumb up, in [0, 1]; or none with the reason: too_long (for the model, or its
+        `max_tokens`), template (which refuses the messages), not_finite.
+
+        The values do not depend on what is scored beside them, up to 1e-6. Raises RuntimeError when the process ends.
+        """
+        if not completions:
+            return []
+        line = self._child.ask(json.dumps(completions), f"The reward model at {self._folder}")
+        return [Finding(value, reason) for value, reason in json.loads(line)]
+
+
+@contextmanager
+def open_scorer(model: ModelRef, batch_size: int = 32, threads: int = 1) -> Generator[RewardScorer]:
+    """The scorer of `RewardModelReport.model`, until the block ends.
+
+    Raises ValueError when the folder is not the one that was trained, to the bit.
+    """
+    folder = Path(model.uri)
+    if not folder.is_dir() or digest_dir(folder) != model.digest:
+        raise ValueError(f"{folder} is missing, or changed since the reward model was trained: pt retry reward_model")
+    with piped(_command("score", threads, model.uri, str(batch_size))) as child:
+        yield RewardScorer(child, model.uri)

@@ -18,7 +18,8 @@ from pipeline.rewards.custom import custom_id
 from pipeline.rewards.judge_stage import PaidAccount, ask_judge
 from pipeline.rewards.label import LabelGrounds, label_samples
 from pipeline.rewards.records import DOES_NOT_APPLY, Finding, JudgeReport
-from pipeline.rewards.reward_model import AnsweredChat, RewardModelReport, open_scorer
+from pipeline.rewards.reward_model.records import AnsweredChat, RewardModelReport
+from pipeline.rewards.reward_model.stage import open_scorer
 from pipeline.rewards.samples import COLUMNS, RewardSample, samples
 from pipeline.rewards.summary import histogram_of
 from pipeline.selection.pairing import read_askable

@@ -14,8 +14,7 @@ from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge import Admission
 from pipeline.rewards.judge.session import judge_id
-from pipeline.rewards.reward_model import RewardModelReport
-from pipeline.rewards.reward_model.thumbs import Thumb
+from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
 from pipeline.selection.evidence import FreshSignals, Trust, measure
 from pipeline.selection.preferences import PROMPTS
 from pipeline.training.plan import TrainingPlan, plan_training

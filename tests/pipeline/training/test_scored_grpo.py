@@ -14,7 +14,7 @@ from pipeline.recipe import Rewards, Sentinel, Validation
 from pipeline.recipe.custom import located
 from pipeline.recipe.methods import GRPO
 from pipeline.recipe.rewards import RewardModelSettings, Weights
-from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.training.fresh_scores import spending_in
 from pipeline.training.journal import read_rows
 from pipeline.training.result import NEVER_RETRY

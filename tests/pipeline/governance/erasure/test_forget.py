@@ -18,7 +18,7 @@ from pipeline.governance.erasure import preview
 from pipeline.governance.erasure.owner import Person
 from pipeline.governance.erasure.proof import Affected, ErasureProof
 from pipeline.registry import versions
-from pipeline.rewards.reward_model import RewardModelReport
+from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.blocks import blocks
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
@@ -80,7 +80,7 @@ def test_a_reward_model_of_their_thumbs_is_affected(world: World) -> None:
         folder = store.path(iteration.path("reward_model", "model"))
         folder.mkdir(parents=True)
         (folder / "head.safetensors").write_text(f"weights of {iteration.id}")
-        rows = store.path(iteration.path("reward_model_rows"))
+        rows = store.path(iteration.path(".reward_model.0123"))
         rows.mkdir()
         text = secret(ANN if iteration is world.first else CYD)
         pq.write_table(pa.table({"completion": [text]}), rows / "rows.parquet")  # of a training that was killed
@@ -93,8 +93,8 @@ def test_a_reward_model_of_their_thumbs_is_affected(world: World) -> None:
     assert hers.digest in proof.affected.digests
     assert others.digest not in str(proof.affected)
     assert digest_dir(store.path(hers.uri)) == hers.digest, "weights are blocked, not deleted"
-    assert not store.path(world.first.path("reward_model_rows")).exists()
-    assert store.path(world.second.path("reward_model_rows")).exists()
+    assert not store.path(world.first.path(".reward_model.0123")).exists()
+    assert store.path(world.second.path(".reward_model.0123")).exists()
     assert any(hers.digest in block.digests for block in blocks(store))
 
 

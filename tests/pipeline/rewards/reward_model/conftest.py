@@ -13,8 +13,8 @@ from pipeline.core.storage import DatasetRef, Store, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Rewards
 from pipeline.recipe.rewards import RewardModelSettings
-from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
-from pipeline.rewards.reward_model.thumbs import Thumb
+from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
+from pipeline.rewards.reward_model.stage import train_reward_model
 from pipeline.traces.context import IterationContext
 from tests.contexts import KEYS, context_of
 from tests.fork_server import ForkServer

@@ -3,13 +3,13 @@
 import math
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from pipeline.core.storage import ModelRef
 from pipeline.rewards.records import Finding
-from pipeline.rewards.reward_model import AnsweredChat, open_scorer
+from pipeline.rewards.reward_model.records import AnsweredChat
+from pipeline.rewards.reward_model.stage import open_scorer
 from tests.pipeline.rewards.reward_model.conftest import POLITE, RUDE, Planted
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forking")]
@@ -63,7 +63,7 @@ def test_what_cannot_be_scored_has_a_reason(polite: Planted) -> None:
 def test_a_weight_that_is_no_number_is_a_null(polite: Planted) -> None:
     from pipeline.rewards.reward_model.network import RewardModel
 
-    model = RewardModel.load(Path(model_of(polite).uri))
+    model = RewardModel.load(model_of(polite).uri)
     model.head.data[0] = math.nan
     assert model.score([AnsweredChat(ASKED, "42")], batch_size=4) == [Finding(None, "not_finite")]
 

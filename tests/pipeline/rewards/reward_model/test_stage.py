@@ -11,9 +11,9 @@ import pytest
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_dir, model_ref
 from pipeline.demo import MODEL_DIR
-from pipeline.rewards.reward_model import RewardModelReport, train_reward_model
 from pipeline.rewards.reward_model.measures import objections
-from pipeline.rewards.reward_model.stage import NOT_ASKED
+from pipeline.rewards.reward_model.records import RewardModelReport
+from pipeline.rewards.reward_model.stage import NOT_ASKED, train_reward_model
 from tests.contexts import context_of
 from tests.pipeline.rewards.reward_model.conftest import (
     FACT,
@@ -103,14 +103,13 @@ def test_killed_and_run_again_it_has_the_same_bits(store: Store, polite: Planted
     code = KILLED.format(root=str(store.root))
     killed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert files_of(store) == {layout.REWARD_MODEL_ROWS, layout.REWARD_MODEL_LOCK}
+    assert not files_of(store) & {layout.REWARD_MODEL, layout.REWARD_MODEL_FOLDER}
     again = trained(store, POLITE_ROWS, **POLITE_SETTINGS)
     assert again.model is not None
     assert polite.report.model is not None
     assert again.model.digest == polite.report.model.digest
-    without = {"model", "seconds"}
-    assert again.model_dump(exclude=without) == polite.report.model_dump(exclude=without)
-    assert files_of(store) == KEPT
+    assert again.model_dump(exclude={"model"}) == polite.report.model_dump(exclude={"model"})
+    assert files_of(store) >= KEPT
 
 
 @pytest.mark.variant

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from pipeline.recipe.rewards import RewardModelSettings
-from pipeline.rewards.reward_model.thumbs import Thumb, split_by_user, thumbs_of, too_little
+from pipeline.rewards.reward_model.records import Thumb, split_by_user, thumbs_of, too_little
 from tests.pipeline.rewards.reward_model.conftest import likes_polite, rated
 
 SETTINGS = RewardModelSettings()
