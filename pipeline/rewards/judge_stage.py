@@ -1,14 +1,13 @@
 """Asking the paid judge: every question without an answer yet, from one process, within one budget, into the journal.
 The judge is asked where its weight counts and nothing better is known. It is admitted before its first question."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from pipeline.core.estimate import Estimate, share
-from pipeline.core.journal import Journal
 from pipeline.core.storage import Store
 from pipeline.recipe.rewards import Judge, Rewards, TokenPrice
 from pipeline.rewards.composite import weights_of
@@ -33,10 +32,6 @@ from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import Window
 from pipeline.traces.scope import where
-
-REMEMBERED = 100
-"""Prompts that are remembered for comparisons, as a multiple of `order_checks`: of endless traffic, the beginning."""
-Answered = dict[str, FindingLine]
 
 
 class PaidAccount(NamedTuple):
@@ -102,13 +97,9 @@ def ask_judge(
     with open_judge(endpoint, section, budget, context.log) as session:
         stage = _JudgeStage(context, session, budget, lineage, account.name)
         for day, batches in days:
-            answered, here = settled(store), settled(store, day)
-            elsewhere = {key: line for key, line in answered.items() if key not in here and not line.again}
-            stage.new_day(journal(store, day))
+            stage.new_day(day)
             for batch in batches:
-                asked = [sample for sample in batch if not sample.unscored]
-                stage.ask(asked, answered)
-                stage.copy(asked, elsewhere)
+                stage.ask([sample for sample in batch if not sample.unscored])
         admission = store.read(admission_name(session.id, context.iteration.id), Admission)
         return JudgeReport(
             id=session.id,
@@ -124,7 +115,7 @@ def ask_judge(
 
 
 class _JudgeStage:
-    """The judge while it is asked, batch after batch."""
+    """The judge while it is asked, batch after batch. Answers are compared within a batch."""
 
     def __init__(
         self, context: IterationContext, session: JudgeSession, budget: Budget, lineage: Collection[str], account: str
@@ -132,22 +123,21 @@ class _JudgeStage:
         self._store, self._settings, self._section = context.store, context.recipe.rewards, session.settings
         self._session, self._budget, self._lineage, self._account = session, budget, lineage, account
         self._iteration = context.iteration.id
+        self._everywhere = settled(context.store)
         self._audits = 0
-        self._first_of: dict[str, RewardSample] = {}
         self._consistent: dict[str, bool | None] = {}
         self.unasked = "judge_unasked"
         self.asked = self.remembered = 0
 
-    def new_day(self, writer: Journal[FindingLine]) -> None:
-        """Answers are compared within a day: the journal of a day is about its own traces."""
-        self._writer = writer
-        self._first_of.clear()
+    def new_day(self, day: str) -> None:
+        """The journal of a day is about its own traces."""
+        self._writer, self._here = journal(self._store, day), settled(self._store, day)
 
-    def ask(self, batch: Sequence[RewardSample], answered: Answered) -> None:
-        """Ask about one batch, and compare what can be compared of it. Adds the answers to `answered`."""
+    def ask(self, batch: Sequence[RewardSample]) -> None:
+        """Ask about one batch, and compare what can be compared of it."""
         judged = [sample for sample in batch if wants_judge(sample, self._settings)]
         wanted = {judge_key(self._session.id, sample): sample for sample in (*judged, *self._audited(batch))}
-        todo = [(key, each) for key, each in wanted.items() if key not in answered or answered[key].again]
+        todo = [(key, each) for key, each in wanted.items() if not self._knows(key, each)]
         self.asked += len(todo)
         self.remembered += len(wanted) - len(todo)
         if todo:
@@ -158,23 +148,29 @@ class _JudgeStage:
                 if judgement.reason == JudgeReason.BUDGET and not judgement.tokens:
                     self.unasked = str(judgement.reason)  # nothing was asked, so there is nothing to keep
                     return
-                answered[key] = sample.line(key, "judge", self._account, **judgement_fields(judgement))
-                self._writer.add(answered[key])
+                self._keep(sample.line(key, "judge", self._account, **judgement_fields(judgement)))
 
             self._session.score([JudgeRequest(s.messages, s.completion, s.reference) for _, s in todo], note)
-        self._compare(judged, answered)
-
-    def copy(self, batch: Sequence[RewardSample], elsewhere: Answered) -> None:
-        """Keep in this day's journal, at no price, what was answered in another day's."""
-        for sample in batch:
-            if line := elsewhere.pop(judge_key(self._session.id, sample), None):
-                own = {"account": self._account, "trace_id": sample.trace_id, "owner": sample.user_id}
-                self._writer.add(structs.replace(line, **own, tokens=0, usd=0.0))
+        self._compare(judged)
 
     def contradictions(self) -> Estimate:
         """Share of the pairs on which the judge contradicts itself when their order is swapped."""
         both = [consistent for consistent in self._consistent.values() if consistent is not None]
         return share(sum(not consistent for consistent in both), len(both))
+
+    def _knows(self, key: str, sample: RewardSample) -> bool:
+        """Whether this day's journal has the answer, or that of another day, from which it is copied at no price."""
+        if (line := self._here.get(key)) and not line.again:
+            return True
+        if (line := self._everywhere.get(key)) and not line.again:
+            own = {"account": self._account, "trace_id": sample.trace_id, "owner": sample.user_id}
+            self._keep(structs.replace(line, **own, tokens=0, usd=0.0))
+            return True
+        return False
+
+    def _keep(self, line: FindingLine) -> None:
+        self._here[line.key] = self._everywhere[line.key] = line
+        self._writer.add(line)
 
     def _audited(self, batch: Sequence[RewardSample]) -> list[RewardSample]:
         """The first verified completions of the window, up to the recipe's number."""
@@ -192,9 +188,21 @@ class _JudgeStage:
 
         admit_once(self._store, self._iteration, self._session, self._budget, self._lineage, book)
 
-    def _compare(self, judged: Sequence[RewardSample], answered: Answered) -> None:
-        """Both orders of some pairs of answers to one prompt: a judge's noise, seen without anybody's help."""
-        pairs = list(self._uncompared(judged, answered))
+    def _compare(self, judged: Sequence[RewardSample]) -> None:
+        """Both orders of some pairs of answers to one prompt: a judge's noise, seen without people's help."""
+        first_of: dict[str, RewardSample] = {}
+        pairs: list[tuple[str, RewardSample, RewardSample]] = []
+        for sample in judged:
+            first = first_of.setdefault(sample.prompt, sample)
+            if first.completion == sample.completion or len(self._consistent) >= self._section.order_checks:
+                continue
+            del first_of[sample.prompt]
+            key = key_of("order", self._session.id, first.prompt, first.completion, sample.completion)
+            known = self._here.get(key)
+            consistent = known.values.get("consistent") if known else None
+            self._consistent[key] = None if consistent is None else bool(consistent)
+            if known is None or known.again:
+                pairs.append((key, first, sample))
         if not pairs:
             return
         self._admit()
@@ -203,29 +211,10 @@ class _JudgeStage:
             key, first, _ = pairs[place]
             consistent = self._consistent[key] = preferred.consistent
             value = None if consistent is None else float(consistent)
-            self._writer.add(first.line(key, "order", self._account, **answer_fields("consistent", value, preferred)))
+            self._keep(first.line(key, "order", self._account, **answer_fields("consistent", value, preferred)))
 
         asked = [PairComparison(first.messages, first.completion, second.completion) for _, first, second in pairs]
         self._session.compare(asked, note)
-
-    def _uncompared(
-        self, judged: Sequence[RewardSample], answered: Mapping[str, FindingLine]
-    ) -> Iterator[tuple[str, RewardSample, RewardSample]]:
-        """Keys and pairs that are yet to be compared, while there are fewer than wanted."""
-        most = self._section.order_checks
-        for sample in judged:
-            first = self._first_of.get(sample.prompt)
-            if first is None:
-                if len(self._first_of) < REMEMBERED * most:
-                    self._first_of[sample.prompt] = sample
-            elif first.completion != sample.completion and len(self._consistent) < most:
-                del self._first_of[sample.prompt]
-                key = key_of("order", self._session.id, first.prompt, first.completion, sample.completion)
-                known = answered.get(key)
-                consistent = known.values.get("consistent") if known else None
-                self._consistent[key] = None if consistent is None else bool(consistent)
-                if known is None or known.again:
-                    yield key, first, sample
 
 
 def answer_fields(component: str, value: float | None, answer: JudgeAnswer) -> dict[str, Any]:

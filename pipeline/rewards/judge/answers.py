@@ -34,9 +34,7 @@ class JudgeReason(StrEnum):
     BUDGET = "judge_budget"
     """The request could have passed the budget and was not made."""
     HTTP = "judge_http"
-    """Any other status than 200."""
-    REDIRECT = "judge_redirect"
-    """Not followed: the key and the data go to the endpoint alone."""
+    """Any other status than 200; a redirect is not followed: the key and the data go to the endpoint alone."""
     OTHER_MODEL = "judge_other_model"
     """The response names another model than the pinned one."""
     TOO_LONG = "judge_too_long"
@@ -76,15 +74,18 @@ class Judgement(JudgeAnswer):
     score: float | None
 
 
+Side = Literal["first", "second", "tie"]
+
+
 class Preferred(JudgeAnswer):
     """The better of two, asked in both orders. `winner` is given only where both orders name the same.
 
     `consistent` is None where an order had no answer; then `reason` says why.
     """
 
-    winner: Literal["first", "second", "tie"] | None
+    winner: Side | None
     consistent: bool | None
-    orders: tuple[Literal["first", "second", "tie"], ...] = ()
+    orders: tuple[Side, ...] = ()
     """The better one in both orders, the first as it was asked; empty where one had no answer."""
 
 

@@ -35,17 +35,9 @@ _FAULTS: dict[HttpFault, tuple[JudgeReason, TokenUsage | None]] = {
 """What a response that is not whole means, and what it took: None is the most that it can have taken."""
 
 
-class JudgeResponse(NamedTuple):
-    """The model's text or the reason why there is none, and what all attempts took together."""
-
-    content: str | None
-    reason: JudgeReason | None
-    tokens: int
-    usd: float
-
-
-class Exchange(NamedTuple):
-    """One request and its response. `used` is None where only the most that it can have taken is known."""
+class JudgeReply(NamedTuple):
+    """The model's text or the reason why there is none, of one request. `used` is None where only the most that it can
+    have taken is known."""
 
     content: str | None
     reason: JudgeReason | None
@@ -54,8 +46,6 @@ class Exchange(NamedTuple):
     retry_after: str | None = None
     refused: str = ""
     """The field of the request that the endpoint does not take, where it names one."""
-    other_model: str = ""
-    """Who answered, where it was not the one that was asked."""
 
     @property
     def may_pass(self) -> bool:
@@ -72,8 +62,7 @@ class JudgeClient:
         self._url, self._key = f"{endpoint.url.rstrip('/')}/chat/completions", endpoint.api_key
         self._http = HttpClient(endpoint, settings.concurrency, settings.timeout_s, settings.max_response_bytes)
         self._settled = asyncio.Event()
-        self._in_flight = 0
-        self._lost_in_a_row = 0
+        self._in_flight = self._lost_in_a_row = 0
         self._takes_schema = False
         self._left_out = frozenset[str]()
         self._told: set[str] = set()
@@ -87,41 +76,31 @@ class JudgeClient:
     async def __aexit__(self, *raised: object) -> None:
         await self._http.aclose()
 
-    async def ask(self, messages: Messages, form: AnswerSchema) -> JudgeResponse:
-        """The pinned model's text, or the reason why there is none."""
+    async def ask(self, messages: Messages, form: AnswerSchema) -> tuple[JudgeReply, int, float]:
+        """The last attempt's reply, and the tokens and dollars of all of them."""
         tokens, usd = 0, 0.0
 
-        async def exchange(left_out: frozenset[str]) -> Exchange:
+        async def attempt() -> JudgeReply:
+            """With all fields that are not known to be refused."""
             nonlocal tokens, usd
-            done, counted = await self._exchange(self._body(messages, form, left_out))
-            tokens, usd = tokens + counted.total, usd + self._budget.usd(counted)
-            return done
-
-        async def attempt() -> Exchange:
-            """With all fields that are not known to be refused. A refusal may also be of the schema, unnamed."""
             while True:
                 left_out = self._left_out
-                done = await exchange(left_out)
-                if done.refused not in INSTEAD or done.refused in left_out:
-                    break
-                self._leave_out(done.refused)
-            if SCHEMA not in left_out and done.status == 200:
-                self._takes_schema = True
-            elif SCHEMA not in left_out and done.status in (400, 422) and not self._takes_schema:
-                done = await exchange(left_out | {SCHEMA})
-                if done.status == 200:
-                    self._leave_out(SCHEMA)
-            return done
+                reply, counted = await self._exchange(self._body(messages, form, left_out))
+                tokens, usd = tokens + counted.total, usd + self._budget.usd(counted)
+                self._takes_schema |= reply.status == 200 and SCHEMA not in left_out
+                # A refusal that names no field may be of the schema, until one was taken.
+                unnamed = SCHEMA if reply.status in (400, 422) and not self._takes_schema else ""
+                field = reply.refused if reply.refused in INSTEAD else unnamed
+                if not field or field in left_out:
+                    return reply
+                self._left_out |= {field}
+                self._tell_once(field, f"the endpoint refuses {field}; asking {INSTEAD[field]}")
 
         # An endpoint that is lost gets one attempt for each question, until one is answered.
         attempts = 1 if self._lost_in_a_row >= GIVE_UP_AFTER else self._settings.attempts
-        done = await repeated(attempt, attempts, self._backoff_s)
-        self._lost_in_a_row = self._lost_in_a_row + 1 if done.may_pass else 0
-        return JudgeResponse(done.content, done.reason, tokens, usd)
-
-    def _leave_out(self, field: str) -> None:
-        self._left_out |= {field}
-        self._tell_once(field, f"the endpoint refuses {field}; asking {INSTEAD[field]}")
+        reply = await repeated(attempt, attempts, self._backoff_s)
+        self._lost_in_a_row = self._lost_in_a_row + 1 if reply.may_pass else 0
+        return reply, tokens, usd
 
     def _tell_once(self, about: str, words: str) -> None:
         if about not in self._told:
@@ -129,66 +108,59 @@ class JudgeClient:
             self._log(f"judge: {words}")
 
     def _body(self, messages: Messages, form: AnswerSchema, left_out: frozenset[str]) -> bytes:
-        most = self._settings.max_completion_tokens
         schema = {"name": form.name, "strict": True, "schema": form.schema}
+        limit = "max_completion_tokens" if "max_tokens" in left_out else "max_tokens"
         asked: dict[str, Any] = {
             "model": self._settings.model,
             "messages": messages,
             "temperature": 0,
-            "max_completion_tokens" if "max_tokens" in left_out else "max_tokens": most,
+            limit: self._settings.max_completion_tokens,
             SCHEMA: {"type": "json_schema", "json_schema": schema},
         }
         return json.dumps({k: v for k, v in asked.items() if k not in left_out}, ensure_ascii=False).encode()
 
-    async def _exchange(self, body: bytes) -> tuple[Exchange, TokenUsage]:
+    async def _exchange(self, body: bytes) -> tuple[JudgeReply, TokenUsage]:
         """One request, if the budget allows the most that it can take; and what it counts as."""
         # No tokenizer makes more tokens than bytes, and the body's JSON outweighs a chat template's tags.
         most = TokenUsage(len(body), self._settings.max_completion_tokens)
         async with self._http.slots:
-            if not await self._hold(most):
-                return Exchange(None, JudgeReason.BUDGET), NOTHING
+            while not self._budget.hold(most):
+                if not self._in_flight:
+                    return JudgeReply(None, JudgeReason.BUDGET), NOTHING
+                self._settled.clear()
+                await self._settled.wait()  # what is in flight may take less than is held for it
+            self._in_flight += 1
             used = most  # a request that is cancelled may have been billed
             try:
-                done = self._read(await self._http.exchange("POST", self._url, body, (200, *REFUSALS)))
-                used = most if done.used is None else done.used
+                reply = self._read(await self._http.exchange("POST", self._url, body, (200, *REFUSALS)))
+                used = most if reply.used is None else reply.used
             finally:
                 self._budget.settle(most, used)
                 self._in_flight -= 1
                 self._settled.set()
-        return done, used
+        return reply, used
 
-    async def _hold(self, most: TokenUsage) -> bool:
-        """False only if the request could pass the budget even after all that is in flight was settled."""
-        while not self._budget.hold(most):
-            if not self._in_flight:
-                return False
-            self._settled.clear()
-            await self._settled.wait()
-        self._in_flight += 1
-        return True
-
-    def _read(self, reply: HttpReply) -> Exchange:
+    def _read(self, reply: HttpReply) -> JudgeReply:
+        status = reply.status
         if reply.fault is not None:
             reason, used = _FAULTS[reply.fault]
-            return Exchange(None, reason, used, reply.status)
-        refused = refused_field(reply.body) if reply.status != 200 else ""
-        if reply.status != 200 and refused not in INSTEAD:
+            return JudgeReply(None, reason, used, status)
+        if status == 200:
+            read, model = read_reply(reply.body, self._settings.model)
+            if read.reason is JudgeReason.OTHER_MODEL:
+                self._tell_once(
+                    model,
+                    f"{self._settings.model!r} was asked and {model[:80]!r} answered, which counts for nothing. "
+                    "Where that is the model that you mean, name it in rewards.judge.model",
+                )
+            return read
+        refused = refused_field(reply.body)
+        if refused not in INSTEAD:
             words = shown(reply.body) if self.quotes_refusals else ""
             quoted = f": {words.replace(self._key, '<hidden>') if self._key else words}" if words else ""
-            self._tell_once(f"HTTP {reply.status}", f"HTTP {reply.status} from {self._url}{quoted}")
-        if reply.unavailable:
-            return Exchange(None, JudgeReason.UNAVAILABLE, status=reply.status, retry_after=reply.retry_after)
-        if reply.status != 200:
-            reason = JudgeReason.REDIRECT if 300 <= reply.status < 400 else JudgeReason.HTTP
-            return Exchange(None, reason, status=reply.status, refused=refused)
-        done = read_reply(reply.body, self._settings.model)
-        if done.other_model:
-            self._tell_once(
-                done.other_model,
-                f"{self._settings.model!r} was asked and {done.other_model[:80]!r} answered, which counts for nothing. "
-                "Where that is the model that you mean, name it in rewards.judge.model",
-            )
-        return done
+            self._tell_once(f"HTTP {status}", f"HTTP {status} from {self._url}{quoted}")
+        reason = JudgeReason.UNAVAILABLE if reply.unavailable else JudgeReason.HTTP
+        return JudgeReply(None, reason, NOTHING, status, reply.retry_after, refused)
 
 
 def refused_field(body: bytes) -> str:
@@ -199,31 +171,28 @@ def refused_field(body: bytes) -> str:
         return ""
 
 
-def read_reply(body: bytes, model: str) -> Exchange:
-    """A chat completion of `model`, with exactly one choice that was finished."""
+def read_reply(body: bytes, model: str) -> tuple[JudgeReply, str]:
+    """A chat completion of `model`, with exactly one choice that was finished; and the model that it names."""
     try:
         reply = strict_json(body.decode())
     except ValueError:
         reply = None
-    used = _usage(reply.get("usage")) if isinstance(reply, dict) else None
+    used, named = _usage(reply.get("usage")) if isinstance(reply, dict) else None, model
+    content, reason = None, JudgeReason.MALFORMED
     match reply:
-        case {"model": str(named), "choices": [{"message": dict(message), "finish_reason": str(finish)}]}:
-            if named != model:
-                return Exchange(None, JudgeReason.OTHER_MODEL, used, 200, other_model=named)
-            return Exchange(*_content(message, finish), used, 200)
+        case {"model": str(named)} if named != model:
+            reason = JudgeReason.OTHER_MODEL
+        case {"model": str(), "choices": [{"message": {"refusal": str(words)}}]} if words:
+            reason = JudgeReason.DECLINED
+        case {"model": str(), "choices": [{"message": dict(), "finish_reason": "content_filter"}]}:
+            reason = JudgeReason.DECLINED
+        case {"model": str(), "choices": [{"message": dict(), "finish_reason": "length"}]}:
+            reason = JudgeReason.CUT
+        case {"model": str(), "choices": [{"message": {"content": str(content)}, "finish_reason": "stop"}]}:
+            reason = None
         case _:
-            return Exchange(None, JudgeReason.MALFORMED, used, 200)
-
-
-def _content(message: dict[str, Any], finish: str) -> tuple[str | None, JudgeReason | None]:
-    content = message.get("content")
-    if message.get("refusal") or finish == "content_filter":
-        return None, JudgeReason.DECLINED
-    if finish == "length":
-        return None, JudgeReason.CUT
-    if finish != "stop" or not isinstance(content, str):
-        return None, JudgeReason.MALFORMED
-    return content, None
+            pass
+    return JudgeReply(content, reason, used, 200), named
 
 
 def _usage(usage: object) -> TokenUsage | None:

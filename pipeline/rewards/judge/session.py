@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from pipeline.core import layout
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Judge
+from pipeline.rewards.judge.admission import admit
 from pipeline.rewards.judge.answers import (
     Admission,
     Budget,
@@ -20,17 +21,9 @@ from pipeline.rewards.judge.answers import (
     JudgeRequest,
     PairComparison,
     Preferred,
+    Side,
 )
-from pipeline.rewards.judge.prompt import (
-    SCORE,
-    VERSION,
-    WINNER,
-    Winner,
-    compare_prompt,
-    read_score,
-    read_winner,
-    score_prompt,
-)
+from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, read_score, read_winner, score_prompt
 from pipeline.serving.endpoint import Endpoint, check_endpoint
 from pipeline.serving.loop import AskingLoop, open_asking_loop
 
@@ -38,8 +31,6 @@ if TYPE_CHECKING:
     from pipeline.rewards.judge.client import JudgeClient
 
 JudgeLoop: TypeAlias = "AskingLoop[JudgeClient]"
-_NAMES: dict[Winner, str] = {"A": "first", "B": "second", "tie": "tie"}
-_SWAPPED: dict[Winner, str] = {"A": "second", "B": "first", "tie": "tie"}
 
 
 class JudgeSession:
@@ -54,14 +45,11 @@ class JudgeSession:
 
         `lineage`: digests of all models that the policy descends from, and of those that descend from it.
         """
-        from pipeline.rewards.judge.admission import admit
-
-        client = self._loop.client
-        client.quotes_refusals = True  # its controls and attacks are ours
+        self._loop.client.quotes_refusals = True  # its controls and attacks are ours
         try:
             return admit(self.settings, self.id, lineage, self.score)
         finally:
-            client.quotes_refusals = False
+            self._loop.client.quotes_refusals = False
 
     def score(
         self,
@@ -73,9 +61,7 @@ class JudgeSession:
 
         `within_s`: seconds for all of them together; what has no answer by then is none, with the reason.
         """
-        if within_s is None:
-            return self._loop.all(asked, self._score, done)
-        ends = time.monotonic() + within_s
+        ends = None if within_s is None else time.monotonic() + within_s  # as the loop's own clock
         return self._loop.all(asked, lambda each: self._score_until(ends, each), done)
 
     def compare(
@@ -87,15 +73,14 @@ class JudgeSession:
     async def _score(self, asked: JudgeRequest) -> Judgement:
         if self._too_long(asked.messages, asked.completion, asked.reference or ""):
             return Judgement(score=None, reason=JudgeReason.TOO_LONG)
-        answer = await self._loop.client.ask(score_prompt(asked, self.settings.rubric), SCORE)
-        read = answer.reason if answer.content is None else read_score(answer.content)
-        if isinstance(read, int):
-            return Judgement(score=(read - 1) / 4, tokens=answer.tokens, usd=answer.usd)
-        return Judgement(score=None, reason=str(read), tokens=answer.tokens, usd=answer.usd)
+        reply, tokens, usd = await self._loop.client.ask(score_prompt(asked, self.settings.rubric), SCORE)
+        read = reply.reason if reply.content is None else read_score(reply.content)
+        score, reason = ((read - 1) / 4, "") if isinstance(read, int) else (None, str(read))
+        return Judgement(score=score, reason=reason, tokens=tokens, usd=usd)
 
-    async def _score_until(self, ends: float, asked: JudgeRequest) -> Judgement:
+    async def _score_until(self, ends: float | None, asked: JudgeRequest) -> Judgement:
         try:
-            async with asyncio.timeout(ends - time.monotonic()):
+            async with asyncio.timeout_at(ends):
                 return await self._score(asked)
         except TimeoutError:
             return Judgement(score=None, reason=JudgeReason.TIMEOUT)
@@ -103,19 +88,25 @@ class JudgeSession:
     async def _compare(self, asked: PairComparison) -> Preferred:
         if self._too_long(asked.messages, asked.first, asked.second):
             return Preferred(winner=None, consistent=None, reason=JudgeReason.TOO_LONG)
-        winners: list[str] = []
-        tokens, usd = 0, 0.0
+        winners: list[Side] = []
+        paid_tokens, paid_usd = 0, 0.0
         swapped = PairComparison(asked.messages, asked.second, asked.first)
-        for order, named in ((asked, _NAMES), (swapped, _SWAPPED)):
-            answer = await self._loop.client.ask(compare_prompt(order, self.settings.rubric), WINNER)
-            tokens, usd = tokens + answer.tokens, usd + answer.usd
-            read = answer.reason if answer.content is None else read_winner(answer.content)
+        in_order: tuple[Side, Side] = ("first", "second")
+        for order, sides in ((asked, in_order), (swapped, in_order[::-1])):
+            reply, tokens, usd = await self._loop.client.ask(compare_prompt(order, self.settings.rubric), WINNER)
+            paid_tokens, paid_usd = paid_tokens + tokens, paid_usd + usd
+            read = reply.reason if reply.content is None else read_winner(reply.content)
             if read is None or isinstance(read, JudgeReason):  # the other order could not save it
-                return Preferred(winner=None, consistent=None, reason=str(read), tokens=tokens, usd=usd)
-            winners.append(named[read])
+                return Preferred(winner=None, consistent=None, reason=str(read), tokens=paid_tokens, usd=paid_usd)
+            winners.append("tie" if read == "tie" else sides["AB".index(read)])
         consistent = winners[0] == winners[1]
-        preferred = {"winner": winners[0] if consistent else None, "consistent": consistent, "orders": winners}
-        return Preferred.model_validate({**preferred, "tokens": tokens, "usd": usd})
+        return Preferred(
+            winner=winners[0] if consistent else None,
+            consistent=consistent,
+            orders=tuple(winners),
+            tokens=paid_tokens,
+            usd=paid_usd,
+        )
 
     def _too_long(self, messages: Sequence[dict[str, str]], *texts: str) -> bool:
         most = self.settings.max_text_chars

@@ -246,7 +246,7 @@ def test_a_redirect_is_not_followed_and_its_target_sees_nothing() -> None:
         for status in (301, 307):
             moved = Said(status, b"", {"Location": f"{elsewhere.url}/chat/completions"})
             with judging(always(moved), key=KEY) as (_, judge):
-                assert judge.score([ASKED])[0].reason == R.REDIRECT
+                assert judge.score([ASKED])[0].reason == R.HTTP
         assert elsewhere.requests == []
     with open_judge(Endpoint(elsewhere.url), JUDGE, Budget(*UNLIMITED), backoff_s=0.001) as judge:
         assert judge.score([ASKED])[0].reason == R.UNREACHABLE, "it is not there any more"
@@ -280,13 +280,13 @@ def reply(usage: object) -> bytes:
     ],
 )
 def test_usage_is_believed_where_it_can_be_true(usage: object, believed: TokenUsage | None) -> None:
-    assert read_reply(reply(usage), "m")[:3] == ("hello", None, believed)
+    assert read_reply(reply(usage), "m")[0][:3] == ("hello", None, believed)
 
 
 @settings(max_examples=60)
 @given(st.binary() | st.recursive(st.none() | st.text(), lambda inner: st.lists(inner)).map(json.dumps).map(str.encode))
 def test_no_body_is_too_strange_to_be_read(body: bytes) -> None:
-    assert read_reply(body, "m").reason == JudgeReason.MALFORMED
+    assert read_reply(body, "m")[0].reason == JudgeReason.MALFORMED
 
 
 RESPONSES = st.one_of(
