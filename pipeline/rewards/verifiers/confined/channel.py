@@ -16,7 +16,7 @@ sys.set_int_max_str_digits(0)
 MAX_LINE = 16 << 20
 MAX_DEPTH = 100
 MAX_ITEMS = 1_000_000
-_KINDS = {kind.__name__: kind for kind in (list, tuple, set, frozenset)}
+_KINDS = {kind.__name__: kind for kind in (list, tuple, set, frozenset, dict)}
 
 
 class Malformed(Exception):
@@ -34,36 +34,26 @@ def encode(value: Any, depth: int = 0) -> Any:
         return value
     if depth > MAX_DEPTH:
         raise Unsendable("a value is nested too deeply")
-    if kind in (*_KINDS.values(), dict) and len(value) > MAX_ITEMS:
-        raise Unsendable("a value is too large")
     if kind is bytes:
         return {"bytes": value.hex()}
     if kind is complex:
         return {"complex": [value.real, value.imag]}
-    if kind in _KINDS.values():
-        return {kind.__name__: [encode(each, depth + 1) for each in value]}
-    if kind is dict or (isinstance(value, dict) and kind.__module__ == "collections"):
-        return {"dict": [[encode(key, depth + 1), encode(each, depth + 1)] for key, each in dict.items(value)]}
-    raise Unsendable(f"a {kind.__name__}, which can't be sent")
+    if isinstance(value, dict) and kind.__module__ in ("builtins", "collections"):
+        kind, value = dict, dict.items(value)
+    if kind not in _KINDS.values():
+        raise Unsendable(f"a {kind.__name__}, which can't be sent")
+    if len(value) > MAX_ITEMS:
+        raise Unsendable("a value is too large")
+    return {kind.__name__: [encode(each, depth + 1) for each in value]}
 
 
-def decode(held: Any) -> Any:
-    """The value of what `encode` made. Raises Malformed."""
+def _decode(held: Any) -> Any:
     if not isinstance(held, dict):
-        if isinstance(held, list):
-            raise Malformed("a list without its type")
         return held
-    try:
-        ((name, content),) = held.items()
-        if name == "bytes":
-            return bytes.fromhex(content)
-        if name == "complex":
-            return complex(*content)
-        if name == "dict":
-            return {decode(key): decode(each) for key, each in content}
-        return _KINDS[name](decode(each) for each in content)
-    except (KeyError, TypeError, ValueError) as error:
-        raise Malformed(str(error)) from None
+    ((name, content),) = held.items()
+    if name == "bytes":
+        return bytes.fromhex(content)
+    return complex(*content) if name == "complex" else _KINDS[name](map(_decode, content))
 
 
 class Channel:
@@ -74,7 +64,7 @@ class Channel:
 
     def send(self, message: Any) -> None:
         """Raises Unsendable, before a byte is written, and OSError when the other side has ended."""
-        data = json.dumps(message).encode() + b"\n"
+        data = json.dumps(encode(message)).encode() + b"\n"
         if len(data) > MAX_LINE:
             raise Unsendable("a value is too large")
         rest = memoryview(data)
@@ -87,6 +77,14 @@ class Channel:
         if not line:
             raise EOFError
         try:
-            return json.loads(line)
-        except (ValueError, RecursionError) as error:
+            return _decode(json.loads(line))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise Malformed(str(error)) from None
+
+
+def read_source() -> bytes:
+    """What the process was given on its standard input."""
+    source = b""
+    while part := os.read(0, 1 << 20):
+        source += part
+    return source

@@ -4,12 +4,11 @@ its interpreter, so nothing is in here but the arguments of the calls: no test, 
 from __future__ import annotations
 
 import io
-import os
 import sys
 import types
 
-from pipeline.rewards.verifiers.confined.channel import Channel, Unsendable, decode, encode
-from pipeline.rewards.verifiers.confined.confinement import confine
+from .channel import Channel, Unsendable, encode, read_source
+from .confinement import confine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +26,6 @@ def serve(source: bytes, channel: Channel) -> None:
         sys.stdout = printed = io.StringIO()
         try:
             reply = _answer(request, source, module.__dict__)
-        except Unsendable as error:
-            reply = {"unsendable": str(error)}
         except BaseException as error:  # the boundary to the completion: whatever it raises is its answer
             reply = _raised(error)
         try:
@@ -49,33 +46,27 @@ def _answer(request: Any, source: bytes, names: dict[str, Any]) -> dict[str, Any
             value = names[name]
             if type(value) is types.ModuleType:
                 return {"module": value.__name__}
-            return {"class": name} if isinstance(value, type) else {"call": name} if callable(value) else _value(value)
-        case ["call", name, arguments, named]:
-            given, by_name = decode(arguments), decode(named)
+            if isinstance(value, type):
+                return {"class": name}
+            return {"call": name} if callable(value) else {"value": value}
+        case ["call", name, given, by_name]:
             result = names[name](*given, **by_name)
             same = [at for at, each in enumerate(given) if each is result and type(each) in (list, dict, set)]
-            return {**_value(result), "arguments": encode(given), "same": same}
+            return {"value": result, "arguments": given, "same": same}
         case _:
             raise AssertionError(request)
-
-
-def _value(value: Any) -> dict[str, Any]:
-    return {"value": encode(value)}
 
 
 def _raised(error: BaseException) -> dict[str, Any]:
     """The exception's nearest class that is the standard library's, its arguments and what it says."""
     standard = (kind for kind in type(error).__mro__ if kind.__module__.split(".")[0] in sys.stdlib_module_names)
     known = next(kind for kind in standard if getattr(sys.modules.get(kind.__module__), kind.__name__, None) is kind)
+    arguments, text = list(error.args), f"{type(error).__name__}: {error}"[:500]
     try:
-        arguments = encode(list(error.args))
+        encode(arguments)
     except Unsendable:
-        arguments = encode([str(error)])
-    return {
-        "raised": [known.__module__, known.__name__],
-        "arguments": arguments,
-        "text": f"{type(error).__name__}: {error}"[:500],
-    }
+        arguments = [str(error)]
+    return {"raised": [known.__module__, known.__name__], "arguments": arguments, "text": text}
 
 
 def compiles(source: bytes) -> bool:
@@ -88,10 +79,8 @@ def compiles(source: bytes) -> bool:
 
 def main(limits: tuple[int, int, int, bool], fenced: bool, reads: int, writes: int) -> None:
     """The entry point. The completion's source is on standard input."""
-    channel, source = Channel(reads, writes), b""
+    channel, source = Channel(reads, writes), read_source()
     try:
-        while part := os.read(0, 1 << 20):
-            source += part
         confine(*limits)
     except OSError as error:
         return channel.send({"refused": str(error)})

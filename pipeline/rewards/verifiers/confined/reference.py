@@ -14,8 +14,8 @@ import symtable
 import sys
 import types
 
-from pipeline.rewards.verifiers.confined.channel import Channel, Malformed, Unsendable, decode, encode
-from pipeline.rewards.verifiers.confined.confinement import confine
+from .channel import Channel, Malformed, Unsendable, read_source
+from .confinement import confine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,15 +44,8 @@ class CompletionModule:
         self.classes: set[str] = set()
 
     def start(self) -> None:
-        match self._receive():
-            case {"refused": reason}:
-                self.decide("error", f"no sandbox: {reason}")
-            case {"ready": False}:
-                self.decide("no_answer", "")
-            case {"ready": True}:
-                self._ask("load")
-            case _:
-                self.decide("wrong", "the completion broke into the channel")
+        self._reply()
+        self._ask("load")
 
     def bind(self, name: str, names: dict[str, Any]) -> None:
         """Put what the completion has under a name among the names of the tests."""
@@ -60,7 +53,7 @@ class CompletionModule:
             case {"missing": _}:
                 self.missing.add(name)
             case {"value": value}:
-                names[name], self.used = self._decoded(value), True
+                names[name], self.used = value, True
             case {"module": module} if module == name and name in sys.stdlib_module_names:
                 names[name] = __import__(name)
             case reply:
@@ -74,14 +67,10 @@ class CompletionModule:
     def _function(self, name: str) -> Callable[..., Any]:
         def function(*arguments: Any, **named: Any) -> Any:
             self.used = True
-            try:
-                sent = encode(list(arguments)), encode(named)
-            except Unsendable as error:
-                self.decide("error", f"the tests pass {error}")
-            reply = self._ask("call", name, *sent)
-            for given, left in zip(arguments, self._decoded(reply.get("arguments")), strict=True):
+            reply = self._ask("call", name, list(arguments), named)
+            for given, left in zip(arguments, reply["arguments"], strict=True):
                 _restore(given, left)
-            return arguments[reply["same"][0]] if reply.get("same") else self._decoded(reply.get("value"))
+            return arguments[reply["same"][0]] if reply["same"] else reply["value"]
 
         function.__name__ = name
         return function
@@ -90,39 +79,38 @@ class CompletionModule:
         if self.verdict:
             raise Decided
         try:
-            self._channel.send(request)
+            self._channel.send(list(request))
         except Unsendable as error:
-            self.decide("error", str(error))
+            self.decide("error", f"the tests pass {error}")
         except OSError:
-            self.decide("ended", "the completion ended its process")
-        reply = self._receive()
-        if printed := reply.get("printed"):
-            print(printed, end="")
+            self.decide("ended", "")
+        return self._reply()
+
+    def _reply(self) -> dict[str, Any]:
+        try:
+            reply = self._channel.receive()
+        except (EOFError, OSError):
+            self.decide("ended", "")
+        except Malformed:
+            reply = None
         match reply:
+            case {"refused": reason}:
+                self.decide("error", f"no sandbox: {reason}")
+            case {"ready": False}:
+                self.decide("no_answer", "")
             case {"unsendable": reason}:
                 self.decide("error", str(reason))
-            case {"raised": [str(module), str(name)], "arguments": arguments, "text": text}:
+            case {"raised": [str(module), str(name)], "arguments": list(arguments), "text": text}:
+                print(reply.get("printed", ""), end="")
                 # A class that these tests know: nothing is imported for the completion.
                 kind = getattr(sys.modules.get(module), name, Exception) if module != "unittest.case" else None
-                self.raised = _exception(kind, self._decoded(arguments), str(text))
+                self.raised = _exception(kind, arguments, str(text))
                 raise self.raised
-            case _:
+            case dict():
+                print(reply.get("printed", ""), end="")
                 return reply
-
-    def _receive(self) -> dict[str, Any]:
-        try:
-            message = self._channel.receive()
-        except (EOFError, OSError):
-            self.decide("ended", "the completion ended its process")
-        except Malformed:
-            message = None
-        return message if isinstance(message, dict) else self.decide("wrong", "the completion broke into the channel")
-
-    def _decoded(self, held: Any) -> Any:
-        try:
-            return decode(held)
-        except (Malformed, RecursionError):
-            return self.decide("wrong", "the completion broke into the channel")
+            case _:
+                self.decide("wrong", "the completion broke into the channel")
 
 
 def examine(tests: str, completion: CompletionModule) -> tuple[str, str]:
@@ -212,15 +200,13 @@ def _described(failure: BaseException, tests: str) -> str:
     return f"{raised} | {source}" if source else raised
 
 
-def main(limits: tuple[int, int, int, bool], reads: int, writes: int, verdict: int) -> None:
-    """The entry point. The tests are on standard input."""
-    tests = b""
+def main(limits: tuple[int, int, int, bool], reads: int, writes: int) -> None:
+    """The entry point. The tests are on standard input, the verdict goes to standard output."""
+    tests, sys.stdout = read_source(), open(os.devnull, "w")  # noqa: PTH123, SIM115
     try:
-        while part := os.read(0, 1 << 20):
-            tests += part
         confine(*limits)
         outcome, answer = examine(tests.decode("utf-8", "surrogatepass"), CompletionModule(Channel(reads, writes)))
     except OSError as error:
         outcome, answer = "error", f"no sandbox: {error}"
-    os.write(verdict, json.dumps([outcome, answer[:1000]]).encode() + b"\n")
+    os.write(1, json.dumps([outcome, answer[:1000]]).encode())
     os._exit(0)

@@ -1,7 +1,9 @@
 # ruff: noqa: E501 - a program in one string reads better than a wrapped one
 import os
 import platform
+import re
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -12,18 +14,18 @@ from typing import Any
 
 import pytest
 
-from pipeline.rewards.verifiers import sandbox
+from pipeline.rewards.verifiers import code as code_check
 from pipeline.rewards.verifiers.confined import confinement
-from pipeline.rewards.verifiers.sandbox import CodeResult, examine
+from pipeline.rewards.verifiers.outcome import Grade, Outcome
 from tests.processes import children, is_alive
 
-ROOT = Path(sandbox.__file__).parents[3]
+ROOT = Path(code_check.__file__).parents[3]
 ADD = "def add(a, b): return a + b"
 TESTS = "assert add(1, 2) == 3"
 
 
-def run(code: str, tests: str = TESTS, *, timeout_s: float = 20.0, memory_mb: int = 512) -> CodeResult:
-    return examine(textwrap.dedent(code), tests, fenced=True, timeout_s=timeout_s, memory_mb=memory_mb)
+def run(code: str, tests: str = TESTS, *, timeout_s: float = 20.0, landlock: bool = True) -> Grade:
+    return code_check._examined(textwrap.dedent(code), tests, True, timeout_s, 512, landlock)
 
 
 def said(body: str) -> str:
@@ -171,8 +173,8 @@ def test_nothing_is_left_after_the_deadline(code: str) -> None:
 @pytest.mark.slow
 def test_both_processes_die_with_the_one_that_started_them() -> None:
     script = """
-from pipeline.rewards.verifiers.sandbox import examine
-examine("while True: pass", "assert add", fenced=True, timeout_s=600, memory_mb=512)
+from pipeline.rewards.verifiers.code import check_code
+check_code("while True: pass", "assert add", timeout_s=600, memory_mb=512)
 """
     with subprocess.Popen([sys.executable, "-c", script], cwd=ROOT) as parent:
         wait_for(lambda: len(children(parent.pid)) == 2)
@@ -195,9 +197,9 @@ libc = ctypes.CDLL(None, use_errno=True)
 zero = ctypes.c_ulong(0)
 assert libc.prctl(38, ctypes.c_ulong(1), zero, zero, zero) == 0
 assert libc.prctl(22, 2, ctypes.byref(Program(len(rules), code)), 0, 0) == 0
-from pipeline.rewards.verifiers.sandbox import examine
+from pipeline.rewards.verifiers.code import check_code
 for _ in range(2):
-    print(examine("def add(a, b): return 3", "assert add(1, 2) == 3", fenced=True, timeout_s=20, memory_mb=512))
+    print(check_code("def add(a, b): return 3", "assert add(1, 2) == 3", timeout_s=20, memory_mb=512))
 """
 
 
@@ -211,7 +213,7 @@ def test_without_a_part_of_the_sandbox_nothing_is_run(number: int, argument: int
     result = subprocess.run(
         [sys.executable, "-c", WITHOUT, str(number), str(argument)], cwd=ROOT, capture_output=True, text=True
     )
-    assert result.stdout.count("CodeResult(outcome='error', answer='no sandbox: ") == 2, result
+    assert result.stdout.count("'error'>, answer='no sandbox: ") == 2, result
     assert reason in result.stdout
     assert result.stderr.count("is not run") == 1  # a word to people, once a process
 
@@ -242,8 +244,7 @@ def test_without_landlock_files_can_be_read_and_not_changed(tmp_path: Path) -> N
             return found
     """
     tests = "assert ways() == ['kept', *['refused'] * 5]"
-    result = examine(textwrap.dedent(code), tests, fenced=True, timeout_s=20, memory_mb=512, landlock=False)
-    assert result == CodeResult("correct", "") and file.read_text() == "kept"
+    assert run(code, tests, landlock=False) == Grade(Outcome.correct, "") and file.read_text() == "kept"
 
 
 def test_the_tests_are_confined_as_well() -> None:
@@ -252,3 +253,62 @@ def test_the_tests_are_confined_as_well() -> None:
         "import socket\ntry:\n    socket.socket()\nexcept PermissionError:\n    assert add(1, 2) == 3\nelse:\n    assert 0",
     )
     assert result.outcome == "correct"
+
+
+def verdict_of(machine: str, number: int, *arguments: int, arch: int | None = None) -> int:
+    """A classic BPF interpreter: what the filter says of a call."""
+    arch = confinement.AUDIT_ARCH[machine] if arch is None else arch
+    data = struct.pack("<IIQ6Q", number, arch, 0, *arguments, *(0,) * (6 - len(arguments)))
+    program = list(struct.iter_unpack("=HBBI", confinement.program(machine)))
+    at = value = 0
+    while True:
+        code, true, false, k = program[at]
+        at += 1
+        match code:
+            case 0x20:
+                value = struct.unpack_from("<I", data, k)[0]
+            case 0x54:
+                value &= k
+            case 0x15:
+                at += true if value == k else false
+            case 0x06:
+                return k
+            case _:
+                raise AssertionError(code)
+
+
+@pytest.mark.parametrize("machine", confinement.NR)
+def test_the_filter_allows_what_it_lists_and_nothing_else(machine: str) -> None:
+    allow, refuse = 0x7FFF0000, 0x50000 | 13
+    listed, argued = set(confinement.NR[machine].values()), confinement.ARGUED[machine]
+    for number in set(range(1000)) - set(argued.values()):
+        assert verdict_of(machine, number) == (allow if number in listed else refuse), number
+        assert verdict_of(machine, number | 0x40000000) == refuse
+    assert verdict_of(machine, 0, arch=0x40000003) == 0x80000000  # a call of 32-bit x86 has other numbers
+    thread = 0x3D0F00
+    assert verdict_of(machine, argued["clone"], thread) == allow
+    for flags in (0, 17, 0x100, 0x4111, thread | 0x10000000, thread | 0x40000000):
+        assert verdict_of(machine, argued["clone"], flags) == refuse, hex(flags)
+    assert verdict_of(machine, argued["clone3"]) == 0x50000 | 38
+    for name, place in (("openat", 2), ("open", 1)):
+        for flags in (0o1, 0o2, 0o100, 0o1000, 0o2000, 0o20200000, 0o2001000) if name in argued else ():
+            assert verdict_of(machine, argued[name], *(0,) * place, 0o2000000) == allow, "close-on-exec changes nothing"
+            assert verdict_of(machine, argued[name], *(0,) * place, flags) == refuse, oct(flags)
+
+
+@pytest.mark.parametrize(
+    ("machine", "header", "prefix"),
+    [
+        ("x86_64", "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "__NR_"),
+        ("aarch64", "/usr/include/asm-generic/unistd.h", "__NR3?_?(?:264_)?"),
+    ],
+)
+def test_the_numbers_are_those_of_the_kernel(machine: str, header: str, prefix: str) -> None:
+    if not Path(header).exists():
+        pytest.skip("no kernel headers here")
+    by_name = {
+        name.replace("fstatat", "newfstatat") if name == "fstatat" else name: int(number)
+        for name, number in re.findall(rf"#define {prefix}(\w+)\s+(\d+)\b", Path(header).read_text())
+    }
+    ours = {**confinement.NR[machine], **confinement.ARGUED[machine]}
+    assert {name: by_name.get(name) for name in ours} == ours
