@@ -15,13 +15,16 @@ from typing import Any, TypeGuard
 
 import click
 import dagster as dg
+from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
+from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
 
 from assets.environment import DATA_ROOT_TAG, ITERATION_TAG, LATEST_ITERATION, ONE_AT_A_TIME, choice_tag
 from assets.naming import DEPLOYMENT, IO_MANAGER, LABELLING, LOOP, ROLLOUT
-from jobs.dagster_internals import ACTIVE_RUN_STATUSES, QueuedRunCoordinator, SubmitRunContext, queue_daemon_type
 from jobs.launcher import launcher_of, reap_dead_runs, reap_if_dead
 from jobs.run_lines import RunLines
 
+TAKES_RUNS = "QUEUED_RUN_COORDINATOR"
+"""The type of the daemon that takes queued runs."""
 HEARTBEAT_S = 60
 """A daemon writes a heartbeat every 30 s; with two of them missing it counts as gone."""
 LEAVES_S = 60
@@ -137,7 +140,7 @@ def _in_the_way(instance: dg.DagsterInstance, run: dg.DagsterRun) -> dg.DagsterR
 
 
 def daemon_is_alive(instance: dg.DagsterInstance) -> bool:
-    heartbeat = instance.get_daemon_heartbeats().get(queue_daemon_type())
+    heartbeat = instance.get_daemon_heartbeats().get(TAKES_RUNS)
     # One from the future was written before the clock was set back; a living daemon writes another.
     return heartbeat is not None and abs(time.time() - heartbeat.timestamp) < HEARTBEAT_S
 
@@ -193,7 +196,7 @@ class RunFollower:
         self.lines.write("run", f"{run.status.value} after {took}")
         for step, error in self.lines.failed.items() or [("run", self.lines.reason)]:
             self.lines.write(step, error)
-        if self.launcher.pid(run.run_id):
+        if self.launcher.workers.find(run.run_id):
             self.lines.write("run", f"output of its worker: {self.launcher.output(run.run_id)}")
         # A stage reads what the stages before it published, so a run can begin at the one that failed.
         failed = [step for step in self.lines.failed if step in (run.step_keys_to_execute or [])]

@@ -5,7 +5,8 @@ import fcntl
 import shutil
 from pathlib import Path
 
-from jobs.dagster_internals import ConfigurableClassData, DagsterSqliteStorage, SqliteStorageConfig
+from dagster._core.storage.sqlite_storage import DagsterSqliteStorage, SqliteStorageConfig
+from dagster._serdes import ConfigurableClassData
 
 
 class WholeSqliteStorage(DagsterSqliteStorage):

@@ -17,8 +17,7 @@ from jobs.gangs import delete_orphaned_gang
 from jobs.notices import tell
 from jobs.preference_tuning import canary_rollout, executor, loop_jobs, rollout_decision, run_tags
 from jobs.reviews import review_sample
-from jobs.schedules import schedules_of
-from jobs.sensors import sensors_of
+from jobs.sensors import schedules_of, sensors_of
 from jobs.upkeep import forget, lake_upkeep
 from pipeline.core.redaction import guard_output
 from pipeline.recipe import Automation

@@ -6,20 +6,23 @@ from standard input, before the answer: it is then neither in the shell's histor
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from errno import ENOSPC
+from pathlib import Path
 
 from assets.resources import Deployment, deployment
 from assets.rollout import rollout_ports
 from evals import erasure as evaluations
-from jobs import reapplying, verifying
-from pipeline.core import layout
+from pipeline.core import audit, layout
+from pipeline.core.storage import digest_json
 from pipeline.governance import erasure
 from pipeline.governance.erasure import mirrored, tables
 from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import Counts, ErasureProof
+from pipeline.governance.erasure.proof import Counts, ErasureProof, proofs
+from pipeline.governance.erasure.reapply import reapply
 from pipeline.registry import versions
 from pipeline.registry.tracking import has_database
 from pipeline.rewards import findings, reviews
@@ -28,7 +31,7 @@ from pipeline.rollout.controller import roll_back
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
 from pipeline.traces.dataset_users import ended, record_dataset_users
-from pipeline.traces.erased import exclusive_lock, shared_lock
+from pipeline.traces.erased import ErasedUsers, erased_users, exclusive_lock, shared_lock
 from pipeline.traces.lake import SweepResult, open_lake
 from pipeline.traces.retention import GRACE_S, Retained, retain, retired
 from pipeline.traces.sources.protocol import Address
@@ -74,14 +77,14 @@ def parser() -> argparse.ArgumentParser:
     user.add_argument("user", help="the id under which the source has the user; - reads it from standard input")
     user.add_argument("--since", type=datetime.fromisoformat, help="withdrawn consent: only rows from then on (UTC)")
     user.add_argument("--yes", action="store_true", help="do not ask: for scripts")
-    log = add("verify", verifying.run, "check the audit log, line by line, and every proof against it")
+    log = add("verify", _verify, "check the audit log, line by line, and every proof against it")
     log.add_argument("--json", action="store_true", help="the result as one JSON object")
     log.add_argument("--against", metavar="HEAD", default="", help="a head that you noted: it has to be in the log")
     add("retain", _retain, "drop what is older than the recipe keeps it")
     add("upkeep", _upkeep, "expire the table's old snapshots and sweep their files")
     add("blocks", _blocks, "list the models that may not be promoted")
-    add("forgotten", reapplying.show, "list who is forgotten, by their marks, for `reapply`")
-    again = add("reapply", reapplying.run, "after a restore: forget again whom the backup has again")
+    add("forgotten", _forgotten, "list who is forgotten, by their marks, for `reapply`")
+    again = add("reapply", _reapply, "after a restore: forget again whom the backup has again")
     again.add_argument("file", help="what `forgotten` printed")
     return arg_parser
 
@@ -235,6 +238,55 @@ def _blocks(settings: Deployment, asked: argparse.Namespace) -> int:
     for each in blocks(settings.store()):
         lines += [f"erasure {each.proof}: iterations {', '.join(each.iterations)}", *(f"  {d}" for d in each.digests)]
     print("\n".join(lines or ["No model is blocked."]))
+    return 0
+
+
+def _verify(settings: Deployment, asked: argparse.Namespace) -> int:
+    """The log against itself and a head that was noted elsewhere, and the proofs against it. Writes nothing: a
+    read-only copy is verified like any other."""
+    store = settings.store()
+    result = audit.verify(store, asked.against)
+    fields = {"entries": result.entries, "head": result.head, "line": result.line, "flaw": result.flaw}
+    forged: list[str] = []
+    lost: list[str] = []
+    if result.flaw:
+        where = f"line {result.line}: " if result.line else ""
+        lines = [f"{store.path(audit.LOG)}: {where}{result.flaw}."]
+        lines.append("Whatever the log says from there on is not to be relied on.")
+    else:
+        logged = {e.subject: str(e.detail.get("proof")) for e in audit.entries(store) if e.kind == "erasure"}
+        held = {proof.id: digest_json(proof) for proof in proofs(store)}
+        forged = sorted(id for id, digest in held.items() if logged.get(id) != digest)
+        lost = sorted(logged.keys() - held.keys())
+        lines = [f"{store.path(layout.proof(id))} is not the proof that the log speaks of." for id in forged]
+        lines += [f"{store.path(layout.proof(id))} is gone. Restore it from a backup." for id in lost]
+        lines.append(f"{result.entries:,} entries, every one as it was written. Note the head elsewhere: {result.head}")
+    intact = not (result.flaw or forged or lost)
+    fields |= {"intact": intact, "forged": forged, "lost": lost}
+    print(json.dumps(fields, indent=2) if asked.json else "\n".join(lines))
+    return 0 if intact else 1
+
+
+def _forgotten(settings: Deployment, asked: argparse.Namespace) -> int:
+    print(erased_users(settings.store()).model_dump_json(indent=2))
+    return 0
+
+
+def _reapply(settings: Deployment, asked: argparse.Namespace) -> int:
+    path = Path(asked.file)
+    try:
+        users = ErasedUsers.model_validate_json(path.read_text()).users
+    except ValueError as error:
+        raise ValueError(f"{path} is not what `pt governance forgotten` prints ({error}).") from error
+
+    def log(line: str) -> None:
+        print(line, file=sys.stderr)
+
+    def forget(user: str, since: datetime | None) -> None:
+        forget_user(settings, user, since, log)
+
+    here = reapply(settings.stage(log), users, datetime.now(UTC), forget)
+    print(f"{len(users)} users are on the list; {here} of them had rows here, which are erased again.")
     return 0
 
 

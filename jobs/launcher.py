@@ -12,21 +12,14 @@ from typing import Any
 
 import click
 import dagster as dg
+from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
+from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
+from dagster._grpc.types import ExecuteRunArgs
+from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
 from assets.environment import DATA_ROOT_TAG, worker_environment
-from jobs.dagster_internals import (
-    ACTIVE_RUN_STATUSES,
-    CheckRunHealthResult,
-    ConfigurableClass,
-    ConfigurableClassData,
-    ExecuteRunArgs,
-    LaunchRunContext,
-    RunLauncher,
-    StringSource,
-    WorkerStatus,
-    serialize_value,
-)
-from jobs.workers import RunNote, WorkerFiles, started
+from jobs.workers import WorkerFiles
+from pipeline.core.processes import process_start
 
 
 class DetachedRunLauncher(RunLauncher, ConfigurableClass):
@@ -52,20 +45,18 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
 
     @classmethod
     def config_type(cls):
-        return {"directory": StringSource}
+        return {"directory": dg.StringSource}
 
     @classmethod
     def from_config_value(cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]):
         return cls(inst_data=inst_data, **config_value)
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        run_id, origin = context.dagster_run.run_id, context.job_code_origin
+        run, origin = context.dagster_run, context.job_code_origin
         assert origin is not None, "every launched run has code behind it"
-        work = ExecuteRunArgs(job_origin=origin, run_id=run_id, instance_ref=self._instance.get_ref())
+        work = ExecuteRunArgs(job_origin=origin, run_id=run.run_id, instance_ref=self._instance.get_ref())
         self.directory.mkdir(parents=True, exist_ok=True)
-        run = context.dagster_run
-        self.workers.note(RunNote(run=run_id, job=run.job_name, data_root=run.tags.get(DATA_ROOT_TAG, "")))
-        with self.output(run_id).open("ab") as output:
+        with self.output(run.run_id).open("ab") as output:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "dagster", "api", "execute_run", serialize_value(work)],
                 stdin=subprocess.DEVNULL,
@@ -74,37 +65,34 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
                 env=worker_environment(run.tags),
                 start_new_session=True,
             )
-        self.workers.remember(run_id, worker.pid)
+        self.workers.add(run.run_id, run.job_name, run.tags.get(DATA_ROOT_TAG, ""), worker.pid)
 
     def terminate(self, run_id: str) -> bool:
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
             return False
         self._instance.report_run_canceling(run)
-        pid = self.pid(run_id)
-        if pid is None or not self.is_alive(run_id):
+        worker = self.workers.find(run_id)
+        if worker is None or not worker.is_alive:
             return False
         with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
+            os.kill(worker.pid, signal.SIGTERM)
         return True
 
     def output(self, run_id: str) -> Path:
         return self.directory / f"{run_id}.log"
 
-    def pid(self, run_id: str) -> int | None:
-        """The pid of the run's worker, also after its end; None for a run that is not of this launcher."""
-        return self.workers.pid(run_id)
-
     def is_alive(self, run_id: str) -> bool:
-        return self.workers.is_alive(run_id)
+        worker = self.workers.find(run_id)
+        return worker is not None and worker.is_alive
 
     def kill(self, run_id: str) -> None:
         """Kill what is left of a run: its worker, or the steps and trainers that a killed worker left behind."""
-        pid = self.pid(run_id)
-        # A process at that pid that is not the worker is somebody else's, under a number that is in use again.
-        if pid is not None and (self.is_alive(run_id) or not started(pid)):
+        worker = self.workers.find(run_id)
+        # A process at that pid that is not the worker is another one, under a number that is in use again.
+        if worker is not None and (worker.is_alive or process_start(worker.pid) is None):
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+                os.killpg(worker.pid, signal.SIGKILL)
 
     @property
     def supports_check_run_worker_health(self) -> bool:
@@ -112,7 +100,7 @@ class DetachedRunLauncher(RunLauncher, ConfigurableClass):
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
         """What the daemon asks of a run in progress: a dead worker's run is failed, so its steps are ended here."""
-        if self.pid(run.run_id) is None or self.is_alive(run.run_id):
+        if self.workers.find(run.run_id) is None or self.is_alive(run.run_id):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         self.kill(run.run_id)
         return CheckRunHealthResult(WorkerStatus.FAILED, self.get_run_worker_debug_info(run))

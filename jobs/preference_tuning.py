@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from assets.environment import CHOICE_TAG, DATA_ROOT_TAG, ONE_AT_A_TIME, Choice
 from assets.graph import LOOP_ASSETS
@@ -15,7 +16,6 @@ from assets.naming import LABELLING, LOOP, ROLLOUT, asset_key
 from assets.observations import rollout_observation, show_figures, tell_of_champion
 from assets.resources import Deployment
 from assets.rollout import follow_rollout, read_status
-from jobs.dagster_internals import UnresolvedAssetJobDefinition
 from jobs.decisions import exit_code, launchpad_decision, outcome_lines, take
 from pipeline.recipe import Recipe
 from pipeline.registry.versions import log_plot

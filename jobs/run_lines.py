@@ -5,8 +5,9 @@ import time
 from contextlib import suppress
 
 import dagster as dg
-
-from jobs.dagster_internals import DagsterEvent, DagsterEventType, EngineEventData, SerializableErrorInfo
+from dagster import DagsterEvent, DagsterEventType
+from dagster._core.events import EngineEventData
+from dagster_shared.error import SerializableErrorInfo
 
 
 class RunLines:

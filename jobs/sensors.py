@@ -1,5 +1,6 @@
-"""Sensors: when the loop starts by what happened. They only ask for a run, one for each event; a run that failed is
-asked for again under another run key. All are stopped until somebody starts them, but for those of `jobs.gangs`."""
+"""When the loop starts by what happened (sensors) and by the clock (schedules, whose crons are the recipe's). Sensors
+only ask for a run, one for each event; a run that failed is asked for again under another run key. All are stopped
+until somebody starts them, but for those of `jobs.gangs`."""
 
 import inspect
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from assets.environment import DATA_ROOT_TAG
-from assets.naming import LOOP, ROLLOUT
+from assets.naming import LABELLING, LOOP, ROLLOUT
 from assets.resources import Deployment
 from jobs.gangs import gang_held, gang_orphaned
 from jobs.notices import waiting
@@ -178,3 +179,38 @@ def _labelled_since(
 
 def _is_under_way(context: dg.SensorEvaluationContext, job: str) -> bool:
     return bool(context.instance.get_runs_count(dg.RunsFilter(job_name=job, statuses=UNFINISHED)))
+
+
+def schedules_of(section: Automation, jobs: dict[str, Target]) -> list[dg.ScheduleDefinition]:
+    """Of one model. `jobs`: by name."""
+
+    def by_clock(name: str, job: str, cron: str, description: str) -> dg.ScheduleDefinition:
+        def ask(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+            reason = lately(context.instance, section.quiet_s) if job == LOOP else ""
+            return dg.SkipReason(reason) if reason else dg.RunRequest()
+
+        return dg.ScheduleDefinition(
+            name=name,
+            job=jobs[job],
+            cron_schedule=cron,
+            execution_timezone=section.timezone,
+            description=description,
+            execution_fn=ask,
+        )
+
+    return [
+        by_clock(
+            "nightly",
+            LOOP,
+            section.iteration_cron,
+            "An iteration over the traces of the day before, when there are new ones and none has just begun.",
+        ),
+        by_clock(
+            "hourly_labels",
+            LABELLING,
+            section.labelling_cron,
+            "Governs and labels what is new, which the sensor new_labels counts. Nothing is trained.",
+        ),
+        by_clock("weekly", "lake_upkeep", section.upkeep_cron, "Retention and the table's upkeep."),
+        by_clock("weekly_review", "review_sample", section.review_cron, "A sheet of labels for people to score."),
+    ]

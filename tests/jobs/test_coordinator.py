@@ -13,8 +13,7 @@ import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
 from jobs import coordinator
-from jobs.coordinator import HEARTBEAT_S, daemon_is_alive
-from jobs.dagster_internals import queue_daemon_type
+from jobs.coordinator import HEARTBEAT_S, TAKES_RUNS, daemon_is_alive
 from jobs.launcher import launcher_of
 from jobs.run_lines import RunLines
 from tests.loop import ROOT
@@ -26,7 +25,7 @@ DAY_S = 86_400.0
 def test_a_daemon_of_before_a_clock_was_set_back_is_gone(age_s: float, is_alive: bool, tmp_path: Path) -> None:
     with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
         assert not daemon_is_alive(instance)
-        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age_s, queue_daemon_type(), "a daemon", None))
+        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time() - age_s, TAKES_RUNS, "a daemon", None))
         assert daemon_is_alive(instance) is is_alive
 
 
@@ -55,7 +54,7 @@ def test_a_canceled_run_is_not_killed_within_its_trainers_grace(
         run = instance.add_run(dg.DagsterRun("toy", status=dg.DagsterRunStatus.STARTED))
         launcher = launcher_of(instance)
         launcher.directory.mkdir(parents=True)
-        launcher.workers.remember(run.run_id, worker.pid)
+        launcher.workers.add(run.run_id, "toy", "", worker.pid)
         while not (tmp_path / "ready").exists():
             time.sleep(0.01)
         queue = instance.run_coordinator

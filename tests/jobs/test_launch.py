@@ -18,12 +18,12 @@ import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
 from assets.environment import DATA_ROOT_TAG, ONE_AT_A_TIME
+from jobs.coordinator import TAKES_RUNS
 from jobs.workers import worker_files
 from tests.marked import MARK, kill
 from tests.processes import below, is_alive
 
 REPOSITORY = Path(__file__).parents[2]
-TAKES_RUNS = "QUEUED_RUN_COORDINATOR"
 DEADLINE_S = 120
 
 pytestmark = pytest.mark.slow
@@ -82,7 +82,7 @@ class Clone:
         wait_for(lambda: pids.exists() or launch.poll() is not None)
         assert pids.exists(), self.output.read_text()
         with self.instance() as instance:
-            worker = instance.run_launcher.pid(self.last_run().run_id)
+            worker = instance.run_launcher.workers.find(self.last_run().run_id).pid
         return launch, [worker, *map(int, pids.read_text().split())]
 
     @contextmanager

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from jobs.launcher import DetachedRunLauncher
+from jobs.workers import Worker
 from tests.loop import ROOT
 
 
@@ -34,13 +35,13 @@ def worker() -> Iterator[int]:
 
 
 def test_a_worker_that_is_about_to_exec_is_alive(launcher: DetachedRunLauncher, worker: int) -> None:
-    launcher.workers.remember("run", worker)
-    assert launcher.pid("run") == worker
+    launcher.workers.add("run", "toy", "", worker)
     assert launcher.is_alive("run")
 
 
 def test_another_process_under_its_pid_is_not_the_worker(launcher: DetachedRunLauncher, worker: int) -> None:
-    launcher.workers.pid_file("run").write_text(f"{worker} 1")  # as if the number was in use again
+    reused = Worker(run="run", job="toy", data_root="", pid=worker, start=1)  # as if the number was in use again
+    launcher.workers.directory.joinpath("run.json").write_text(reused.model_dump_json())
     assert not launcher.is_alive("run")
     launcher.kill("run")
     assert os.waitpid(worker, os.WNOHANG) == (0, 0), "it is somebody else's"
@@ -50,17 +51,11 @@ def test_a_worker_that_has_ended_is_not_alive(launcher: DetachedRunLauncher) -> 
     pid = os.fork()
     if pid == 0:
         os._exit(0)
-    launcher.workers.remember("run", pid)  # which may find it a zombie already
+    launcher.workers.add("run", "toy", "", pid)  # which may find it a zombie already
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert not launcher.is_alive("run")
     os.waitpid(pid, 0)
     assert not launcher.is_alive("run")
-
-
-def test_a_pid_file_that_is_not_written_yet_names_nobody(launcher: DetachedRunLauncher) -> None:
-    assert launcher.pid("run") is None
-    launcher.workers.pid_file("run").touch()
-    assert launcher.pid("run") is None
 
 
 def test_a_launch_in_another_directory_says_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

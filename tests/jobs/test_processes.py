@@ -127,28 +127,18 @@ def ui(start: Callable[..., Command], tmp_path: Path) -> Iterator[Command]:
 
 
 SERVER = f"""#!{sys.executable}
-import signal, subprocess, sys
+import os, signal, subprocess, sys
 if sys.argv[1] == "-c":
     sys.exit()
-if "jobs.code_servers" in sys.argv:
-    open(sys.argv[-1], "x")
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-children = [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
-signal.signal(signal.SIGINT, signal.default_int_handler)
+if "pipeline.core.watch" in sys.argv[2]:
+    os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+[subprocess.Popen(["sleep", "600"]) for _ in range(2)]
 signal.pause()
 """
-"""In place of Dagster's servers and MLflow: like them it leaves children behind when it ends, which ignore Ctrl-C. What
-makes MLflow's database has nothing to do here."""
-UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop(1), 1.0; sys.exit(ui.main())"
+"""In place of Dagster's servers and MLflow: like them it leaves children behind when it ends. What makes MLflow's
+database has nothing to do here."""
+UI = "import sys; from jobs import ui; sys.executable, ui.GRACE_S = sys.argv.pop(1), 1; sys.exit(ui.main(sys.argv[1:]))"
 """As `python -m jobs.ui`, with the servers that lie beside the given Python, and little grace for them."""
-UI_OF_MAKE = """
-import runpy, sys
-from pipeline.core import processes
-sys.executable, end = sys.argv.pop(1), processes.end_sessions
-processes.end_sessions = lambda leaders, number, grace_s: end(leaders, number, 1.0)
-runpy.run_module('jobs.ui', run_name='__main__')
-"""
-"""The same by its entry point, which `make ui` gives --with-parent."""
 
 
 @pytest.fixture
@@ -168,7 +158,7 @@ def quick_ui(start: Callable[..., Command], servers: Path, tmp_path: Path) -> It
         overrides = f"data_root={tmp_path / 'data'}"
         variables = {"PYTHONPATH": str(ROOT), "PREFERENCE_TUNING_OVERRIDES": overrides, **chosen}
         command = start("python", "-c", UI, str(servers), **variables)
-        command.wait_for(lambda: len(command.find("sleep")) == 8)
+        command.wait_for(lambda: len(command.find("sleep")) == 6)
         yield command
 
 
@@ -235,16 +225,14 @@ def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
     ("word", "name"),
     one_and_variants(
         [
-            ("jobs.code_servers", "Dagster's code servers"),
             ("bin/mlflow", "MLflow"),
             ("dagster._daemon", "Dagster's daemon"),
             ("jobs.webserver", "Dagster's web server"),
-            ("ui.main()", "The guard"),
         ]
     ),
 )
 def test_ui_ends_when_a_part_is_killed(quick_ui: Command, word: str, name: str) -> None:
-    [part] = set(quick_ui.find(word)) - {quick_ui.process.pid}
+    [part] = set(quick_ui.find(word)) - set(quick_ui.find("pipeline.core.watch"))
     os.kill(part, signal.SIGKILL)
     assert quick_ui.wait() == 1
     assert marked(quick_ui.mark) == {}
@@ -257,11 +245,11 @@ def test_ui_ends_with_its_make(start: Callable[..., Command], servers: Path, tmp
     shutil.copy(ROOT / "Makefile", tmp_path / "clone-0")
     (tmp_path / "clone-0" / ".venv" / "installed").touch()
     python = tmp_path / "clone-0" / ".venv" / "bin" / "python"  # what `python -m jobs.ui` in the Makefile is
-    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{UI_OF_MAKE}" {servers} "$@"\n')
+    python.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} -c "{UI}" {servers} "$@"\n')
     python.chmod(0o755)
     with ports() as chosen:
         command = start("make", "ui", "-o", ".venv/installed", PYTHONPATH=str(ROOT), **chosen)
-        command.wait_for(lambda: len(command.find("sleep")) == 8)
+        command.wait_for(lambda: len(command.find("sleep")) == 6)
         command.process.kill()
         assert command.left() == {}
 

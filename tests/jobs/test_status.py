@@ -13,7 +13,7 @@ from assets.environment import chosen
 from assets.records import Ending
 from evals.gate import Verdict
 from jobs import status
-from jobs.workers import RunNote, worker_files
+from jobs.workers import worker_files
 from pipeline.core import layout
 from pipeline.recipe import load, split_overrides
 from pipeline.training.journal import TrainingJournal
@@ -44,8 +44,7 @@ def worker(laid: Laid) -> Iterator[subprocess.Popen[bytes]]:
     assert files is not None
     files.directory.mkdir(parents=True)
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        files.note(RunNote(run="0123456789", job="preference_tuning", data_root=str(laid.store.root)))
-        files.remember("0123456789", process.pid)
+        files.add("0123456789", "preference_tuning", str(laid.store.root), process.pid)
         yield process
         process.kill()
 
@@ -211,13 +210,11 @@ def test_a_candidate_that_was_rolled_back_is_not_promoted(laid: Laid, capsys) ->
 
 def test_no_screen_is_wider_than_its_terminal_but_for_commands(laid: Laid) -> None:
     laid.roll_out()
-    from jobs.status_view import view
-
     read = status.read_deployment(5, 1e9)
-    lines = list(view(read, 1e9, 100))
+    lines = list(status.view(read, 1e9, 100))
     folded = [line for line in lines if line.split()[:1] not in (["next"], ["data"], ["iteration"])]
     assert max(map(len, folded)) <= 120 and not any("\x1b" in line for line in lines)
-    assert any("\x1b[" in line for line in view(read, 1e9, 100, colour=True))
+    assert any("\x1b[" in line for line in status.view(read, 1e9, 100, colour=True))
 
 
 @pytest.mark.slow

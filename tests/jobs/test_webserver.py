@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from jobs.same_origin import SameOriginMiddleware
+from jobs.webserver import SameOriginMiddleware
 
 HOST = "127.0.0.1:3000"
 OWN = {"host": HOST, "origin": f"http://{HOST}"}
