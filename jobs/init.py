@@ -1,9 +1,9 @@
 """`pt init [FOLDER]`: makes a project that needs this package alone, and no copy of its repository.
 
 It writes `recipe.yaml`, which every command typed there takes by default, Dagster's `dagster.yaml` and `.env`, a
-`pyproject.toml` that names the jobs and pins this version, the package `tuning` where `dg` looks for them, and for the
-embedded worlds the small model that they begin with. `--compose` adds a `compose.yaml` with PostgreSQL, and the secrets
-and keys that it needs. `--models NAME...` writes a recipe and a code location for each model instead, in one Dagster.
+`pyproject.toml` that names the jobs and pins this version, and for the embedded worlds the small model that they begin
+with. `--compose` adds a `compose.yaml` with PostgreSQL, and the secrets and keys that it needs. `--models NAME...`
+writes a recipe and a code location for each model instead, in one Dagster.
 No file is written over. Exit codes: 0 made; 2 a file is in the way, or the folder cannot be written.
 """
 
@@ -21,20 +21,13 @@ from pipeline import demo
 from pipeline.demo import desk
 
 PROJECT = Path(__file__).parent / "project"
-PROJECT_MODULE = "tuning"
-"""The package of a project, where dg looks for its definitions."""
-PROJECT_DEFINITIONS = f"{PROJECT_MODULE}.definitions"
+PACKAGE = "tuning"
+"""Of a project with several models: the definitions of each."""
 RECIPES = Path(__file__).parent / "recipes"
 MODELS = {"embedded": demo.MODEL_DIR, "desk": desk.MODEL_DIR}
 """Recipes whose model comes with this package."""
 STARTS = (*MODELS, "own")
 MODEL = "model"
-DEFINITIONS = '''"""Jobs, assets, schedules and sensors of recipe.yaml, and of this project where it adds its own."""
-
-from jobs.definitions import definitions
-
-__all__ = ["definitions"]
-'''
 DEFINITIONS_OF = '''"""Jobs, assets, schedules and sensors of {name}.yaml."""
 
 from pathlib import Path
@@ -104,8 +97,6 @@ def contents(folder: Path, start: str) -> dict[str, str]:
         ".env": (PROJECT / "env").read_text(encoding="utf-8"),
         ".gitignore": IGNORED,
         "pyproject.toml": _pyproject(folder),
-        f"{PROJECT_MODULE}/__init__.py": '"""This project, as Dagster\'s dg looks for it."""\n',
-        f"{PROJECT_MODULE}/definitions.py": DEFINITIONS,
     }
 
 
@@ -115,18 +106,16 @@ def of_models(files: dict[str, str], start: str, models: Sequence[str]) -> dict[
         raise ValueError(f"{wrong[0]!r} is no name for a code location. Use letters, digits and single underscores.")
     if len({*models}) < len(models):
         raise ValueError(f"A name stands twice in {' '.join(models)}. Give each model its own.")
-    left_out = {"recipe.yaml", f"{PROJECT_MODULE}/definitions.py"}
-    kept = {name: text for name, text in files.items() if name not in left_out}
+    kept = {name: text for name, text in files.items() if name != "recipe.yaml"}
+    kept[f"{PACKAGE}/__init__.py"] = '"""The models of this project."""\n'
     kept["pyproject.toml"] = kept["pyproject.toml"].partition("[tool.dagster]")[0]
     head = re.compile(r"(?m)^name: .*$")
     for name in models:
         words = f"name: {name}\nkey_prefix: {name}\ndata_root: data/{name}"
         recipe = re.sub(r"(?m)^data_root: .*\n", "", files["recipe.yaml"])
         kept[f"{name}.yaml"] = head.sub(words, recipe, count=1)
-        kept[f"{PROJECT_MODULE}/{name}.py"] = DEFINITIONS_OF.format(name=name)
-    locations = [
-        f"  - python_module: {{module_name: {PROJECT_MODULE}.{name}, location_name: {name}}}" for name in models
-    ]
+        kept[f"{PACKAGE}/{name}.py"] = DEFINITIONS_OF.format(name=name)
+    locations = [f"  - python_module: {{module_name: {PACKAGE}.{name}, location_name: {name}}}" for name in models]
     return {**kept, "workspace.yaml": "\n".join(["load_from:", *locations, ""])}
 
 
@@ -192,10 +181,7 @@ def _pyproject(folder: Path) -> str:
     return (
         f'[project]\nname = "{name}"\nversion = "0"\nrequires-python = ">=3.11,<3.14"\n'
         f'dependencies = ["preference-tuning[train]=={version("preference-tuning")}"]\n\n'
-        '[tool.dagster]\nmodule_name = "jobs.definitions"\ncode_location_name = "preference_tuning"\n\n'
-        '[tool.dg]\ndirectory_type = "project"\n\n'
-        f'[tool.dg.project]\nroot_module = "{PROJECT_MODULE}"\n'
-        f'code_location_target_module = "{PROJECT_DEFINITIONS}"\ncode_location_name = "preference_tuning"\n'
+        '[tool.dagster]\nmodule_name = "jobs.definitions"\ncode_location_name = "preference_tuning"\n'
     )
 
 

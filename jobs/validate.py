@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,19 +21,18 @@ from evals.suites import Suite, frozen, lines, suite
 from jobs.screen import GREEN, RED, paint
 from pipeline.core import layout
 from pipeline.core.chat_template import TURNS, kinds_of, refusal, rendered, support_of
-from pipeline.core.model_files import header, weight_files
 from pipeline.core.storage import Store
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe
 from pipeline.recipe.methods import METHODS
 from pipeline.recipe.suites import ItemsSuite, SuiteSection, TracesSuite
 from pipeline.recipe.traces import DemoSource
-from pipeline.rewards.verifiers.texts import OPTION
-from pipeline.traces.preflight import SourceSample, disk_bytes, gigabytes, model_bytes, sample_source
+from pipeline.traces.preflight import SourceSample, disk_bytes, gigabytes, sample_source
 from pipeline.traces.sources.protocol import Address, limits_of
 from pipeline.training.packages import missing_packages, possible_methods
 
 ROWS = 1000
+"""Of the source that are looked at, the newest."""
 
 
 class CheckedLine(NamedTuple):
@@ -90,7 +88,6 @@ def parser() -> argparse.ArgumentParser:
     )
     options.add_argument("--override", nargs="+", action="extend", default=[], metavar="K=V", help="training.seed=3")
     options.add_argument("--quick", action="store_true", help="a second or two: no row and no tokenizer is read")
-    options.add_argument("--rows", type=int, default=ROWS, help=f"of the source to look at (default {ROWS})")
     options.add_argument("--json", action="store_true", help="one JSON object instead of lines")
     return options
 
@@ -116,13 +113,12 @@ def validate(asked: argparse.Namespace) -> Iterator[CheckedLine]:
         yield from _disk(recipe)
         if asked.quick:
             return
-        yield from _model(recipe)
         line, template = _template(recipe)
         yield line
     if asked.quick:
         return
     if not any(fault.startswith("traces.source") for fault in faults):
-        yield from _source(settings, recipe, asked.rows, template)
+        yield from _source(settings, recipe, template)
     yield from _suites(recipe, settings.store(), template)
 
 
@@ -130,18 +126,6 @@ def _disk(recipe: Recipe) -> Iterator[CheckedLine]:
     needed, free = disk_bytes(recipe)
     place = Path(recipe.data_root).absolute()
     yield fine(f"disk: an iteration writes about {gigabytes(needed)}; {place} has {gigabytes(free)} free")
-
-
-def _model(recipe: Recipe) -> Iterator[CheckedLine]:
-    folder = Path(recipe.base_model.uri)
-    tensors = [tensor for file in weight_files(folder) for tensor in header(file).values()]
-    dtypes = sorted({str(tensor["dtype"]) for tensor in tensors})
-    weights = sum(prod(tensor["shape"]) for tensor in tensors)
-    context = _context(recipe)
-    yield fine(
-        f"model: {weights:,} parameters in {', '.join(dtypes)}, {gigabytes(model_bytes(folder))}, "
-        f"a context of {f'{context:,} tokens' if context else 'no stated length'}",
-    )
 
 
 def _template(recipe: Recipe) -> tuple[CheckedLine, ModelTemplate | None]:
@@ -162,13 +146,13 @@ def _template(recipe: Recipe) -> tuple[CheckedLine, ModelTemplate | None]:
     return fine(f"chat template: renders{lacks}"), ModelTemplate(tokens, left_out)
 
 
-def _source(settings: Deployment, recipe: Recipe, rows: int, template: ModelTemplate | None) -> Iterator[CheckedLine]:
+def _source(settings: Deployment, recipe: Recipe, template: ModelTemplate | None) -> Iterator[CheckedLine]:
     source = recipe.traces.source
     if isinstance(source, DemoSource) and not settings.store().path(layout.PRODUCTION).exists():
         yield fine("source: the embedded production, which a run serves first; there is nothing to look at yet")
         return
     sample = sample_source(
-        Address(source, settings.source_uri(), limits_of(recipe.traces)), recipe.traces, datetime.now(UTC), rows
+        Address(source, settings.source_uri(), limits_of(recipe.traces)), recipe.traces, datetime.now(UTC), ROWS
     )
     share = f"{sample.admitted:,} of the newest {sample.rows:,} rows would be admitted"
     yield CheckedLine(sample.admitted > 0, f"source: {share} ({sample.parts} parts of {sample.source})")
@@ -238,9 +222,6 @@ def _suites(recipe: Recipe, store: Store, template: ModelTemplate | None) -> Ite
         settings = section.suite(each.name)
         if not refusals:
             yield fine(f"suite {each.name} ({settings.role}): {len(each.items):,} items")
-        letters = [item for item in each.items if item.check in ("normalised", "contains")]
-        if count := sum(OPTION.fullmatch(item.reference) is not None for item in letters):
-            yield fine(f"suite {each.name}: {count:,} references are letters of options, graded as `choice`")
         if template is not None:
             try:
                 asked_in_full = [m for m in map(each.messages, each.items) if not kinds_of(m) & template.left_out]
