@@ -18,8 +18,7 @@ from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
 from assets.environment import DATA_ROOT_TAG, worker_environment
-from jobs.workers import WorkerFiles
-from pipeline.core.processes import process_start
+from jobs.workers import WorkerFiles, process_start
 
 
 class DetachedRunLauncher(RunLauncher, ConfigurableClass):

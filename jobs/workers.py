@@ -5,7 +5,6 @@ from pathlib import Path
 
 import yaml
 
-from pipeline.core.processes import process_start
 from pipeline.core.storage import Record, write_atomically
 
 
@@ -46,6 +45,14 @@ class WorkerFiles:
         files = sorted(self.directory.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
         workers = [self.find(path.stem) for path in files]
         return [each for each in workers if each and Path(each.data_root) == data_root and each.is_alive]
+
+
+def process_start(pid: int) -> int | None:
+    """When the process started, in clock ticks since the machine's start; None where there is none, or a zombie."""
+    with suppress(FileNotFoundError, ProcessLookupError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # proc(5), from field 3 on
+        return None if fields[0] in "ZX" else int(fields[19])
+    return None
 
 
 def worker_files(instance: Path) -> WorkerFiles | None:

@@ -130,7 +130,7 @@ SERVER = f"""#!{sys.executable}
 import os, signal, subprocess, sys
 if sys.argv[1] == "-c":
     sys.exit()
-if "pipeline.core.watch" in sys.argv[2]:
+if "pipeline.core.processes" in sys.argv[2]:
     os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 [subprocess.Popen(["sleep", "600"]) for _ in range(2)]
 signal.pause()
@@ -232,7 +232,7 @@ def test_ui_ends_on_sigterm(quick_ui: Command) -> None:
     ),
 )
 def test_ui_ends_when_a_part_is_killed(quick_ui: Command, word: str, name: str) -> None:
-    [part] = set(quick_ui.find(word)) - set(quick_ui.find("pipeline.core.watch"))
+    [part] = set(quick_ui.find(word)) - set(quick_ui.find("pipeline.core.processes"))
     os.kill(part, signal.SIGKILL)
     assert quick_ui.wait() == 1
     assert marked(quick_ui.mark) == {}
