@@ -1,7 +1,6 @@
 """Production's traffic as a rollout meets it: the router that the recipe names, its metrics, and the wait between
 looks, in which the simulated users of an embedded world ask."""
 
-import socket
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -126,7 +125,8 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
             keeper = stack.enter_context(SlotKeeper(store, name, limit, log, admission(deployment, log)))
             put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
-            stack.enter_context(running_gateway(_on_a_free_port(gateway_settings(deployment), log), log))
+            own = gateway_settings(deployment).model_copy(update={"port": 0})  # found by its file, as any gateway
+            stack.enter_context(running_gateway(own, log))
         wait = _with_users(deployment, source, log) if isinstance(source, DemoSource) else time.sleep
         yield LiveTraffic(_metrics(deployment, judged_by, grading, log), wait)
 
@@ -150,18 +150,6 @@ def gateway_settings(deployment: Deployment) -> GatewaySettings:
         allowed_hosts=traffic.allowed_hosts,
         slot_urls=traffic.slots or (),
     )
-
-
-def _on_a_free_port(settings: GatewaySettings, log: Log) -> GatewaySettings:
-    """A demonstration does not fail because somebody has the port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", settings.port))
-        except OSError:
-            log(f"Port {settings.port} is in use: the gateway of this run takes another one.")
-            return settings.model_copy(update={"port": 0})
-    return settings
 
 
 def wanted_models(deployment: Deployment, now: float) -> list[ModelRef]:
