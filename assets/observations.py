@@ -20,12 +20,11 @@ from pipeline.recipe import Automation
 from pipeline.registry.runs import version_page
 from pipeline.rollout.status import RolloutStatus
 from pipeline.views.iteration import quality_and_cost
-from pipeline.views.rollout import arm_rows, sentences, stage_marks
+from pipeline.views.rollout import arm_rows, sentences
 
 KPI, CHAMPION = "kpi", "champion"
 """Assets that nothing makes. The first is observed at an iteration's end, also where it was refused; of the second runs
 of the rollout tell, when the record has another champion than the page."""
-SIGNS = {"done": "✔", "now": "▶", "held": "‖", "undone": "✘", "next": "·"}
 
 
 def end(
@@ -78,12 +77,11 @@ def rollout_metadata(report: RolloutStatus, now: float) -> dict[str, dg.Metadata
 
 
 def _markdown(report: RolloutStatus, now: float) -> str:
-    marks = [f"{SIGNS[each.progress]} {each.weight}% ({each.done:.0%} of its dwell)" for each in stage_marks(report)]
     arms = [f"| {row.name} | {row.champion} | {row.canary} | {literal(row.note)} |" for row in arm_rows(report)]
     if arms:
         arms = ["| | champion | canary | |", "| --- | --- | --- | --- |", *arms]
     told = [f"- **{name}**: {literal(text)}" for name, text in sentences(report, now)]
-    return "\n\n".join(part for part in (" → ".join(marks), "\n".join(arms), "\n".join(told)) if part)
+    return "\n\n".join(part for part in ("\n".join(arms), "\n".join(told)) if part)
 
 
 def kpi_asset(prefix: str | None) -> dg.AssetSpec:

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(asked.folder)
     try:
         write(folder, asked.start, asked.compose, asked.models)
-    except (FileExistsError, NotADirectoryError, PermissionError, ValueError) as error:
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
         print(error, file=sys.stderr)
         return 2
     print("\n".join(after(folder, asked.start, asked.compose, asked.models)))
@@ -70,8 +70,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def write(folder: Path, start: str, compose: bool = False, models: Sequence[str] = ()) -> None:
-    """Make the project, all of it or nothing. Raises FileExistsError where one of its files is there, and ValueError
-    where a model's name is none that Dagster takes."""
+    """Make the project, all of it or nothing. Raises FileExistsError where one of its files is there."""
     files = contents(folder, start) | (of_compose() if compose else {})
     if models:
         files = of_models(files, start, models)
@@ -102,10 +101,6 @@ def contents(folder: Path, start: str) -> dict[str, str]:
 
 def of_models(files: dict[str, str], start: str, models: Sequence[str]) -> dict[str, str]:
     """The files of a project in which each model has a recipe, a data root and a code location of its own."""
-    if wrong := [name for name in models if not re.fullmatch("[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*", name)]:
-        raise ValueError(f"{wrong[0]!r} is no name for a code location. Use letters, digits and single underscores.")
-    if len({*models}) < len(models):
-        raise ValueError(f"A name stands twice in {' '.join(models)}. Give each model its own.")
     kept = {name: text for name, text in files.items() if name != "recipe.yaml"}
     kept[f"{PACKAGE}/__init__.py"] = '"""The models of this project."""\n'
     kept["pyproject.toml"] = kept["pyproject.toml"].partition("[tool.dagster]")[0]
@@ -139,30 +134,22 @@ def of_compose() -> dict[str, str]:
 
 def after(folder: Path, start: str, compose: bool, models: Sequence[str]) -> list[str]:
     """What to type next."""
-    lines = [f"A project is in {folder.absolute()}."]
-    if folder.absolute() != Path.cwd():
-        lines.append(f"  cd {folder}")
+    lines, of = [f"A project is in {folder.absolute()}. Type there:"], f"-l {models[0]} " if models else ""
     if models or start == "own":
         names = [f"{name}.yaml" for name in models] or ["recipe.yaml"]
-        lines.append(f"  $EDITOR {' '.join(names)}                       # what is marked CHANGE")
+        lines.append(f"  $EDITOR {' '.join(names)}   # what is marked CHANGE")
     if models:
         lines.append(f"  export PREFERENCE_TUNING_RECIPE={models[0]}.yaml   # the model that commands are about")
     if compose:
-        return [
-            *lines,
-            "  docker compose up -d",
-            "  docker compose exec daemon dagster job launch -j preference_tuning",
-            "  xdg-open http://localhost:3000            # Dagster; MLflow is on http://localhost:5000",
-        ]
-    of = f"-l {models[0]} " if models else ""
-    return [
-        *lines,
-        "  pt validate                               # recipe, model, disk, source and gate, before anything runs",
-        f"  dagster job launch {of}-j preference_tuning   # one iteration",
-        f"  dagster job launch {of}-j canary_rollout      # its rollout, if the gate let it pass",
-        "  pt status                                 # what came out",
-        "  pt ui                                     # Dagster and MLflow on 127.0.0.1",
-    ]
+        lines += ["  docker compose up -d   # Dagster is on http://localhost:3000, MLflow on http://localhost:5000",
+                  "  docker compose exec daemon dagster job launch -j preference_tuning"]  # fmt: skip
+        return lines
+    lines += ["  pt validate   # recipe, model, disk, source and gate, before anything runs",
+              f"  dagster job launch {of}-j preference_tuning   # one iteration",
+              f"  dagster job launch {of}-j canary_rollout   # its rollout, if the gate let it pass",
+              "  pt status   # what came out",
+              "  pt ui   # Dagster and MLflow on 127.0.0.1"]  # fmt: skip
+    return lines
 
 
 def _recipe(start: str) -> str:

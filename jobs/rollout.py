@@ -20,10 +20,8 @@ from pipeline.rollout.reconcile import audited
 from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent, read_events
 from pipeline.rollout.router import Unrouted
 from pipeline.rollout.status import RolloutStatus
-from pipeline.views.rollout import ArmRow, arm_rows, sentences, stage_marks
+from pipeline.views.rollout import ArmRow, arm_rows, sentences
 
-BAR_WIDTH = 16
-SIGNS = {"done": ("✔", GREEN), "now": ("▶", CYAN), "held": ("‖", YELLOW), "undone": ("✘", RED), "next": (" ", GREY)}
 PHASES = {
     Phase.HELD: YELLOW,
     Phase.ROLLING_BACK: RED,
@@ -79,8 +77,6 @@ def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = Fals
     """The picture, no line wider than `width` but for the commands, which are there to be copied."""
     title = f"{report.model}: {str(report.phase).replace('_', ' ').upper()}"
     yield paint(title, PHASES.get(report.phase, CYAN), colour)
-    if report.weights:
-        yield from ("", *_bars(report, width, colour))
     if rows := arm_rows(report):
         yield from ("", *_table(rows, width))
     yield ""
@@ -91,19 +87,6 @@ def view(report: RolloutStatus, now: float, width: int = 80, colour: bool = Fals
     for action in report.decisions:
         wants = "--by NAME --reason 'WHY'" if action == "approve" else "--reason 'WHY'"
         yield from named("", f"{COMMAND} {action} --rollout {report.rollout} {wants}")
-
-
-def _bars(report: RolloutStatus, width: int, colour: bool) -> Iterator[str]:
-    """A bar for each weight, filled by its dwell; as many in a line as fit."""
-    size = BAR_WIDTH + 9
-    in_a_line = max(1, width // size)
-    painted: list[str] = []
-    for mark in stage_marks(report):
-        filled, (sign, code) = round(mark.done * BAR_WIDTH), SIGNS[mark.progress]
-        cell = f"{sign} {mark.weight:>3}% {'█' * filled}{'░' * (BAR_WIDTH - filled)}"
-        painted.append(paint(cell.ljust(size), code, colour))
-    for first in range(0, len(painted), in_a_line):
-        yield "".join(painted[first : first + in_a_line]).rstrip()
 
 
 def _table(rows: list[ArmRow], width: int) -> Iterator[str]:

@@ -3,22 +3,14 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from pipeline.core.estimate import Estimate
-from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent
+from pipeline.rollout.record import TERMINAL, RolloutEvent
 from pipeline.rollout.status import ArmStatus, RolloutStatus, share_estimate
 from pipeline.views import BLUE, DARK_GREY, LIGHT_GREY, ORANGE, Plot, text_plot
 
-Progress = Literal["done", "now", "held", "undone", "next"]
 UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
-
-
-class StageMark(NamedTuple):
-    weight: int
-    done: float
-    """Share of its dwell that metrics covered, 0 to 1."""
-    progress: Progress
 
 
 class ArmRow(NamedTuple):
@@ -35,10 +27,6 @@ class LookPoint(NamedTuple):
     weight: int
     champion: Estimate
     canary: Estimate
-
-
-def stage_marks(report: RolloutStatus) -> list[StageMark]:
-    return [_mark(report, number, weight) for number, weight in enumerate(report.weights)]
 
 
 def arm_rows(report: RolloutStatus) -> list[ArmRow]:
@@ -86,12 +74,13 @@ def sentences(report: RolloutStatus, now: float) -> list[tuple[str, str]]:
     candidate = report.candidate
     unread = report.router_reason or "no split of this rollout"
     read = f"the router reads {unread if report.router is None else f'{report.router}%'}"
+    weights = " → ".join(f"{weight}%" for weight in report.weights)
     lines = [
         ("rollout", f"{report.rollout}, of version {candidate.version} ({candidate.model.digest[:12]})"),
         ("iteration", candidate.iteration),
         ("champion", serving),
         ("phase", f"{report.phase}{'' if report.since is None else f' since {moment(report.since, now)}'}"),
-        ("weight", f"{report.weight}% on the canary; {read if report.routed else unread}"),
+        ("weight", f"{report.weight}% on the canary, of {weights}; {read if report.routed else unread}"),
         ("why", f"{report.reason}{f' (decided by {report.by})' if report.by else ''}"),
     ]
     if report.looks:
@@ -119,18 +108,6 @@ def moment(at: float | None, now: float) -> str:
     if at is None:
         return "an unknown time"
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S} UTC ({spell(max(0.0, round(now - at)))} ago)"
-
-
-def _mark(report: RolloutStatus, number: int, weight: int) -> StageMark:
-    if number < report.stage or report.phase is Phase.PROMOTED:
-        return StageMark(weight, 1.0, "done")
-    begun = report.weight > 0 or report.phase in (Phase.SHIFTING, Phase.OBSERVING, Phase.ROLLING_BACK, *TERMINAL)
-    if number > report.stage or not begun:
-        return StageMark(weight, 0.0, "next")
-    done = min(1.0, report.dwell_s / report.wanted_dwell_s) if report.wanted_dwell_s else 0.0
-    if report.phase is Phase.HELD:
-        return StageMark(weight, done, "held")
-    return StageMark(weight, done, "now" if report.phase in (Phase.SHIFTING, Phase.OBSERVING) else "undone")
 
 
 def _count(number: float) -> str:

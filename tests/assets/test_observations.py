@@ -94,7 +94,6 @@ def test_a_look_has_figures_and_the_picture_of_the_terminal() -> None:
     assert {name: shown[name] for name in figures} == {n: dg.MetadataValue.float(v) for n, v in figures.items()}
     assert shown["why"] == dg.MetadataValue.text("no harm is proven")
     text = str(shown["rollout"].value)
-    assert "✔ 5% (100% of its dwell) → ‖ 25% (67% of its dwell) → · 100% (0% of its dwell)" in text
     assert "| requests | 1,125 | 375 (25.0%) |  |" in text and "- **waits for**: the next look" in text
     blind = rollout_metadata(report(champion=None, canary=None), NOW)
     assert not [name for name in blind if name.startswith("champion")]
