@@ -186,7 +186,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/selection/choose.py": _named("pipeline/selection", "choose", "thumbs", "winners"),
     "pipeline/selection/scorers.py": _named("pipeline/selection", "scorers"),
     "pipeline/rewards/composite.py": _named("pipeline/rewards", "composite"),
-    "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "plan"),
+    "pipeline/rollout/policy.py": _named("pipeline/rollout", "propose", "plan", "phases"),
     "pipeline/rollout/fold.py": _named("pipeline/rollout", "guards", "watched", "phases", "propose", "decision"),
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
     "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision"),

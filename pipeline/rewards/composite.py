@@ -31,7 +31,7 @@ class Reward(NamedTuple):
         return {name: reason for name, reason in silent.items() if reason != ABSENT}
 
 
-def profile_of(reference: str | None, rated: bool, fresh: bool = False) -> Profile:
+def profile_of(reference: str | None, rated: bool, fresh: bool) -> Profile:
     """Which weights a completion is scored by. `rated`: it has feedback that counts; `fresh`: it was drawn just now."""
     if reference:
         return "verified"

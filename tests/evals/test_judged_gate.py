@@ -22,6 +22,9 @@ def test_a_preferred_candidate_passes_and_a_disliked_one_fails(tmp_path: Path) -
     verdict, report = gated(tmp_path / "better", judge(0.75), settings)
     assert verdict.verdict is Verdict.PASS, verdict.reasons
     assert "| at equal lengths |" in table(report, verdict) and "judged-0 (target" in table(report)
+    (measured,) = report.judged
+    doubted = report.model_copy(update={"judged": (measured.model_copy(update={"problems": ("a problem",)}),)})
+    assert gate.judge(doubted, report.section).reasons[0] == "judged-0: a problem"
     verdict, _ = gated(tmp_path / "worse", judge(0.25), settings)
     assert verdict.verdict is Verdict.FAIL
     assert verdict.reasons[0].startswith("judged-0: preference not shown")

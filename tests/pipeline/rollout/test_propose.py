@@ -114,6 +114,7 @@ ROUTE = {
         {"weights": (5, 5, 100)},
         {"dwell_s": (1.0,)},
         {"dwell_s": (1.0, NAN, 1.0)},
+        {"dwell_s": (1.0, -1.0, 1.0)},
         {"alpha": 0.0},
         {"alpha": 1.0},
         {"holdback": 0},
@@ -136,7 +137,8 @@ def test_the_last_weight_leaves_the_holdback_with_the_champion():
 def test_a_gateway_that_records_no_text_cannot_be_graded():
     silent = {"traffic": {"kind": "gateway", "record": "operations"}}
     assert policy_of(Rollout()).gradable
-    assert not policy_of(Rollout(), gradable=False).gradable
+    unread = policy_of(Rollout(), gradable=False)
+    assert (unread.gradable, unread.by_feedback) == (False, False)
     assert not policy_of(Rollout.model_validate(silent)).gradable
     rated = [policy_of(Rollout.model_validate(section), rated=True) for section in ({}, silent)]
     assert [(each.gradable, each.by_feedback) for each in rated] == [(True, False), (True, True)]

@@ -129,12 +129,13 @@ def test_what_would_change_the_decision_is_said_in_numbers(change: dict[str, obj
     assert remedy in "; ".join(decide(**change).would_change)
 
 
-def test_the_larger_groups_that_are_proposed_would_do() -> None:
+@pytest.mark.parametrize("share_of_flat", [0.5, 0.3])
+def test_the_larger_groups_that_are_proposed_would_do(share_of_flat: float) -> None:
     attempts = (PromptAttempts(0, 2, 400, True), PromptAttempts(1, 2, 60, True), PromptAttempts(1, 4, 20, True))
     hard = {"attempts": attempts, "frontier_prompts": 480}
     evidence = GOOD.model_copy(update=hard)
     expected = expect(evidence, Training(), Accelerator(), 1_000_000)
-    settings = AUTO.model_copy(update={"max_zero_variance_share": 0.5})
+    settings = AUTO.model_copy(update={"max_zero_variance_share": share_of_flat})
     said = "; ".join(choose(evidence, settings, 0.5, expected).would_change)
     generations = int(said.partition("groups of ")[2].partition(":")[0])
     larger = Training.model_validate({"grpo": {"num_generations": generations}})
