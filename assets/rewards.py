@@ -1,8 +1,7 @@
 """The reward stage: labels, the reward model, and the champion's fresh samples with their scores."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -16,11 +15,11 @@ from evals.freezing import held_apart
 from pipeline.core import layout
 from pipeline.demo.desk.judge_process import judge_at
 from pipeline.recipe.rewards import Rewards
-from pipeline.rewards.examples import examples, page
 from pipeline.rewards.label import label_traces
-from pipeline.rewards.records import LABELS, LabelSample, RewardLabels
+from pipeline.rewards.records import LABELS, RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
 from pipeline.rewards.reward_model.stage import train_reward_model
+from pipeline.rewards.summary import examples
 from pipeline.selection.consent import consented
 from pipeline.selection.samples.records import SAMPLES, FreshSamples
 from pipeline.selection.samples.stage import Scorers, sample
@@ -54,13 +53,12 @@ def reward_labels(context: dg.AssetExecutionContext, deployment: Deployment, tra
         f"{labels.labelled:,} of {labels.dataset.rows:,} traces labelled, mean reward {labels.mean_reward:.3f}; "
         f"{labels.checked:,} checked now, {labels.remembered:,} known before, {labels.usd:.2f} USD"
     )
-    shown = examples(labels.dataset)
     tell_of_days(context, work.recipe.key_prefix, LABELLED, labelled_days(labels))
-    yield output(labels, labels.dataset.digest, _metadata(labels, shown, page(work.store, iteration, shown)))
+    yield output(labels, labels.dataset.digest, _metadata(labels))
     yield from _checks(labels, work.recipe.rewards)
 
 
-def _metadata(labels: RewardLabels, shown: Sequence[LabelSample], page: Path) -> dict[str, Any]:
+def _metadata(labels: RewardLabels) -> dict[str, Any]:
     """What a person looks for: how rewards are spread, what has none and why, who agrees with whom, what it cost."""
     return {
         "labelled": labels.labelled,
@@ -78,13 +76,10 @@ def _metadata(labels: RewardLabels, shown: Sequence[LabelSample], page: Path) ->
         ),
         "coverage and reasons": shares({"labelled": labels.labelled, **labels.unlabelled}),
         "agreement": table(
-            ["component", "and", "on the same side of 0.5", "rank correlation"],
-            [(each.first, each.second, each.agree, each.rank_correlation) for each in labels.agreement],
+            ["component", "and", "on the same side of 0.5"],
+            [(each.first, each.second, each.agree) for each in labels.agreement],
         ),
-        "labels, for example": table(
-            ["reward", "why"], [("none" if s.final_reward is None else f"{s.final_reward:.2f}", s.why) for s in shown]
-        ),
-        "their texts": dg.MetadataValue.path(page),
+        "labels, for example": table(["reward", "why"], examples(labels.dataset)),
         **table_facts(labels.dataset.rows, labels.dataset.uri, LABELS),
     }
 

@@ -31,7 +31,7 @@ from pipeline.traces.erased import exclusive_lock
 
 BESIDE = {
     "traces": (layout.RECIPE,),
-    "reward_labels": (layout.LABEL_TABLE, layout.LABEL_EXAMPLES, layout.OPINIONS),
+    "reward_labels": (layout.LABEL_TABLE, layout.OPINIONS),
     "reward_model": (layout.REWARD_MODEL_FOLDER,),
     "samples": (layout.SAMPLE_TABLE,),
     "preference_dataset": (layout.PREFERENCE_TABLES,),

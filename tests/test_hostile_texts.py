@@ -2,7 +2,6 @@
 
 import json
 from html.parser import HTMLParser
-from pathlib import Path
 
 from markdown_it import MarkdownIt
 
@@ -11,11 +10,7 @@ from evals.report import to_html
 from evals.results import EvalSample
 from evals.suites import Item
 from pipeline.core.markdown import literal
-from pipeline.core.storage import Store
-from pipeline.rewards.examples import LabelSample, chat
-from pipeline.rewards.examples import page as label_page
 from pipeline.rewards.verifiers.outcome import Outcome
-from tests.pipeline.rollout.conftest import BASE, iteration_over
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -71,14 +66,6 @@ def test_markdown_of_dagster_and_mlflow_shows_texts() -> None:
 def test_a_reports_slices_are_shown_as_texts() -> None:
     rows = [f"| {literal(text)} | 1 |" for text in HOSTILE]
     assert_shown_as_texts(to_html("\n".join(["| slice | items |", "| --- | --- |", *rows])))
-
-
-def test_examples_of_labels_are_shown_as_texts(tmp_path: Path) -> None:
-    """An id that breaks its line begins no paragraph of its own."""
-    sample = LabelSample(
-        trace_id=f"t\n\n{TEXT}", prompt=chat(json.dumps(ASKED)), completion=TEXT, final_reward=1.0, why=TEXT
-    )
-    assert_shown_as_texts(rendered(label_page(Store(tmp_path), iteration_over(BASE), [sample]).read_text()))
 
 
 def test_changed_answers_are_shown_as_texts() -> None:

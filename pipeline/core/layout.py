@@ -50,7 +50,7 @@ LATEST = f"{ITERATIONS}/latest.json"
 # Below `iterations/<id>/`: the records of the stages, and their other files.
 RECIPE = "recipe.json"
 GOVERNED = "traces.json"
-LABELS, LABEL_TABLE, OPINIONS, LABEL_EXAMPLES = "reward_labels.json", "reward_labels", "opinions", "label_examples"
+LABELS, LABEL_TABLE, OPINIONS = "reward_labels.json", "reward_labels", "opinions"
 LABELLING_LOCK = "labelling.lock"
 REWARD_MODEL, REWARD_MODEL_FOLDER = "reward_model.json", "reward_model"
 REWARD_MODEL_LOCK = "reward_model.lock"

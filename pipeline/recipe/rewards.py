@@ -97,9 +97,6 @@ class Feedback(Section):
 
     prior_strength: NonNegativeFloat = 1.0
     """Imagined answers of 0.5 beside the real ones: one thumb up is worth 0.75, ten are worth 0.95."""
-    turns: Literal["own", "earlier"] = "own"
-    """Which turns of a session feedback is about: the one that it was given on; or also the turns before it that nobody
-    rated, each up to the next rated one. Those count under the same caps."""
     tenant_key: str = "tenant_id"
     """Metadata key of the organisation that a user belongs to."""
     max_per_user: ClassVar[int] = 20

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 # of preference pairs (chosen >= 0.7, rejected < 0.5), and a thumb up beside a thumb down of another name (0.5) does
 # not. Above a strength of 1.5 one thumb up would no longer reach 0.7.
 
-COLUMNS = ("trace_id", "observation_id", "timestamp", "user_id", "session_id", "feedback")
+COLUMNS = ("trace_id", "observation_id", "user_id", "session_id", "feedback")
 OPINIONS: pa.Schema = pa.schema(
     [
         ("trace_id", pa.string()),
@@ -53,10 +53,9 @@ def settle(batches: Iterable[pa.RecordBatch], settings: Feedback, scratch: Path 
     with tempfile.TemporaryDirectory(prefix="feedback-", dir=scratch) as folder, connect(Path(folder)) as db:
         db.execute(CALLS)
         for batch in batches:
-            _add(db, batch, settings)
-        calls = EARLIER if settings.turns == "earlier" else "select * from calls"
+            _add(db, batch)
         limits = {"strength": settings.prior_strength, "most": settings.max_per_user}
-        relation: Any = db.sql(VALUES.format(calls=calls), params=limits)
+        relation: Any = db.sql(VALUES, params=limits)
         return relation.to_arrow_table().cast(OPINIONS)
 
 
@@ -85,8 +84,7 @@ _FIELDS: msgspec.json.Decoder[dict[str, msgspec.Raw]] = msgspec.json.Decoder(dic
 
 CALLS = """
 create temp table calls (
-    trace_id varchar, observation_id varchar, moment bigint, principal varchar, session_id varchar,
-    total double, answers double
+    trace_id varchar, observation_id varchar, principal varchar, total double, answers double
 )
 """
 # Sums are ordered: the same answers give the same value to the last bit.
@@ -98,38 +96,18 @@ answered as (
     where value between 0 and 1 and name is distinct from $retry group by row, name
 ),
 summed as (select row, sum(answer order by answer) as total, count(*) as answers from answered group by row)
-select trace_id, observation_id, epoch_us(timestamp), principal, nullif(session_id, ''),
-    coalesce(total, 0), coalesce(answers, 0)
-from batch left join summed using (row)
-"""
-# An unrated turn has the answers of the next rated turn of its session, of the same principal.
-EARLIER = """
-select * exclude (later_total, later_answers) replace (
-    if(unrated, later_total, total) as total, if(unrated, later_answers, answers) as answers
-)
-from (
-    select *, answers = 0 and session_id is not null and later_answers is not null as unrated
-    from (
-        select *,
-            first_value(if(answers > 0, total, null) ignore nulls) over later as later_total,
-            first_value(if(answers > 0, answers, null) ignore nulls) over later as later_answers
-        from calls window later as (
-            partition by principal, session_id order by moment, trace_id, observation_id
-            rows between 1 following and unbounded following
-        )
-    )
-)
+select trace_id, observation_id, principal, total, answers from batch join summed using (row)
 """
 # A hash decides which calls count, not time: whoever comes first, or last, would choose. It is of ids that the tracing
 # backend assigns; where clients may choose their trace ids, a user can choose which of their own calls count, and never
 # how many. The first word is a salt that stays as it is: another one would draw other calls.
 VALUES = """
-with calls as ({calls}), ranked as (
+with ranked as (
     select *, row_number() over (
         partition by principal
         order by sha256(concat_ws(chr(31), 'pipeline.rewards.caps', trace_id, observation_id)), trace_id, observation_id
     ) > $most as capped
-    from calls where answers > 0
+    from calls
 )
 select trace_id, observation_id,
     if(capped, null, (total + 0.5 * $strength) / (answers + $strength)) as value,
@@ -138,13 +116,10 @@ from ranked order by trace_id, observation_id
 """
 
 
-def _add(db: DuckDBPyConnection, batch: pa.RecordBatch, settings: Feedback) -> None:
-    """Take from a batch what may count: rows with scores, and turns that a later score may reach."""
+def _add(db: DuckDBPyConnection, batch: pa.RecordBatch) -> None:
+    """Take from a batch what may count: rows with scores."""
     rows: Any = batch.select(list(COLUMNS))
-    wanted = pc.greater(pc.list_value_length(rows["feedback"]), 0)
-    if settings.turns == "earlier":
-        wanted = pc.or_(wanted, pc.is_valid(rows["session_id"]))
-    table = pa.Table.from_batches([rows.filter(wanted)])
+    table = pa.Table.from_batches([rows.filter(pc.greater(pc.list_value_length(rows["feedback"]), 0))])
     names = (table[column].to_pylist() for column in ("user_id", "session_id", "trace_id"))
     table = table.append_column("principal", pa.array(map(principal, *names), pa.string()))
     db.register("batch", table.append_column("row", pa.array(range(len(table)), pa.int64())))

@@ -89,7 +89,7 @@ def label_traces(context: IterationContext, endpoint: Endpoint | None, lineage: 
         forgotten(store)  # raises where somebody would not be recognised
         folder = iteration.path(layout.LABEL_TABLE)
         # Of an attempt that was killed before its record.
-        for name in (layout.LABEL_TABLE, layout.OPINIONS, layout.LABEL_EXAMPLES):
+        for name in (layout.LABEL_TABLE, layout.OPINIONS):
             shutil.rmtree(store.path(iteration.path(name)), ignore_errors=True)
         with store.staged(folder) as staging, open_lake(context.lake) as lake:
             window = window_of(store, lake, iteration.dataset)

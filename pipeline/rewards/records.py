@@ -73,8 +73,6 @@ class ComponentSummary(Record):
 
     count: int
     mean: float | None
-    histogram: tuple[int, ...]
-    """Values in 20 equal bins of [0, 1]."""
     missing: dict[str, int]
 
 
@@ -84,7 +82,6 @@ class Agreement(Record):
     first: str
     second: str
     agree: Estimate
-    rank_correlation: Estimate
 
 
 class Drift(Record):
@@ -136,16 +133,6 @@ class CustomReport(Record):
     """Rows without one, by reason: timeouts, errors, values out of [0, 1], abstentions."""
     distinct: int
     """Different values."""
-
-
-class LabelSample(Record):
-    """One label for a person to look at; texts are cut."""
-
-    trace_id: str
-    prompt: str
-    completion: str
-    final_reward: float | None
-    why: str
 
 
 class RewardLabels(Record):

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from pipeline.core import layout
+from pipeline.core.conversation import shown as shown_turns
 from pipeline.core.conversation import shown_answer
 from pipeline.core.removal import Removal, make, of_lines
 from pipeline.core.storage import Store, write_atomically
-from pipeline.rewards.examples import chat
 from pipeline.rewards.findings import key_of
 from pipeline.rewards.records import RewardLabels
 
@@ -166,8 +166,9 @@ def _drawn(labels: RewardLabels, week: str, most: int) -> list[Row]:
 
 
 def _asked(row: Row) -> dict[str, str]:
+    turns = (f"{turn['role']}: {turn['content']}" for turn in shown_turns(json.loads(row["prompt"])))
     cells = {"item": row["item"], "trace_id": row["trace_id"], "expected": row["reference"] or ""}
-    return {**cells, "prompt": chat(row["prompt"]), "completion": shown_answer(row["completion"] or "")}
+    return {**cells, "prompt": "\n\n".join(turns), "completion": shown_answer(row["completion"] or "")}
 
 
 def _score(value: str) -> float | None:

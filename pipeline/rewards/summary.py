@@ -5,7 +5,8 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations, takewhile
+from itertools import chain, combinations, takewhile, zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +40,7 @@ from pipeline.traces.prompt_sets import UNANSWERED
 TEXTS = ("prompt", "completion", "reference", "answer")
 MIN_SHARED = 20
 """Rows on which two components both speak, from which their agreement is worth a line."""
-RANKED = 20_000
-"""Rows that enter a rank correlation, drawn from more: its interval is then some 0.03 wide, its cost bounded."""
+EXAMPLES = 12
 FLOOR = 0.5
 """Observations that an empty bin counts as, where the other histogram has some."""
 
@@ -133,7 +133,6 @@ def _component(labels: pa.Table, name: str) -> ComponentSummary:
     return ComponentSummary(
         count=len(values),
         mean=float(values.mean()) if len(values) else None,
-        histogram=histogram_of(values),
         missing=dict(sorted(reasons.items())),
     )
 
@@ -145,13 +144,9 @@ def agreement(labels: pa.Table) -> tuple[Agreement, ...]:
     for first, second in combinations(LOGGED, 2):
         both = np.flatnonzero(~np.isnan(columns[first]) & ~np.isnan(columns[second]))
         if len(both) >= MIN_SHARED:
-            a, b = columns[first][both], columns[second][both]
-            agree = share(int(np.count_nonzero((a > 0.5) == (b > 0.5))), len(both))
-            if len(a) > RANKED:
-                drawn = np.random.default_rng(0).choice(len(a), RANKED, replace=False)
-                a, b = a[drawn], b[drawn]
-            correlation = rank_correlation(a, b)
-            agreements.append(Agreement(first=first, second=second, agree=agree, rank_correlation=correlation))
+            same = (columns[first][both] > 0.5) == (columns[second][both] > 0.5)
+            agree = share(int(np.count_nonzero(same)), len(both))
+            agreements.append(Agreement(first=first, second=second, agree=agree))
     return tuple(agreements)
 
 
@@ -201,6 +196,28 @@ def drift(store: Store, own: RewardDistribution) -> Drift | None:
         stability_index=stability_index(last.histogram, own.histogram),
         mean_change=own.mean - last.mean,
     )
+
+
+def examples(labels: DatasetRef) -> list[tuple[str, str]]:
+    """Reward and how it came to be, of labels in the newest part of a published table: in turn a high one, a low one,
+    one without a label."""
+    parts = sorted(Path(labels.uri).glob("*.parquet"))
+    columns = [name for name in LABELS.names if name not in TEXTS]
+    rows = pq.read_table(parts[-1], columns=columns).sort_by("trace_id").to_pylist() if parts else []
+    low = sorted((row for row in rows if row["final_reward"] is not None), key=lambda row: row["final_reward"])
+    silent = [row for row in rows if row["final_reward"] is None]
+    turns = chain(*zip_longest(low[::-1][:EXAMPLES], low[:EXAMPLES], silent[:EXAMPLES]))
+    chosen = {(row["trace_id"], row["observation_id"]): row for row in turns if row is not None}
+    shown = list(chosen.values())[:EXAMPLES]
+    return [("none" if row["final_reward"] is None else f"{row['final_reward']:.2f}", why(row)) for row in shown]
+
+
+def why(row: Mapping[str, Any]) -> str:
+    """How a label came to be: `correct 1.00 x 0.87 + format 0.00 x 0.13`; or why there is none."""
+    weights, missing = json.loads(row["weights"] or "{}"), json.loads(row["missing"] or "{}")
+    silent = "".join(f"; {name} is missing ({reason})" for name, reason in missing.items())
+    parts = " + ".join(f"{name} {row[name]:.2f} x {weight:.2f}" for name, weight in weights.items())
+    return (f"no label: {row['reason']}" if row["final_reward"] is None else parts) + silent
 
 
 def stability_index(before: Sequence[int], after: Sequence[int]) -> float:

@@ -20,7 +20,6 @@ TRACES = ("trace_id", "trace_ids", "chosen_trace", "rejected_trace")
 NAMED = (layout.SAMPLE_TABLE, layout.LABEL_TABLE)
 """Tables that say which traces are whose: they come last, so that after a kill they still tell."""
 TABLES = (layout.OPINIONS, layout.PREFERENCE_TABLES, *NAMED)
-SCRATCH = (layout.LABEL_EXAMPLES,)
 OF_TRAINING = (
     *(layout.ROWS_FILE, "data.staged", layout.HELD_OUT_FILE, "held_out.staged", "trl", "staging", "completions"),
     *(f"nemo/*/{name}" for name in ("train.jsonl", "validation.jsonl", "logs", "cache")),
@@ -50,10 +49,10 @@ def holding_rows(
     paths: list[Path] = []
     for id in learned:
         folder = store.path(layout.iteration(id))
-        killed = (*TABLES, *SCRATCH, layout.REWARD_MODEL_FOLDER)
-        paths += [path for name in killed for path in folder.glob(f".{name}.*")]  # of killed attempts
+        paths += [
+            path for name in (*TABLES, layout.REWARD_MODEL_FOLDER) for path in folder.glob(f".{name}.*")
+        ]  # of killed attempts
         paths += [] if without_owner else [folder / name for name in TABLES]
-        paths += [folder / name for name in SCRATCH]
         paths += [path for name in OF_TRAINING for path in sorted((folder / layout.TRAINING).glob(name))]
     paths += [store.path(layout.window(digest)) for digest in datasets]
     return [str(path.relative_to(store.root)) for path in paths if path.exists()]

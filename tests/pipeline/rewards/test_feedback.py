@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,7 +13,6 @@ from pipeline.recipe.rewards import Feedback
 from pipeline.rewards.feedback import COLUMNS, OPINIONS, principal, settle, tenant_of
 from pipeline.traces.rows import SCHEMA
 
-NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 ROWS = pa.schema([SCHEMA.field(name) for name in COLUMNS])
 UP, DOWN = ("thumb", 1.0), ("thumb", 0.0)
 Rows = list[dict[str, Any]]
@@ -27,12 +25,11 @@ class Opinion(NamedTuple):
 
 
 def call(trace: str, *scores: tuple[Any, ...], **columns: Any) -> dict[str, Any]:
-    """A governed row. `scores` are (name, value) or (name, value, source); `at` counts seconds after noon."""
+    """A governed row. `scores` are (name, value) or (name, value, source);"""
     feedback = [dict(zip(("name", "value", "source"), (*score, "API")[:3], strict=True)) for score in scores]
     return {
         "trace_id": trace,
         "observation_id": f"{trace}-1",
-        "timestamp": NOON + timedelta(seconds=columns.get("at", 0)),
         "user_id": columns.get("user", "ann"),
         "session_id": columns.get("session", "s1"),
         "feedback": feedback,
@@ -78,20 +75,6 @@ def test_the_prior_is_the_recipes() -> None:
     assert settled([call("t", UP)], prior_strength=9.0)["t"].value == pytest.approx(0.55)
 
 
-def test_feedback_is_about_the_turn_that_it_was_given_on() -> None:
-    turns = [call("a", at=0), call("b", at=10), call("c", UP, at=20), call("d", at=30), call("e", DOWN, at=40)]
-    others = [call("x", at=5, session="s2"), call("y", at=5, user="bob"), call("z", at=5, session=None)]
-    rows = [*turns, *others]
-    assert settled(rows).keys() == {"c", "e"}
-    reached = settled(rows, turns="earlier", size=2)
-    assert {trace: each.value for trace, each in reached.items()} == {
-        **dict.fromkeys("abc", 0.75),
-        **dict.fromkeys("de", 0.25),
-    }
-    capped = settled(rows, turns="earlier", most=2)
-    assert sum(each.reason == "" for each in capped.values()) == 2, "a turn that is reached counts under the cap"
-
-
 SCORES = st.lists(
     st.tuples(
         st.sampled_from(["thumb", "stars", "retry"]),
@@ -106,7 +89,7 @@ SCORES = st.lists(
 @settings(max_examples=25)
 @given(st.lists(SCORES, min_size=1, max_size=8), st.floats(0.01, 10), st.randoms())
 def test_values_follow_the_rule_whatever_is_said(said: list[list[Any]], strength: float, chance: Any) -> None:
-    rows = [call(f"t{n}", *scores, user=f"u{n}", at=n) for n, scores in enumerate(said)]
+    rows = [call(f"t{n}", *scores, user=f"u{n}") for n, scores in enumerate(said)]
     expected: dict[str, Opinion] = {}
     for n, scores in enumerate(said):
         named = [(name, value) for name, value, _ in scores if value is not None and 0 <= value <= 1]
@@ -128,7 +111,7 @@ def test_values_follow_the_rule_whatever_is_said(said: list[list[Any]], strength
 
 def by(count: int, start: int = 0, **columns: Any) -> Rows:
     """Rated calls of one user."""
-    return [call(f"t{n:04d}", UP, at=n, **columns) for n in range(start, start + count)]
+    return [call(f"t{n:04d}", UP, **columns) for n in range(start, start + count)]
 
 
 def reasons(rows: Rows) -> Counter[str]:
@@ -152,8 +135,8 @@ def test_the_cap_draws_by_ids_and_the_draw_stays() -> None:
 
     rows = by(40)
     assert counted(rows) == {"t0014", "t0016", "t0034"}
-    for place, row in enumerate(rows):
-        row["timestamp"], row["feedback"] = rows[-place]["timestamp"], call("t", DOWN)["feedback"]
+    for row in rows:
+        row["feedback"] = call("t", DOWN)["feedback"]
     assert counted(rows[::-1]) == {"t0014", "t0016", "t0034"}
 
 

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core import layout
-from pipeline.core.iteration import identify
-from pipeline.core.storage import ModelRef, Store
+from pipeline.core.storage import Store
 from pipeline.recipe import Compute
 from pipeline.recipe.rewards import Rules
-from pipeline.rewards.examples import examples, page
 from pipeline.rewards.records import LABELS
+from pipeline.rewards.summary import examples
 from pipeline.selection.pairing import read_labels
 from tests.pipeline.traces.conftest import score, write
 
@@ -65,16 +63,11 @@ def test_a_trace_names_its_own_kind_of_check(export: Path, label: Label) -> None
     assert labels["t4"]["final_reward"] is None
 
 
-def test_examples_are_on_a_page_that_an_erasure_deletes(export: Path, store: Store, label: Label) -> None:
-    day_file(export, 5, [call(1, "# loud\n#### 3", "3"), call(2, "#### 4", "3"), call(3, "Hello.")])
-    labels = label()
-    iteration = identify(0, "m", ModelRef(uri="", digest="m"), labels.dataset, "r")
-    shown = examples(labels.dataset)
-    path = page(store, iteration, shown)
-    assert len(shown) == 3
-    text = path.read_text()
-    assert "    # loud" in text and "correct 1.00 x 0.87" in text and "no label: no_signal" in text
-    assert path.parent.name == layout.LABEL_EXAMPLES
+def test_examples_show_how_labels_came_to_be(export: Path, label: Label) -> None:
+    day_file(export, 5, [call(1, "#### 3", "3"), call(2, "#### 4", "3"), call(3, "Hello.")])
+    (first, arithmetic), (second, _), unlabelled = examples(label().dataset)
+    assert first > second and arithmetic.startswith("correct 1.00 x 0.87")
+    assert unlabelled == ("none", "no label: no_signal")
 
 
 def test_only_what_is_new_or_changed_is_checked(export: Path, store: Store, label: Label) -> None:
