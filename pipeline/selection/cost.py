@@ -160,4 +160,4 @@ def parameters(model: str | Path) -> int:
     files = weight_files(Path(model))
     if missing := [file for file in files if not file.is_file()]:
         raise ValueError(f"No {missing[0].name} in {model}. Save the model there with safe_serialization=True.")
-    return sum(math.prod(tensor["shape"]) for file in files for tensor in header(file).values())
+    return sum(math.prod(shape) for file in files for _, shape in header(file).values())
