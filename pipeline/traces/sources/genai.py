@@ -105,15 +105,6 @@ def _answered(span: Attributes, events: Iterable[SpanEvent]) -> chat.Chat:
     return chat.served(messages)
 
 
-def lacks_tools(span: Attributes) -> bool:
-    """Whether tools are called and not all of them are defined: a record of a log or an agent's span may do that."""
-    texts = (str(span.get(key, "")) for key in ("gen_ai.input.messages", "gen_ai.output.messages"))
-    if not any("tool_call" in text for text in texts):
-        return False
-    functions = [tool["function"] for tool in _tools(span) if isinstance(tool.get("function"), dict)]
-    return not functions or any("parameters" not in function for function in functions)
-
-
 def _by_number(fields: Attributes, pattern: str) -> dict[int, Json]:
     """Values by a number in the names of their fields. `pattern` has two groups: the number and the rest of a name."""
     numbered: dict[int, Json] = {}
