@@ -11,15 +11,13 @@ import dagster as dg
 from assets.environment import environment
 from assets.metadata import table
 from assets.resources import ITERATION_TAG, Deployment
-from evals.measurements import EvalReport
-from evals.plan import EvalPlan
 from evals.power import EMBEDDED_MODEL, UNKNOWN_MODEL, shortfalls, template_refusals
+from evals.records import EvalPlan, EvalReport
 from evals.suites import Suite
 from k8s.attempts import LaunchAttempt
 from k8s.client import connect
 from k8s.follow import Hooks
-from k8s.launch import check_launch, evaluation_task, machine, training_task
-from k8s.task import Task, delete, run
+from k8s.launch import Task, check_launch, delete, evaluation_task, machine, run, training_task
 from pipeline.core import layout
 from pipeline.demo import is_demo_model
 from pipeline.demo.desk import is_desk_model

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from assets.records import IterationRecords
-from evals.measurements import EvalReport
+from evals.records import EvalReport
 from k8s.estimate import Range, prices
 from pipeline.core.storage import Record
 from pipeline.recipe import Judge, Recipe

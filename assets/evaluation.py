@@ -11,11 +11,10 @@ from assets.metadata import output, picture, warning
 from assets.observations import refuse_blocked
 from assets.resources import Deployment
 from evals import report
-from evals.evaluate import EvalServices, decide, evaluate
+from evals.evaluate import EvalServices, decide, evaluate, inference, publish_plan
 from evals.freezing import withdraw
 from evals.gate import GateVerdict, Verdict
-from evals.measurements import EvalReport
-from evals.plan import EvalPlan, inference, publish_plan
+from evals.records import EvalPlan, EvalReport
 from pipeline.core import layout
 from pipeline.core.markdown import literal
 from pipeline.demo.desk.judge_process import judge_at

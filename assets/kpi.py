@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from assets.costs import CostLine, CostTotal, RolloutCost, cost_lines, total
 from assets.records import IterationRecords, iteration_ids
 from assets.sentences import stage_sentences
-from evals.measurements import ConfidenceInterval, EvalReport
+from evals.records import ConfidenceInterval, EvalReport
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Recipe
 from pipeline.rewards.findings import spent

@@ -10,8 +10,8 @@ from assets.records import CHECKPOINT, LABELS, PLAN, REPORT, SAMPLES, TRACES
 from assets.resources import Deployment
 from evals import bundle, report
 from evals.gate import GateVerdict
-from evals.measurements import EvalReport
 from evals.page import answer_table
+from evals.records import EvalReport
 from k8s.attempts import Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -21,7 +21,7 @@ from pipeline.registry import versions
 from pipeline.registry.runs import RunIdentity, run_page
 from pipeline.rollout.policy import account, proposer
 from pipeline.rollout.record import JudgedCandidate
-from pipeline.selection.samples.records import FreshSamples
+from pipeline.selection.samples import FreshSamples
 from pipeline.training.result import TrainingResult
 from pipeline.training.throughput import typical
 from pipeline.views.iteration import funnel, reward_distribution, training_panels

@@ -11,8 +11,8 @@ from typing import Any, Generic, Literal, TypeVar
 from assets.environment import ITERATION_TAG
 from assets.naming import launch_command
 from evals.gate import GateVerdict
-from evals.judgements import spent_on
-from evals.measurements import EvalReport
+from evals.judged import spent_on
+from evals.records import EvalReport
 from k8s.attempts import GangAttempts, LaunchAttempt, Ledger
 from pipeline.core import layout
 from pipeline.core.iteration import Iteration
@@ -23,7 +23,7 @@ from pipeline.rewards.records import RewardLabels
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.selection.samples.records import FreshSamples
+from pipeline.selection.samples import FreshSamples
 from pipeline.traces.records import GovernedTraces
 from pipeline.training.journal import read_journal
 from pipeline.training.plan import TrainingPlan

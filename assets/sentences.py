@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from assets.records import IterationRecords
-from evals.measurements import EvalReport
+from evals.records import EvalReport
 from pipeline.selection.choose import MethodDecision
 from pipeline.training.result import TrainingResult
 

@@ -19,9 +19,8 @@ import numpy as np
 from benchmarks.contexts import quiet
 from benchmarks.kills import result_of
 from benchmarks.training import write_plan
-from evals.evaluate import EvalServices, evaluate
-from evals.plan import EvalPlan, inference, publish_plan
-from evals.results import EvalArm
+from evals.evaluate import EvalServices, evaluate, inference, publish_plan
+from evals.records import EvalArm, EvalPlan
 from evals.runner import Respondent, sampling
 from evals.suites import Suite, suites
 from pipeline.core.iteration import identify

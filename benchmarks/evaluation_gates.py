@@ -11,8 +11,7 @@ import numpy as np
 from evals import bundle, gate, statistics
 from evals.bundle import SuiteEvidence
 from evals.gate import Verdict
-from evals.measurements import BundleRef
-from evals.results import EvalArm, EvalSample, ItemResult, Protocol
+from evals.records import BundleRef, EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.statistics import Array
 from evals.suites import Item, Suite

@@ -40,7 +40,7 @@ from pipeline.selection.choose import MethodDecision, choose
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import read_labels
 from pipeline.selection.preferences import ScoredSamples, build
-from pipeline.selection.samples.records import SAMPLES
+from pipeline.selection.samples import SAMPLES
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, Sampling

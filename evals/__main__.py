@@ -10,11 +10,11 @@ from contextlib import closing
 from pathlib import Path
 
 from evals.bundle import read, recompute, verify
-from evals.evaluate import EvalServices, evaluate
+from evals.evaluate import EvalServices, evaluate, inference
 from evals.gate import judge
 from evals.harness import LmEvalEnvironment, ensure_listed
 from evals.page import page
-from evals.plan import EvalPlan, inference
+from evals.records import EvalPlan
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.redaction import guard_output
 from pipeline.core.storage import Store

@@ -16,14 +16,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from evals import comparable, gate, judged_evidence
+from evals import comparable, gate, win_rate
 from evals.comparison import compare
 from evals.gate import GateVerdict
-from evals.judged_evidence import JudgedEvidence
-from evals.measurements import BundleRef, EvalReport, JudgedMeasurement, SuiteMeasurement
-from evals.results import EvalArm, ItemResult, Protocol
+from evals.records import BundleRef, EvalArm, EvalReport, ItemResult, JudgedMeasurement, Protocol, SuiteMeasurement
 from evals.suites import Item, Suite
-from evals.win_rate import JudgedPair
+from evals.win_rate import JudgedEvidence, JudgedPair
 from pipeline.core import layout
 from pipeline.core.locations import Document
 from pipeline.core.removal import Removal
@@ -139,7 +137,7 @@ def measure(eval_evidence: EvalEvidence) -> Measurements:
     asked = {each.suite.name: each for each in eval_evidence.suites}
     over = {each.name: each.over for each in section.judged}
     judged = (
-        judged_evidence.measure(each, asked[over[each.suite]].suite, asked[over[each.suite]].arms, section)
+        win_rate.measure(each, asked[over[each.suite]].suite, asked[over[each.suite]].arms, section)
         for each in eval_evidence.judged
     )
     return Measurements(suites=tuple(measured), judged=tuple(judged))

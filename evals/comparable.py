@@ -4,7 +4,7 @@ against it says what would make them comparable."""
 import re
 from collections import Counter
 
-from evals.results import EvalArm, Protocol
+from evals.records import EvalArm, Protocol
 from evals.runner import sampling
 from evals.suites import Suite
 from pipeline.recipe import Evaluation

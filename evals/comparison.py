@@ -8,8 +8,17 @@ from dataclasses import fields
 import numpy as np
 
 from evals import statistics
-from evals.measurements import AnswerCosts, Comparison, ConfidenceInterval, Difference, Guard, PassAt, Slice
-from evals.results import EvalArm, ItemCounts
+from evals.records import (
+    AnswerCosts,
+    Comparison,
+    ConfidenceInterval,
+    Difference,
+    EvalArm,
+    Guard,
+    ItemCounts,
+    PassAt,
+    Slice,
+)
 from evals.statistics import Array, Paired
 from evals.suites import Item, Suite
 from pipeline.recipe import Evaluation

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
 
-from evals import bundle, judgements
+from evals import bundle, judged
 from evals.suites import frozen
 from pipeline.core import layout
 from pipeline.core.removal import Place, of_files
@@ -23,7 +23,7 @@ def places(store: Store, principals: Collection[str]) -> list[Place]:
     answers = of_files("answers of evaluations", partial(journal.removals, store, items))
     return [
         Place(answers.name, answers.count, lambda: (_sweep(store), answers.remove())),
-        of_files("judgements", partial(judgements.removals, store, items)),
+        of_files("judgements", partial(judged.removals, store, items)),
         of_files(
             "evidence bundles",
             lambda: (each for path in _bundles(store) for each in bundle.removals(store, path, principals)),

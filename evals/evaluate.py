@@ -2,7 +2,7 @@
 Both do nothing when run again."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -11,9 +11,7 @@ from evals.bundle import Gathered, SuiteEvidence
 from evals.gate import GateVerdict
 from evals.harness import LmEvalEnvironment, LmEvalRun
 from evals.judged import generation, judge_suites
-from evals.measurements import EvalReport, JudgedMeasurement, SuiteMeasurement
-from evals.plan import EvalPlan
-from evals.results import EvalArm
+from evals.records import EvalArm, EvalPlan, EvalReport, JudgedMeasurement, SuiteMeasurement
 from evals.runner import Grader, Respondent, sampling
 from evals.suites import Suite, frozen, pin, suites
 from pipeline.core import layout
@@ -22,7 +20,8 @@ from pipeline.recipe import Evaluation
 from pipeline.recipe.serving import HttpServing
 from pipeline.recipe.suites import LmEvalSuite, TracesSuite
 from pipeline.serving.chat import ChatSession
-from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.endpoint import Endpoint, ServingAddresses
+from pipeline.serving.engines import open_engine
 from pipeline.serving.inference import InferenceEngine
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import held_lock
@@ -180,3 +179,18 @@ def _line(measured: SuiteMeasurement) -> str:
         f"{measured.suite}: accuracy {compared.champion.value:.1%} -> {compared.candidate.value:.1%}, "
         f"difference {gain.value:+.1%} (95% CI {gain.low:+.1%} to {gain.high:+.1%})"
     )
+
+
+def inference(
+    store: Store, plan: EvalPlan, addresses: ServingAddresses, log: Callable[[str], None]
+) -> AbstractContextManager[InferenceEngine]:
+    """What answers this evaluation's questions; what it started ends with the block."""
+    return open_engine(plan.section.serving, addresses, log, store.path(layout.SERVING))
+
+
+def publish_plan(store: Store, plan: EvalPlan) -> str:
+    """Write the plan where `python -m evals run` reads it; its name below the root. The one that stands is replaced:
+    where and how it runs may have changed."""
+    name = plan.path(layout.EVAL_PLAN)
+    store.write(name, plan)
+    return name

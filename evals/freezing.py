@@ -1,24 +1,28 @@
 """Freezing suites from traces: whole clusters of consented rows that have a reference, before training takes them. A
-production suite takes no cluster that training has seen; a golden suite may."""
+production suite takes no cluster that training has seen; a golden suite, of rows that people have answered, may."""
 
 import hashlib
 import json
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any, NamedTuple, get_args
 
 import pyarrow.parquet as pq
 
-from evals import judgements
-from evals.candidates import Drawable, SuiteCandidate, drawable
+from evals import judged
 from evals.suites import Item, Suite, frozen, pin, suites
 from evals.suites.frozen import Frozen, FrozenItem, Generation
+from evals.suites.lines import ROLES
 from pipeline.core import layout
-from pipeline.core.conversation import to_prompt
+from pipeline.core.conversation import FIELDS, TOOLS, UNSHOWABLE, to_prompt
 from pipeline.core.removal import make
 from pipeline.core.storage import DatasetRef, Store, digest_json
+from pipeline.recipe.rewards import VerifierKind
 from pipeline.recipe.suites import TracesSuite
+from pipeline.rewards.reviews import survey
+from pipeline.rewards.verifiers import Outcome
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.selection.trainable import HeldApart
@@ -28,6 +32,83 @@ from pipeline.traces.erased import shared_lock
 
 LARGEST_SHARE = 0.2
 """Of the window's prompts, at most: training needs the others."""
+COLUMNS = (
+    *("trace_id", "observation_id", "day", "user_id", "tenant_id", "consent"),
+    *("prompt", "reference", "verifier", "outcome", "reason"),
+)
+Row = Mapping[str, Any]
+
+
+class SuiteCandidate(NamedTuple):
+    """A prompt that can be asked, and the row that it is from."""
+
+    prompt: str
+    reference: str
+    check: VerifierKind
+    user_id: str
+    tenant_id: str | None
+    day: str
+    trace_id: str
+    observation_id: str
+
+
+class Drawable(NamedTuple):
+    """The candidates, what was left out by reason."""
+
+    candidates: list[SuiteCandidate]
+    left_out: Counter[str]
+    prompts: frozenset[str]
+    """Of the window: the clusters are made of all of them."""
+
+
+def drawable(context: IterationContext, section: TracesSuite, labels: DatasetRef) -> Drawable:
+    """What a generation of the suite can be drawn from, as of now; inside `shared_lock`."""
+    labelled: list[Row] = pq.read_table(labels.uri, columns=list(COLUMNS)).to_pylist()
+    prompts = frozenset(row["prompt"] for row in labelled)
+    if section.preset != "golden":
+        return Drawable(*_candidates(context, labelled), prompts)
+    written = [{**row, "verifier": section.check, "outcome": ""} for row in survey(context.store).answered]
+    return Drawable(*_candidates(context, written), prompts)
+
+
+def _candidates(context: IterationContext, rows: Sequence[Row]) -> tuple[list[SuiteCandidate], Counter[str]]:
+    """One for each prompt, of the first row that can be asked; what cannot is counted by reason."""
+    allowed = agreed(context.store, context.lake, {row["day"] for row in rows})
+    left_out: Counter[str] = Counter()
+    by_prompt: defaultdict[str, list[Row]] = defaultdict(list)
+    for row in sorted(rows, key=lambda row: (row["trace_id"], row["observation_id"])):
+        if reason := _unfit(row, allowed):
+            left_out[reason] += 1
+        else:
+            by_prompt[row["prompt"]].append(row)
+    candidates: list[SuiteCandidate] = []
+    for prompt, group in by_prompt.items():
+        if len({(row["reference"], row["verifier"]) for row in group}) > 1:
+            left_out["several references"] += 1
+        else:
+            names = ("reference", "verifier", "user_id", "tenant_id", "day", "trace_id", "observation_id")
+            candidates.append(SuiteCandidate(prompt, *(group[0][name] for name in names)))
+    return candidates, left_out
+
+
+def _is_asked_as_is(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a model can be asked what was asked: with tools too, which its chat template has to render."""
+    roles = {*ROLES, TOOLS}
+    return all(set(message) <= set(FIELDS) and message["role"] in roles for message in messages)
+
+
+def _unfit(row: Row, allowed: Collection[tuple[str, str]]) -> str:
+    """Why the row's prompt cannot be asked; "" where it can."""
+    if row["consent"] is not True or (row["trace_id"], row["observation_id"]) not in allowed:
+        return "without consent"
+    messages = json.loads(row["prompt"])
+    if row["reason"] == UNSHOWABLE or not _is_asked_as_is(messages):
+        return "calls tools"
+    if not messages or messages[-1]["role"] not in ("user", "tool") or not messages[-1]["content"].strip():
+        return "no question at its end"
+    if not row["reference"] or row["verifier"] not in get_args(VerifierKind):
+        return "without a reference"
+    return "unreadable reference" if row["outcome"] == Outcome.unparsable_gold else ""
 
 
 def freeze(context: IterationContext, labels: DatasetRef, now: datetime) -> None:
@@ -62,7 +143,7 @@ def withdraw(context: IterationContext) -> list[str]:
         if not withdrawn:
             return []
         context.log(f"evaluation: {len(withdrawn)} items are taken out of suites: their rows do not consent any more")
-        places = (journal.removals, judgements.removals, frozen.removals)
+        places = (journal.removals, judged.removals, frozen.removals)
         return make(removal for removals in places for removal in removals(store, withdrawn))
 
 
@@ -164,37 +245,29 @@ def draw(
     section: TracesSuite,
     number: int,
 ) -> list[str]:
-    """Names of the clusters that come to the items that are kept: `limit` items in all, and nobody over their share.
-
-    Levels fall until what they let through is so much that they hold, as for pairs (selection.pairing)."""
+    """Names of the clusters that come to the items that are kept: at most `limit` items in all, and no user or tenant
+    over their share of them. Where fewer are drawn, shares are of those."""
     tenants = {each.tenant_id for group in (kept, *clusters.values()) for each in group if each.tenant_id}
-    shares = section.max_principal_share, max(section.max_tenant_share, 1 / len(tenants)) if tenants else 1.0
-    order = sorted(clusters, key=lambda name: _turn(name, number))
-    levels = [max(1, int(share * limit)) for share in shares]
-    while True:
-        counts = [Counter(each.item.user_id for each in kept), Counter(each.tenant_id for each in kept)]
-        drawn, size = list[str](), len(kept)
-        for name in order:
-            members = clusters[name]
-            more = [Counter(each.user_id for each in members), Counter(each.tenant_id for each in members)]
-            if len(tenants) < 2:
-                more[1] = Counter()
-            over = any(
-                count[who] + times > level
-                for count, new, level in zip(counts, more, levels, strict=True)
-                for who, times in new.items()
-                if who
-            )
-            if size + len(members) > limit or over:
-                continue
+    tenant_share = max(section.max_tenant_share, 1 / len(tenants)) if tenants else 1.0
+    most = max(1, int(section.max_principal_share * limit)), max(1, int(tenant_share * limit))
+
+    def owners(members: Sequence[SuiteCandidate]) -> tuple[Counter[str | None], Counter[str | None]]:
+        by_tenant = [each.tenant_id for each in members if each.tenant_id] if len(tenants) > 1 else []
+        return Counter(each.user_id for each in members), Counter(by_tenant)
+
+    counts = Counter(each.item.user_id for each in kept), Counter(each.tenant_id for each in kept)
+    drawn, size = list[str](), len(kept)
+    for name in sorted(clusters, key=lambda name: _turn(name, number)):
+        new = owners(clusters[name])
+        within = all(
+            count[who] + new[who] <= top for count, new, top in zip(counts, new, most, strict=True) for who in new
+        )
+        if within and size + len(clusters[name]) <= limit:
             drawn.append(name)
-            size += len(members)
-            for count, new in zip(counts, more, strict=True):
-                count.update(new)
-        allowed = [max(1, int(share * size)) for share in shares]
-        if all(most >= level for most, level in zip(allowed, levels, strict=True)):
-            return drawn
-        levels = [min(each) for each in zip(levels, allowed, strict=True)]
+            size += len(clusters[name])
+            for count, more in zip(counts, new, strict=True):
+                count.update(more)
+    return drawn if size >= limit else draw(clusters, kept, size, section, number)
 
 
 def _items(members: Sequence[SuiteCandidate]) -> Iterator[FrozenItem]:

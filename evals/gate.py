@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from evals.comparable import MIN_CLUSTERS, MIN_ITEMS, level_problems
-from evals.measurements import Comparison, Difference, EvalReport, Guard, JudgedMeasurement, WinRate
+from evals.records import Comparison, Difference, EvalReport, Guard, JudgedMeasurement, WinRate
 from evals.statistics import normal_quantile
 from pipeline.core.storage import ModelRef, Record
 from pipeline.recipe import Evaluation

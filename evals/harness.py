@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from evals.results import EvalArm, EvalSample, ItemResult, Protocol
+from evals.records import EvalArm, EvalSample, ItemResult, Protocol
 from evals.runner import defects
 from evals.suites import Item, Suite, task_digest, task_list
 from pipeline.core import layout

@@ -2,21 +2,23 @@
 refused, or whose budget ends, is a problem in the evidence: INCONCLUSIVE."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from evals.bundle import SuiteEvidence
-from evals.judged_evidence import JudgedEvidence, JudgeIdentity, pairing_problems
-from evals.judgements import JudgementJournal, JudgementLine, open_judgements, pair_key
-from evals.plan import EvalPlan
-from evals.results import EvalSample
+from evals.records import EvalPlan, EvalSample
 from evals.suites import Item, Suite
 from evals.suites.lines import drawn
-from evals.win_rate import MAX_UNJUDGED_SHARE, JudgedPair
+from evals.win_rate import MAX_UNJUDGED_SHARE, JudgedEvidence, JudgedPair, JudgeIdentity, pairing_problems
 from pipeline.core import layout
+from pipeline.core.journal import Journal, JournalEntry, forget, latest, open_journal, read
+from pipeline.core.removal import Removal
 from pipeline.core.storage import Store, digest_json
 from pipeline.recipe.rewards import Judge
 from pipeline.recipe.suites import JudgedSuite
+from pipeline.rewards.findings import JudgeSpending
 from pipeline.rewards.judge import (
     Endpoint,
     JudgeAway,
@@ -31,12 +33,53 @@ from pipeline.rewards.judge.admission import AWAY, refuse_lineage
 from pipeline.rewards.judge.session import admit_once, judge_id
 from pipeline.rewards.judge_stage import PaidAccount
 from pipeline.rewards.verifiers import Outcome
+from pipeline.serving.inference import Messages
 from pipeline.traces.records import Window
 
 Log = Callable[[str], None]
 OUTCOMES = {"second": 1.0, "first": 0.0, "tie": 0.5}
 """Of the candidate, which is the second of each pair."""
 NO_ANSWER = "no answer of a model"
+
+
+class JudgementLine(JournalEntry):
+    """A pair in both orders (of the candidate: 1 better, 0 worse, 0.5 neither), or the reason why there is no
+    preference. Its owner is the item; without one the line holds what an admission, or a pair that was erased, cost."""
+
+    iteration: str
+    candidate_first: float | None = None
+    champion_first: float | None = None
+    reason: str = ""
+    tokens: int = 0
+    usd: float = 0.0
+
+
+def pair_key(judge: str, item: str, messages: Messages, champion: str, candidate: str) -> str:
+    """Identity of a judgement: who judges (by id) which two texts. Which models wrote them is no part of it; the item
+    is, whose id holds something random where it is a person's."""
+    return digest_json([judge, item, messages, champion, candidate])
+
+
+def spent_on(store: Store, iteration: str) -> JudgeSpending:
+    """What all judges took for this iteration's pairs. Raises ValueError for a file that holds other things."""
+    paths = sorted(store.path(layout.JUDGEMENTS).glob("*/*.jsonl"))
+    return _spent([line for path in paths for line in read(path, JudgementLine)], iteration)
+
+
+def _spent(lines: list[JudgementLine], iteration: str) -> JudgeSpending:
+    paid = [line for line in lines if line.iteration == iteration]
+    return JudgeSpending(tokens=sum(line.tokens for line in paid), usd=sum(line.usd for line in paid))
+
+
+def removals(store: Store, items: Collection[str]) -> Iterator[Removal]:
+    """The judgements of these items' pairs: of each line what it cost stays."""
+    return forget(store, store.path(layout.JUDGEMENTS).glob("*/*.jsonl"), items, _cost)
+
+
+def _cost(text: bytes) -> bytes:
+    line = msgspec.json.decode(text, type=JudgementLine)
+    left = JudgementLine(key="", iteration=line.iteration, tokens=line.tokens, usd=line.usd)
+    return msgspec.json.encode(left) + b"\n"
 
 
 class _AnswerPair(NamedTuple):
@@ -82,7 +125,7 @@ def judge_suites(
         if endpoint is None:
             raise JudgeAway("The judge has no endpoint. Set JUDGE_URL, and evaluate again.")
         refuse_lineage(judge, plan.models())
-        with open_judgements(store, judge_id(judge)) as journal:
+        with open_journal(store.path(layout.judgements(judge_id(judge))), JudgementLine) as journal:
             asking = _Asking(store, plan, judge, endpoint, journal, log)
             over = {each.suite.name: each for each in gathered}
             return tuple(asking.evidence(each, over[each.over]) for each in wanted)
@@ -104,14 +147,15 @@ class _Asking:
     """A judge while its suites are judged. It is opened, and admitted, before the first pair that is not known."""
 
     def __init__(
-        self, store: Store, plan: EvalPlan, judge: Judge, endpoint: Endpoint, journal: JudgementJournal, log: Log
+        self, store: Store, plan: EvalPlan, judge: Judge, endpoint: Endpoint, journal: Journal[JudgementLine], log: Log
     ) -> None:
         self._store, self._plan, self._judge, self._endpoint = store, plan, judge, endpoint
-        self._journal, self._log = journal, log
+        self._journal, self._log, lines = journal, log, journal.read()
+        self._judged = {key: line for key, line in latest(lines).items() if line.owner and not line.again}
         self._identity = JudgeIdentity(model=judge.model, digest=judge.digest, id=judge_id(judge))
         iteration = plan.iteration
         window = store.read(layout.window(iteration.dataset.digest), Window)
-        days, spent = window.days if window else (), journal.spent(iteration.id)
+        days, spent = window.days if window else (), _spent(lines, iteration.id)
         self._budget = PaidAccount(iteration.id, days).budget(judge, store, ("judge", "order", "admission"), (spent,))
 
     def evidence(self, section: JudgedSuite, over: SuiteEvidence) -> JudgedEvidence:
@@ -131,7 +175,7 @@ class _Asking:
                 "rewards.judge.max_tokens or max_usd for the next iteration, or judge fewer items",
             )
         judged = tuple(
-            each.judged(None if each.lost else self._journal.judged.get(each.key), self._reason(each, unjudged))
+            each.judged(None if each.lost else self._judged.get(each.key), self._reason(each, unjudged))
             for each in pairs
         )
         return nothing.model_copy(update={"problems": problems, "pairs": judged})
@@ -148,7 +192,7 @@ class _Asking:
     def _ask(self, section: JudgedSuite, pairs: Sequence[_AnswerPair]) -> dict[str, str]:
         """Judge what is not known. Returns why the judge did not answer, by key."""
         wanted = [each for each in pairs if not each.lost and each.champion.text != each.candidate.text]
-        todo = list({each.key: each for each in wanted if each.key not in self._journal.judged}.values())
+        todo = list({each.key: each for each in wanted if each.key not in self._judged}.values())
         equal = len(pairs) - len(wanted)
         self._log(
             f"evaluation: {section.name}: {len(wanted) - len(todo)} of {len(wanted)} pairs are judged, {len(todo)} "
@@ -163,7 +207,7 @@ class _Asking:
             if not preferred.final:
                 unjudged[pair.key] = preferred.reason
             if preferred.final or preferred.tokens:
-                self._journal.add(self._line(pair, preferred))
+                self._add(pair, preferred)
 
         with open_judge(self._endpoint, self._judge, self._budget, self._log) as session:
             self._admit(session)
@@ -177,9 +221,9 @@ class _Asking:
             )
         return unjudged
 
-    def _line(self, pair: _AnswerPair, preferred: Preferred) -> JudgementLine:
+    def _add(self, pair: _AnswerPair, preferred: Preferred) -> None:
         first, second = (OUTCOMES[each] for each in preferred.orders) if preferred.orders else (None, None)
-        return JudgementLine(
+        line = JudgementLine(
             key=pair.key,
             iteration=self._plan.iteration.id,
             owner=pair.item.id,
@@ -190,6 +234,9 @@ class _Asking:
             tokens=preferred.tokens,
             usd=preferred.usd,
         )
+        self._journal.add(line)
+        if preferred.final:
+            self._judged[pair.key] = line
 
     def _admit(self, session: JudgeSession) -> None:
         """Unless the labels have done it."""

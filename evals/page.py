@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from evals import report as reports
 from evals.bundle import EvalEvidence, SuiteEvidence
 from evals.gate import GateVerdict
-from evals.measurements import EvalReport
-from evals.results import EvalSample, ItemResult
+from evals.records import EvalReport, EvalSample, ItemResult
 from evals.suites import Item
 from pipeline.core.conversation import shown, shown_answer
 from pipeline.recipe.suites import TracesSuite

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from markdown_it import MarkdownIt
 
 from evals.gate import GateVerdict
-from evals.measurements import (
+from evals.records import (
     Comparison,
     ConfidenceInterval,
     Difference,
@@ -177,7 +177,7 @@ def _draw(figure: Any, report: EvalReport, drawn: Sequence[SuiteRows]) -> None:
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
         axes.margins(x=0.3)
-    axes.set_xlabel("candidate less champion (points, length in %); thick: bounds of the gate", fontsize=7)
+    grid[-1, 0].set_xlabel("candidate less champion (points, length in %); thick: bounds of the gate", fontsize=7)
     figure.suptitle("Candidate against champion, 95% intervals", fontsize=10, color=DARK_GREY)
 
 

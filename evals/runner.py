@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import re2
 
-from evals.results import EvalArm, EvalSample, ItemResult, Protocol
+from evals.records import EvalArm, EvalSample, ItemResult, Protocol
 from evals.suites import AnswerFormat, Item, Suite
 from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation

@@ -10,10 +10,10 @@ from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-from evals.evaluate import EvalServices, decide, evaluate
+from evals.evaluate import EvalServices, decide, evaluate, inference, publish_plan
 from evals.freezing import held_apart
 from evals.gate import GateVerdict
-from evals.plan import EvalPlan, inference, publish_plan
+from evals.records import EvalPlan
 from pipeline.core import layout
 from pipeline.core.storage import Store, model_ref
 from pipeline.demo.suite import ensure_suite
@@ -26,7 +26,7 @@ from pipeline.rewards.label import label_traces
 from pipeline.rewards.verifiers import Grader
 from pipeline.selection.consent import consented
 from pipeline.selection.cost import expect_for
-from pipeline.selection.noise import trust_in
+from pipeline.selection.evidence import trust_in
 from pipeline.selection.preferences import build
 from pipeline.serving.endpoint import ServingAddresses
 from pipeline.serving.sample import sampler

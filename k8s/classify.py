@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 from typing import Literal, NamedTuple
 
 from k8s.observe import Observed, PodSeen
-from k8s.render.pod import CONTAINER
+from k8s.pod import CONTAINER
 from pipeline.training.result import BLOCKED, NEVER_RETRY, PREEMPTED
 
 Cause = Literal[

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 
-from k8s.instances import instance
+from k8s.gang import instance
 from pipeline.core.storage import Record
 from pipeline.recipe import Checkpoints, Compute, Recipe
 from pipeline.selection.cost import MethodCost

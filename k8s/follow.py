@@ -11,8 +11,8 @@ from k8s.client import KubernetesClient, Refused, Unreachable
 from k8s.gang import Gang
 from k8s.log_tail import LogTail
 from k8s.observe import Observed, PodSeen, observe, pods_of, resource
+from k8s.pod import plan_label
 from k8s.render import render
-from k8s.render.placement import plan_label
 
 AWAY_S = 1800.0
 """How long the API server may be away before the step gives up; the gang goes on without it."""

@@ -1,15 +1,19 @@
-"""Trainings and evaluations as tasks on a cluster: what is run, where its result is, what advice it needs."""
+"""Trainings and evaluations as tasks on a cluster: one gang at a time for a plan, until its result is there. The newest
+attempt that is not over is followed; a pre-emption opens the next."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, NoReturn, TypeVar
 
-from k8s.attempts import GangAttempts, Ledger, ledger
+from k8s.attempts import GangAttempts, LaunchAttempt, Ledger, ledger
+from k8s.classify import Classification
+from k8s.client import KubernetesClient, Refused
 from k8s.estimate import LaunchEstimate, estimate_launch, expected_hours, over_budget, paid_devices
-from k8s.gang import NO_DIGEST, evaluation_gang, gang_of
+from k8s.follow import GangFollower, GangProgress, Hooks, NotOurs
+from k8s.gang import NO_DIGEST, Gang, evaluation_gang, gang_of
 from k8s.lint import Violation, lint_gang
 from k8s.render import render
-from k8s.task import Task
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes, Recipe
@@ -20,18 +24,98 @@ from pipeline.training.result import TrainingResult
 
 R = TypeVar("R")
 
+NO_RETRY = frozenset(
+    ("refused", "out_of_memory", "image", "volume", "queued", "no_queue", "forbidden", "deleted", "stuck", "timed_out")
+)
+ADVICE = {
+    "refused": "Its last lines say what to change.",
+    "out_of_memory": "Lower what it holds (batch sizes, max_completion_tokens, fsdp2) or shm_gb, or take a larger "
+    "instance_type.",
+    "image": "Push it, or correct the recipe's image, and see that the nodes may pull it.",
+    "volume": "Create it: k8s/manifests/bases/storage; or correct compute.kubernetes.claim.",
+    "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (nodes, devices).",
+    "no_queue": "Correct compute.kubernetes.queue, or create that queue: k8s/manifests/bases/kueue has `training`.",
+    "over_quota": "Run it again once others leave room.",
+    "forbidden": "The gang gets no more pods while that stands.",
+    "no_capacity": "Run it again later, or set compute.kubernetes.capacity to spot_first.",
+    "restarting": "Run it again later: it resumes.",
+    "starting": "Look at kubectl get events: why no pod is made, or none starts; k8s/README.md says what to look for.",
+    "deleted": "Somebody deleted it. Run it again to resume.",
+    "timed_out": "Raise its timeout_s and run it again: it resumes.",
+    "crashed": "Run it again to resume.",
+    "stuck": "See why its pods go (kubectl get events: a full disk evicts too), or save more often.",
+}
+"""By cause, for people."""
+
+
+@dataclass(frozen=True)
+class Task(Generic[R]):
+    """What a cluster is to do for a plan."""
+
+    gang: Callable[[int], Gang]
+    """Of the attempt of that number."""
+    attempts: GangAttempts
+    result: Callable[[], R | None]
+    """What comes of it, once it is there."""
+    result_path: Path
+    left: Callable[[], set[str]]
+    """What its starts have left so far, by names: ten starts that leave nothing new are the last."""
+    refusal: type[ValueError]
+    """Raised for what no retry mends."""
+
+
+def run(task: Task[R], client: KubernetesClient, hooks: Hooks) -> R:
+    """Follow the task to its end. Raises its refusal for what no retry mends, else RuntimeError."""
+    progress = GangProgress(task.left)
+    starts = 0
+    while True:
+        if (result := task.result()) is not None:
+            task.attempts.settle(hooks.now())
+            return result
+        attempt = task.attempts.current(hooks.now(), lambda number: task.gang(number).name)
+        gang = task.gang(attempt.attempt)
+        follower = GangFollower(
+            client, gang, task.attempts, attempt, hooks, lambda n, base=starts: progress.started(base + n)
+        )
+        try:
+            verdict = follower.follow()
+        except NotOurs as refusal:
+            raise task.refusal(str(refusal)) from refusal
+        except Refused as refusal:
+            raise task.refusal(f"{refusal} A gang that is there goes on; launch again to follow it.") from refusal
+        if (result := task.result()) is not None:
+            return result
+        if verdict.cause == "succeeded":
+            raise RuntimeError(f"{gang.name} ended well without {task.result_path}: is the claim mounted?")
+        if verdict.cause not in ("preempted", "gone"):
+            _give_up(task, gang, verdict)
+        hooks.log(f"{gang.name} {verdict.cause.replace('_', ' ')} ({verdict.why}): a new attempt resumes")
+        starts += 1 + follower.restarts
+
+
+def delete(
+    task: Task[R], client: KubernetesClient, hooks: Hooks, why: str, held_only: bool = False
+) -> LaunchAttempt | None:
+    """Delete the gang that earlier launches of a task left in the cluster; the attempt that it was, if there is one.
+
+    `held_only`: unless a queue holds it, leave it: it may be far.
+    """
+    if (attempt := task.attempts.unfinished()) is None:
+        return None
+    follower = GangFollower(client, task.gang(attempt.attempt), task.attempts, attempt, hooks, lambda _: True)
+    return attempt if follower.abandon(why, held_only) else None
+
+
+def _give_up(task: Task[R], gang: Gang, verdict: Classification) -> NoReturn:
+    message = f"{gang.name}: {verdict.cause.replace('_', ' ')}: {verdict.why}. {ADVICE.get(verdict.cause, '')}"
+    begun = verdict.cause == "queued" and bool(task.left())  # quota that came once may come again, and nothing is lost
+    if verdict.cause in NO_RETRY and not begun:
+        raise task.refusal(message)
+    raise RuntimeError(message)
+
+
 CHECKPOINTS = ("checkpoints/step-*", "nemo/*/checkpoints/step_*")
 """In a training's folder: ours, and NeMo RL's."""
-ADVICE = {
-    "out_of_memory": "Choose a larger compute.evaluation.instance_type, or lower shm_gb.",
-    "image": "Push it, or correct compute.evaluation.image, and see that the nodes may pull it.",
-    "queued": "Free quota of the queue, raise the ClusterQueue's, or ask for less (compute.evaluation.devices).",
-    "deleted": "Somebody deleted it. Run it again: what was answered is not asked again.",
-    "timed_out": "Raise compute.evaluation.timeout_s and run it again: what was answered is not asked again.",
-    "crashed": "Run it again: what was answered is not asked again.",
-    "stuck": "See why its pods go before they answer (kubectl get events: a full disk evicts too).",
-}
-"""Of an evaluation, where it is not a training's."""
 
 
 class EvaluationRefused(ValueError):
@@ -85,7 +169,6 @@ def evaluation_task(
         result_path=store.path(layout.iteration(iteration, layout.EVAL_REPORT)),
         left=left,
         refusal=EvaluationRefused,
-        advice=ADVICE,
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from k8s.client import ApiResource, KubernetesClient, Refused
-from k8s.slots import IdentifyRounds, Slot, SlotPair, reached
+from k8s.slots import Identify, Slot, SlotPair, reached
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
 from pipeline.rollout.evidence import Unit
@@ -44,7 +44,7 @@ class HttpRoute:
         client: KubernetesClient,
         section: HttpRouteTraffic,
         model_name: str,
-        identify: IdentifyRounds,
+        identify: Identify,
         location: Callable[[ModelRef], str],
     ) -> None:
         """`model_name`: what callers ask for. `identify`: tells what a slot serves. `location`: where the slots load a
@@ -133,9 +133,9 @@ class HttpRoute:
         return self.slots.readiness(slot, self._identify)
 
     def servers(self, model: ModelRef) -> Sequence[str]:
-        """Each ready pod of the model's slot, or its Service where pods may not be listed."""
+        """Each ready pod of the model's slot."""
         slot = next((slot for slot in self.slots.read() if slot.digest == model.digest), None)
-        return () if slot is None else self.slots.servers(slot)
+        return () if slot is None else tuple(self.slots.servers(slot).values())
 
     def _fill(self, split: Split, route: _Route, both: tuple[Slot, Slot]) -> None:
         """Have the slots hold and run the models of a split; one step of it where that takes several."""

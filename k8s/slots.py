@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, TypeVar
 
-from k8s.client import ApiResource, KubernetesClient, Refused, Unreachable
+from k8s.client import ApiResource, KubernetesClient, Unreachable
 from pipeline.core.storage import ModelRef
-from pipeline.rollout.fingerprint import ROUNDS
 from pipeline.rollout.router import Readiness
 from pipeline.serving.served_names import served_name
 
@@ -23,9 +22,9 @@ PORT = 8000
 T = TypeVar("T")
 AT_ONCE = 8
 """Pods of a slot that are asked at the same time."""
-IdentifyRounds = Callable[[str, int], str]
-"""Digest of the model that the server at a root URL (`http://10.0.0.7:8000/v1`) really serves, by its fingerprint, in
-so many rounds. Raises ValueError saying why it is none that is known, or several, OSError when it does not answer."""
+Identify = Callable[[str], str]
+"""Digest of the model that the server at a root URL (`http://10.0.0.7:8000/v1`) really serves, by its fingerprint.
+Raises ValueError saying why it is none that is known, OSError when it does not answer."""
 
 
 class Slot(NamedTuple):
@@ -94,41 +93,23 @@ class SlotPair:
         """Ask for that many pods. Raises ValueError or OSError."""
         self._patch(DEPLOYMENT, name, [{"op": "replace", "path": "/spec/replicas", "value": replicas}], "scale")
 
-    def readiness(self, slot: Slot, identify: IdentifyRounds) -> Readiness:
-        """What the slot serves now, by the fingerprint of each ready pod behind its Service. Where the pods cannot be
-        listed (the Role lacks EndpointSlices) the Service is asked ROUNDS times, for it chooses among them.
+    def readiness(self, slot: Slot, identify: Identify) -> Readiness:
+        """What the slot serves now, by the fingerprint of each ready pod behind its Service.
 
         A slot that does not answer, or whose pods serve different models, is a reason. Raises as `read`.
         """
         if not slot.ready:
             return Readiness(served_digest="", replicas=0, reason=f"{slot.name}: none of {slot.wanted} pods is ready")
-        pods = self._pods(slot.name)
-        if pods is None:
-            answer = _asked("", self._service(slot.name), identify, ROUNDS)
-            return _readiness_of(slot, [answer], slot.ready)
+        pods = self.servers(slot)
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            answers = list(pool.map(lambda pod: _asked(pod[0], pod[1], identify, 1), pods.items()))
-        return _readiness_of(slot, answers, len(answers))
+            answers = list(pool.map(lambda pod: _asked(pod, pods[pod], identify), pods))
+        return _readiness_of(slot, answers)
 
-    def servers(self, slot: Slot) -> tuple[str, ...]:
-        """Root URL of each ready pod, or of the Service where they cannot be listed. Raises as `read`."""
-        pods = self._pods(slot.name)
-        return (self._service(slot.name),) if pods is None else tuple(pods.values())
-
-    def _service(self, name: str) -> str:
-        return f"http://{name}.{self._namespace}.svc:{PORT}/v1"
-
-    def _pods(self, name: str) -> dict[str, str] | None:
-        """Root URLs of the ready pods behind a Service, by name; None where they may not be listed, or nobody lists any
-        for this Service."""
-        try:
-            slices = reached(lambda: self._client.list(ENDPOINT_SLICE, self._namespace, f"{SERVICE_LABEL}={name}"))
-        except Refused as refusal:
-            if refusal.code not in (403, 404):
-                raise
-            return None
+    def servers(self, slot: Slot) -> dict[str, str]:
+        """Root URLs of the ready pods behind the slot's Service, by name. Raises as `read`."""
+        selector = f"{SERVICE_LABEL}={slot.name}"
         pods: dict[str, str] = {}
-        for each in slices:
+        for each in reached(lambda: self._client.list(ENDPOINT_SLICE, self._namespace, selector)):
             port = int(((each.get("ports") or [{}])[0]).get("port") or PORT)
             for endpoint in each.get("endpoints") or []:
                 if (endpoint.get("conditions") or {}).get("ready", True) is False:  # absent: to be taken for ready
@@ -137,7 +118,7 @@ class SlotPair:
                 host = f"[{address}]" if ":" in address else address
                 target = (endpoint.get("targetRef") or {}).get("name") or address
                 pods.setdefault(target, f"http://{host}:{port}/v1")
-        return dict(sorted(pods.items())) if slices else None
+        return dict(sorted(pods.items()))
 
     def _slot(self, name: str) -> Slot:
         config, deployment = self._get(CONFIG_MAP, name), self._get(DEPLOYMENT, name)
@@ -173,12 +154,11 @@ class _PodAnswer(NamedTuple):
     """It answered, and as no model that is known."""
 
 
-def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer], asked: int) -> Readiness:
-    """`asked`: pods that the answers speak for."""
+def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer]) -> Readiness:
     served = {answer.pod: answer.digest for answer in answers if answer.digest}
     others = [digest for digest in served.values() if digest != slot.digest]
     failed = [answer for answer in answers if answer.trouble]
-    digest, replicas = slot.digest, asked
+    digest, replicas, asked = slot.digest, len(answers), len(answers)
     if others:
         digest = others[0]
         reason = f"{slot.name} was given model {slot.digest[:12]} and serves {digest[:12]}. Start its pods again."
@@ -197,12 +177,11 @@ def _readiness_of(slot: Slot, answers: Sequence[_PodAnswer], asked: int) -> Read
     return Readiness(served_digest=digest, replicas=replicas, reason=reason)
 
 
-def _asked(pod: str, url: str, identify: IdentifyRounds, rounds: int) -> _PodAnswer:
+def _asked(pod: str, url: str, identify: Identify) -> _PodAnswer:
     try:
-        return _PodAnswer(pod, identify(url, rounds))
+        return _PodAnswer(pod, identify(url))
     except (OSError, ValueError) as error:
-        at = f"{pod}: " if pod else ""
-        return _PodAnswer(pod, trouble=f"{at}{error}", answered=not isinstance(error, OSError))
+        return _PodAnswer(pod, trouble=f"{pod}: {error}", answered=not isinstance(error, OSError))
 
 
 def reached(call: Callable[[], T]) -> T:

@@ -6,8 +6,8 @@ from html.parser import HTMLParser
 from markdown_it import MarkdownIt
 
 from evals import page as evaluation_page
+from evals.records import EvalSample
 from evals.report import to_html
-from evals.results import EvalSample
 from evals.suites import Item
 from pipeline.core.markdown import literal
 from pipeline.rewards.verifiers.outcome import Outcome

@@ -71,7 +71,7 @@ def test_nothing_is_unpickled_and_no_remote_code_is_trusted() -> None:
     assert not [(f.name, word) for f in ours for word in dangerous if word in f.read_text()]
 
 
-BINDS_EVERYWHERE = {"k8s/render/rayjob.py": "Ray's dashboard in its pod, behind the network policies"}
+BINDS_EVERYWHERE = {"k8s/render.py": "Ray's dashboard in its pod, behind the network policies"}
 
 
 def test_servers_bind_to_this_machine_alone() -> None:

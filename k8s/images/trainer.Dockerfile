@@ -43,7 +43,7 @@ LABEL org.opencontainers.image.title="preference-tuning trainer" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${REVISION}"
 
-# The number that owns the data root on the shared volume: the same in both images and in k8s/render/pod.py.
+# The number that owns the data root on the shared volume: the same in both images and in k8s/pod.py.
 USER 1000:1000
 WORKDIR /tmp
 STOPSIGNAL SIGTERM

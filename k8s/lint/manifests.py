@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from k8s.instances import INSTANCES, Instance
+from k8s.gang import INSTANCES, Instance
 from k8s.lint.rules import Node, at, labels, quantity, rows, sub, text, texts, whole
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"

@@ -1,6 +1,6 @@
 """Rules on a gang's nodes and volumes: which pool of Karpenter makes them, and what a pod may ask of one."""
 
-from k8s.instances import INSTANCES
+from k8s.gang import INSTANCES
 from k8s.lint.manifests import CAPACITY, EFA, GPU, INSTANCE_TYPE, Manifests, Pods, matches, namespace, where
 from k8s.lint.queues import offers, quota
 from k8s.lint.rules import Hits, Node, at, labels, quantity, rows, rule, sub, text, texts
@@ -132,7 +132,7 @@ def capacity_spelling(seen: Manifests) -> Hits:
             yield f"{pods.where} (template.metadata.labels)", f"{CAPACITY}: {value}"
 
 
-@rule("Ask for at most what the instance has left beside the system (k8s/instances.py).")
+@rule("Ask for at most what the instance has left beside the system (k8s/gang.py).")
 def over_node(seen: Manifests) -> Hits:
     """No node of that type will ever hold the pod: Karpenter makes none, and the gang waits until it gives up."""
     for pods in seen.pods:

@@ -75,7 +75,7 @@ class Kubernetes(Section):
     image: ImageName
     """Of the trainer (k8s/images), pinned: name@sha256:digest."""
     instance_type: InstanceType = "p5en.48xlarge"
-    """Of every node of the gang; one of k8s/instances.py. "cpu": any node, for small models without devices."""
+    """Of every node of the gang; one of k8s/gang.py. "cpu": any node, for small models without devices."""
     capacity: Literal["spot", "spot_first", "on_demand"] = "spot"
     """spot_first falls back to on-demand nodes by the weights of the node pools."""
     queue: QueueName = "training"
@@ -120,7 +120,7 @@ class EvaluationPod(Section):
     image: ImageName | None = None
     """Pinned: name@sha256:digest. null: the trainer's; the one of a rayjob has no evaluation in it."""
     instance_type: InstanceType | None = None
-    """Of its node; one of k8s/instances.py. null: that of the training."""
+    """Of its node; one of k8s/gang.py. null: that of the training."""
     devices: PositiveInt = Field(default=1, le=1024)
     """GPUs of the pod, at least as many as `evaluation.serving.tensor_parallel`."""
     timeout_s: PositiveFloat = Field(default=6 * 3600.0, le=1e9)

@@ -13,7 +13,7 @@ EvidenceKey = Literal[
     "coverage", "verifiable", "frontier", "zero_variance", "pairs", "noise",
     "thumbs", "rarer_thumb", "signal", "winners", "scorer",
 ]  # fmt: skip
-"""What a method may ask of the labelled set (pipeline/selection/checks.py holds each against its threshold)."""
+"""What a method may ask of the labelled set (pipeline/selection/choose.py holds each against its threshold)."""
 Material = Literal["policy_prompts", "pairs", "contrasted_thumbs", "winners"]
 """Counts of the evidence (pipeline/selection/evidence.py)."""
 TableName = Literal["prompts", "pairs", "thumbs", "winners"]

@@ -1,4 +1,4 @@
-"""The rule: GRPO, DPO, SFT, KTO, or no training, from the evidence and the recipe's thresholds.
+"""The rule: GRPO, DPO, SFT, KTO, or no training, from the evidence and the recipe's thresholds, one check each.
 docs/selection.md gives its reasons. Every estimate counts by the end of its interval that speaks against the method."""
 
 import math
@@ -6,20 +6,123 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from pipeline.core.estimate import share
+from pipeline.core.estimate import Estimate, share
 from pipeline.core.storage import Record
 from pipeline.recipe import Selection
+from pipeline.recipe.method import EvidenceKey
 from pipeline.recipe.methods import METHODS, Method, MethodName, titles
-from pipeline.selection.checks import EvidenceCheck, checks
-from pipeline.selection.cost import MethodCost, zero_variance
+from pipeline.selection.cost import MethodCost
 from pipeline.selection.evidence import Evidence
-from pipeline.selection.noise import ENOUGH_REVIEWS
+
+Sign = Literal[">=", "<="]
+COUNTS: tuple[EvidenceKey, ...] = ("frontier", "pairs", "thumbs", "winners")
+"""The evidence that is a number of something; the rest are shares, but for `signal`, which is an area."""
+_EXACT: tuple[EvidenceKey, ...] = ("coverage", *COUNTS)
+_UNKNOWN_WITHOUT: dict[EvidenceKey, str] = {
+    "noise": "reviews",
+    "rarer_thumb": "thumbs",
+    "signal": "rewards.reward_model",
+    "scorer": "a scorer that is admitted",
+}
+
+
+class EvidenceCheck(Record):
+    key: EvidenceKey
+    needed_by: tuple[MethodName, ...]
+    name: str
+    estimate: Estimate
+    exact: bool
+    sign: Sign
+    threshold: float
+    holds: bool
+
+    @property
+    def bound(self) -> float | None:
+        """The end of the interval that speaks against the method."""
+        return self.estimate.low if self.sign == ">=" else self.estimate.high
+
+    def figure(self, value: float) -> str:
+        if self.key == "signal":
+            return f"{value:.2f}"
+        return f"{value:,.0f}" if self.key in COUNTS else f"{100 * value:.1f}%"
+
+    def interval(self) -> str:
+        """What was found, for people: a census as it is, an estimate with its interval."""
+        if self.exact and self.estimate.value is not None:
+            return self.figure(self.estimate.value)
+        return str(self.estimate) if self.key == "signal" else percentages(self.estimate)
+
+    def __str__(self) -> str:
+        needs = f"{self.sign} {self.figure(self.threshold)}"
+        if self.estimate.value is None:
+            what = _UNKNOWN_WITHOUT.get(self.key, "verified attempts")
+            return f"{self.name} unknown: n={self.estimate.n:,}, needs {what} ({needs})"
+        bound = "" if self.exact else f"{'lower' if self.sign == '>=' else 'upper'} bound "
+        return f"{self.name}: {self.interval()}, {'' if self.holds else 'needs '}{bound}{needs}"
+
+
+def percentages(share: Estimate) -> str:
+    if share.value is None or share.low is None or share.high is None:
+        return f"unknown (n={share.n:,})"
+    if share.n == 0:
+        return f"{share.value:.1%} (assumed, n=0)"
+    return f"{share.value:.1%} ({share.low:.1%} to {share.high:.1%}, n={share.n:,})"
+
+
+def checks(
+    evidence: Evidence, thresholds: Selection, min_coverage: float, groups_cost: MethodCost | None = None
+) -> tuple[EvidenceCheck, ...]:
+    """Every check of the rule. `groups_cost`: of the groups that will be drawn, for the check of zero variance."""
+    flat, groups = evidence.zero_variance_share, "zero-variance share of the logged groups"
+    if groups_cost is not None:
+        flat = groups_cost.zero_variance_share
+        groups = f"expected zero-variance share of groups of {groups_cost.num_generations}"
+    verifiable, noise = evidence.verifiable_share, evidence.label_noise
+    return (
+        _check("coverage", "label coverage", _exact(evidence.coverage), ">=", min_coverage),
+        _check("verifiable", "verifiable share of prompts", verifiable, ">=", thresholds.min_verifiable_share),
+        _check("frontier", "prompts on the frontier", _exact(evidence.frontier_prompts), ">=", thresholds.min_prompts),
+        _check("zero_variance", groups, flat, "<=", thresholds.max_zero_variance_share),
+        _check("pairs", "preference pairs", _exact(evidence.pairs), ">=", thresholds.min_pairs),
+        _check("noise", "label noise of the pairs", noise, "<=", thresholds.max_label_noise),
+        *_of_unpaired(evidence, thresholds),
+    )
+
+
+def _of_unpaired(evidence: Evidence, thresholds: Selection) -> Iterator[EvidenceCheck]:
+    """Checks of thumbs and winners, where there are any or a method was forced that needs them."""
+    forced = () if thresholds.method == "auto" else METHODS[thresholds.method].needs
+    if evidence.thumbs or "thumbs" in forced:
+        rarer = evidence.rarer_thumb
+        yield _check("thumbs", "thumbs", _exact(evidence.thumbs), ">=", thresholds.min_thumbs)
+        yield _check("rarer_thumb", "share of the rarer thumb", rarer, ">=", thresholds.min_rarer_thumb)
+        auc = evidence.scorers.feedback_auc
+        yield _check("signal", "AUC on the thumbs of unseen users", auc, ">=", thresholds.min_feedback_auc)
+    if evidence.winners or "winners" in forced:
+        yield _check("winners", "best of k", _exact(evidence.winners), ">=", thresholds.min_winners)
+        names = evidence.scorers.names
+        if len(names) == 1:  # it is taken at its admission
+            yield _check("scorer", f"admission of the only scorer, {names[0]}", _exact(1.0), ">=", 1.0)
+        else:
+            name = "gain of the best of k, as another scorer sees it"
+            yield _check("scorer", name, evidence.scorers.gain, ">=", thresholds.min_best_gain)
+
+
+def _exact(figure: float) -> Estimate:
+    return Estimate(value=figure, low=figure, high=figure, n=0)
+
+
+def _check(key: EvidenceKey, name: str, estimate: Estimate, sign: Sign, threshold: float) -> EvidenceCheck:
+    needed_by: tuple[MethodName, ...] = tuple(name for name, method in METHODS.items() if key in method.needs)
+    bound = estimate.low if sign == ">=" else estimate.high
+    holds = bound is not None and (bound >= threshold if sign == ">=" else bound <= threshold)
+    return EvidenceCheck(
+        key=key, needed_by=needed_by, name=name, estimate=estimate, exact=key in _EXACT, sign=sign,
+        threshold=threshold, holds=holds,
+    )  # fmt: skip
+
 
 Choice = Literal[MethodName, "none"]
-MAX_GENERATIONS = 64
-"""The largest group that is proposed against zero variance."""
-NARROWER = 10
-"""How many times narrower an interval is proposed to become, by a hundred times its observations."""
 
 
 class MethodDecision(Record):
@@ -34,7 +137,7 @@ class MethodDecision(Record):
     thresholds: Selection
     expected: dict[MethodName, MethodCost]
     would_change: tuple[str, ...]
-    """What would have to change for another decision, in numbers."""
+    """What would have to change for another decision."""
 
     @property
     def forceable(self) -> tuple[MethodName, ...]:
@@ -65,7 +168,7 @@ def choose(
         evidence=evidence,
         thresholds=thresholds,
         expected=expected,
-        would_change=tuple(_would_change(evidence, held, method, groups)),
+        would_change=tuple(_would_change(evidence, held, method)),
     )
 
 
@@ -97,12 +200,10 @@ def _forbidding(method: type[Method], evidence: Evidence, held: Sequence[Evidenc
     return tuple(str(check) for check in held if check.key == "coverage" and "coverage" in needs and not check.holds)
 
 
-def _would_change(
-    evidence: Evidence, held: Sequence[EvidenceCheck], method: Choice, groups: MethodCost | None
-) -> Iterator[str]:
+def _would_change(evidence: Evidence, held: Sequence[EvidenceCheck], method: Choice) -> Iterator[str]:
     for check in held:
         if not check.holds:
-            yield f"{titles(check.needed_by)}: {_remedy(check, evidence, groups)}"
+            yield f"{titles(check.needed_by)}: {_remedy(check, evidence)}"
     names, hold = list(METHODS), {check.key for check in held if check.holds}
     after = 0 if method == "none" else names.index(method) + 1
     for other in names[after:]:
@@ -128,82 +229,33 @@ _COUNTED = {
     "thumbs": "thumbs",
     "winners": "prompts whose fresh answers differ in score",
 }
+_REMEDIES: dict[EvidenceKey, str] = {
+    "rarer_thumb": "thumbs of the rarer kind: people who were asked, not only those who complain or are glad",
+    "signal": "thumbs of more users, or less noisy ones; a reward model (rewards.reward_model) measures their signal",
+    "scorer": "two scorers that agree on the best answer, or one that is admitted (rewards.judge, rewards.custom, "
+    "rewards.reward_model)",
+    "zero_variance": "larger groups (num_generations), or prompts that this model answers neither always right nor "
+    "always wrong",
+    "noise": "less noisy labels, or more of them checked: references, people's reviews",
+}
 
 
-def _remedy(check: EvidenceCheck, evidence: Evidence, groups: MethodCost | None) -> str:
-    """What would make a check hold, as a number of something that people can provide."""
-    match check.key:
-        case "coverage":
-            traces = evidence.traces
-            enough = bisect_left(range(traces), check.threshold, key=lambda labelled: labelled / traces)
-            return f"labels for another {enough - evidence.labelled:,} of the {traces:,} traces"
-        case "verifiable":
-            for more in range(1, evidence.prompts - evidence.verifiable_prompts + 1):
-                low = share(evidence.verifiable_prompts + more, evidence.prompts).low
-                if (low or 0.0) >= check.threshold:
-                    return f"references for another {more:,} of the {evidence.prompts:,} prompts"
-            return f"more prompts: {evidence.prompts:,} are too few to tell, whatever their references"
-        case "frontier" | "pairs" | "thumbs" | "winners":
-            return _more(check, evidence, _COUNTED[check.key])
-        case "rarer_thumb":
-            return "thumbs of the rarer kind: people who were asked, not only those who complain or are glad"
-        case "signal":
-            return _signal(check)
-        case "scorer":
-            if not (names := " and ".join(evidence.scorers.names)):
-                return "a scorer of fresh samples that is admitted: rewards.judge, rewards.custom, or a reward model"
-            return f"scorers that bear each other out: what one of {names} takes for the best is no better to the other"
-        case "zero_variance":
-            return _larger_groups(check, evidence, groups)
-        case "noise":
-            return _cleaner(check, evidence)
-
-
-def _signal(check: EvidenceCheck) -> str:
-    if check.estimate.value is None:
-        return "a reward model of the thumbs (rewards.reward_model): it tells whether they hold any signal"
-    if check.estimate.value < 0.5:
-        return "thumbs that mean what they say: a model of them orders those of other users the wrong way round"
-    return f"thumbs of more users, or less noisy ones: {check.estimate.n:,} of users that it never saw are measured"
-
-
-def _more(check: EvidenceCheck, evidence: Evidence, what: str) -> str:
-    count = int(check.estimate.value or 0)
+def _remedy(check: EvidenceCheck, evidence: Evidence) -> str:
+    """What would make a check hold; where it counts something, how much of it is missing."""
+    traces, prompts = evidence.traces, evidence.prompts
+    if check.key == "coverage":
+        enough = bisect_left(range(traces), check.threshold, key=lambda labelled: labelled / traces)
+        return f"labels for another {enough - evidence.labelled:,} of the {traces:,} traces"
+    if check.key == "verifiable":
+        for more in range(1, prompts - evidence.verifiable_prompts + 1):
+            if (share(evidence.verifiable_prompts + more, prompts).low or 0.0) >= check.threshold:
+                return f"references for another {more:,} of the {prompts:,} prompts"
+        return f"more prompts: {prompts:,} are too few to tell, whatever their references"
+    if check.key not in _COUNTED:
+        return _REMEDIES[check.key]
+    what, count = _COUNTED[check.key], int(check.estimate.value or 0)
     missing = math.ceil(check.threshold) - count
     if not count:
         return f"{missing:,} {what}; this traffic gives none, so more of it will not help"
-    traces = math.ceil(missing / count * evidence.traces)
-    return f"another {missing:,} {what}: about {traces:,} more traces like these ({missing / count:.1f} x as many)"
-
-
-def _larger_groups(check: EvidenceCheck, evidence: Evidence, groups: MethodCost | None) -> str:
-    generations = (groups.num_generations or 1) * 2 if groups else MAX_GENERATIONS + 1
-    while generations <= MAX_GENERATIONS:
-        flat = zero_variance(evidence, generations)
-        if flat.high is not None and flat.high <= check.threshold:
-            return f"groups of {generations}: expected zero-variance share {check.figure(flat.high)} at most"
-        generations *= 2
-    if check.estimate.value is None:
-        return "verified attempts at any prompt"
-    return "prompts that this model answers neither always right nor always wrong"
-
-
-def _cleaner(check: EvidenceCheck, evidence: Evidence) -> str:
-    estimate, sources = check.estimate, evidence.noise_sources
-    if not sources:
-        return "pairs first: without any there is no noise to measure"
-    unknown = [name for name, source in sources.items() if source.noise.value is None]
-    if unknown or estimate.value is None or estimate.high is None:
-        reviews = max(0, ENOUGH_REVIEWS - evidence.trust.human.n)
-        return f"people's reviews of {reviews:,} more labels, or references where only {' and '.join(unknown)} spoke"
-    width, room = estimate.high - estimate.value, check.threshold - estimate.value
-    if width > NARROWER * room:
-        worst = max(sources, key=lambda name: sources[name].share * (sources[name].noise.value or 0.0))
-        excess = 100 * (estimate.high - check.threshold)
-        part = f"{sources[worst].share:.0%} of them"
-        return f"labels less noisy by {excess:.1f} points at worst; most of it is from {worst}, {part}"
-    if "people" in sources:
-        return "more pairs from as many labels, or fewer labels that people contradict: at worst, each sits in a pair"
-    # The width of an interval falls with the root of its observations.
-    audits = math.ceil(estimate.n * (width / room) ** 2)
-    return f"about {audits:,} audited prompts instead of {estimate.n:,}, if the noise stays as it is"
+    more = math.ceil(missing / count * traces)
+    return f"another {missing:,} {what}: about {more:,} more traces like these ({missing / count:.1f} x as many)"

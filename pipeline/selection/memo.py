@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from pipeline.recipe.methods import METHODS, MethodName, titles
-from pipeline.selection.checks import percentages
-from pipeline.selection.choose import MethodDecision
-from pipeline.selection.noise import ENOUGH_REVIEWS
+from pipeline.selection.choose import MethodDecision, percentages
+from pipeline.selection.evidence import ENOUGH_REVIEWS
 
 
 def memo(decision: MethodDecision) -> str:

@@ -3,7 +3,7 @@ GRPO's prompts are ordered by expected p(1 - p); those always right or wrong are
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -14,61 +14,36 @@ from pipeline.core.storage import DatasetRef, Record, Store, digest_file
 from pipeline.recipe import Selection
 from pipeline.recipe.methods import METHODS
 from pipeline.rewards.reward_model.records import RewardModelReport
-from pipeline.selection.chats import TURNS, table_of, to_rows
 from pipeline.selection.clusters import cluster, held_out
 from pipeline.selection.contamination import ContaminationReport, Hit
 from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure, on_frontier
 from pipeline.selection.pairing import (
     LabelledRow,
-    Pair,
     by_prompt,
     calls_tools,
     cap_principals,
-    comparable,
     pairs,
     read_askable,
     read_samples,
 )
-from pipeline.selection.scorers import measure_scorers
-from pipeline.selection.thumbs import THUMBS, thumb_row, thumbs
+from pipeline.selection.tables import (
+    GROUPS,
+    PAIRS,
+    PROMPTS,
+    THUMBS,
+    WINNERS,
+    Row,
+    group_rows,
+    pair_rows,
+    table,
+    thumb_rows,
+    unverified_rows,
+    winner_rows,
+)
 from pipeline.selection.trainable import HeldApart, trainable, trainable_samples
-from pipeline.selection.winners import WINNERS, in_order_of_spread, winner_row, winners
+from pipeline.selection.unpaired import in_order_of_spread, measure_scorers, thumbs, winners
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
-
-PAIRS = pa.schema(
-    [
-        ("prompt", TURNS),
-        ("chosen", TURNS),
-        ("rejected", TURNS),
-        ("margin", pa.float64()),
-        ("chosen_trace", pa.string()),
-        ("rejected_trace", pa.string()),
-        ("cluster", pa.string()),
-    ]
-)
-PROMPTS = pa.schema(
-    [
-        ("prompt", TURNS),
-        ("reference", pa.string()),
-        ("verifier", pa.string()),  # the kind of check
-        ("attempts", pa.int64()),  # verified completions on record
-        ("pass_rate", pa.float64()),  # of them; null without any
-        ("frontier", pa.bool_()),  # right and wrong ones among them
-        ("trace_ids", pa.list_(pa.string())),  # whose question it is
-        ("cluster", pa.string()),
-    ]
-)
-GROUPS = pa.schema(
-    [
-        ("prompt", TURNS),
-        ("completions", pa.list_(pa.string())),
-        ("rewards", pa.list_(pa.float64())),  # on one scale, best first
-        ("trace_ids", pa.list_(pa.string())),
-        ("profile", pa.string()),
-        ("cluster", pa.string()),
-    ]
-)
 
 
 class PreferenceDataset(Record):
@@ -142,19 +117,17 @@ def build(
             key=lambda each: (each.status != "frontier", -each.informative, each.prompt),
         )
         scored = in_order_of_spread(trained)
+        policy = map(PromptStats.row, checkable) if checkable or not on_scores else unverified_rows(scored)
+        asked = [each.row() for each in _stats_of(watched, settings) if each.status != "ambiguous"]
         tables = {
-            "pairs": table_of([_pair_row(pair, clusters) for pair in kept], PAIRS),
-            "prompts": _prompt_table(checkable, clusters)
-            if checkable or not on_scores
-            else table_of(list(_unverified(scored, clusters)), PROMPTS),
-            "groups": table_of(_group_rows(trained, clusters), GROUPS),
-            "held_out_pairs": table_of([_pair_row(p, clusters) for p in pairs(watched, settings)], PAIRS),
-            "held_out_prompts": _prompt_table(
-                [each for each in _stats_of(watched, settings) if each.status != "ambiguous"], clusters
-            ),
-            "thumbs": table_of([thumb_row(each, clusters) for each in liked_or_not], THUMBS),
-            "winners": table_of([winner_row(each, trained, clusters) for each in best], WINNERS),
-            "held_out_unverified": table_of(list(_unverified(watched, clusters)), PROMPTS),
+            "pairs": table(PAIRS, clusters, pair_rows(kept)),
+            "prompts": table(PROMPTS, clusters, policy),
+            "groups": table(GROUPS, clusters, group_rows(trained)),
+            "held_out_pairs": table(PAIRS, clusters, pair_rows(pairs(watched, settings))),
+            "held_out_prompts": table(PROMPTS, clusters, asked),
+            "thumbs": table(THUMBS, clusters, thumb_rows(liked_or_not)),
+            "winners": table(WINNERS, clusters, winner_rows(best, trained)),
+            "held_out_unverified": table(PROMPTS, clusters, unverified_rows(watched)),
         }
         refs = _publish(store, iteration.path(layout.PREFERENCE_TABLES), tables, usable.hits)
         return PreferenceDataset(
@@ -201,6 +174,11 @@ class PromptStats(NamedTuple):
         wrong = self.attempts - self.right
         return (self.right + 1) * (wrong + 1) / ((self.attempts + 2) * (self.attempts + 3))
 
+    def row(self) -> Row:
+        names = ("reference", "verifier", "attempts", "trace_ids")
+        rest = {name: getattr(self, name) for name in names}
+        return self.prompt, {**rest, "pass_rate": self.right / self.attempts, "frontier": self.status == "frontier"}
+
 
 def _stats_of(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) -> list[PromptStats]:
     """Of the prompts that can be verified. Two references of one prompt make it ambiguous."""
@@ -225,53 +203,6 @@ def _stats_of(groups: Mapping[str, Sequence[LabelledRow]], settings: Selection) 
     return found
 
 
-def _pair_row(pair: Pair, clusters: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        "prompt": to_rows(pair.prompt),
-        "chosen": [{"role": "assistant", "content": pair.chosen.completion}],
-        "rejected": [{"role": "assistant", "content": pair.rejected.completion}],
-        "margin": pair.margin,
-        "chosen_trace": pair.chosen.trace_id,
-        "rejected_trace": pair.rejected.trace_id,
-        "cluster": clusters[pair.prompt],
-    }
-
-
-def _prompt_table(prompt_stats: Sequence[PromptStats], clusters: Mapping[str, str]) -> pa.Table:
-    rows = [
-        {
-            "prompt": to_rows(stats.prompt),
-            "reference": stats.reference,
-            "verifier": stats.verifier,
-            "attempts": stats.attempts,
-            "pass_rate": stats.right / stats.attempts if stats.attempts else None,
-            "frontier": stats.status == "frontier",
-            "trace_ids": stats.trace_ids,
-            "cluster": clusters[stats.prompt],
-        }
-        for stats in prompt_stats
-    ]
-    return table_of(rows, PROMPTS)
-
-
-def _group_rows(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]) -> list[dict[str, Any]]:
-    """A row for each prompt, and scale of its rewards, with several labelled completions."""
-    rows: list[dict[str, Any]] = []
-    for prompt, group in groups.items():
-        for ranked in (ranked for ranked in comparable(group) if len(ranked) > 1):
-            rows.append(
-                {
-                    "prompt": to_rows(prompt),
-                    "completions": [row.completion for _, row in ranked],
-                    "rewards": [reward for reward, _ in ranked],
-                    "trace_ids": [row.trace_id for _, row in ranked],
-                    "profile": ranked[0][1].profile,
-                    "cluster": clusters[prompt],
-                }
-            )
-    return rows
-
-
 def _measured(group: Sequence[LabelledRow]) -> list[LabelledRow]:
     """Evidence counts logged answers; a prompt of a prompt set has only samples, which count in their place."""
     return [row._replace(fresh=False) for row in group] if all(row.fresh for row in group) else list(group)
@@ -280,19 +211,6 @@ def _measured(group: Sequence[LabelledRow]) -> list[LabelledRow]:
 def _trusted(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str, list[LabelledRow]]:
     """Without fresh completions that only a scorer rewarded: they make pairs only where the recipe forces it."""
     return {prompt: [row for row in group if row.profile != "fresh"] for prompt, group in groups.items()}
-
-
-def _unverified(groups: Mapping[str, Sequence[LabelledRow]], clusters: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Prompts without a reference, as rows of PROMPTS."""
-    for prompt, group in groups.items():
-        if not any(row.reference for row in group):
-            yield {
-                "prompt": to_rows(prompt),
-                "attempts": 0,
-                "frontier": False,
-                "trace_ids": [row.trace_id for row in group],
-                "cluster": clusters[prompt],
-            }
 
 
 def _publish(store: Store, folder: str, tables: Mapping[str, pa.Table], hits: Sequence[Hit]) -> dict[str, Any]:

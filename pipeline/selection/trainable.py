@@ -1,4 +1,4 @@
-"""Which labelled rows may be trained on now: consent is asked again, and what an evaluation asks is left out."""
+"""Which labelled rows may be trained on now: those whose consent holds, without what an evaluation asks."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple

@@ -13,10 +13,8 @@ from pipeline.core import layout
 from pipeline.core.conversation import to_prompt
 from pipeline.core.storage import DatasetRef, Store, digest_file
 from pipeline.recipe.methods import Method
-from pipeline.selection.chats import table_of
-from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
-from pipeline.selection.thumbs import THUMBS
-from pipeline.selection.winners import WINNERS
+from pipeline.selection.preferences import PreferenceDataset
+from pipeline.selection.tables import PAIRS, PROMPTS, THUMBS, WINNERS, table_of
 from pipeline.traces.context import IterationContext
 from pipeline.traces.recorded_calls import Call, conversation_key
 

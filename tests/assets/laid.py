@@ -6,7 +6,7 @@ from typing import Any
 
 from assets.records import Ending, begin, conclude
 from evals.gate import GateVerdict, Verdict
-from evals.measurements import EvalReport
+from evals.records import EvalReport
 from pipeline.core import layout
 from pipeline.core.estimate import UNKNOWN
 from pipeline.core.iteration import Iteration, identify

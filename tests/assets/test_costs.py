@@ -6,14 +6,15 @@ import pytest
 
 from assets.costs import ANSWER_PRICE, DEVICE_PRICE, NO_ACCOUNT, NO_GRADES, SLOT_PRICE, CostLine, CostTotal
 from assets.kpi import IterationView, read_kpi
-from evals.judgements import JudgementLine, open_judgements, spent_on
+from evals.judged import JudgementLine, spent_on
 from k8s.attempts import LaunchAttempt, ledger
 from k8s.estimate import Range
 from pipeline.core import layout
+from pipeline.core.journal import open_journal
 from pipeline.recipe import load
 from pipeline.rewards.findings import FindingLine, journal
 from pipeline.rollout.record import read_events
-from pipeline.selection.samples.records import FreshSamples
+from pipeline.selection.samples import FreshSamples
 from pipeline.training.result import TrainingResult
 from tests.assets.laid import DEVICES, EMBEDDED, HOURS, NOWHERE, Laid, recipe_of, report_of
 from tests.pipeline.rollout.conftest import NAME
@@ -108,7 +109,7 @@ def test_the_pods_of_an_evaluation_are_counted(laid: Laid) -> None:
 
 def test_the_gates_judge_is_booked_to_its_iteration(laid: Laid) -> None:
     iteration = laid.until_verdict()
-    with open_judgements(laid.store, "j") as journal:
+    with open_journal(laid.store.path(layout.judgements("j")), JudgementLine) as journal:
         for id, usd in ((iteration.id, 0.5), (iteration.id, 0.25), ("another", 9.0)):
             item = "i" if id == iteration.id else iteration.id  # which does not make it this iteration's
             journal.add(JudgementLine(key=f"k{usd}", iteration=id, owner=item, tokens=10, usd=usd))

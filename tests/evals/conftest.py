@@ -8,8 +8,7 @@ import pytest
 from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.gate import GateVerdict
-from evals.measurements import BundleRef, EvalReport
-from evals.results import EvalArm, EvalSample, ItemResult, Protocol
+from evals.records import BundleRef, EvalArm, EvalReport, EvalSample, ItemResult, Protocol
 from evals.runner import sampling
 from evals.suites import Item, Suite
 from pipeline.core.storage import ModelRef

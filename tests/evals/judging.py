@@ -10,10 +10,8 @@ from evals import bundle, gate
 from evals.bundle import SuiteEvidence
 from evals.gate import GateVerdict
 from evals.judged import judge_suites
-from evals.judged_evidence import JudgedEvidence
-from evals.measurements import BundleRef, EvalReport
-from evals.plan import EvalPlan
-from evals.results import EvalArm
+from evals.records import BundleRef, EvalArm, EvalPlan, EvalReport
+from evals.win_rate import JudgedEvidence
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.recipe import Evaluation

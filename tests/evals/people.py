@@ -14,7 +14,7 @@ from typing import Any
 from evals.evaluate import EvalServices, decide, evaluate
 from evals.freezing import freeze, prompts, withdraw
 from evals.gate import GateVerdict
-from evals.plan import EvalPlan
+from evals.records import EvalPlan
 from evals.suites import Suite, pin, suites
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, ModelRef, Store

@@ -9,9 +9,8 @@ import pytest
 
 from evals import gate
 from evals.gate import Verdict
-from evals.measurements import Guard
+from evals.records import EvalArm, EvalSample, Guard, ItemResult
 from evals.report import table
-from evals.results import EvalArm, EvalSample, ItemResult
 from evals.runner import Respondent
 from evals.suites import AnswerFormat, Item, Suite
 from pipeline.core.storage import ModelRef, Store

@@ -6,7 +6,7 @@ from typing import Any
 from evals import bundle
 from evals.bundle import EvalEvidence, Gathered, SuiteEvidence
 from evals.page import SHARES, TEXTS, answer_table
-from evals.results import EvalArm
+from evals.records import EvalArm
 from evals.suites import Suite
 from pipeline.recipe import Evaluation
 

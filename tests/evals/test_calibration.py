@@ -8,7 +8,7 @@ import pytest
 from evals import gate, statistics
 from evals.comparison import difference
 from evals.gate import Verdict
-from evals.measurements import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, SuiteMeasurement
+from evals.records import BundleRef, Comparison, ConfidenceInterval, EvalReport, Guard, SuiteMeasurement
 from evals.statistics import Array, Paired
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Evaluation

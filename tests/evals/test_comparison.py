@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from evals.comparison import compare
-from evals.results import EvalArm
+from evals.records import EvalArm
 from pipeline.rewards.verifiers import Outcome
 
 pytestmark = pytest.mark.slow

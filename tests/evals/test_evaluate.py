@@ -17,8 +17,7 @@ from evals import bundle
 from evals.__main__ import main
 from evals.evaluate import EvalServices, decide, evaluate
 from evals.gate import Verdict
-from evals.measurements import EvalReport
-from evals.plan import EvalPlan
+from evals.records import EvalPlan, EvalReport
 from evals.report import picture, table
 from evals.runner import sampling
 from evals.suites import pin, suites

@@ -10,7 +10,7 @@ import pytest
 from evals import bundle
 from evals import erasure as evaluations
 from evals.gate import GateVerdict, Verdict
-from evals.measurements import EvalReport
+from evals.records import EvalReport
 from evals.suites import Suite, frozen, suites
 from pipeline.core.removal import make
 from pipeline.core.storage import Store

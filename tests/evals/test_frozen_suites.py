@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from assets.records import LABELS
-from evals.candidates import SuiteCandidate
-from evals.freezing import draw, withdraw
+from evals.freezing import SuiteCandidate, draw, withdraw
 from evals.gate import Verdict
 from evals.suites import frozen, suites
 from pipeline.core.iteration import Iteration

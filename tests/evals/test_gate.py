@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from evals import gate
 from evals.gate import Verdict
-from evals.measurements import EvalReport, SuiteMeasurement
-from evals.results import EvalArm, ItemResult
+from evals.records import EvalArm, EvalReport, ItemResult, SuiteMeasurement
 from pipeline.rewards.verifiers import Outcome
 
 

@@ -12,8 +12,7 @@ import pytest
 
 from evals import gate
 from evals.gate import Verdict
-from evals.judged import judge_suites
-from evals.judgements import removals
+from evals.judged import judge_suites, removals
 from pipeline.core import layout
 from pipeline.core.removal import make
 from pipeline.core.storage import Store

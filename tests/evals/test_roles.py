@@ -6,7 +6,7 @@ import pytest
 
 from evals import gate
 from evals.gate import Verdict
-from evals.results import EvalArm
+from evals.records import EvalArm
 from pipeline.recipe import Evaluation
 
 pytestmark = pytest.mark.slow

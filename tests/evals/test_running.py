@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from evals.__main__ import main
-from evals.plan import EvalPlan, publish_plan
+from evals.evaluate import publish_plan
+from evals.records import EvalPlan
 from evals.suites import pin, suites
 from pipeline.core import layout
 from pipeline.core.iteration import identify

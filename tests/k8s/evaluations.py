@@ -6,10 +6,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from evals.measurements import EvalReport
-from evals.plan import EvalPlan, publish_plan
-from k8s.launch import evaluation_task
-from k8s.task import Task
+from evals.evaluate import publish_plan
+from evals.records import EvalPlan, EvalReport
+from k8s.launch import Task, evaluation_task
 from pipeline.core import layout
 from pipeline.core.iteration import identify
 from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store, model_ref

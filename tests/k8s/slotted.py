@@ -71,8 +71,8 @@ class SlottedCluster(FakeApi):
         """`shipped`: objects of the manifests in place of slots that hold A and B."""
         super().__init__()
         self.serves: dict[str, str | Exception] = {}
-        self.identified: list[tuple[str, int]] = []
-        """Root URL and rounds of each fingerprint."""
+        self.identified: list[str] = []
+        """Root URL of each fingerprint."""
         own = [*slot("slot-a", A), *slot("slot-b", B), route()]
         wanted = [obj for obj in shipped or own if obj["kind"] in KINDS]
         self.space = wanted[0]["metadata"]["namespace"]
@@ -163,8 +163,8 @@ class SlottedCluster(FakeApi):
             obj = {"metadata": metadata, "ports": [{"name": "http", "port": 8000}], "endpoints": rows[place::slices]}
             self.put(key(ENDPOINT_SLICE, f"{name}-{place}"), obj)
 
-    def _identify(self, url: str, rounds: int) -> str:
-        self.identified.append((url, rounds))
+    def _identify(self, url: str) -> str:
+        self.identified.append(url)
         host = url.removeprefix("http://").partition("/")[0].rpartition(":")[0]
         served = self.serves[host if host in self.serves else host.partition(".")[0]]
         if isinstance(served, Exception):

@@ -3,8 +3,7 @@
 import pytest
 
 from k8s.classify import classify
-from k8s.observe import Observed, PodSeen
-from k8s.pod_refusals import pod_refusal
+from k8s.observe import Observed, PodSeen, pod_refusal
 
 RAN = "Failed"
 NO_CLAIM = '0/3 nodes are available: persistentvolumeclaim "checkpoints" not found.'

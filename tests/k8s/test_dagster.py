@@ -10,14 +10,14 @@ import yaml
 
 from assets.graph import ASSETS
 from assets.resources import ITERATION_TAG, Deployment, records
-from evals.measurements import EvalReport
+from evals.records import EvalReport
 from evals.suites import pin as evaluation_pin
 from evals.suites import suites
 from jobs.definitions import definitions
 from jobs.gangs import delete_orphaned_gang
 from k8s.attempts import GangAttempts, Ledger
 from k8s.follow import Hooks
-from k8s.task import Task
+from k8s.launch import Task
 from pipeline.core.iteration import Iteration
 from pipeline.core.layout import ATTEMPTS, EVAL_ATTEMPTS, EVAL_PLAN, EVAL_REPORT, LATEST, RESULT
 from pipeline.core.storage import DatasetRef, Store

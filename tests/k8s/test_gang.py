@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from k8s.gang import LABEL, Gang, evaluation_gang, example, gang_of, label_value, object_name
 from k8s.launch import machine
-from k8s.render import primary, render
-from k8s.render.pod import container
+from k8s.pod import container
+from k8s.render import render
 from pipeline.recipe import Compute, Kubernetes, Rewards, Training
 from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.custom import located
@@ -91,7 +91,7 @@ def test_a_rayjobs_image_is_no_evaluations() -> None:
     with pytest.raises(ValueError, match=r"set compute\.evaluation\.image"):
         Compute(kubernetes=settings, evaluation=EvaluationPod())
     own = Compute(kubernetes=settings, evaluation=EvaluationPod(image=IMAGE))
-    assert primary(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), own))["kind"] == "JobSet"
+    assert render(evaluation_gang("i", "0" * 64, Path("/checkpoints/p"), own))[0]["kind"] == "JobSet"
 
 
 def test_the_memory_is_that_of_the_nodes_gpus() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from k8s.render.pod import USER
+from k8s.pod import USER
 from tests.variants import one_and_variants
 
 ROOT = Path(__file__).parents[2]

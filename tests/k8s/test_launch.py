@@ -21,9 +21,8 @@ from k8s.follow import (
     Timeouts,
 )
 from k8s.gang import gang_of
-from k8s.launch import CHECKPOINTS
-from k8s.render import primary
-from k8s.task import delete
+from k8s.launch import CHECKPOINTS, delete
+from k8s.render import render
 from pipeline.training.checkpoints.claims import claim
 from pipeline.training.launch import TrainingRefused
 
@@ -74,7 +73,7 @@ def test_pods_that_nobody_reaches_do_not_hold_the_launch(planned: Planned) -> No
 
 def test_an_object_of_somebody_else_is_left_as_it_is(planned: Planned) -> None:
     world = World()
-    theirs = primary(gang_of(planned.plan, Path("/x"), cluster_settings()))
+    theirs = render(gang_of(planned.plan, Path("/x"), cluster_settings()))[0]
     theirs["metadata"]["labels"] = {"app": "theirs"}
     world.put(key_of("JobSet", theirs["metadata"]["name"]), theirs)
     error = world.fails(planned.task())

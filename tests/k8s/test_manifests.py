@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from k8s.lint import lint_gang
+from k8s.pod import labels
 from k8s.render import render
-from k8s.render.pod import labels
 from pipeline.recipe import Kubernetes
 
 from .manifests import (

@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 
-from k8s.client import Refused
 from k8s.route import HTTP_ROUTE
 from k8s.slots import CONFIG_MAP, DEPLOYMENT
 from pipeline.core.storage import ModelRef
 from pipeline.rollout.reconcile import slot_of
 from pipeline.rollout.router import Split, Unsettled, asked_for
 
-from .fake_api import refusal
-from .slotted import SPACE, A, B, C, SlottedCluster, key, split
+from .slotted import A, B, C, SlottedCluster, key, split
 
 Spoil = Callable[[SlottedCluster], object]
 
@@ -224,17 +222,10 @@ def test_servers_end_after_their_weight_is_gone(slotted: SlottedCluster) -> None
     assert slotted.wanted("slot-b") == 0 and read(slotted).warm is None
 
 
-def test_a_slot_is_ready_by_what_it_serves(slotted: SlottedCluster) -> None:
-    ready = slotted.port().ready(B)
-    assert (ready.served_digest, ready.replicas, ready.reason) == (B.digest, 1, "")
-    assert slotted.identified == [(f"http://slot-b.{SPACE}.svc:8000/v1", 3)], "a Service chooses among its pods"
-    assert "no slot holds" in slotted.port().ready(C).reason and len(slotted.identified) == 1
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda s: s.serves.update({"slot-b": ValueError("no model that is known")}), "slot-b: no model that is known"),
+        (lambda s: s.list_pods("slot-b", {"10.0.0.7": ValueError("no known model")}), "slot-b: pod-0: no known model"),
         (lambda s: s.run("slot-b", 0), "none of 1 pods is ready"),
         (lambda s: s.run("slot-b", 2, lag=1), "none of 1 pods is ready"),
         (lambda s: s.hold("slot-b", C), "no slot holds bbbbbbbbbbbb"),
@@ -254,7 +245,7 @@ def test_each_ready_pod_is_asked_once(slotted: SlottedCluster, slices: int) -> N
     ready = slotted.port().ready(B)
     assert (ready.served_digest, ready.replicas, ready.reason) == (B.digest, 3, "")
     hosts = ("10.0.0.7", "10.0.0.8", "[fd00::9]")
-    assert sorted(slotted.identified) == [(f"http://{host}:8000/v1", 1) for host in hosts]
+    assert sorted(slotted.identified) == [f"http://{host}:8000/v1" for host in hosts]
 
 
 AWAY, STRANGE = ConnectionError("refused"), ValueError("answers of no model")
@@ -292,13 +283,3 @@ def test_pods_that_are_not_listed_as_ready_are_not_known(slotted: SlottedCluster
     ready = slotted.port().ready(B)
     assert (ready.served_digest, ready.replicas) == (B.digest, 1)
     assert "its Service has 1 of 2 ready pods, and the others are not known" in ready.reason
-
-
-def test_without_the_right_to_list_the_service_is_asked_thrice(slotted: SlottedCluster) -> None:
-    slotted.list_pods("slot-b", {"10.0.0.7": B.digest})
-    slotted.fault = lambda verb, path: refusal(403, "no") if "endpointslices" in path else None
-    assert slotted.port().ready(B).reason == ""
-    assert slotted.identified == [(f"http://slot-b.{SPACE}.svc:8000/v1", 3)]
-    slotted.fault = lambda verb, path: refusal(401, "no") if "endpointslices" in path else None
-    with pytest.raises(Refused):
-        slotted.port().ready(B)

@@ -14,7 +14,7 @@ from k8s.attempts import GangAttempts
 from k8s.classify import Cause
 from k8s.follow import NO_PROGRESS_S, Hooks
 from k8s.gang import Gang, example
-from k8s.task import Task, run
+from k8s.launch import Task, run
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes, Training
 from pipeline.training.checkpoints import Claim, Superseded

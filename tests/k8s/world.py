@@ -19,9 +19,8 @@ import yaml
 
 from k8s.attempts import GangAttempts
 from k8s.follow import Hooks
-from k8s.launch import training_task
+from k8s.launch import Task, run, training_task
 from k8s.observe import KINDS
-from k8s.task import Task, run
 from pipeline.core.storage import CheckpointRef, Store, model_ref
 from pipeline.recipe import Kubernetes
 from pipeline.training.plan import TrainingPlan

@@ -31,7 +31,7 @@ from pipeline.rollout import blocks
 from pipeline.rollout.decision import abort
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.propose import champion
-from pipeline.selection.samples import draw
+from pipeline.selection import draw
 from pipeline.traces import erased
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users

@@ -8,9 +8,8 @@ from typing import Any
 import yaml
 
 from k8s.gang import Gang, example
-from k8s.render import render
-from k8s.render.jobset import INDEX, job_spec
-from k8s.render.pod import metadata, ranked_template
+from k8s.pod import metadata, ranked_template
+from k8s.render import INDEX, job_spec, render
 from pipeline.recipe import Compute, Kubernetes, Training
 
 Object = dict[str, Any]

@@ -12,8 +12,7 @@ from pipeline.core.estimate import share
 from pipeline.recipe import Accelerator, Training
 from pipeline.recipe.methods import DPO, GRPO
 from pipeline.selection.cost import CHARS_PER_TOKEN, MIN_TRIED_TWICE, expect, parameters, zero_variance
-from pipeline.selection.evidence import Evidence, PromptAttempts, measure
-from pipeline.selection.noise import Trust
+from pipeline.selection.evidence import Evidence, PromptAttempts, Trust, measure
 
 from .test_choose import GOOD
 from .test_evidence import SETTINGS, row

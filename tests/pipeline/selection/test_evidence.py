@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from pipeline.core.estimate import UNKNOWN, Estimate, share
 from pipeline.recipe import Selection
-from pipeline.selection.evidence import Evidence, Trust, measure
-from pipeline.selection.noise import NoiseSource, label_noise
+from pipeline.selection.evidence import Evidence, NoiseSource, Trust, label_noise, measure
 from pipeline.selection.pairing import LabelledRow, by_prompt, pairs
 
 SETTINGS = Selection()

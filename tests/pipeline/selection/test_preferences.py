@@ -18,7 +18,7 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.evidence import Trust
 from pipeline.selection.pairing import LabelledRow
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
-from pipeline.selection.samples.records import SAMPLES
+from pipeline.selection.samples import SAMPLES
 from pipeline.selection.trainable import HeldApart
 from tests.contexts import context_of
 

@@ -9,7 +9,7 @@ from pipeline.core.storage import ModelRef
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.records import ProbeResult, RewardModelReport
 from pipeline.selection.pairing import LabelledRow, by_prompt
-from pipeline.selection.scorers import ScorerEvidence, best_of_k, measure_scorers
+from pipeline.selection.unpaired import ScorerEvidence, best_of_k, measure_scorers
 
 from .labelled import row
 

@@ -16,9 +16,8 @@ from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Evidence, Trust, measure
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.selection.scorers import ScorerEvidence
-from pipeline.selection.thumbs import thumbs
 from pipeline.selection.trainable import HeldApart, rated_rows
+from pipeline.selection.unpaired import ScorerEvidence, thumbs
 
 from .labelled import row
 from .test_preferences import FROZEN, SETTINGS, WORDS, Place, read

@@ -12,7 +12,7 @@ from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.choose import choose
 from pipeline.selection.pairing import LabelledRow, by_prompt
 from pipeline.selection.preferences import PreferenceDataset
-from pipeline.selection.winners import winners
+from pipeline.selection.unpaired import winners
 
 from .labelled import row
 from .test_preferences import FROZEN, SETTINGS, WORDS, Place, answers, asked, read

@@ -13,14 +13,13 @@ from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import mistaken_solution, problems
 from pipeline.recipe import Checkpoints, Compute, Rewards, Selection, Training, Validation
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT
-from pipeline.selection.chats import table_of
 from pipeline.selection.contamination import Index
 from pipeline.selection.evidence import Evidence, FreshSignals, Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
-from pipeline.selection.preferences import PAIRS, PROMPTS, PreferenceDataset
-from pipeline.selection.thumbs import THUMBS, thumbs
-from pipeline.selection.winners import WINNERS
+from pipeline.selection.preferences import PreferenceDataset
+from pipeline.selection.tables import PAIRS, PROMPTS, THUMBS, WINNERS, table_of
+from pipeline.selection.unpaired import thumbs
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import context_of
 from tests.pipeline.core.tool_templates import OFFERED, calls

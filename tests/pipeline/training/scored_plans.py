@@ -16,7 +16,7 @@ from pipeline.rewards.judge import Admission
 from pipeline.rewards.judge.session import judge_id
 from pipeline.rewards.reward_model.records import RewardModelReport, Thumb
 from pipeline.selection.evidence import FreshSignals, Trust, measure
-from pipeline.selection.preferences import PROMPTS
+from pipeline.selection.tables import PROMPTS
 from pipeline.training.plan import TrainingPlan, plan_training
 from tests.contexts import KEYS, context_of
 from tests.pipeline.rewards.reward_model.conftest import trained

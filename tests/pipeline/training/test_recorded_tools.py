@@ -19,7 +19,7 @@ from pipeline.recipe.training import RecordedTools
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
-from pipeline.selection.preferences import PROMPTS
+from pipeline.selection.tables import PROMPTS
 from pipeline.traces.recorded_calls import Call, conversation_key
 from pipeline.training.plan import TrainingPlan, plan_training
 from pipeline.training.schedule import recorded_by_prompt

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 
 from pipeline.core.chat_template import rendered
 from pipeline.demo import MODEL_DIR
-from pipeline.selection.chats import CHAT, to_rows
+from pipeline.selection.tables import CHAT, to_rows
 from pipeline.training.methods.answers import end_token, tokenised
 
 CALLS = """{% for m in messages %}<{{ m.role }}>{{ m.content }}{% if m.tool_calls %}{% for call in m.tool_calls %}\

@@ -16,7 +16,7 @@ from pipeline.selection.choose import choose
 from pipeline.selection.evidence import Trust, measure
 from pipeline.selection.pairing import by_prompt
 from pipeline.selection.pairing import pairs as paired
-from pipeline.selection.preferences import PROMPTS
+from pipeline.selection.tables import PROMPTS
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.selection.labelled import row
 

@@ -1,14 +1,74 @@
-"""Whether the scorers of fresh samples agree: the best of k by one has to be better to another."""
+"""What teaches without pairs: thumbs, which are logged answers that people clearly liked or did not; winners, the best
+of a prompt's fresh samples (best of k, arXiv 2304.06767); and whether the scorers of samples agree."""
 
 from collections.abc import Mapping, Sequence
 from itertools import permutations
-from statistics import fmean
+from statistics import fmean, pvariance
+from typing import NamedTuple
 
 from pipeline.core.estimate import UNKNOWN, Estimate, mean
 from pipeline.core.storage import Record
 from pipeline.recipe.rewards import Weights
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.selection.pairing import LabelledRow
+from pipeline.traces.pii import is_masked
+
+CLEAR = 0.2
+"""Distance of a settled value of feedback from one half that makes a thumb: one clear word, not contradicted."""
+
+
+class RatedAnswer(NamedTuple):
+    row: LabelledRow
+    liked: bool
+    weight: float
+
+    @property
+    def rows(self) -> tuple[LabelledRow, ...]:
+        return (self.row,)
+
+
+def thumbs(groups: Mapping[str, Sequence[LabelledRow]]) -> tuple[list[RatedAnswer], int]:
+    """The thumbs, and the number of rated rows that make none: unclear, without text, or with masked personal data."""
+    rated = [(row, row.feedback) for group in groups.values() for row in group if row.feedback is not None]
+    clear = [
+        RatedAnswer(row, value > 0.5, 2 * abs(value - 0.5))
+        for row, value in rated
+        if abs(value - 0.5) >= CLEAR - 1e-9 and row.completion.strip() and not is_masked(row.completion)
+    ]
+    return clear, len(rated) - len(clear)
+
+
+class Winner(NamedTuple):
+    prompt: str
+    completion: str
+    score: float
+    mean: float
+    k: int
+
+
+def winners(groups: Mapping[str, Sequence[LabelledRow]]) -> list[Winner]:
+    """The winner of each prompt whose samples differ in score; of equal scores the shorter answer, then by its text."""
+    best: list[Winner] = []
+    for prompt, group in groups.items():
+        drawn = [row for row in group if row.fresh]
+        may_win = [r for r in drawn if r.finished and r.completion.strip() and not is_masked(r.completion)]
+        scored = [(row.final_reward, row.completion) for row in may_win if row.final_reward is not None]
+        if len({score for score, _ in scored}) > 1:
+            score, completion = min(scored, key=lambda each: (-each[0], len(each[1]), each[1]))
+            best.append(Winner(prompt, completion, score, fmean(score for score, _ in scored), len(drawn)))
+    return best
+
+
+def in_order_of_spread(groups: Mapping[str, Sequence[LabelledRow]]) -> dict[str, Sequence[LabelledRow]]:
+    """Groups without a reference whose fresh samples differ in score, the largest variance first: GRPO can be forced
+    on them."""
+    spread: dict[str, float] = {}
+    for prompt, group in groups.items():
+        scores = [row.final_reward for row in group if row.fresh and row.final_reward is not None]
+        if len(set(scores)) > 1 and not any(row.reference for row in group):
+            spread[prompt] = pvariance(scores)
+    return {prompt: groups[prompt] for prompt in sorted(spread, key=lambda prompt: (-spread[prompt], prompt))}
+
 
 SCORERS = ("reward_model", "judge", "custom")
 """Components that score a whole completion; columns of LabelledRow."""

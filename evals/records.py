@@ -1,10 +1,122 @@
-"""What was measured of a candidate against its champion, as records: values with their uncertainty."""
+"""The records of an evaluation: its plan, what a model answered, and what was measured of a candidate against its
+champion."""
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from pipeline.core.iteration import Iteration
 from pipeline.core.locations import Uri
-from pipeline.core.storage import ModelRef, Record, digest_json
+from pipeline.core.storage import CheckpointRef, ModelRef, Record, digest_json
 from pipeline.recipe import Evaluation
+from pipeline.recipe.rewards import Judge, Verifier
+from pipeline.recipe.section import Operational, settings
+from pipeline.rewards.verifiers import Outcome
+from pipeline.serving.journal import AnswerProtocol
+
+
+class EvalPlan(Record):
+    """One evaluation of one candidate against the champion of its iteration."""
+
+    iteration: Iteration
+    section: Evaluation
+    verifier: Verifier
+    candidate: CheckpointRef
+    judge: Judge | None = None
+    """Of the suites that are judged; None where the recipe names none."""
+    lineage: tuple[str, ...] = ()
+    """Digests of what the champion came from: with both models', none of them may judge."""
+
+    def path(self, *parts: str) -> str:
+        """Name of something that the evaluation publishes, relative to the store's root."""
+        return self.iteration.path(*parts)
+
+    def digest(self) -> str:
+        """sha256 of what decides the evidence: not where the models lie, nor how fast they are asked."""
+        judge = settings(self.judge, Operational) if self.judge is not None else None
+        asked = settings(self.section, Operational), settings(self.verifier, Operational), judge
+        candidate = self.candidate.model.digest, self.candidate.adapter.digest
+        return digest_json([self.iteration.id, self.iteration.champion.digest, *candidate, *asked])
+
+    def models(self) -> frozenset[str]:
+        """Digests of both models and of what they came from."""
+        candidate = self.candidate.model.digest, self.candidate.adapter.digest
+        return frozenset({*self.lineage, self.iteration.champion.digest, *candidate})
+
+
+class Protocol(Record):
+    """Everything but the weights that decides an outcome. Runs are comparable when their digests are equal."""
+
+    suite: str
+    suite_digest: str
+    samples: int
+    verifier: str
+    answers: AnswerProtocol
+
+    def digest(self) -> str:
+        return digest_json(self)
+
+
+class EvalSample(Record):
+    """One graded completion. `finished` is False when it was cut at the token limit."""
+
+    text: str
+    tokens: int
+    finished: bool
+    outcome: Outcome
+    answer: str
+    defects: tuple[str, ...] = ()
+    """What is wrong with the text itself: refusal, pii (`runner.defects`)."""
+    well_formed: bool | None = None
+    """Whether it has the item's form; None where the item asks for none."""
+
+
+class ItemCounts(NamedTuple):
+    """One item's samples as whole numbers: all that a verdict rests on."""
+
+    samples: int
+    right: int
+    ungraded: int
+    """Samples without a verdict; `unreadable` of them for their reference."""
+    unreadable: int
+    no_answer: int
+    truncated: int
+    refusal: int
+    pii: int
+    tokens: int
+    prompt_tokens: int
+    malformed: int | None
+    """None where the item asks for no form."""
+
+
+class ItemResult(Record):
+    """All samples of one item, in the order of their seeds."""
+
+    id: str
+    samples: tuple[EvalSample, ...]
+    prompt_tokens: int = 0
+
+    def counts(self) -> ItemCounts:
+        forms = [sample.well_formed for sample in self.samples if sample.well_formed is not None]
+        return ItemCounts(
+            samples=len(self.samples),
+            right=sum(sample.outcome.score == 1 for sample in self.samples),
+            ungraded=sum(sample.outcome.score is None for sample in self.samples),
+            unreadable=sum(sample.outcome is Outcome.unparsable_gold for sample in self.samples),
+            no_answer=sum(sample.outcome is Outcome.no_answer for sample in self.samples),
+            truncated=sum(not sample.finished for sample in self.samples),
+            refusal=sum("refusal" in sample.defects for sample in self.samples),
+            pii=sum("pii" in sample.defects for sample in self.samples),
+            tokens=sum(sample.tokens for sample in self.samples),
+            prompt_tokens=self.prompt_tokens,
+            malformed=forms.count(False) if forms else None,
+        )
+
+
+class EvalArm(Record):
+    """One model's run over one suite."""
+
+    model: ModelRef
+    protocol: Protocol
+    results: tuple[ItemResult, ...]
 
 
 class ConfidenceInterval(Record):

@@ -1,0 +1,152 @@
+"""The tables of preference data: their columns, their rows, and how they are published. A call in a message stays JSON
+text: Arrow would merge the structs of different tools into one of all their keys."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from pipeline.core.conversation import FIELDS
+from pipeline.selection.pairing import LabelledRow, Pair, comparable
+from pipeline.selection.unpaired import RatedAnswer, Winner
+
+Groups = Mapping[str, Sequence[LabelledRow]]
+"""Rows by their prompt."""
+Row = tuple[str, dict[str, Any]]
+"""A prompt, and the other columns but `cluster`."""
+
+
+def chat_of(*names: str) -> pa.DataType:
+    return pa.list_(pa.struct([(name, pa.string()) for name in names]))
+
+
+TURNS = chat_of(*FIELDS[:2])
+"""Messages of role and content."""
+CHAT = chat_of(*FIELDS[:3])
+"""Messages that may hold calls."""
+WHOLE_CHAT = chat_of(*FIELDS)
+"""Messages with calls and their results."""
+PAIRS = pa.schema(
+    [
+        ("prompt", TURNS),
+        ("chosen", TURNS),
+        ("rejected", TURNS),
+        ("margin", pa.float64()),
+        ("chosen_trace", pa.string()),
+        ("rejected_trace", pa.string()),
+        ("cluster", pa.string()),
+    ]
+)
+PROMPTS = pa.schema(
+    [
+        ("prompt", TURNS),
+        ("reference", pa.string()),
+        ("verifier", pa.string()),  # the kind of check
+        ("attempts", pa.int64()),  # verified completions on record
+        ("pass_rate", pa.float64()),  # of them; null without any
+        ("frontier", pa.bool_()),  # right and wrong ones among them
+        ("trace_ids", pa.list_(pa.string())),  # whose question it is
+        ("cluster", pa.string()),
+    ]
+)
+GROUPS = pa.schema(
+    [
+        ("prompt", TURNS),
+        ("completions", pa.list_(pa.string())),
+        ("rewards", pa.list_(pa.float64())),  # on one scale, best first
+        ("trace_ids", pa.list_(pa.string())),
+        ("profile", pa.string()),
+        ("cluster", pa.string()),
+    ]
+)
+THUMBS = pa.schema(
+    [
+        ("prompt", CHAT),
+        ("completion", pa.string()),
+        ("label", pa.bool_()),  # liked
+        ("weight", pa.float64()),  # how clear it is: 0 at one half, 1 at 0 and at 1
+        ("principal", pa.string()),  # the user, else the session, else the trace
+        ("trace_id", pa.string()),
+        ("cluster", pa.string()),
+    ]
+)
+WINNERS = pa.schema(
+    [
+        ("prompt", CHAT),
+        ("completion", pa.string()),
+        ("score", pa.float64()),
+        ("mean", pa.float64()),  # score of the answers that may win
+        ("k", pa.int64()),  # answers that were drawn
+        ("trace_ids", pa.list_(pa.string())),  # whose question it is
+        ("cluster", pa.string()),
+    ]
+)
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """The rows as a table; the type of `prompt` is WHOLE_CHAT where a message needs it, else as in `schema`."""
+    held = schema.field("prompt").type.value_type
+    names = {held.field(n).name for n in range(held.num_fields)}
+    used = {name for row in rows for message in row["prompt"] for name, value in message.items() if value is not None}
+    at = schema.get_field_index("prompt")
+    fitting = schema if used <= names else schema.set(at, pa.field("prompt", WHOLE_CHAT))
+    return pa.Table.from_pylist([dict(row) for row in rows], fitting)
+
+
+def to_rows(prompt: str) -> list[dict[str, str]]:
+    messages: list[dict[str, Any]] = json.loads(prompt)
+    return [{name: _text(value) for name, value in message.items() if value is not None} for message in messages]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def table(schema: pa.Schema, clusters: Mapping[str, str], rows: Iterable[Row]) -> pa.Table:
+    """`clusters`: by prompt."""
+    named = [{"prompt": to_rows(prompt), **rest, "cluster": clusters[prompt]} for prompt, rest in rows]
+    return table_of(named, schema)
+
+
+def pair_rows(pairs: Iterable[Pair]) -> Iterator[Row]:
+    for pair in pairs:
+        chosen, rejected = ([{"role": "assistant", "content": row.completion}] for row in pair.rows)
+        traces = {"chosen_trace": pair.chosen.trace_id, "rejected_trace": pair.rejected.trace_id}
+        yield pair.prompt, {"chosen": chosen, "rejected": rejected, "margin": pair.margin, **traces}
+
+
+def group_rows(groups: Groups) -> Iterator[Row]:
+    """A row for each prompt, and scale of its rewards, with several labelled completions."""
+    for prompt, group in groups.items():
+        for ranked in (ranked for ranked in comparable(group) if len(ranked) > 1):
+            yield (
+                prompt,
+                {
+                    "completions": [row.completion for _, row in ranked],
+                    "rewards": [reward for reward, _ in ranked],
+                    "trace_ids": [row.trace_id for _, row in ranked],
+                    "profile": ranked[0][1].profile,
+                },
+            )
+
+
+def unverified_rows(groups: Groups) -> Iterator[Row]:
+    """Prompts without a reference."""
+    for prompt, group in groups.items():
+        if not any(row.reference for row in group):
+            yield prompt, {"attempts": 0, "frontier": False, "trace_ids": [row.trace_id for row in group]}
+
+
+def thumb_rows(thumbs: Iterable[RatedAnswer]) -> Iterator[Row]:
+    for thumb in thumbs:
+        row = thumb.row
+        rest = {"completion": row.completion, "principal": row.user_id, "trace_id": row.trace_id}
+        yield row.prompt, {**rest, "label": thumb.liked, "weight": thumb.weight}
+
+
+def winner_rows(winners: Iterable[Winner], groups: Groups) -> Iterator[Row]:
+    for winner in winners:
+        prompt, rest = winner.prompt, winner._asdict()
+        del rest["prompt"]
+        yield prompt, {**rest, "trace_ids": [row.trace_id for row in groups[prompt]]}
