@@ -24,8 +24,7 @@ from pipeline.demo.desk import is_desk_model
 from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
-from pipeline.serving.engines import check_addresses
-from pipeline.serving.memory import this_machine, too_large
+from pipeline.serving.engines import check_addresses, this_machine, too_large
 from pipeline.training.packages import missing_packages
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import PREFIX

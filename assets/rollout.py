@@ -28,8 +28,7 @@ from pipeline.rollout.ports import LiveMetricsPort, NullMetrics, RolloutPorts
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
 from pipeline.rollout.router import Unsettled
 from pipeline.rollout.status import RolloutStatus, status
-from pipeline.serving.sample import over
-from pipeline.serving.transformers_engine import TransformersEngine
+from pipeline.serving.transformers_engine import TransformersEngine, over
 from pipeline.traces.context import Log
 from pipeline.traces.records import GovernedTraces
 

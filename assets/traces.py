@@ -21,7 +21,7 @@ from pipeline.recipe.pinning import pin
 from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.fold import in_rollout
-from pipeline.serving.sample import sampler
+from pipeline.serving.transformers_engine import sampler
 from pipeline.traces.lake.catalogue import NAME, NAMESPACE
 from pipeline.traces.materialize import materialize
 from pipeline.traces.records import GovernedTraces

@@ -37,8 +37,7 @@ from pipeline.rollout.ports import LiveMetricsPort, NullMetrics
 from pipeline.rollout.router import NoRouter, TrafficSplit
 from pipeline.rollout.warm_up import newest, warm_up
 from pipeline.selection.consent import consented
-from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.served_names import digest_head, served_name, served_names
+from pipeline.serving.endpoint import Endpoint, digest_head, served_name, served_names
 from pipeline.traces.context import Log
 from pipeline.traces.erased import forgotten, shared_lock
 from pipeline.traces.sources.protocol import Address

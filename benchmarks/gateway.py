@@ -25,7 +25,7 @@ from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, ru
 from pipeline.rollout.gateway.spans import recorded
 from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, write_slots
 from pipeline.rollout.router import Split
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 from pipeline.serving.server_process import held_port
 
 NAME = "bench"

@@ -44,7 +44,7 @@ from pipeline.selection.samples import SAMPLES
 from pipeline.selection.trainable import HeldApart
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, Sampling
-from pipeline.serving.sample import sampler
+from pipeline.serving.transformers_engine import sampler
 from pipeline.traces.context import IterationContext
 from pipeline.traces.lake import local_lake
 from pipeline.training.launch import train

@@ -11,7 +11,7 @@ from evals.suites import frozen
 from pipeline.core import layout
 from pipeline.core.removal import Place, of_files
 from pipeline.core.storage import Store
-from pipeline.serving import journal
+from pipeline.serving import inference
 
 
 def places(store: Store, principals: Collection[str]) -> list[Place]:
@@ -20,7 +20,7 @@ def places(store: Store, principals: Collection[str]) -> list[Place]:
     Raises ValueError where a frozen suite or a bundle cannot be read.
     """
     items = frozen.ids_of(store, principals).union(*(bundle.items_of(path, principals) for path in _bundles(store)))
-    answers = of_files("answers of evaluations", partial(journal.removals, store, items))
+    answers = of_files("answers of evaluations", partial(inference.removals, store, items))
     return [
         Place(answers.name, answers.count, lambda: (_sweep(store), answers.remove())),
         of_files("judgements", partial(judged.removals, store, items)),

@@ -26,7 +26,7 @@ from pipeline.rewards.verifiers import Outcome
 from pipeline.selection.clusters import cluster
 from pipeline.selection.consent import agreed
 from pipeline.selection.trainable import HeldApart
-from pipeline.serving import journal
+from pipeline.serving import inference
 from pipeline.traces.context import IterationContext
 from pipeline.traces.erased import shared_lock
 
@@ -143,7 +143,7 @@ def withdraw(context: IterationContext) -> list[str]:
         if not withdrawn:
             return []
         context.log(f"evaluation: {len(withdrawn)} items are taken out of suites: their rows do not consent any more")
-        places = (journal.removals, judged.removals, frozen.removals)
+        places = (inference.removals, judged.removals, frozen.removals)
         return make(removal for removals in places for removal in removals(store, withdrawn))
 
 

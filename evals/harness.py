@@ -17,8 +17,7 @@ from pipeline.recipe.serving import HttpServing
 from pipeline.recipe.suites import LmEvalSuite
 from pipeline.rewards.verifiers import Outcome
 from pipeline.serving.chat import ChatSession
-from pipeline.serving.inference import Sampling
-from pipeline.serving.journal import AnswerProtocol
+from pipeline.serving.inference import AnswerProtocol, Sampling
 
 SCRIPT = Path(__file__).with_name("harness_script.py")
 NO_ANSWER = ("", "[invalid]")

@@ -10,7 +10,7 @@ from pipeline.recipe import Evaluation
 from pipeline.recipe.rewards import Judge, Verifier
 from pipeline.recipe.section import Operational, settings
 from pipeline.rewards.verifiers import Outcome
-from pipeline.serving.journal import AnswerProtocol
+from pipeline.serving.inference import AnswerProtocol
 
 
 class EvalPlan(Record):

@@ -12,8 +12,17 @@ from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import SuiteSection
 from pipeline.rewards.verifiers import VERSION, Grade, Outcome, VerifierTask
-from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Messages, Sampling, answer_seed
-from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal
+from pipeline.serving.inference import (
+    Answer,
+    AnswerProtocol,
+    AnswerRequest,
+    InferenceSession,
+    Messages,
+    Sampling,
+    answer_key,
+    answer_seed,
+    open_journal,
+)
 from pipeline.traces.pii import personal_values
 from pipeline.training.texts import refuses
 

@@ -29,7 +29,7 @@ from pipeline.selection.cost import expect_for
 from pipeline.selection.evidence import trust_in
 from pipeline.selection.preferences import build
 from pipeline.serving.endpoint import ServingAddresses
-from pipeline.serving.sample import sampler
+from pipeline.serving.transformers_engine import sampler
 from pipeline.traces.context import IterationContext, StageContext
 from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import materialize

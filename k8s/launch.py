@@ -17,7 +17,7 @@ from k8s.render import render
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.recipe import Compute, Kubernetes, Recipe
-from pipeline.serving.memory import Machine
+from pipeline.serving.engines import Machine
 from pipeline.training.launch import TrainingRefused
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import TrainingResult

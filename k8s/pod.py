@@ -5,7 +5,7 @@ from typing import Any
 
 from k8s.gang import Gang, label_value
 from pipeline.recipe.compute import WeightsCache
-from pipeline.serving.node_cache import CACHE, SIZE, SOURCE
+from pipeline.serving.model_places import CACHE, SIZE, SOURCE
 
 PLAN = "preference-tuning/plan"
 """The label by which the pods of a gang, and of its earlier attempts, know each other."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from k8s.client import ApiResource, KubernetesClient, Unreachable
 from pipeline.core.storage import ModelRef
 from pipeline.rollout.router import Readiness
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 
 CONFIG_MAP = ApiResource("", "v1", "configmaps")
 DEPLOYMENT = ApiResource("apps", "v1", "deployments")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.demo.task import mistaken_solution, problems
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 
 EVERY_S = 0.1
 A_TURN = 12

@@ -24,7 +24,7 @@ from pipeline.demo.desk import MODEL_DIR
 from pipeline.demo.desk.conversation import KINDS, Kind, draw_turn
 from pipeline.demo.desk.utility import utility
 from pipeline.serving.inference import Sampling
-from pipeline.serving.sample import sampler
+from pipeline.serving.transformers_engine import sampler
 from tests.fork_server import ForkServer
 from tests.loop import ROOT, forked, instance, run_loop
 

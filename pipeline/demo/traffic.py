@@ -14,7 +14,7 @@ from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
 from pipeline.demo.task import problems
 from pipeline.recipe.traces import DemoSource
 from pipeline.serving.inference import Messages, Sampling
-from pipeline.serving.sample import Sampler
+from pipeline.serving.transformers_engine import Sampler
 
 FIRST_DAY = date(2026, 1, 5)
 GROUP = 4

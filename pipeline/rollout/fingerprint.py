@@ -4,11 +4,10 @@ cost one of the eight by its dtype or batch. An address of several servers is as
 from collections.abc import Mapping, Sequence
 
 from pipeline.core.storage import ModelRef
-from pipeline.serving.completion import read_completion
-from pipeline.serving.endpoint import Endpoint
+from pipeline.serving.client import read_completion
+from pipeline.serving.endpoint import HEAD, Endpoint, served_name
 from pipeline.serving.inference import Sampling
-from pipeline.serving.sample import Sampler
-from pipeline.serving.served_names import HEAD, served_name
+from pipeline.serving.transformers_engine import Sampler
 
 PROMPTS = (
     "What is 12 and 30?",

@@ -19,7 +19,7 @@ from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCou
 from pipeline.rollout.grading import NO_SIGNAL, composed, label_digest_of, rated, thumbs
 from pipeline.rollout.ports import LiveMetricsPort
 from pipeline.rollout.router import Arm, Split
-from pipeline.serving.served_names import HEAD, digest_head
+from pipeline.serving.endpoint import HEAD, digest_head
 from pipeline.traces.annotations import merged
 from pipeline.traces.batch import BatchBuilder
 from pipeline.traces.erased import NOBODY, Forgotten

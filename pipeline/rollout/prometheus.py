@@ -12,7 +12,7 @@ from pipeline.recipe.rollout import PrometheusMetrics
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.router import Split
 from pipeline.rollout.shares import Latencies
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 
 FINISHED = "vllm:request_success_total"
 LATENCY = "vllm:e2e_request_latency_seconds_bucket"

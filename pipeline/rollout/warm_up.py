@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from pipeline.core.conversation import to_request
-from pipeline.serving.completion import read_completion
+from pipeline.serving.client import read_completion
 from pipeline.serving.inference import Messages
 
 if TYPE_CHECKING:

@@ -11,9 +11,17 @@ from pipeline.core.storage import ModelRef, Store
 from pipeline.recipe.selection import Samples
 from pipeline.rewards.samples import RewardSample
 from pipeline.selection.pairing import LabelledRow, by_prompt
-from pipeline.serving import journal
-from pipeline.serving.inference import Answer, AnswerRequest, InferenceSession, Sampling, answer_seed
-from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal
+from pipeline.serving import inference
+from pipeline.serving.inference import (
+    Answer,
+    AnswerProtocol,
+    AnswerRequest,
+    InferenceSession,
+    Sampling,
+    answer_key,
+    answer_seed,
+    open_journal,
+)
 from pipeline.traces.erased import user_hash
 
 
@@ -67,7 +75,7 @@ def draw(asked_model: AskedModel, prompts: Sequence[RewardSample], section: Samp
 
 
 def removals(store: Store, principals: Collection[str]) -> Iterator[Removal]:
-    return journal.removals(store, {user_hash(each) for each in principals}, layout.SAMPLE_ANSWERS)
+    return inference.removals(store, {user_hash(each) for each in principals}, layout.SAMPLE_ANSWERS)
 
 
 def sampled_prompts(rows: Sequence[LabelledRow], section: Samples, max_share: float) -> list[LabelledRow]:

@@ -8,11 +8,18 @@ from typing import Any, NamedTuple, Self
 
 from pipeline.core.conversation import in_one_form, to_request
 from pipeline.recipe.serving import HttpServing
-from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
-from pipeline.serving.completion import read_completion, shown, strict_json
+from pipeline.serving.client import (
+    GIVE_UP_AFTER,
+    AskingLoop,
+    HttpClient,
+    HttpReply,
+    read_completion,
+    repeated,
+    shown,
+    strict_json,
+)
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, ServedAt, unanswerable
-from pipeline.serving.loop import AskingLoop
 
 MOST_BYTES = 16 << 20
 """Of a response: an answer of a million tokens has some four."""
@@ -20,7 +27,6 @@ BACKOFF_S = 0.5
 PROGRESS_EVERY_S = 3.0
 PROMPT_REFUSED = (400, 413, 422)
 """Statuses that say something of one question, not of the server."""
-_FAULTS_THAT_PASS = (HttpFault.UNREACHABLE, HttpFault.BROKEN, HttpFault.TIMEOUT)
 
 
 class ServedModel(NamedTuple):
@@ -29,26 +35,6 @@ class ServedModel(NamedTuple):
     endpoint: Endpoint
     name: str
     set_by: str
-
-
-class Drawn(NamedTuple):
-    """An answer, and whether it is an error because the server refuses this one prompt."""
-
-    answer: Answer
-    prompt_refused: bool = False
-
-
-class _Tried(NamedTuple):
-    reply: HttpReply
-    seconds: float
-
-    @property
-    def may_pass(self) -> bool:
-        return self.reply.unavailable or self.reply.fault in _FAULTS_THAT_PASS
-
-    @property
-    def retry_after(self) -> str | None:
-        return self.reply.retry_after
 
 
 class ChatClient:
@@ -76,7 +62,7 @@ class ChatClient:
     async def __aexit__(self, *raised: object) -> None:
         await self._http.aclose()
 
-    async def draw(self, request: AnswerRequest, sampling: Sampling) -> Drawn:
+    async def draw(self, request: AnswerRequest, sampling: Sampling) -> Answer:
         """Raises ValueError for a server that must not be asked like this, RuntimeError for one that is lost."""
         asked = {
             "model": self.served.name,
@@ -88,7 +74,7 @@ class ChatClient:
             "max_tokens": sampling.max_completion_tokens,
             **self.extra,
         }
-        reply, seconds = await self._asked("POST", f"{self._url}/chat/completions", asked)
+        reply = await self._asked("POST", f"{self._url}/chat/completions", asked)
         if reply.fault is not None or reply.unavailable:
             detail = str(reply.fault or f"HTTP {reply.status}")
             self._lost_in_a_row += 1
@@ -97,34 +83,30 @@ class ChatClient:
                     f"{self._where()} left the last {GIVE_UP_AFTER} questions without an answer ({detail}). What was "
                     "answered before is not lost: see to the server, and run again."
                 )
-            return Drawn(_error(request, seconds, f"{detail}, {self._settings.attempts} times"))
+            return _error(request, reply, f"{detail}, {self._settings.attempts} times")
         self._lost_in_a_row = 0
         if reply.status in PROMPT_REFUSED:
             why = f"HTTP {reply.status}: {self._shown(reply.body)}"
-            if sampling.skip_unanswerable:
-                return Drawn(unanswerable(request.key, why), True)
-            return Drawn(_error(request, seconds, why), True)
+            return unanswerable(request.key, why) if sampling.skip_unanswerable else _error(request, reply, why)
         if reply.status != 200:
             raise ValueError(self._refusal(reply))
         try:
             completion = read_completion(reply.body)
         except ValueError as error:
-            return Drawn(_error(request, seconds, self._without_key(str(error))))
+            return _error(request, reply, self._without_key(str(error)))
         if completion.model != self.served.name:
             raise ValueError(
                 f"{self._where()} answers as {completion.model[:100]!r} where {self.served.name!r} was asked: nothing "
                 f"says that the two are one. Set {self.served.set_by} to the name that it answers under."
             )
         self._keep_to_fingerprint(completion.fingerprint)
-        return Drawn(
-            Answer(
-                key=request.key,
-                text=in_one_form(completion.text, request.messages),
-                tokens=completion.tokens,
-                prompt_tokens=completion.prompt_tokens,
-                stop=completion.stop,
-                latency_s=seconds,
-            )
+        return Answer(
+            key=request.key,
+            text=in_one_form(completion.text, request.messages),
+            tokens=completion.tokens,
+            prompt_tokens=completion.prompt_tokens,
+            stop=completion.stop,
+            latency_s=reply.seconds,
         )
 
     async def tokenize(self, messages: Messages) -> list[int] | None:
@@ -156,7 +138,7 @@ class ChatClient:
 
     async def _value(self, method: str, url: str, asked: object = None) -> Any:
         """The JSON of a route that a server may have; None where it has not."""
-        reply, _ = await self._asked(method, url, asked)
+        reply = await self._asked(method, url, asked)
         if reply.fault is not None or reply.unavailable:
             raise RuntimeError(f"{url} fails ({reply.fault or f'HTTP {reply.status}'}). See to the server, run again.")
         try:
@@ -164,14 +146,12 @@ class ChatClient:
         except ValueError:
             return None
 
-    async def _asked(self, method: str, url: str, asked: object) -> _Tried:
+    async def _asked(self, method: str, url: str, asked: object) -> HttpReply:
         body = b"" if asked is None else json.dumps(asked).encode()
 
-        async def attempt() -> _Tried:
+        async def attempt() -> HttpReply:
             async with self._http.slots:
-                begun = time.monotonic()
-                reply = await self._http.exchange(method, url, body, (200, 401, 403, 404, *PROMPT_REFUSED))
-                return _Tried(reply, time.monotonic() - begun)
+                return await self._http.exchange(method, url, body, (200, 401, 403, 404, *PROMPT_REFUSED))
 
         return await repeated(attempt, self._settings.attempts, self._backoff_s)
 
@@ -223,9 +203,9 @@ class ChatSession:
         answered = 0
         begun = logged = time.monotonic()
 
-        def take(place: int, drawn: Drawn) -> None:
+        def take(place: int, answer: Answer) -> None:
             nonlocal answered, logged
-            done(drawn.answer)
+            done(answer)
             answered += 1
             now = time.monotonic()
             if now - logged > PROGRESS_EVERY_S or answered == len(requests):
@@ -235,5 +215,7 @@ class ChatSession:
         self._loop.all(requests, lambda request: self._loop.client.draw(request, sampling), take)
 
 
-def _error(request: AnswerRequest, seconds: float, detail: str) -> Answer:
-    return Answer(key=request.key, text="", tokens=0, prompt_tokens=0, stop="error", latency_s=seconds, detail=detail)
+def _error(request: AnswerRequest, reply: HttpReply, detail: str) -> Answer:
+    return Answer(
+        key=request.key, text="", tokens=0, prompt_tokens=0, stop="error", latency_s=reply.seconds, detail=detail
+    )

@@ -1,25 +1,32 @@
 """HTTP to a model's server, as engines and the judge speak it: bounded in number, time and size, and tried again. It
-follows no redirect, uses no proxy of the environment, and logs no body and no key."""
+follows no redirect, uses no proxy of the environment, and logs no body and no key. A reply that leaves open what was
+answered, how it ended or how many tokens it took is refused. A client lives in an event loop of its own thread
+(`AskingLoop`), asked from a thread that may be inside of another loop."""
 
 import asyncio
+import json
+import queue
 import random
 import ssl
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+import time
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
 from enum import StrEnum
 from functools import cache
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import httpx2
+from anyio.from_thread import BlockingPortal, start_blocking_portal
 
+from pipeline.core.conversation import received
 from pipeline.serving.endpoint import Endpoint
 
 MAX_WAIT_S = 30.0
 CONNECT_S = 10.0
 GIVE_UP_AFTER = 20
 """Questions in a row without any answer, from which on a server counts as lost."""
+SHOWN_CHARS = 300
+"""Of a server's words, in an error message."""
 
 
 class HttpFault(StrEnum):
@@ -38,6 +45,12 @@ class HttpReply(NamedTuple):
     body: bytes = b""
     retry_after: str | None = None
     fault: HttpFault | None = None
+    seconds: float = 0.0
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether another attempt may get a response."""
+        return self.unavailable or self.fault in (HttpFault.UNREACHABLE, HttpFault.BROKEN, HttpFault.TIMEOUT)
 
     @property
     def unavailable(self) -> bool:
@@ -71,6 +84,10 @@ class HttpClient:
         self, method: str, url: str, content: bytes = b"", bodies: Collection[int] = (200,)
     ) -> HttpReply:
         """One request. `bodies`: statuses whose body is read."""
+        begun = time.monotonic()
+        return (await self._exchange(method, url, content, bodies))._replace(seconds=time.monotonic() - begun)
+
+    async def _exchange(self, method: str, url: str, content: bytes, bodies: Collection[int]) -> HttpReply:
         try:
             async with (
                 asyncio.timeout(self._timeout_s),
@@ -122,12 +139,8 @@ async def repeated(attempt: Callable[[], Awaitable[R]], attempts: int, backoff_s
 
 def wait_s(attempt: int, retry_after: str | None, backoff_s: float) -> float:
     """Seconds before the next attempt: what the server asks for, else exponential with full jitter; never over 30."""
-    with suppress(ValueError, TypeError):  # neither seconds nor a date, or a date without a zone
-        if retry_after and retry_after.isascii() and retry_after.isdigit():
-            return min(float(retry_after[:9]), MAX_WAIT_S)
-        if retry_after:
-            asked = (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds()
-            return min(max(asked, 0.0), MAX_WAIT_S)
+    if retry_after and retry_after.isascii() and retry_after.isdigit():
+        return min(float(retry_after[:9]), MAX_WAIT_S)
     return random.uniform(0, min(backoff_s * 2**attempt, MAX_WAIT_S))
 
 
@@ -135,3 +148,154 @@ def wait_s(attempt: int, retry_after: str | None, backoff_s: float) -> float:
 def system_certificates() -> ssl.SSLContext:
     """Not httpx2's own: a cluster's own authority is among the system's."""
     return ssl.create_default_context()
+
+
+class Completion(NamedTuple):
+    """One answer, the model that the server says it is of, and the server's fingerprint, empty where it has none."""
+
+    model: str
+    text: str
+    tokens: int
+    prompt_tokens: int
+    stop: Literal["stop", "length"]
+    fingerprint: str
+
+
+def read_completion(body: bytes) -> Completion:
+    """Raises ValueError with what is wrong with the reply."""
+    try:
+        reply = strict_json(body.decode())
+    except ValueError as error:
+        raise ValueError(f"a body that is not JSON ({error}): {shown(body)}") from None
+    if not isinstance(reply, dict) or "error" in reply:
+        raise ValueError(f"HTTP 200 with the body of an error: {shown(body)}")
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or len(choices) != 1:
+        number = len(choices) if isinstance(choices, list) else "no list of"
+        raise ValueError(f"{number} choices where one was asked for")
+    match choices[0]:
+        case {"message": {"tool_calls": [_, *_]}, "finish_reason": "tool_calls" | "stop"} | {
+            "message": {"content": str()},
+            "finish_reason": "stop" | "length",
+        } if isinstance(choices[0]["message"].get("content"), str | None):
+            message, finish = choices[0]["message"], choices[0]["finish_reason"]
+            prompt_tokens, tokens = _usage(reply.get("usage"))
+            fingerprint = reply.get("system_fingerprint")
+            return Completion(
+                model=str(reply.get("model")),
+                text=received(message.get("content"), message.get("tool_calls") or []),
+                tokens=tokens,
+                prompt_tokens=prompt_tokens,
+                stop="length" if finish == "length" else "stop",
+                fingerprint=fingerprint if isinstance(fingerprint, str) else "",
+            )
+        case {"message": {"content": str()}, **rest}:
+            raise ValueError(f"an answer whose finish_reason is {rest.get('finish_reason')!r}, not stop or length")
+        case _:
+            raise ValueError("a choice without a text")
+
+
+def strict_json(text: str) -> Any:
+    """The value of a JSON text as RFC 8259 has it. Raises ValueError."""
+    try:
+        return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
+    except RecursionError as error:  # a text of opening brackets
+        raise ValueError("nested too deeply") from error
+
+
+def shown(body: bytes) -> str:
+    """A server's message on one line, cut; of an error as OpenAI's API has it, its words alone."""
+    text = body.decode(errors="replace")
+    try:
+        reply = strict_json(text)
+    except ValueError:
+        reply = None
+    match reply:
+        case {"error": {"message": str(message)}} | {"error": str(message)} | {"message": str(message)}:
+            text = message
+        case _:
+            pass
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]}..."
+
+
+def _usage(usage: object) -> tuple[int, int]:
+    """Tokens of the prompt and of the answer."""
+    match usage:
+        case {"prompt_tokens": int(prompt), "completion_tokens": int(tokens)} if (
+            not isinstance(prompt, bool) and not isinstance(tokens, bool) and prompt > 0 and tokens >= 0
+        ):
+            return prompt, tokens
+        case _:
+            raise ValueError("no usage: how many tokens prompt and answer took is not stated")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) != len(pairs):
+        raise ValueError("a key stands twice")
+    return fields
+
+
+def _constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+C = TypeVar("C")
+Q = TypeVar("Q")
+A = TypeVar("A")
+
+
+class AskingLoop(Generic[C]):
+    """The loop and the client that lives in it."""
+
+    def __init__(self, portal: BlockingPortal, client: C, concurrency: int) -> None:
+        self._portal, self.client, self._concurrency = portal, client, concurrency
+
+    def all(
+        self, asked: Sequence[Q], answer: Callable[[Q], Awaitable[A]], done: Callable[[int, A], None] | None
+    ) -> list[A]:
+        """Every answer, in the order of the questions. A `done` or an `answer` that raises ends the asking. `done` is
+        called in this thread, before another question takes the answer's place: a kill costs at most the answers of as
+        many questions as may be in flight."""
+        answered: queue.SimpleQueue[tuple[int, A, asyncio.Event] | None] = queue.SimpleQueue()
+
+        async def work(places: Iterator[int]) -> None:
+            for place in places:
+                taken = asyncio.Event()
+                answered.put((place, await answer(asked[place]), taken))
+                await taken.wait()
+
+        async def ask() -> None:
+            places = iter(range(len(asked)))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(min(len(asked), self._concurrency)):
+                        group.create_task(work(places))
+            finally:
+                answered.put(None)
+
+        asking = self._portal.start_task_soon(ask)
+        answers: dict[int, A] = {}
+        try:
+            while (item := answered.get()) is not None:
+                place, one, taken = item
+                answers[place] = one
+                if done is not None:
+                    done(place, one)
+                self._portal.start_task_soon(taken.set)
+        except BaseException:  # whatever ended the caller ends the asking
+            asking.cancel()
+            raise
+        try:
+            asking.result()
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return [answers[place] for place in range(len(asked))]
+
+
+@contextmanager
+def open_asking_loop(client: AbstractAsyncContextManager[C], concurrency: int) -> Generator[AskingLoop[C]]:
+    """The client, opened in a loop of its own until the block ends."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(client) as opened:
+        yield AskingLoop(portal, opened, concurrency)

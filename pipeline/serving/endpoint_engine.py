@@ -7,12 +7,12 @@ from contextlib import contextmanager
 
 from pipeline.core.storage import ModelRef, digest_json
 from pipeline.recipe.serving import EndpointServing
-from pipeline.serving.chat import ChatClient, ChatSession, Drawn, ServedModel
+from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
+from pipeline.serving.client import AskingLoop, open_asking_loop
 from pipeline.serving.endpoint import Endpoint, check_endpoint
-from pipeline.serving.inference import PROBES, AnswerRequest, Decoding, Sampling
-from pipeline.serving.loop import AskingLoop, open_asking_loop
+from pipeline.serving.inference import PROBES, Answer, AnswerRequest, Decoding, Sampling
 
-PROBE_SAMPLING = Sampling(temperature=1.0, max_completion_tokens=16)
+PROBE_SAMPLING = Sampling(temperature=1.0, max_completion_tokens=16, skip_unanswerable=True)
 PROBE_SEEDS = (20_011, 10_007)
 VLLM_FINGERPRINT = re.compile(r"(vllm-.+)-(?:[0-9a-f]{8}|nohash)")
 ELSEWHERE = "Serve the models with one that does, or set evaluation.serving.kind to transformers or vllm."
@@ -67,33 +67,28 @@ class EndpointEngine:
         """Tokens of each probe's prompt as the server counts them; None for one that its template refuses. Raises
         ValueError for a server whose replies are no answers, or that does not draw by seed."""
         first, again, other = (self._round(loop, seed) for seed in (PROBE_SEEDS[0], *PROBE_SEEDS))
-        if all(drawn.prompt_refused for drawn in first):
+        answered = [place for place, answer in enumerate(first) if answer.stop != "refused"]
+        if not answered:
             raise ValueError(
-                f"The server at {self._endpoint.url} answers none of the probe conversations: "
-                f"{first[0].answer.detail}. {ELSEWHERE}"
+                f"The server at {self._endpoint.url} answers none of the probe conversations: {first[0].detail}. "
+                f"{ELSEWHERE}"
             )
-        answered = [place for place, drawn in enumerate(first) if not drawn.prompt_refused]
-        texts = [[drawn[place].answer.text for place in answered] for drawn in (first, again, other)]
-        if texts[0] != texts[1]:
+        texts = [[answers[place].text for place in answered] for answers in (first, again, other)]
+        if texts[0] != texts[1] or texts[0] == texts[2]:
+            how = "in two ways under one seed" if texts[0] != texts[1] else "in one way under two seeds"
             raise ValueError(
-                f"The endpoint does not draw by seed: the server at {self._endpoint.url} answered the same question "
-                f"under the same seed in two ways. {ELSEWHERE}"
+                f"The endpoint does not draw by seed: the server at {self._endpoint.url} answered {len(answered)} "
+                f"questions {how} at temperature 1. {ELSEWHERE}"
             )
-        if texts[0] == texts[2]:
-            raise ValueError(
-                f"The endpoint does not draw by seed: the server at {self._endpoint.url} answered each of "
-                f"{len(answered)} questions in one way under two seeds at temperature 1. {ELSEWHERE}"
-            )
-        return [None if drawn.prompt_refused else drawn.answer.prompt_tokens for drawn in first]
+        return [None if answer.stop == "refused" else answer.prompt_tokens for answer in first]
 
-    def _round(self, loop: AskingLoop[ChatClient], seed: int) -> list[Drawn]:
+    def _round(self, loop: AskingLoop[ChatClient], seed: int) -> list[Answer]:
         """Each probe under one seed."""
         requests = [AnswerRequest(key=str(place), messages=probe, seed=seed) for place, probe in enumerate(PROBES)]
-        drawn = loop.all(requests, lambda request: loop.client.draw(request, PROBE_SAMPLING), None)
-        for each in drawn:
-            if each.answer.stop == "error" and not each.prompt_refused:
-                raise ValueError(
-                    f"The server at {self._endpoint.url} cannot be asked: {each.answer.detail}. See to it, or set "
-                    f"SERVING_URL to one that answers. {ELSEWHERE}"
-                )
-        return drawn
+        answers = loop.all(requests, lambda request: loop.client.draw(request, PROBE_SAMPLING), None)
+        if failed := [answer for answer in answers if answer.stop == "error"]:
+            raise ValueError(
+                f"The server at {self._endpoint.url} cannot be asked: {failed[0].detail}. See to it, or set "
+                f"SERVING_URL to one that answers. {ELSEWHERE}"
+            )
+        return answers

@@ -1,16 +1,26 @@
-"""Which engine answers: what the recipe's section `evaluation.serving` names, at the addresses of this deployment."""
+"""Which engine answers: what the recipe's section `evaluation.serving` names, at the addresses of this deployment. And
+whether a model's weights fit there, asked before a training is paid for; activations and the cache of attention are not
+counted."""
 
-import os
+import shutil
+import subprocess
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
+from pipeline.core.model_files import header, weight_files
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.serving import AnyServing, EndpointServing, VllmServing
 from pipeline.serving.endpoint import Endpoint, ServingAddresses, check_endpoint
 from pipeline.serving.inference import InferenceEngine, InferenceSession
-from pipeline.serving.node_cache import NodeCache, node_cache
+from pipeline.serving.model_places import on_this_node
 from pipeline.serving.transformers_engine import TransformersEngine
+
+CGROUP = Path("/sys/fs/cgroup/memory.max")
+SAVED_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "I8": 1, "U8": 1}
+SERVED_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @contextmanager
@@ -32,25 +42,20 @@ def open_engine(
         case VllmServing():
             from pipeline.serving.vllm_engine import VllmEngine
 
-            yield _local(VllmEngine(section, Path(addresses.vllm_python), folder, log), log)
+            yield LocalWeights(VllmEngine(section, Path(addresses.vllm_python), folder, log), log)
         case _:
-            yield _local(TransformersEngine(section, log), log)
-
-
-def _local(engine: InferenceEngine, log: Callable[[str], None]) -> InferenceEngine:
-    cache = node_cache(os.environ)
-    return LocalWeights(engine, cache, log) if cache else engine
+            yield LocalWeights(TransformersEngine(section, log), log)
 
 
 class LocalWeights:
-    """An engine of this machine that loads what its node's cache has."""
+    """An engine of this machine that loads what its node's cache has, where there is one."""
 
-    def __init__(self, engine: InferenceEngine, cache: NodeCache, log: Callable[[str], None]) -> None:
-        self._engine, self._cache, self._log = engine, cache, log
+    def __init__(self, engine: InferenceEngine, log: Callable[[str], None]) -> None:
+        self._engine, self._log = engine, log
 
     @contextmanager
     def open(self, arm: str, model: ModelRef) -> Generator[InferenceSession]:
-        with self._cache.hold(model, self._log) as local, self._engine.open(arm, local) as session:
+        with on_this_node(model, self._log) as local, self._engine.open(arm, local) as session:
             yield session
 
 
@@ -66,15 +71,64 @@ def check_addresses(section: AnyServing, addresses: ServingAddresses, where: str
                 )
             check_endpoint(Endpoint(addresses.url, addresses.api_key), "The evaluation's", "SERVING")
         case VllmServing():
-            if not addresses.vllm_python:
+            if not addresses.vllm_python or not Path(addresses.vllm_python).is_file():
                 raise ValueError(
-                    f"{where}.kind is vllm, and VLLM_PYTHON is empty. Set it to the Python of an environment that has "
-                    "vLLM."
-                )
-            if not Path(addresses.vllm_python).is_file():
-                raise ValueError(
-                    f"No Python at {addresses.vllm_python}. Set VLLM_PYTHON to the Python of an environment that has "
-                    "vLLM."
+                    f"{where}.kind is vllm, and VLLM_PYTHON ({addresses.vllm_python!r}) is no Python. Set it to that "
+                    "of an environment that has vLLM."
                 )
         case _:
             pass
+
+
+class Machine(NamedTuple):
+    """Bytes of memory that this process may use, and of each GPU that it sees."""
+
+    memory: int
+    devices: tuple[int, ...]
+
+
+def this_machine(cgroup: Path = CGROUP) -> Machine:
+    """The smaller of the machine's memory and the container's; GPUs as nvidia-smi lists them."""
+    text = Path("/proc/meminfo").read_text()
+    total = next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith("MemTotal:"))
+    limit = cgroup.read_text().strip() if cgroup.is_file() else "max"
+    return Machine(total if limit == "max" else min(total, int(limit)), _devices())
+
+
+def _devices() -> tuple[int, ...]:
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        return ()
+    asked = [command, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
+    return tuple(int(line) << 20 for line in done.stdout.split() if line.isdecimal()) if done.returncode == 0 else ()
+
+
+def too_large(serving: AnyServing, folder: str | Path, machine: Machine) -> str:
+    """Why the weights in `folder`, or those of a model trained on top of them, do not fit; "" where they may."""
+    if isinstance(serving, EndpointServing) or not Path(folder).is_dir():
+        return ""  # its own machine; the absence is for the preflight to name
+    weights = weight_bytes(serving, Path(folder), on_device=bool(machine.devices))
+    if not machine.devices:
+        return _over(weights, machine.memory, "of memory that this machine has for it")
+    if isinstance(serving, VllmServing):
+        share = serving.tensor_parallel
+        if share > len(machine.devices):
+            return f"evaluation.serving.tensor_parallel is {share}, and there are {len(machine.devices)} devices here"
+        room = int(min(machine.devices) * serving.memory_share)
+        return _over(-(-weights // share), room, f"that each of {share} devices has for it")
+    return _over(weights, machine.devices[0], "that the first device has")
+
+
+def weight_bytes(serving: AnyServing, folder: Path, on_device: bool) -> int:
+    """Bytes of the weights as the engine loads them."""
+    tensors = [tensor for file in weight_files(folder) for tensor in header(file).values()]
+    ours = 2 if on_device else 4  # pipeline.serving.loaded.precision
+    each = SERVED_BYTES.get(serving.dtype) if isinstance(serving, VllmServing) else ours
+    return sum(prod(shape) * (each or SAVED_BYTES.get(dtype, 2)) for dtype, shape in tensors)
+
+
+def _over(weights: int, room: int, whose: str) -> str:
+    if weights <= room:
+        return ""
+    return f"the weights take {weights / 1e9:.1f} GB where they are evaluated, over the {room / 1e9:.1f} GB {whose}"

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from pipeline.core.processes import TAIL_LINES, Child
 from pipeline.core.storage import ModelRef
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 
 GRACE_S = 15.0
 """From SIGTERM to SIGKILL."""

@@ -67,6 +67,8 @@ class _Waiting:
     pieces: asyncio.Queue[str | _Ended] = field(default_factory=lambda: asyncio.Queue())
     sent: int = 0
     """Characters of the text that were handed out."""
+    ended: _Ended = field(default_factory=lambda: _Ended("error", 0))
+    """How it ended, once the last piece was taken."""
     over: bool = False
 
 
@@ -191,65 +193,57 @@ class SlotServer:
         return _Waiting(ids, seed, limit, asked.temperature, asked.stream and not asked.tools, offered)
 
 
-async def _pieces(waiting: _Waiting) -> AsyncIterator[str | _Ended]:
-    while True:
-        piece = await waiting.pieces.get()
+async def _pieces(waiting: _Waiting) -> AsyncIterator[str]:
+    while isinstance(piece := await waiting.pieces.get(), str):
         yield piece
-        if isinstance(piece, _Ended):
-            return
+    waiting.ended = piece
 
 
 async def _whole(head: dict[str, Any], waiting: _Waiting) -> Response:
-    texts: list[str] = []
-    async for piece in _pieces(waiting):
-        if isinstance(piece, str):
-            texts.append(piece)
-        elif piece.finish == "error":
-            return _refusal(500, piece.detail)
-        else:
-            message, finish = _message("".join(texts), waiting, piece)
-            choices = [{"index": 0, "message": message, "finish_reason": finish}]
-            body = {**head, "object": "chat.completion", "choices": choices, "usage": _usage(waiting, piece)}
-            return JSONResponse(body)
-    raise AssertionError("pieces end with how they ended")
+    text = "".join([piece async for piece in _pieces(waiting)])
+    ended = waiting.ended
+    if ended.finish == "error":
+        return _refusal(500, ended.detail)
+    message, finish = _message(text, waiting)
+    choices = [{"index": 0, "message": message, "finish_reason": finish}]
+    usage = _usage(waiting)
+    return JSONResponse({**head, "object": "chat.completion", "choices": choices, "usage": usage})
 
 
-def _message(text: str, waiting: _Waiting, ended: _Ended) -> tuple[dict[str, Any], str]:
+def _message(text: str, waiting: _Waiting) -> tuple[dict[str, Any], str]:
     """An answer's message and how it ended; calls are looked for where tools were offered."""
     message: dict[str, Any] = {"role": "assistant", "content": text}
     message = as_message(in_one_form(text, waiting.offered)) if waiting.offered else message
-    return message, "tool_calls" if "tool_calls" in message and ended.finish == "stop" else ended.finish
+    return message, "tool_calls" if "tool_calls" in message and waiting.ended.finish == "stop" else waiting.ended.finish
 
 
 async def _events(head: dict[str, Any], waiting: _Waiting) -> AsyncIterator[str]:
-    head = {**head, "object": "chat.completion.chunk"}
+    def event(delta: dict[str, Any], finish: str | None = None) -> str:
+        choices = [{"index": 0, "delta": delta, "finish_reason": finish}]
+        return f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': choices})}\n\n"
 
-    def event(**more: Any) -> str:
-        return f"data: {json.dumps({**head, **more})}\n\n"
-
-    yield event(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
-    texts: list[str] = []
+    yield event({"role": "assistant", "content": ""})
+    text = ""
     async for piece in _pieces(waiting):
-        if isinstance(piece, str) and waiting.offered:
-            texts.append(piece)
-        elif isinstance(piece, str):
-            yield event(choices=[{"index": 0, "delta": {"content": piece}, "finish_reason": None}])
-        elif piece.finish == "error":
-            yield f"data: {json.dumps({'error': {'message': piece.detail, 'code': 500}})}\n\n"
-        else:
-            message, finish = _message("".join(texts), waiting, piece)
-            if waiting.offered:
-                called = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls", []))]
-                delta = {"content": message["content"], **({"tool_calls": called} if called else {})}
-                yield event(choices=[{"index": 0, "delta": delta, "finish_reason": None}])
-            yield event(choices=[{"index": 0, "delta": {}, "finish_reason": finish}])
-            yield event(choices=[], usage=_usage(waiting, piece))
+        text += piece
+        if not waiting.offered:
+            yield event({"content": piece})
+    if waiting.ended.finish == "error":
+        yield f"data: {json.dumps({'error': {'message': waiting.ended.detail, 'code': 500}})}\n\n"
+    else:
+        message, finish = _message(text, waiting)
+        if waiting.offered:
+            called = [{**call, "index": n} for n, call in enumerate(message.get("tool_calls", []))]
+            yield event({"content": message["content"], **({"tool_calls": called} if called else {})})
+        yield event({}, finish)
+        usage = _usage(waiting)
+        yield f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': [], 'usage': usage})}\n\n"
     yield "data: [DONE]\n\n"
 
 
-def _usage(waiting: _Waiting, ended: _Ended) -> dict[str, int]:
-    prompt = len(waiting.ids)
-    return {"prompt_tokens": prompt, "completion_tokens": ended.tokens, "total_tokens": prompt + ended.tokens}
+def _usage(waiting: _Waiting) -> dict[str, int]:
+    prompt, tokens = len(waiting.ids), waiting.ended.tokens
+    return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
 
 
 def _refusal(status: int, message: str) -> Response:

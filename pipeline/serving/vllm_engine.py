@@ -16,6 +16,7 @@ from pipeline.core.conversation import holds_tools
 from pipeline.core.storage import ModelRef, digest_json
 from pipeline.recipe.serving import TransformersServing, VllmServing
 from pipeline.serving.chat import ChatClient, ChatSession, ServedModel
+from pipeline.serving.client import AskingLoop, open_asking_loop
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import (
     PROBES,
@@ -27,7 +28,6 @@ from pipeline.serving.inference import (
     beyond_context,
     unanswerable,
 )
-from pipeline.serving.loop import AskingLoop, open_asking_loop
 from pipeline.serving.server_process import ServerProcess, held_port, server_process
 from pipeline.serving.transformers_engine import TransformersEngine
 

@@ -14,7 +14,7 @@ from pipeline.core.locations import Document, record_of_iteration
 from pipeline.core.processes import die_with_parent
 from pipeline.core.redaction import guard_output
 from pipeline.core.storage import digest_dir, digest_file, to_json, write_atomically
-from pipeline.serving.node_cache import on_this_node
+from pipeline.serving.model_places import on_this_node
 from pipeline.training.checkpoints import Superseded, WriterLocked, only_writer
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.progress import emit

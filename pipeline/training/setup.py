@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Traine
 
 from pipeline.core.chat_template import refuse_unrendered, rendered, with_tools
 from pipeline.core.storage import DatasetRef
-from pipeline.serving.decoding import stop_ids, use_stop_ids_only
+from pipeline.serving.loaded import stop_ids, use_stop_ids_only
 from pipeline.training.distribution import trainer_arguments
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.rates import Clock

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipeline.core.locations import record_of_iteration
 from pipeline.core.storage import ModelRef, Store, digest_dir, publish_dir
-from pipeline.serving.node_cache import origin
+from pipeline.serving.model_places import origin
 
 NEEDLESS = ("README.md", "training_args.bin")
 """An empty model card with the base's path, ours being in the registry; the trainer's arguments, which are not read."""

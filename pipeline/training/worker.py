@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers  # the trainer comes after pipeline.serving.decoding, which keeps scikit-learn out
+import transformers  # the trainer comes after pipeline.serving.loaded, which keeps scikit-learn out
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from jinja2 import TemplateError
@@ -23,7 +23,7 @@ from pipeline.core.locations import record_of_iteration
 from pipeline.core.storage import to_json, write_atomically
 from pipeline.rewards.custom import custom_scorer
 from pipeline.rewards.verifiers import Grader
-from pipeline.serving.decoding import stop_ids
+from pipeline.serving.loaded import stop_ids
 from pipeline.training.callback import ProgressCallback, is_measured
 from pipeline.training.checkpoints import Checkpointer, only_writer, room
 from pipeline.training.checkpoints.manifest import Origin

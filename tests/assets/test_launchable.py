@@ -18,7 +18,7 @@ from pipeline.demo.desk import MODEL_DIR as DESK_DIR
 from pipeline.demo.suite import suite_text
 from pipeline.recipe import Recipe, load
 from pipeline.recipe.suites import ItemsSuite, SuiteSection, preset_suite
-from pipeline.serving.memory import Machine
+from pipeline.serving.engines import Machine
 from pipeline.training.plan import TrainingPlan
 from tests.pipeline.training.plans import make_plan
 

@@ -16,7 +16,7 @@ from assets.traffic import SlotIdentity, gateway_settings, is_routed, traffic_sp
 from pipeline.rollout.fingerprint import ROUNDS
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, write_slots
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 from tests.loop import deployment
 from tests.opened import open_rollout
 

@@ -15,7 +15,7 @@ from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.split import ServedSlot
 from pipeline.rollout.policy import policy_of
 from pipeline.rollout.record import ModelVersion, Phase, RolloutEvent, RolloutStep, append, step_event
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 from tests.iterations import Iterations
 from tests.loop import deployment
 from tests.pipeline.rollout.gateway.slot_server import response, slot_server

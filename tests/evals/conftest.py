@@ -14,8 +14,7 @@ from evals.suites import Item, Suite
 from pipeline.core.storage import ModelRef
 from pipeline.recipe import Evaluation
 from pipeline.rewards.verifiers import Outcome
-from pipeline.serving.inference import Decoding
-from pipeline.serving.journal import AnswerProtocol
+from pipeline.serving.inference import AnswerProtocol, Decoding
 
 DECODING = Decoding(
     engine="transformers", version="5", device="cpu", dtype="float32", stop_ids=(3,), context=1024,

@@ -17,7 +17,7 @@ from pipeline.core.storage import Store
 from pipeline.governance import erasure
 from pipeline.governance.erasure.owner import Person
 from pipeline.governance.erasure.proof import ErasureProof
-from pipeline.serving import journal
+from pipeline.serving import inference
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, stage_context
 from tests.evals.people import DAYS, USERS, People, asked, later, section_of
@@ -133,7 +133,7 @@ def test_a_crash_at_any_write_is_healed(gated: Gated, monkeypatch: pytest.Monkey
     journals before, and the bundle alone can tell whose it is."""
     store, calls, crashes = gated.people.store, 0, 0
     if withdrawn:
-        make(journal.removals(store, {gated.suite.items[0].id}))
+        make(inference.removals(store, {gated.suite.items[0].id}))
         make(frozen.removals(store, {gated.suite.items[0].id}))
     replace, remove = Path.replace, shutil.rmtree
 

@@ -16,7 +16,7 @@ from pipeline.recipe import Compute, Kubernetes, Rewards, Training
 from pipeline.recipe.compute import EvaluationPod
 from pipeline.recipe.custom import located
 from pipeline.recipe.rewards import Weights
-from pipeline.serving.node_cache import CACHE, SIZE, SOURCE
+from pipeline.serving.model_places import CACHE, SIZE, SOURCE
 from tests.pipeline.rewards.functions import QUALITY, write_function
 from tests.pipeline.training.plans import make_plan
 from tests.pipeline.training.scored_plans import make_scored_plan, rubric

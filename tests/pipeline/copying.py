@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.core.storage import ModelRef
 from pipeline.serving import model_places
-from pipeline.serving.node_cache import NodeCache
+from pipeline.serving.model_places import NodeCache
 
 
 def pausing(opened: Any, at: int) -> Any:

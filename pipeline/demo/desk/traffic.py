@@ -15,7 +15,7 @@ from pipeline.demo.desk.utility import utility
 from pipeline.demo.export import Exported, LoggedCall, TrafficClaim
 from pipeline.recipe.traces import DeskUsers
 from pipeline.serving.inference import Answer, Sampling
-from pipeline.serving.sample import Sampler
+from pipeline.serving.transformers_engine import Sampler
 
 MAX_TOKENS = 48
 ANSWERS_EACH = 1.48

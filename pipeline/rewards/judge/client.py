@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Self
 from pipeline.recipe.rewards import Judge
 from pipeline.rewards.judge.answers import Budget, JudgeReason, TokenUsage
 from pipeline.rewards.judge.prompt import AnswerSchema
-from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated
-from pipeline.serving.completion import shown, strict_json
+from pipeline.serving.client import GIVE_UP_AFTER, HttpClient, HttpFault, HttpReply, repeated, shown, strict_json
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.inference import Messages
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from pipeline.core.conversation import TOOLS, shown, shown_answer
 from pipeline.rewards.judge.answers import JudgeReason, JudgeRequest, PairComparison
-from pipeline.serving.completion import strict_json
+from pipeline.serving.client import strict_json
 from pipeline.serving.inference import Messages
 
 VERSION = "3"

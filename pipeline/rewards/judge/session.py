@@ -24,8 +24,8 @@ from pipeline.rewards.judge.answers import (
     Side,
 )
 from pipeline.rewards.judge.prompt import SCORE, VERSION, WINNER, compare_prompt, read_score, read_winner, score_prompt
+from pipeline.serving.client import AskingLoop, open_asking_loop
 from pipeline.serving.endpoint import Endpoint, check_endpoint
-from pipeline.serving.loop import AskingLoop, open_asking_loop
 
 if TYPE_CHECKING:
     from pipeline.rewards.judge.client import JudgeClient

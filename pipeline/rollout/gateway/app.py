@@ -31,8 +31,7 @@ from pipeline.rollout.gateway.split import (
     slots_of_names,
 )
 from pipeline.rollout.gateway.upstream import CONNECT_S
-from pipeline.serving.endpoint import Endpoint
-from pipeline.serving.served_names import served_names
+from pipeline.serving.endpoint import Endpoint, served_names
 
 REFRESH_S = 1.0
 """Between two looks at the slots."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.gateway.split import ServedSlot, write_slots
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 from pipeline.serving.server_process import ModelSlot, model_slot
 
 DRAIN_S = 1.0

@@ -10,7 +10,7 @@ from pipeline.core.storage import ModelRef, Record, Store
 from pipeline.rollout.evidence import Unit
 from pipeline.rollout.gateway.process import running_address
 from pipeline.rollout.router import NO_ROLLOUT, Readiness, Split, Unsettled, without_canary
-from pipeline.serving.served_names import HEAD, digest_head
+from pipeline.serving.endpoint import HEAD, digest_head
 
 TIMEOUT_S = 5.0
 

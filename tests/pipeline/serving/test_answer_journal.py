@@ -8,8 +8,7 @@ import pytest
 from pipeline.core import layout
 from pipeline.core.removal import make
 from pipeline.core.storage import Store
-from pipeline.serving.inference import Answer
-from pipeline.serving.journal import AnswerProtocol, answer_key, open_journal, removals
+from pipeline.serving.inference import Answer, AnswerProtocol, answer_key, open_journal, removals
 from tests.answers import answer
 from tests.evals.conftest import DECODING
 

@@ -13,9 +13,8 @@ from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.demo.task import problems
 from pipeline.recipe.serving import TransformersServing
-from pipeline.serving.decoding import stop_ids
 from pipeline.serving.inference import Answer, AnswerRequest, Decoding, Messages, Sampling, answer_seed
-from pipeline.serving.loaded import LoadedModel
+from pipeline.serving.loaded import LoadedModel, stop_ids
 from pipeline.serving.transformers_engine import TransformersEngine
 from tests.variants import one_and_variants
 

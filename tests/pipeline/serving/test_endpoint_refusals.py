@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.serving.client import GIVE_UP_AFTER
-from pipeline.serving.completion import read_completion
+from pipeline.serving.client import GIVE_UP_AFTER, read_completion
 from pipeline.serving.endpoint import Endpoint
 from pipeline.serving.endpoint_engine import EndpointEngine
 from pipeline.serving.inference import PROBES, Answer

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.recipe.serving import EndpointServing, TransformersServing, VllmServing
-from pipeline.serving.memory import Machine, this_machine, too_large
+from pipeline.serving.engines import Machine, this_machine, too_large
 
 GB = 1_000_000_000
 

@@ -11,7 +11,7 @@ import pytest
 
 from pipeline.core.storage import ModelRef, digest_dir
 from pipeline.rollout.export import export_model
-from pipeline.serving.node_cache import CACHE, SIZE, NodeCache, node_cache, on_this_node, origin
+from pipeline.serving.model_places import CACHE, SIZE, NodeCache, node_cache, on_this_node, origin
 
 ROOT = Path(__file__).parents[3]
 CHUNK = 1 << 12

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.core.storage import ModelRef
 from pipeline.serving.inference import Answer, AnswerRequest, Messages, Sampling, answer_seed
-from pipeline.serving.sample import over
+from pipeline.serving.transformers_engine import over
 
 ONE, OTHER = (ModelRef(uri=f"/{name}", digest=name * 64) for name in "ab")
 PROMPTS: list[Messages] = [[{"role": "user", "content": "Same?"}]] * 2

@@ -24,7 +24,7 @@ from pipeline.rewards import reviews
 from pipeline.rewards.feedback import principal
 from pipeline.rewards.findings import FindingLine, journal
 from pipeline.rollout.gateway.spans import otlp_attributes
-from pipeline.serving.journal import AnswerProtocol, open_journal
+from pipeline.serving.inference import AnswerProtocol, open_journal
 from pipeline.traces.erased import forgotten, user_hash
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.lake.files import write_file

@@ -12,7 +12,7 @@ from pipeline.core.storage import Store
 from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
 from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.router import Unsettled
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 from tests.pipeline.rollout.gateway.slot_server import slot_server
 from tests.pipeline.rollout.gateway.world import (
     CANARY,

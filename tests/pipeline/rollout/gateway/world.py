@@ -20,7 +20,7 @@ from pipeline.rollout.gateway.process import GatewayAddress, GatewaySettings, he
 from pipeline.rollout.gateway.spans import RecordedRequest, recorded
 from pipeline.rollout.gateway.split import GatewaySplit, GatewayState, ServedSlot, read_slots, write_slots
 from pipeline.rollout.router import Split, route
-from pipeline.serving.served_names import served_name
+from pipeline.serving.endpoint import served_name
 from tests.contexts import KEYS
 from tests.pipeline.rollout.gateway.slot_server import SlotServer, slot_server
 
