@@ -135,7 +135,7 @@ def _end_flaw(n: int, digest: str, torn: bytes, head: Head | None) -> str:
     return ""
 
 
-class _Pair(msgspec.Struct):
+class _IndexedEntry(msgspec.Struct):
     kind: str
     subject: str
 
@@ -145,7 +145,7 @@ def _pairs(log: Path) -> set[tuple[str, str]]:
     pairs: set[tuple[str, str]] = set()
     for line in log.read_bytes().splitlines() if log.exists() else ():
         with suppress(msgspec.DecodeError):
-            entry = msgspec.json.decode(line, type=_Pair)
+            entry = msgspec.json.decode(line, type=_IndexedEntry)
             pairs.add((entry.kind, entry.subject))
     return pairs
 

@@ -51,11 +51,11 @@ class LocalWeights:
     """An engine of this machine that loads what its node's cache has, where there is one."""
 
     def __init__(self, engine: InferenceEngine, log: Callable[[str], None]) -> None:
-        self._engine, self._log = engine, log
+        self.engine, self._log = engine, log
 
     @contextmanager
     def open(self, arm: str, model: ModelRef) -> Generator[InferenceSession]:
-        with on_this_node(model, self._log) as local, self._engine.open(arm, local) as session:
+        with on_this_node(model, self._log) as local, self.engine.open(arm, local) as session:
             yield session
 
 

@@ -64,9 +64,8 @@ def test_a_copy_is_the_model_and_is_made_once(model: ModelRef, tmp_path: Path, a
         (lambda whole: whole, 0),
         (lambda whole: whole[: SIZE // 2], 1),
         (lambda whole: b"\0" * (2 * SIZE), 1),
-        (lambda whole: b"\0" * SIZE, 1),
     ],
-    ids=["whole", "cut", "too long", "torn"],
+    ids=["whole", "cut", "too long"],
 )
 def test_what_an_earlier_try_left_is_kept_where_it_is_whole(
     model: ModelRef, tmp_path: Path, asked: list[str], found: Callable[[bytes], bytes], fetched: int
