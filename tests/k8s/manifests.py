@@ -212,18 +212,6 @@ def rights(objects: Sequence[Object], namespace: str, account: str) -> set[tuple
     }
 
 
-def generous(objects: Sequence[Object]) -> list[str]:
-    """Rights that nothing here should have: wildcards, the whole cluster, secrets, a shell in a pod."""
-    matches = [
-        f"{name_of(obj)}: over the whole cluster" for obj in of_kind(objects, "ClusterRole", "ClusterRoleBinding")
-    ]
-    for obj in of_kind(objects, "Role"):
-        for rule in obj["rules"]:
-            asked = {*rule.get("apiGroups", ()), *rule.get("resources", ()), *rule["verbs"]}
-            matches += [f"{name_of(obj)}: {word}" for word in asked & {"*", "secrets", "pods/exec", "nodes"}]
-    return matches
-
-
 def selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
     """Whether a label selector takes these labels; an empty one takes all."""
     if any(labels.get(key) != value for key, value in selector.get("matchLabels", {}).items()):

@@ -96,27 +96,9 @@ def instance_of_values() -> Object:
     return snake(own) | copied | PLATFORM_VALUES["additionalInstanceConfig"]
 
 
-def test_the_chart_makes_no_account_and_no_rights() -> None:
-    for each, account in ((PLATFORM_VALUES, "daemon"), (CODE_VALUES, "code-location")):
-        assert each["rbacEnabled"] is False
-        assert each["serviceAccount"] == {"create": False, "name": account}
-    assert CODE["includeConfigInLaunchedRuns"] == {"enabled": False}
-    assert CODE_VALUES["dagsterHome"] == "", "Dagster would write an instance there, on a read-only file system"
-
-
 def test_the_values_hold_every_section_of_the_instance() -> None:
     wanted = {name: section for name, section in INSTANCE.items() if name != "storage"}
     assert instance_of_values() == wanted
-
-
-def test_the_database_is_the_one_outside_the_cluster() -> None:
-    database = INSTANCE["storage"]["postgres"]["postgres_db"]
-    there = (POSTGRES["service"]["port"], POSTGRES["postgresqlParams"], POSTGRES["postgresqlScheme"])
-    assert there == (database["port"], database["params"], database["scheme"])
-    assert "postgresqlPassword" not in POSTGRES and not PLATFORM_VALUES["generatePostgresqlPasswordSecret"]
-    secrets = {PLATFORM_VALUES["global"]["postgresqlSecretName"], CODE_VALUES["postgresqlSecretName"]}
-    assert secrets == {"dagster-postgresql"} and "postgresql-password" in SECTION
-    assert not [name for name in ("postgresql", "rabbitmq", "redis", "flower") if PLATFORM_VALUES[name]["enabled"]]
 
 
 def container(name: str) -> tuple[Object, Object]:

@@ -84,11 +84,6 @@ def test_render_prints_what_would_be_applied(name: str, capsys: pytest.CaptureFi
     ]
 
 
-def test_estimate_prints_the_recipe_s(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["estimate", recipe("spot_h200_grpo")]) == 0
-    assert "3 x p5en.48xlarge" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -165,13 +160,3 @@ def test_a_server_is_asked_by_a_dry_run(
     assert "spec.ports: Required value" in output and "karpenter.sh/v1 has no kind NodePool" in output
     assert api.asked[-1] == ("PATCH", "/api/v1/namespaces/serving/services/model")
     assert api.objects == {}
-
-
-@pytest.mark.slow
-def test_it_runs_as_a_module_without_heavy_libraries() -> None:
-    code = (
-        "import sys, k8s.__main__; "
-        "print([m for m in ('torch', 'transformers', 'mlflow', 'lightkube', 'dagster') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -69,15 +69,6 @@ def test_a_bad_moment_of_the_server_is_waited_out(trouble: Answer | Exception) -
     assert len(api.asked) == 3
 
 
-def test_a_server_that_asks_for_time_gets_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    pauses: list[float] = []
-    monkeypatch.setattr("k8s.client.time.sleep", pauses.append)
-    api = FakeApi()
-    api.fault = lambda verb, path: Answer(429, {}, {"Retry-After": "7"}) if len(api.asked) < 2 else None
-    api.client().list(PODS, "gang")
-    assert pauses == [7.0]
-
-
 def test_a_server_that_stays_away_is_said_with_its_address() -> None:
     api = FakeApi()
     api.fault = lambda verb, path: NoAnswer()

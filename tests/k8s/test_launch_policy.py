@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from k8s.__main__ import gangs_of_recipe
 from k8s.gang import Gang
 from k8s.render import render
-from pipeline.recipe import load
 
 from . import run_job
 from .hostile import HOSTILE, HOSTILE_RUNS, POD, Change, at
@@ -32,12 +30,6 @@ def admitted(gang: Gang) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_every_rendered_gang_is_admitted(case: str) -> None:
     admitted(CASES[case])
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_recipe_is_admitted(recipe: str) -> None:
-    for gang in gangs_of_recipe(load(ROOT / "jobs" / "recipes" / f"{recipe}.yaml")):
-        admitted(gang)
 
 
 def changed(obj: Object, change: Change) -> Object:

@@ -15,7 +15,6 @@ from .manifests import (
     Pods,
     dangling,
     gang_of,
-    generous,
     idle_selectors,
     misnamed,
     of_kind,
@@ -60,19 +59,7 @@ def test_the_objects_hold_together(name: str) -> None:
 def test_nothing_is_open_that_need_not_be(name: str) -> None:
     objects = overlay(name)
     assert open_namespaces(objects) == []
-    assert generous(objects) == []
     assert of_kind(objects, "Secret") == []
-
-
-@every_overlay
-def test_node_pools_let_a_gang_live(name: str) -> None:
-    """Beside what the lint says of pools: nothing but a spot notice takes a node away, and that one drains."""
-    pools = [o for o in of_kind(overlay(name), "NodePool") if o["metadata"]["name"].startswith("training")]
-    assert len(pools) == (0 if name == GKE else 2)
-    for each in pools:
-        spec, template = each["spec"], each["spec"]["template"]
-        assert (spec["disruption"]["consolidationPolicy"], template["spec"]["expireAfter"]) == ("WhenEmpty", "Never")
-        assert template["spec"]["taints"] and "annotations" not in template["metadata"]
 
 
 @every_overlay

@@ -102,22 +102,3 @@ def test_a_backend_is_one_line_of_an_overlay(backend: str, tmp_path: Path, share
     assert rights(objects, RUNS, "launcher") - ROLLOUT == launcher(backend)
     assert [obj["metadata"]["name"] for obj in of_kind(objects, "Queue")] == ["training"] * (backend == "volcano")
     assert [result for obj in objects if (result := problems(obj))] == []
-
-
-@every_overlay
-def test_quotas_leave_room_for_the_gang_and_its_successor(name: str) -> None:
-    (quota,) = of_kind(overlay(name), "ResourceQuota")
-    (queue,) = of_kind(overlay(name), "ClusterQueue")
-    promised = {
-        resource["name"]: int(resource["nominalQuota"])
-        for flavor in queue["spec"]["resourceGroups"][0]["flavors"]
-        if flavor["name"] == "training"
-        for resource in flavor["resources"]
-        if resource["name"] in ("nvidia.com/gpu", "pods")
-    }
-    hard, gang = quota["spec"]["hard"], gang_of(name)
-    assert int(hard["requests.nvidia.com/gpu"]) == 2 * promised["nvidia.com/gpu"] >= 2 * gang.nodes * gang.processes
-    assert int(hard["pods"]) >= 2 * promised["pods"]
-    assert hard["services.loadbalancers"] == hard["services.nodeports"] == "0"
-    (limits,) = of_kind(overlay(name), "LimitRange")
-    assert {limit["type"] for limit in limits["spec"]["limits"]} == {"Container", "PersistentVolumeClaim"}

@@ -11,13 +11,6 @@ from .manifests import SERVING, build, named, of_kind, rights
 from .slotted import SlottedCluster, split
 
 
-def test_only_exact_paths_are_open_to_callers() -> None:
-    (route,) = of_kind(build("serving"), "HTTPRoute")
-    paths = [match["path"] for match in route["spec"]["rules"][0]["matches"]]
-    assert {path["type"] for path in paths} == {"Exact"}
-    assert {path["value"] for path in paths} == {"/v1/chat/completions", "/v1/completions", "/v1/models"}
-
-
 def test_the_port_fills_the_shipped_slots() -> None:
     """From nothing to a champion that has everything and a canary that waits for its weight."""
     slotted = SlottedCluster(build("serving"))
@@ -58,12 +51,3 @@ def test_the_slots_differ_by_their_weights_alone() -> None:
     (server,) = a["spec"]["template"]["spec"]["containers"]
     place = server["args"].index("--served-model-name")
     assert server["args"][place + 1 : place + 3] == ["$(SERVED_MODEL_NAME)", "$(MODEL_NAME)"]
-
-
-def test_the_judges_are_counted_by_one_autoscaler() -> None:
-    objects = build("serving")
-    judge, scaled = named(objects, "InferenceService", "judge"), named(objects, "ScaledObject", "judge")
-    assert judge["metadata"]["annotations"]["serving.kserve.io/autoscalerClass"] == "external"
-    assert not {"minReplicas", "maxReplicas", "autoScaling", "scaleMetric"} & judge["spec"]["predictor"].keys()
-    assert scaled["spec"]["scaleTargetRef"]["name"] == f"{judge['metadata']['name']}-predictor"
-    assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (3, 10)

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from k8s.gang import Gang
 from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
-from k8s.lint.rules import quantity
 from k8s.render import render
 from tests.k8s.lint.cases import STATIC, gang, good
 from tests.k8s.lint.mistakes import MISTAKES, Mistake
@@ -98,15 +97,6 @@ def test_the_workshop_s_own_text(shared_data: Path) -> None:
     (text,) = [file.read_text() for file in (shared_data.parent / "seeds").glob("000_*.txt")]
     (block,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "kind: Job" in block]
     assert rules(lint_objects(list(yaml.safe_load_all(block)))) == SEEDS["seed 000"]
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1600Gi", 1600 * 2**30), ("500G", 5e11), ("191450m", 191.45), (8, 8.0), ("1e3", 1e3), ("1.5Ti", 1.5 * 2**40),
-     ("", 0.0), (None, 0.0), (True, 0.0), ("many", 0.0), ("5Xi", 0.0), ({}, 0.0)],
-)  # fmt: skip
-def test_quantities(text: object, value: float) -> None:
-    assert quantity(text) == pytest.approx(value)
 
 
 JUNK = st.recursive(
