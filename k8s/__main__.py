@@ -1,10 +1,7 @@
-"""`pt k8s lint | render | estimate`. The exit code is 0 without errors, 1 with errors, 2 when something cannot be read,
-141 when the reader of the output has gone (`| head`)."""
+"""`pt k8s lint | render | estimate`. The exit code is 0 without errors, 1 with errors, 2 when something cannot be
+read."""
 
 import argparse
-import json
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -15,6 +12,7 @@ from typing import Any
 import yaml
 
 from k8s.client import KubernetesClient, Refused, Unreachable, connect
+from k8s.estimate import describe
 from k8s.gang import Gang, evaluation_gang, example
 from k8s.lint import GANG_RULES, RULES, Violation, lint_gang, lint_objects
 from k8s.lint.manifests import Manifests, where
@@ -35,7 +33,6 @@ def parser() -> argparse.ArgumentParser:
     lint.add_argument("--manifests", nargs="+", action="extend", default=[], metavar="FILE", help="YAML; - for stdin")
     lint.add_argument("--schemas", metavar="FOLDER", help="of GROUP_VERSION_KIND.json files, for custom kinds")
     lint.add_argument("--server", action="store_true", help="ask the kubeconfig's API server too, by a dry run")
-    lint.add_argument("--json", action="store_true", help="a list of findings instead of text")
     lint.set_defaults(run=_lint)
     for name, run, says in (
         ("render", _render, "print the objects that a launch would apply, for an example iteration"),
@@ -50,18 +47,10 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser().parse_args(arguments)
     try:
-        code = chosen.run(chosen)
-        sys.stdout.flush()
-        return code
+        return chosen.run(chosen)
     except (ValueError, Unreachable) as error:
         print(error, file=sys.stderr)
-    except OverflowError as error:
-        print(f"A number of the recipe is too large to compute with: {error}. Lower the largest.", file=sys.stderr)
-    except BrokenPipeError:
-        # As a program that the signal ends; what is still to be written has to go somewhere at the interpreter's end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
-    return 2
+        return 2
 
 
 def gangs_of_recipe(recipe: Recipe) -> list[Gang]:
@@ -118,11 +107,8 @@ def _lint(chosen: argparse.Namespace) -> int:
         told.append((f"{', '.join(chosen.manifests)}: {len(manifests)} objects", given))
     severities = [found.severity for _, findings in told for found in findings]
     errors, warnings = severities.count("error"), severities.count("warning")
-    if chosen.json:
-        print(json.dumps([{"subject": title} | f.model_dump() for title, findings in told for f in findings], indent=2))
-    else:
-        print(*(_report(title, findings) for title, findings in told), sep="\n")
-        print(f"{looked()}\nerrors: {errors}, warnings: {warnings}, rules: {len(RULES) + len(GANG_RULES)}")
+    print(*(_report(title, findings) for title, findings in told), sep="\n")
+    print(f"{looked()}\nerrors: {errors}, warnings: {warnings}, rules: {len(RULES) + len(GANG_RULES)}")
     return 1 if errors else 0
 
 
@@ -173,8 +159,6 @@ def _render(file: str) -> int:
 
 
 def _estimate(file: str) -> int:
-    from k8s.estimate import describe
-
     print(describe(load(file)))
     return 0
 

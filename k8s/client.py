@@ -182,20 +182,23 @@ class KubernetesClient:
             try:
                 response = self._http.request(method, path, **arguments)
             except self._transient as error:
-                trouble, wanted_s = f"{type(error).__name__}: {error}", 0.0
+                trouble = f"{type(error).__name__}: {error}"
             except Exception as error:  # the boundary of lightkube and its HTTP library: addresses, credentials
                 raise Refused(
                     0, f"{method} {path} could not be asked ({type(error).__name__}: {error}). Mend the kubeconfig."
                 ) from error
             else:
                 self.answered = True
-                if response.status_code < 400:
+                if (status := response.status_code) < 400:
                     return response
-                if (code := _refusal(response)) is not None:
-                    raise Refused(code, _advice(code, method, path, response), _about(response))
-                trouble, wanted_s = f"{response.status_code} {_message(response)}", _retry_after_s(response)
+                message, about = _said(response)
+                # 500: how server-side apply answers an unknown field, a wrong type, a key that is there twice.
+                code = 400 if status == 500 and message.startswith("failed to create typed patch object") else status
+                if code < 500 and code not in PASSING:
+                    raise Refused(code, f"{method} {path}: {status} {message}{_advice(code, message)}", about)
+                trouble = f"{status} {message}"
             if pause_s is not None:
-                time.sleep(max(pause_s, wanted_s))
+                time.sleep(pause_s)
         raise Unreachable(
             f"The API server at {self._http.base_url} gave no usable answer to {method} {path} in "
             f"{len(pauses_s) + 1} tries ({trouble}). Check that it is up and that this host reaches it."
@@ -222,31 +225,14 @@ def connect(kubeconfig: str = "", timeout_s: float = TIMEOUT_S) -> KubernetesCli
     return KubernetesClient(http, transport.TransportError)
 
 
-def _message(response: Any) -> str:
-    with suppress(ValueError, AttributeError):  # not a Status
-        return str(response.json().get("message", ""))
-    return response.text[:300].strip()
+def _said(response: Any) -> tuple[str, str]:
+    """The message of a refusal, and the name of what it is about; "" where the answer is no Status."""
+    with suppress(ValueError, AttributeError):
+        status = response.json()
+        return str(status.get("message", "")), str((status.get("details") or {}).get("name", ""))
+    return response.text[:300].strip(), ""
 
 
-def _about(response: Any) -> str:
-    with suppress(ValueError, AttributeError):  # not a Status: nothing is served at that path
-        return str((response.json().get("details") or {}).get("name", ""))
-    return ""
-
-
-def _retry_after_s(response: Any) -> float:
-    value = response.headers.get("Retry-After", "")
-    return min(30.0, float(value)) if value.isdecimal() else 0.0
-
-
-def _refusal(response: Any) -> int | None:
-    """The status of an answer that would be the same again; None for one that time may mend."""
-    if response.status_code == 500 and _message(response).startswith("failed to create typed patch object"):
-        return 400  # how server-side apply answers an unknown field, a wrong type, a key that is there twice
-    return response.status_code if response.status_code < 500 and response.status_code not in PASSING else None
-
-
-def _advice(code: int, method: str, path: str, response: Any) -> str:
-    message = _message(response)
+def _advice(code: int, message: str) -> str:
     of_admission = [advice for words, advice in ADMISSION.items() if code in (403, 422) and words in message]
-    return f"{method} {path}: {response.status_code} {message}{[*of_admission, ADVICE.get(code, '')][0]}"
+    return [*of_admission, ADVICE.get(code, "")][0]

@@ -131,16 +131,12 @@ def pool(tmp_path: Path) -> str:
 
 def test_schemas_are_asked_first(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = str(Path(pool).parent)
-    assert main(["lint", "--manifests", pool, "--schemas", folder, "--json"]) == 1
-    found = {each["where"]: each for each in json.loads(capsys.readouterr().out)}
-    assert found["NodePool/gpu spec"]["problem"] == "weight beside replicas"
-    assert "'port' was unexpected" in found["Service/model spec"]["problem"]
-    assert all(each["rule"] == "schema" and each["fix"] and each["subject"] for each in found.values())
+    assert main(["lint", "--manifests", pool, "--schemas", folder]) == 1
+    output = capsys.readouterr().out
+    assert "NodePool/gpu spec: weight beside replicas" in output and "'port' was unexpected" in output
     assert main(["lint", "--manifests", pool]) == 1, "Kubernetes' own kinds need no folder"
     output = capsys.readouterr().out
     assert "Service/model" in output and "NodePool/gpu" not in output and "none for custom kinds" in output
-    assert main(["lint", "--manifests", pool, "--schemas", "nowhere"]) == 2
-    assert "nowhere is no folder" in capsys.readouterr().err
 
 
 def test_a_server_is_asked_by_a_dry_run(
