@@ -22,8 +22,7 @@ from pipeline.core.mark_keys import MarkKeys
 from pipeline.core.storage import ModelRef, Store
 from pipeline.demo import MODEL_DIR
 from pipeline.governance.erasure import forget
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import proofs
+from pipeline.governance.erasure.records import Person, proofs
 from pipeline.recipe import BaseModelSection, Compute, Recipe
 from pipeline.recipe.traces import DemoSource, Traces
 from pipeline.traces.context import StageContext

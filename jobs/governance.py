@@ -20,9 +20,8 @@ from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
 from pipeline.governance import erasure
 from pipeline.governance.erasure import mirrored, tables
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import Counts, ErasureProof, proofs
-from pipeline.governance.erasure.reapply import reapply
+from pipeline.governance.erasure.late import reapply
+from pipeline.governance.erasure.records import Counts, ErasureProof, Person, proofs
 from pipeline.registry import versions
 from pipeline.registry.tracking import has_database
 from pipeline.rewards import findings, reviews

@@ -15,8 +15,7 @@ from evals.suites import Suite, frozen, suites
 from pipeline.core.removal import make
 from pipeline.core.storage import Store
 from pipeline.governance import erasure
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import ErasureProof
+from pipeline.governance.erasure.records import ErasureProof, Person
 from pipeline.serving import inference
 from pipeline.traces.context import IterationContext
 from tests.contexts import context_of, stage_context

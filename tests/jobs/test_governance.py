@@ -20,8 +20,7 @@ from jobs.governance import described, drop_overdue, forget_user, main
 from jobs.upkeep import forget, lake_upkeep
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import ErasureProof, proofs
+from pipeline.governance.erasure.records import ErasureProof, Person, proofs
 from pipeline.recipe import Evaluation
 from pipeline.recipe.suites import TracesSuite
 from pipeline.rewards.findings import FindingLine, journal, known

@@ -13,7 +13,7 @@ import pytest
 from jobs.governance import main
 from pipeline.core import audit, layout
 from pipeline.core.storage import Store
-from pipeline.governance.erasure.proof import ErasureProof, publish
+from pipeline.governance.erasure.records import ErasureProof, publish
 from tests.contexts import KEYS
 from tests.loop import EMBEDDED
 

@@ -10,8 +10,7 @@ from pipeline.core import layout
 from pipeline.core.iteration import Iteration
 from pipeline.core.locations import Document
 from pipeline.core.storage import Store
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import Affected
+from pipeline.governance.erasure.records import Affected, Person
 from pipeline.registry import versions
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
-from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.records import Person
 from pipeline.traces.rows import Rows
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, External, Source, SourcePart
@@ -55,6 +55,6 @@ def _of_part(source: Source, part: SourcePart, person: Person) -> Iterator[str]:
 
 
 def _owned(block: Rows, person: Person) -> int:
-    owned = [each.timestamp for each in block.traces if person.owns(each.user_id)]
-    traces = sum(person.counts(each if each.tzinfo else each.replace(tzinfo=UTC)) for each in owned)
+    moments = [each.timestamp if each.timestamp.tzinfo else each.timestamp.replace(tzinfo=UTC) for each in block.traces]
+    traces = sum(person.owns(each.user_id, at) for each, at in zip(block.traces, moments, strict=True))
     return traces + sum(person.owns(each.user_id) for each in block.attributes)

@@ -7,7 +7,7 @@ from mlflow import MlflowClient
 from sqlalchemy.engine.default import DefaultDialect
 
 from pipeline.core import audit
-from pipeline.governance.erasure.proof import proofs
+from pipeline.governance.erasure.records import proofs
 from pipeline.rollout.blocks import blocks
 from pipeline.traces.erased import erased_users
 from pipeline.traces.lake import open_lake

@@ -10,8 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline.governance.erasure import forget
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import ErasureProof
+from pipeline.governance.erasure.records import ErasureProof, Person
 from pipeline.traces.pii import pseudonym
 from tests.contexts import stage_context
 from tests.pipeline.governance.erasure.conftest import ANN, NAME, NOW, Place, secret

@@ -15,8 +15,7 @@ import pytest
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef, digest_dir, digest_json
 from pipeline.governance.erasure import preview
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.proof import Affected, ErasureProof
+from pipeline.governance.erasure.records import Affected, ErasureProof, Person
 from pipeline.registry import versions
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.blocks import blocks

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.core import audit, layout
 from pipeline.core.storage import digest_json
-from pipeline.governance.erasure.proof import ErasureProof
+from pipeline.governance.erasure.records import ErasureProof
 from pipeline.registry import versions
 from tests.killing import differing
 from tests.pipeline.governance.erasure import forget_work

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.governance.erasure import forget, preview
-from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.records import Person
 from pipeline.rewards import reviews
 from pipeline.rewards.feedback import principal
 from pipeline.rewards.findings import FindingLine, journal

@@ -7,7 +7,7 @@ import pytest
 
 from pipeline.core.storage import Store
 from pipeline.governance.erasure import forget
-from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.records import Person
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.pii import pseudonym

@@ -8,8 +8,8 @@ import pytest
 
 from pipeline.core import layout
 from pipeline.core.storage import Store
-from pipeline.governance.erasure.owner import Person
-from pipeline.governance.erasure.served import ServedRows
+from pipeline.governance.erasure.places import served
+from pipeline.governance.erasure.records import Person
 from pipeline.recipe.traces import ExportSource
 from pipeline.traces.sources.otel import Otel
 from tests.pipeline.rollout.gateway.slot_server import response, stream
@@ -123,9 +123,9 @@ def test_erasure_takes_a_persons_lines(gateway):
     kept, gone = (gateway.post(user=user).headers["x-trace-id"] for user in ("stays", "leaves"))
     rows_of(gateway)
     assert gateway.client.post("/v1/feedback", json={"id": gone, "score": "up"}).is_success
-    served = ServedRows(gateway.store, Person.named("leaves"), has_export=False)
-    assert served.traces == {gone}
-    for place in served.places():
+    traces, places = served(gateway.store, Person.named("leaves"), has_export=False)
+    assert traces == {gone}
+    for place in places:
         place.remove()
     traces = {line["trace_id"] for line in gateway.lines()}
     assert kept in traces and gone not in traces

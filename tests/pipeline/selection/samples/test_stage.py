@@ -16,7 +16,7 @@ import pytest
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef
 from pipeline.governance import erasure
-from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.records import Person
 from pipeline.recipe import Samples, Selection
 from pipeline.recipe.rewards import Rewards, Rules, Weights
 from pipeline.rewards.label import label_traces

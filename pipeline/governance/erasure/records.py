@@ -1,18 +1,72 @@
-"""Records of an erasure: what is affected, listed before anything is deleted, and the proof afterwards. They name the
-user by the mark of `traces.erased` alone."""
+"""Who is to be forgotten, what was made from the rows, and the proof of an erasure, which names the user by the mark of
+`traces.erased` alone. The owner of a row is who matches exactly: in NFC, and with its case."""
 
 from __future__ import annotations
 
 import secrets
-from datetime import datetime
-from typing import Any
+import unicodedata
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import Field
 
 from pipeline.core import audit, layout
+from pipeline.core.mark_keys import MarkKey
 from pipeline.core.storage import Record, Store, digest_json
-from pipeline.traces.erased import erased_users
-from pipeline.traces.records import DayReport
+from pipeline.rewards.feedback import principal
+from pipeline.traces.erased import erased_users, user_hash
+from pipeline.traces.pii import pseudonym
+from pipeline.traces.rows import SCHEMA
+
+
+class Person(NamedTuple):
+    """`ids`: as the governed table and raw records may write the user. `since`: only rows from then on go."""
+
+    ids: frozenset[str]
+    user_hash: str
+    since: datetime | None
+    mark: str = ""
+    """As a store's key makes it."""
+
+    @classmethod
+    def named(cls, user_id: str, since: datetime | None = None) -> Person:
+        """By the source's id or the table's pseudonym of it. `since`: UTC unless it says otherwise.
+
+        Raises ValueError for an id that is empty or no Unicode.
+        """
+        if not user_id.strip():
+            raise ValueError("The user id is empty. Give the id under which the source has the user's traces.")
+        try:
+            user_id.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"The user id {user_id!r} is not Unicode. Give it in UTF-8.") from error
+        since = since.replace(tzinfo=UTC) if since is not None and since.tzinfo is None else since
+        same = {user_id, *(unicodedata.normalize(form, user_id) for form in ("NFC", "NFD"))}
+        return cls(frozenset({*same, *(str(pseudonym(each)) for each in same)}), user_hash(user_id), since)
+
+    def marked(self, key: MarkKey) -> Person:
+        """The same, with the mark of a store that has this key."""
+        return self._replace(mark=key.mark(self.user_hash))
+
+    @property
+    def principals(self) -> frozenset[str]:
+        """As labels, reviews, samples and suites write the user."""
+        return frozenset(principal(each, None, "") for each in self.ids)
+
+    def owns(self, user_id: str | None, moment: datetime | None = None) -> bool:
+        """Whether a record of this owner, and of this moment, goes."""
+        if not user_id or (self.since is not None and moment is not None and moment < self.since):
+            return False
+        return unicodedata.normalize("NFC", user_id) in self.ids or pseudonym(user_id) in self.ids
+
+    def rows(self) -> pc.Expression:
+        """Whether a row of the governed table is theirs, and to be forgotten."""
+        theirs = pc.field("user_id").isin(pa.array(sorted(self.ids), pa.string()))
+        if self.since is None:
+            return theirs
+        return theirs & (pc.field("timestamp") >= pa.scalar(self.since, SCHEMA.field("timestamp").type))
 
 
 class Affected(Record):
@@ -52,34 +106,23 @@ def merged(one: Counts, other: Counts) -> Counts:
     }
 
 
-class _OfUser(Record):
+class ErasureProof(Record):
+    """`erasures/<id>.json`: what was removed, for whom, and what of it lives on in models. Never changed: what turns up
+    later is in a proof of its own. While the erasure is under way it is in `erasures/pending/`, with what a second
+    attempt cannot find out any more."""
+
+    id: str
     mark: str
     since: datetime | None
     requested: datetime
+    finished: datetime
+    nonce: str = Field(default_factory=lambda: secrets.token_hex(16))
+    """Drawn: without it, the digest in the audit log would confirm a guessed mark."""
+    follows: str = ""
+    """Id of the proof before it of the same user."""
     places: Counts = Field(default={})
     """Rows that are removed."""
     affected: Affected = Affected()
-
-
-class Pending(_OfUser):
-    """An erasure under way: what a second attempt cannot find out any more."""
-
-    days: dict[str, DayReport | None] = Field(default={})
-    """The reports as they are after the erasure; None: the day's report and table disagreed, it is made again."""
-    expiring: bool = False
-    """Old snapshots may be gone: what they held is only known from here."""
-
-
-class ErasureProof(_OfUser):
-    """`erasures/<id>.json`: what was removed, for whom, and what of it lives on in models. Never changed: what turns up
-    later is in a proof of its own."""
-
-    id: str
-    nonce: str = Field(default_factory=lambda: secrets.token_hex(16))
-    """Drawn: without it, the digest in the audit log would confirm a guessed mark."""
-    finished: datetime
-    follows: str = ""
-    """Id of the proof before it of the same user."""
     champion: str = ""
     """A champion that learned from the data serves on until a person replaces it: said here. Else empty."""
     swept_files: int = 0
@@ -102,21 +145,20 @@ class ErasureProof(_OfUser):
 
     def statement(self) -> dict[str, Any]:
         """What it says of the person: the same after every kill. Times and the work of an attempt are no part of it."""
-        return self.model_dump(mode="json", exclude=_OF_AN_ATTEMPT)
-
-
-_OF_AN_ATTEMPT = {"id", "nonce", "requested", "finished", "swept_files", "swept_bytes"}
+        of_an_attempt = {"id", "nonce", "requested", "finished", "swept_files", "swept_bytes"}
+        return self.model_dump(mode="json", exclude=of_an_attempt)
 
 
 def id_of(store: Store, mark: str, since: datetime | None) -> str:
     """The id of the user's erasure from `since` on: of one under way, or that a list which was put back names, else a
     drawn one."""
-    for path in sorted(store.path(layout.ERASURES, "pending").glob("*.json")):
-        notes = store.read(layout.pending_erasure(path.stem), Pending)
-        if notes is not None and notes.mark == mark and notes.since == since:
-            return path.stem
+    paths = sorted(store.path(layout.ERASURES, "pending").glob("*.json"))
+    under_way = [store.read(layout.pending_erasure(path.stem), ErasureProof) for path in paths]
+    for each in under_way:
+        if each is not None and (each.mark, each.since) == (mark, since):
+            return each.id
     for entry in erased_users(store).users:  # of a list that was put back
-        if entry.mark == mark and entry.since == since and not store.path(layout.proof(entry.proof)).exists():
+        if (entry.mark, entry.since) == (mark, since) and not store.path(layout.proof(entry.proof)).exists():
             return entry.proof
     return secrets.token_hex(8)
 
@@ -128,15 +170,11 @@ def proofs(store: Store) -> list[ErasureProof]:
     return [proof for proof in records if proof is not None]
 
 
-def newest(store: Store, mark: str) -> ErasureProof | None:
-    """The user's last proof."""
-    return max((each for each in proofs(store) if each.mark == mark), key=lambda each: each.finished, default=None)
-
-
 def publish(store: Store, proof: ErasureProof, now: datetime) -> ErasureProof:
     """Write the proof and its entry in the audit log, once; the published proof."""
     if not store.create(layout.proof(proof.id), proof):
         proof = store.read(layout.proof(proof.id), ErasureProof) or proof
     counts = {"rows": sum(proof.rows.values()), "days": len(proof.rows), "versions": list(proof.affected.versions)}
     audit.record(store, "erasure", proof.id, {**counts, "proof": digest_json(proof)}, now, once=True)
+    store.path(layout.pending_erasure(proof.id)).unlink(missing_ok=True)
     return proof

@@ -1,0 +1,201 @@
+"""Places that hold rows of a person: the governed table with the accounts of its days, the ledgers of rejected rows,
+and what we wrote of live traffic (spans and feedback of the gateway, the embedded export). A score or a feedback is of
+the owner of its trace, where the trace has no other owner."""
+
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.core import layout
+from pipeline.core.removal import Place, Removal, of_files, of_lines, opened
+from pipeline.core.storage import Store, write_atomically
+from pipeline.governance.erasure.records import TABLE, Person
+from pipeline.traces.lake import Lake
+from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, total
+from pipeline.traces.sources import genai, otlp
+from pipeline.traces.sources.fields import utc
+
+
+def table(store: Store, lake: Lake, person: Person, proof: str) -> Place:
+    """The person's rows by day. They go in one commit; the accounts of their days follow. `proof`: its id."""
+
+    def remove() -> None:
+        if days := lake.count(person.rows()):
+            digests = lake.digests()
+            reports = {day: store.read(layout.day_report(day), DayReport) for day in days}
+            # A day without a report that fits gets a digest that no report has: the stage makes it again.
+            after = {
+                day: _digest_after(report, proof)
+                if report is not None and report.digest == digests.get(day)
+                else f"erased-{secrets.token_hex(8)}"
+                for day, report in reports.items()
+            }
+            lake.erase(person.rows(), after)
+        for day, digest in lake.digests().items():
+            report = store.read(layout.day_report(day), DayReport)
+            if report is not None and report.digest != digest == _digest_after(report, proof):
+                _settle(store, lake, report, proof)
+
+    return Place(TABLE, lambda: lake.count(person.rows()), remove)
+
+
+def _digest_after(report: DayReport, proof: str) -> str:
+    return day_digest(report.rules, {file.name: file.sha256 for file in report.files}, {*report.erased, proof})
+
+
+def _settle(store: Store, lake: Lake, report: DayReport, proof: str) -> None:
+    """Publish the day's account after the commit: admitted rows that are gone are erased ones, so that the counts of
+    each file still add up, and the ledger has a line for each. Safe to repeat."""
+    left = Counter[str]()
+    for batch in lake.batches([report.day], lake.snapshot, ["source_file"]):
+        left.update(batch["source_file"].to_pylist())
+    files = tuple(_without(file, file.admitted - left[file.name]) for file in report.files)
+    ledger = store.path(layout.rejected_rows(report.day))
+    text = ledger.read_text() if ledger.exists() else ""
+    wanted = Counter({file.name: file.rejected.get(Reason.ERASED, 0) for file in files})
+    lines = map(json.loads, text.splitlines())
+    missing = wanted - Counter(line["file"] for line in lines if line["reason"] == Reason.ERASED)
+    rows = [{"trace_id": None, "reason": "erased", "file": n, "line": None, "detail": None} for n in missing.elements()]
+    if rows:
+        write_atomically(ledger, text + "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    erased, digest = tuple(sorted({*report.erased, proof})), _digest_after(report, proof)
+    after = DayReport(day=report.day, rules=report.rules, digest=digest, files=files, erased=erased)
+    store.write(layout.day_report(report.day), after)
+
+
+def _without(file: FileReport, rows: int) -> FileReport:
+    rejected = total([file.rejected, {Reason.ERASED: rows}])
+    return FileReport.model_validate(dict(file) | {"admitted": file.admitted - rows, "rejected": rejected})
+
+
+def traces_of(lake: Lake, person: Person) -> set[str]:
+    """Ids of traces in the table whose rows are all the person's."""
+    days = sorted(lake.digests())
+
+    def ids(rows: pc.Expression) -> set[str]:
+        batches = lake.batches(days, lake.snapshot, ["trace_id"], rows)
+        return {id for batch in batches for id in batch["trace_id"].to_pylist()}
+
+    theirs = ids(person.rows())
+    named = pc.field("trace_id").isin(pa.array(sorted(theirs), pa.string()))
+    return theirs - ids(~person.rows() & named) if theirs else set()
+
+
+def ledgers(store: Store, traces: Collection[str]) -> Place:
+    """The lines of rejected rows of these traces: they stay, and no longer say which trace."""
+
+    def removals() -> Iterator[Removal]:
+        for path in sorted(store.path(layout.REJECTED).glob("*.jsonl")):
+            lines = path.read_text().splitlines(keepends=True)
+            rows = 0
+            for at, line in enumerate(lines):
+                if (row := json.loads(line))["trace_id"] in traces:
+                    lines[at] = json.dumps({**row, "trace_id": None}, ensure_ascii=False) + "\n"
+                    rows += 1
+            if rows:
+                name = str(path.relative_to(store.root))
+                yield Removal(name, rows, partial(write_atomically, path, "".join(lines)))
+
+    return of_files("ledgers of rejected rows", removals)
+
+
+class _ServedLine(otlp.ExportRequest, kw_only=True):
+    """A line of the gateway's, or a row of the embedded export."""
+
+    trace_id: str = msgspec.field(name="trace_id", default="")
+    user_id: str | None = msgspec.field(name="user_id", default=None)
+    timestamp: str = ""
+    start_time: str = msgspec.field(name="start_time", default="")
+
+
+class _Owned(NamedTuple):
+    trace_id: str
+    user_id: str | None
+    moment: datetime
+
+
+def served(store: Store, person: Person, has_export: bool) -> tuple[frozenset[str], list[Place]]:
+    """The traces in files of live traffic whose rows are all the person's, and these files. What is said of a trace
+    goes first: after a kill the trace still tells whose it is. `has_export`: the embedded export is among them."""
+    spans, feedback, calls, scores = _files(store, has_export)
+    theirs, others = set[str](), set[str]()
+    for owned in _lines([*spans, *calls]):
+        (theirs if person.owns(owned.user_id, owned.moment) else others).add(owned.trace_id)
+    traces = frozenset(theirs - others)
+
+    def goes(line: bytes) -> bool:
+        """Of a file with rows of theirs a line that breaks off goes, too: no reader can tell whose it is."""
+        owned = _owned(line)
+        return bool(line.strip()) if owned is None else person.owns(owned.user_id, owned.moment)
+
+    def rows(paths: Collection[Path]) -> Iterator[Removal]:
+        for path in paths:
+            if any(person.owns(owned.user_id, owned.moment) for owned in _lines([path])):
+                yield from of_lines(store, path, goes)
+
+    def said(paths: Collection[Path]) -> Iterator[Removal]:
+        for path in paths:
+            yield from of_lines(store, path, lambda line: _trace_of(line) in traces)
+
+    def place(name: str, removals: Callable[[Collection[Path]], Iterator[Removal]], paths: Collection[Path]) -> Place:
+        return of_files(name, partial(removals, paths))
+
+    return traces, [
+        place("feedback at the gateway", said, feedback),
+        place("scores of the embedded export", said, scores),
+        place("spans of the gateway", rows, spans),
+        place("the embedded export", rows, calls),
+    ]
+
+
+def owners(store: Store, has_export: bool) -> Iterator[str]:
+    """Of every span and exported row that names one."""
+    spans, _, calls, _ = _files(store, has_export)
+    yield from (owned.user_id for owned in _lines([*spans, *calls]) if owned.user_id)
+
+
+def _files(store: Store, has_export: bool) -> tuple[list[Path], list[Path], list[Path], list[Path]]:
+    """Files of spans and of feedback, which the gateway wrote, and of exported calls and scores."""
+    paths = sorted(store.path(layout.PRODUCTION, "served").rglob("*.jsonl"))
+    feedback = [path for path in paths if path.parent.name == layout.EVALUATION_RESULTS]
+    exported = [sorted(store.path(layout.PRODUCTION, name).glob("*.jsonl*")) for name in ("observations_v2", "scores")]
+    calls, scores = exported if has_export else ([], [])
+    return [path for path in paths if path not in feedback], feedback, calls, scores
+
+
+def _lines(paths: Collection[Path]) -> Iterator[_Owned]:
+    for path in paths:
+        with opened(path) as lines:
+            yield from filter(None, map(_owned, lines))
+
+
+def _owned(line: bytes) -> _Owned | None:
+    """None for a line that breaks off."""
+    try:
+        read = _DECODE(line)
+        user = read.user_id
+        for each in () if user else otlp.records(read):
+            span = msgspec.convert(each.record, otlp.Span)
+            user = user or genai.text_of({**each.resource, **otlp.attributes(span.attributes)}, genai.USERS)
+        return _Owned(read.trace_id, user, utc(read.timestamp or read.start_time).replace(tzinfo=UTC))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+def _trace_of(line: bytes) -> str | None:
+    try:
+        return _DECODE(line).trace_id
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return None
+
+
+_DECODE = msgspec.json.Decoder(_ServedLine).decode
