@@ -13,12 +13,12 @@ from pipeline.recipe.traces import Traces
 from pipeline.traces.arrow import pc
 from pipeline.traces.erased import NOBODY, Forgotten
 from pipeline.traces.pii.columns import (
-    mask_calls_column,
+    mask_calls,
     mask_column,
     mask_json_column,
     mask_messages,
     mask_repeated,
-    mask_tools_column,
+    mask_tools,
     pseudonym_column,
 )
 from pipeline.traces.pii.recogniser import mask_recognised
@@ -200,8 +200,8 @@ def pii(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Any]:
 
 MASKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "messages": mask_messages,
-    "tool_calls": mask_calls_column,
-    "tools": mask_tools_column,
+    "tool_calls": mask_calls,
+    "tools": mask_tools,
     **dict.fromkeys(("completion", "reference", "error"), mask_column),
     "model": mask_repeated,
 }

@@ -19,8 +19,6 @@ MAX_ROUNDS = 8
 MAX_DEPTH = 32
 BINARY = "[BINARY]"
 
-CANDIDATE = "|".join(kind.hint or kind.pattern for kind in KINDS)
-"""Clears most texts, and raw JSON; what it lets through is searched for each kind."""
 BLOB = r"data:[\w/+.\-]+;base64,|[A-Za-z0-9+/]{256}"
 INVISIBLE = r"[\p{Cf}\x{034F}\x{115F}\x{1160}\x{3164}\x{FE00}-\x{FE0F}]"
 """Format characters, joiners, fillers and variation selectors: they show as nothing and part what they stand in."""
@@ -48,10 +46,9 @@ def _test(pattern: str) -> Any:
 
 _compiled = [(kind, re2.compile(kind.pattern)) for kind in KINDS]
 _which = _search_set()
-_candidate, _blob, _hides = map(_test, (CANDIDATE, BLOB, HIDES))
 _any = _test("|".join(f"(?:{kind.pattern})" for kind in KINDS))
-_placeholder = _test(PLACEHOLDER)
-_invisible, _odd, _label, _escape, _uuid = *map(_test, (INVISIBLE, ODD, LABEL)), *map(re2.compile, (ESCAPE, UUID))
+_blob, _placeholder, _invisible, _odd, _label = map(_test, (BLOB, PLACEHOLDER, INVISIBLE, ODD, LABEL))
+_escape, _uuid = map(re2.compile, (ESCAPE, UUID))
 
 
 class Unmaskable(ValueError):
@@ -88,24 +85,17 @@ def is_masked(text: str) -> bool:
 def personal_values(text: str) -> set[str]:
     """The personal data in a text, as it stands there, normalised. Of a longer text the first MAX_CHARS characters."""
     seen = normalised(text[:MAX_CHARS].encode(errors="replace").decode())
-    if not _candidate.search(seen):
-        return set()
-    which = _which.Match(seen)
-    kinds = [_compiled[n] for n in sorted(which)] if which else _compiled
-    return {seen[start:end] for kind, pattern in kinds for start, end in _spans(seen, kind, pattern)}
+    return {seen[start:end] for kind, pattern in _kinds_in(seen) for start, end in _spans(seen, kind, pattern)}
 
 
-def mask_json(text: str, refuse: bool = False, calls: bool = False) -> str:
+def mask_json(text: str, refuse: bool = False) -> str:
     """JSON in text with every text, key and number masked (`mask_value`); the same text where nothing is found.
 
     What cannot be masked becomes `[BINARY]`, and a text that is no JSON `{}`; with `refuse` they raise Unmaskable.
-    `calls`: the strings under `arguments` are JSON too, as in the tool calls of `rows.Message`.
     """
-    if is_clean_json(text.replace('\\"', '"') if calls else text):
-        return text
     try:
         value = json.loads(text)
-        tree = mask_value(value, calls)
+        tree = mask_value(value)
     except (ValueError, RecursionError) as error:
         if not refuse:
             return "{}"
@@ -118,21 +108,22 @@ def mask_json(text: str, refuse: bool = False, calls: bool = False) -> str:
     return masked
 
 
-def mask_value(value: Any, calls: bool = False, key: str = "", depth: int = 0) -> Any:
-    """A decoded value, masked. A number or text is read with its key: `{"phone": 91234567}` is a telephone number."""
+def mask_value(value: Any, key: str = "", depth: int = 0) -> Any:
+    """A decoded value, masked. A number or text is read with its key: `{"phone": 91234567}` is a telephone number.
+    Strings under `arguments` may be JSON, as in the tool calls of `rows.Message`."""
     if depth > MAX_DEPTH:
         return BINARY
     if isinstance(value, dict):
         items = cast(dict[str, Any], value).items()
-        return {mask_value(k, depth=depth + 1): mask_value(inner, calls, k, depth + 1) for k, inner in items}
+        return {mask_value(k, depth=depth + 1): mask_value(inner, k, depth + 1) for k, inner in items}
     if isinstance(value, list):
-        return [mask_value(item, calls, depth=depth + 1) for item in cast(list[Any], value)]
+        return [mask_value(item, depth=depth + 1) for item in cast(list[Any], value)]
     if value is None or isinstance(value, bool):
         return value
     label = f"{key.replace('_', ' ')}: " if _label.search(key) else ""
     try:
         text = str(value)
-        if calls and key == "arguments" and _is_json(text):
+        if key == "arguments" and _is_json(text):
             return mask_json(text)
         masked = mask(text)
         if masked == text:
@@ -155,14 +146,6 @@ def _is_clean(text: str) -> bool:
         return mask(text) == text
     except Unmaskable:
         return False
-
-
-def is_clean_json(text: str) -> bool:
-    """Whether raw JSON shows, undecoded, that nothing in its value would be masked."""
-    if len(text) > MAX_CHARS or _hides.search(text.encode()):
-        return False
-    seen = normalised(text).encode()
-    return not (_candidate.search(seen) or _blob.search(seen)) or (not _label.search(seen) and _is_clean(text))
 
 
 def pseudonym(identity: str | None) -> str | None:
@@ -203,16 +186,18 @@ def _ascii(match: Any) -> str:
 
 
 def _masked_once(text: str) -> str:
-    """A round of masking, normalised. The set comes first: most texts that come here match it, and it is fastest."""
-    data = text.encode()  # searched so, RE2 need not count the characters up to a match
-    which = _which.Match(data)  # empty also when the set runs out of memory: a search does not, and says so
-    if not which and not _candidate.search(data):
-        return text
-    if not which and not _any.search(data):
-        return normalised(text)
-    for kind, pattern in [_compiled[n] for n in sorted(which)] if which else _compiled:
+    for kind, pattern in _kinds_in(text):
         text = _masked_kind(text, kind, pattern)
     return normalised(text)
+
+
+def _kinds_in(text: str) -> list[tuple[Kind, Any]]:
+    """Kinds that may stand in a text. The set is the fastest; it is empty also when it runs out of memory, and a search
+    does not."""
+    data = text.encode()  # searched so, RE2 need not count the characters up to a match
+    if which := _which.Match(data):
+        return [_compiled[n] for n in sorted(which)]
+    return _compiled if _any.search(data) else []
 
 
 def _masked_kind(text: str, kind: Kind, pattern: Any) -> str:

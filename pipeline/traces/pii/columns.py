@@ -36,15 +36,14 @@ def mask_column(values: pa.Array) -> Masked:
     return _masked(values, _TEXT, mask)
 
 
-def mask_calls_column(values: pa.Array) -> Masked:
-    """A column of tool calls, whose arguments are JSON in a string of JSON."""
-    suspects = _suspects(pc.replace_substring(values, '\\"', '"'), _JSON)
-    return _masked(values, _JSON, partial(mask_json, refuse=True, calls=True), suspects)
+def mask_calls(values: pa.Array) -> Masked:
+    """A column of tool calls."""
+    return _masked(values, _JSON, partial(mask_json, refuse=True))
 
 
-def mask_tools_column(values: pa.Array) -> Masked:
+def mask_tools(values: pa.Array) -> Masked:
     """A column of definitions of tools, of which there are few."""
-    return mask_repeated(values, lambda few: _masked(few, _JSON, partial(mask_json, refuse=True)))
+    return mask_repeated(values, mask_calls)
 
 
 def mask_json_column(values: pa.Array) -> pa.Array:
@@ -71,7 +70,7 @@ def mask_messages(values: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     unmaskable = np.zeros(len(values), bool)
     columns: list[pa.Array] = []
-    functions = {"role": mask_repeated, "tool_calls": mask_calls_column}
+    functions = {"role": mask_repeated, "tool_calls": mask_calls}
     for field, column in zip(messages.type, before, strict=True):
         masked, refused = functions.get(field.name, mask_column)(column)
         columns.append(masked)
@@ -84,8 +83,8 @@ def mask_messages(values: pa.ListArray) -> tuple[pa.ListArray, pa.Array]:
     return lists, pa.array(unmaskable)
 
 
-def _masked(values: pa.Array, passes: Passes, function: Mask, suspects: np.ndarray | None = None) -> Masked:
-    rows = _suspects(values, passes) if suspects is None else suspects
+def _masked(values: pa.Array, passes: Passes, function: Mask) -> Masked:
+    rows = _suspects(values, passes)
     texts: list[str] = values.take(pa.array(rows)).to_pylist()
     changed: dict[int, str] = {}
     refused: list[int] = []
@@ -109,7 +108,7 @@ def _suspects(values: pa.Array, passes: Passes) -> np.ndarray:
     if values.null_count == len(values):
         return np.empty(0, np.int64)
     seen = values
-    if not _is_ascii(values):
+    if not pc.all(pc.string_is_ascii(values)).as_py():
         seen, hides = _normalised(values, "NFKC"), f"{hides}|{INVISIBLE}|{ODD}"
     found = [pc.match_substring_regex(seen, pattern) for pattern in (*coarse[:-1], f"{coarse[-1]}|{hides}")]
     flags = reduce(pc.or_, found, pc.greater(pc.binary_length(values), MAX_CHARS))
@@ -122,15 +121,6 @@ def _normalised(values: pa.Array, form: Literal["NFC", "NFKC"]) -> pa.Array:
     before: list[str] = values.filter(where).to_pylist()
     texts = [unicodedata.normalize(form, text) for text in before]
     return values if texts == before else pc.replace_with_mask(values, where, pa.array(texts, values.type))
-
-
-def _is_ascii(values: pa.Array) -> bool:
-    data = values.buffers()[2]
-    if data is None:
-        return True
-    ends = np.frombuffer(values.buffers()[1], np.int32)
-    used = np.frombuffer(data, np.uint8)[ends[values.offset] : ends[values.offset + len(values)]]
-    return not len(used) or int(used.max()) < 128
 
 
 def _flags_at(rows: list[int], length: int) -> pa.Array:

@@ -26,9 +26,6 @@ class Kind(NamedTuple):
     name: str
     pattern: str
     confirm: Spans
-    hint: str = ""
-    """What any text that may hold one matches, for a pattern with many states or one that reads the words before a
-    candidate, which JSON quotes. Without it the pattern itself is the hint."""
     spared: Spared | None = None
     """Whether what stands around a span shows that it is none."""
 
@@ -198,7 +195,7 @@ _PEM = "-----BEGIN [A-Z ]{0,30}PRIVATE KEY(?: BLOCK)?-----"
 _SAID = r"(?i:number|n[or]|numéro|nummer|número|is|at|on|est|ist|es|é|号码|番号|번호|是|は|는|:)"
 
 KINDS = (
-    Kind("PRIVATE_KEY", rf"(?s)({_PEM}.*?(?:-----END [A-Z ]{{0,30}}PRIVATE KEY(?: BLOCK)?-----|\z))", _whole, _PEM),
+    Kind("PRIVATE_KEY", rf"(?s)({_PEM}.*?(?:-----END [A-Z ]{{0,30}}PRIVATE KEY(?: BLOCK)?-----|\z))", _whole),
     Kind("API_KEY", rf"{_LEFT}({_TOKENS})", _whole),
     Kind("API_KEY", r"(?i:bearer) ([A-Za-z0-9._\-]{20,})", _whole),
     Kind("AWS_KEY", rf"{_LEFT}((?:A3T[A-Z0-9]|AKIA|AGPA|AIDA|AROA|AIPA|ANPA|ANVA|ASIA)[A-Z0-9]{{16}}){_RIGHT}", _whole),
@@ -206,13 +203,11 @@ KINDS = (
         "AWS_KEY",
         r"(?i:aws|secret)[^\n]{0,40}?[^A-Za-z0-9/+]([A-Za-z0-9/+]{40})(?:[^A-Za-z0-9/+=]|$)",
         _secret,
-        r"[A-Za-z0-9/+]{40}",
     ),
     Kind(
         "EMAIL",
         r"(?:\\[nrtbf])?([\pL\pM\pN._%+\-]+(?:'[\pL\pM\pN._%+\-]+)*(?:@|%40)(?:[\pL\pM\pN_\-]+\.)+\pL[\pL\pM\pN\-]+)",
         _whole,
-        r"(?:@|%40)[^\s@]+\.",
         is_code_address,
     ),
     Kind(
@@ -220,16 +215,15 @@ KINDS = (
         rf"(?i){_LEFT}((?:{_IBAN_COUNTRIES})[0-9]{{2}}(?: ?[A-Z0-9]{{4}}){{2,7}}(?: ?[A-Z0-9]{{1,3}})?){_RIGHT}",
         _iban,
     ),
-    Kind("RRN", rf"{_LEFT}(\d{{2}}[01]\d[0-3]\d(?: ?- ?)?[1-8]\d{{6}}){_RIGHT}", _rrn, spared=is_computed),
-    Kind("CARD", rf"{_LEFT}(\d(?:[ \-]?\d){{11,}}){_RIGHT}", _card, spared=is_computed),
-    Kind("SSN", rf"{_LEFT}(\d{{3}}-\d{{2}}-\d{{4}}){_RIGHT}", _ssn, spared=is_computed),
+    Kind("RRN", rf"{_LEFT}(\d{{2}}[01]\d[0-3]\d(?: ?- ?)?[1-8]\d{{6}}){_RIGHT}", _rrn, is_computed),
+    Kind("CARD", rf"{_LEFT}(\d(?:[ \-]?\d){{11,}}){_RIGHT}", _card, is_computed),
+    Kind("SSN", rf"{_LEFT}(\d{{3}}-\d{{2}}-\d{{4}}){_RIGHT}", _ssn, is_computed),
     Kind(
         "SSN",
         rf"{SSN_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\d{{3}}[ \-]?\d{{2}}[ \-]?\d{{4}})\b",
         _ssn,
-        SSN_WORD,
     ),
-    Kind("IP", rf"{_LEFT}(\d{{1,3}}(?:\.\d{{1,3}}){{3}}){_RIGHT}", _ipv4, spared=is_version),
+    Kind("IP", rf"{_LEFT}(\d{{1,3}}(?:\.\d{{1,3}}){{3}}){_RIGHT}", _ipv4, is_version),
     Kind("IP", rf"(?i){_LEFT}([0-9a-f]{{3,4}}:(?:[0-9a-f]{{0,4}}:){{1,6}}[0-9a-f]{{0,4}})(?:[^\w:]|_|$)", _ipv6),
     # With a country code. After a number, "+" adds, unless what follows is grouped as telephone numbers are.
     Kind(
@@ -243,18 +237,18 @@ KINDS = (
     Kind("PHONE", rf"{_LEFT}(00[1-9]\d{{9,12}})\b", _whole),
     # North American form.
     Kind("PHONE", rf"(\(\d{{3}}\) ?\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole),
-    Kind("PHONE", rf"{_LEFT}(\d{{3}}[ .\-]\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole, spared=is_no_telephone),
+    Kind("PHONE", rf"{_LEFT}(\d{{3}}[ .\-]\d{{3}}[ .\-]\d{{4}}{_EXTENSION})\b", _whole, is_no_telephone),
     # With a trunk zero (Europe, Japan, Korea), an area code of Brazil, or the eight of Russia.
     Kind("PHONE", r"(\(0[1-9]\d{0,4}\)[ \-]?\d{2,8}(?:[ .\-]\d{2,4}){0,4})\b", _trunk_zero),
     Kind(
         "PHONE",
         rf"{_LEFT}(0[1-9]\d{{0,4}}[ .\-/]\d{{2,8}}(?:[ .\-]\d{{2,4}}){{0,4}})\b",
         _trunk_zero,
-        spared=is_computed,
+        is_computed,
     ),
-    Kind("PHONE", rf"{_LEFT}(0[1-9]\d{{8,9}})\b", _bare_trunk_zero, spared=is_computed),
+    Kind("PHONE", rf"{_LEFT}(0[1-9]\d{{8,9}})\b", _bare_trunk_zero, is_computed),
     Kind("PHONE", r"(\(\d{2}\) ?9?\d{4}-\d{4})\b", _whole),
-    Kind("PHONE", rf"{_LEFT}(\d{{2}}[ \-]9?\d{{4}}-\d{{4}})\b", _four_four, spared=is_computed),
+    Kind("PHONE", rf"{_LEFT}(\d{{2}}[ \-]9?\d{{4}}-\d{{4}})\b", _four_four, is_computed),
     Kind("PHONE", rf"{_LEFT}(8[ \-]?\(?\d{{3}}\)?[ \-]\d{{3}}[ \-]\d{{2}}[ \-]?\d{{2}})\b", _whole),
     # Bare digits: a Chinese mobile number that no sum leads to, and what a text says is a telephone number.
     Kind(
@@ -267,7 +261,6 @@ KINDS = (
         "PHONE",
         rf"{PHONE_WORD}\W{{0,4}}(?:{_SAID}\W{{0,4}}){{0,3}}(\(?\d(?:[ \-.()]{{0,3}}\d){{7,14}})\b",
         _whole,
-        rf"{PHONE_WORD}\D*\d",
     ),
 )
 

@@ -46,7 +46,7 @@ TREES = st.recursive(
 )
 
 
-calls = partial(mask_json, refuse=True, calls=True)
+calls = partial(mask_json, refuse=True)
 
 
 def by_row(text: str | None, function: Callable[[str], str] = mask) -> tuple[str | None, bool]:
