@@ -233,7 +233,7 @@ def make_days(
     settings, log = reading.context.recipe.traces, reading.context.log
     kept = [day for day in sorted(days) if day >= kept_from(settings, reading.now)]
     tasks = [task for day in kept if (task := _task(reading, day)).files]
-    outcomes = list(reading.engine.map(compare, tasks, log))
+    outcomes = [done for _, done in zip(tasks, reading.engine.map(compare, tasks, log), strict=True)]
     rules = rules_digest(settings)
     reports = {each.day: _report(reading, each, rules) for each in outcomes if each.day not in reading.sealed}
     allow(list(reports.values()))

@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -47,15 +47,20 @@ def open_engine(compute: Compute, ray: str = "", modules: Sequence[str] = ()) ->
             yield engine
     elif compute.data == "ray":
         with _cluster(ray):
-            yield _InOrder(_RayTasks(), compute.workers)
+            yield _Workers(_submit_to_ray, _lost_in_ray, compute.workers)
     elif compute.workers == 1:
         yield _Here()
     else:
-        processes = _Processes(compute.workers, modules)
+        start = partial(_begin, parent=os.getpid(), modules=tuple(modules))
+        pool = ProcessPool(max_workers=compute.workers, initializer=start, context=get_context("spawn"))
+        if modules:
+            pool.schedule(bool)  # without a task the pool starts no process
         try:
-            yield _InOrder(processes, 2 * compute.workers)  # the next ones wait while this process commits
+            # The next ones wait while this process commits.
+            yield _Workers(lambda call, task: pool.schedule(call, args=[task]), _lost_process, 2 * compute.workers)
         finally:
-            processes.close()
+            pool.stop()
+            pool.join()
 
 
 class _Here:
@@ -63,76 +68,42 @@ class _Here:
         yield from map(function, tasks)
 
 
-class _Workers(Protocol):
-    def submit(self, function: Callable[[Any], Any], task: Any) -> Future[Any]: ...
+class _Workers:
+    """Tasks as futures of `submit`, at most `width` at once. `lost` says how the worker of a task was lost, and nothing
+    where the task itself raised the error."""
 
-    def cancel(self, future: Future[Any]) -> None: ...
-
-    def lost(self, error: Exception) -> str:
-        """How the worker of a task was lost; empty where the task itself raised the error."""
-        ...
-
-
-class _InOrder:
-    def __init__(self, workers: _Workers, width: int) -> None:
-        self._workers, self._width = workers, width
+    def __init__(
+        self, submit: Callable[[Callable[[Any], Any], Any], Future[Any]], lost: Callable[[Exception], str], width: int
+    ) -> None:
+        self._submit, self._lost, self._width = submit, lost, width
 
     def map(self, function: Callable[[T], R], tasks: Sequence[T], log: Log) -> Iterator[R]:
-        runs = [0] * len(tasks)
-        todo = list(reversed(range(len(tasks))))
-        running: dict[Future[Any], int] = {}
-        done: dict[int, R] = {}
+        running: dict[int, Future[Any]] = {}
+        number, runs = 0, 1
         try:
-            for place in range(len(tasks)):
-                while place not in done:
-                    while todo and len(running) < self._width:
-                        number = todo.pop()
-                        runs[number] += 1
-                        running[self._workers.submit(function, tasks[number])] = number
-                    future = wait(running, return_when=FIRST_COMPLETED).done.pop()
-                    number = running.pop(future)
-                    try:
-                        done[number] = future.result()
-                    except Exception as error:
-                        if not (lost := self._workers.lost(error)):
-                            raise
-                        if runs[number] == RUNS:
-                            raise ValueError(
-                                f"The worker of task {number + 1} of {len(tasks)} was lost {RUNS} times ({lost}). "
-                                "If memory ran out, lower compute.workers or compute.memory_mb, or give it more."
-                            ) from error
-                        log(f"the worker of task {number + 1} of {len(tasks)} was lost ({lost}); once more")
-                        todo.append(number)
-                yield done.pop(place)
+            while number < len(tasks):
+                for each in range(number, min(number + self._width, len(tasks))):
+                    if each not in running:
+                        running[each] = self._submit(function, tasks[each])
+                name = f"task {number + 1} of {len(tasks)}"
+                try:
+                    result = running.pop(number).result()
+                except Exception as error:
+                    if not (how := self._lost(error)):
+                        raise
+                    if runs == RUNS:
+                        raise ValueError(
+                            f"The worker of {name} was lost {RUNS} times ({how}). If memory ran out, lower "
+                            "compute.workers or compute.memory_mb, or give it more."
+                        ) from error
+                    log(f"the worker of {name} was lost ({how}); once more")
+                    runs += 1
+                else:
+                    yield result
+                    number, runs = number + 1, 1
         finally:
-            for future in running:
-                self._workers.cancel(future)
-
-
-class _Processes:
-    """Spawned processes that stay up between tasks and end with this one."""
-
-    def __init__(self, workers: int, modules: Sequence[str]) -> None:
-        self._pool = ProcessPool(
-            max_workers=workers,
-            initializer=partial(_begin, parent=os.getpid(), modules=tuple(modules)),
-            context=get_context("spawn"),
-        )
-        if modules:
-            self._pool.schedule(bool)  # without a task the pool starts no process
-
-    def submit(self, function: Callable[[Any], Any], task: Any) -> Future[Any]:
-        return self._pool.schedule(function, args=[task])
-
-    def cancel(self, future: Future[Any]) -> None:
-        future.cancel()
-
-    def lost(self, error: Exception) -> str:
-        return f"it ended with code {error.exitcode}" if isinstance(error, ProcessExpired) else ""
-
-    def close(self) -> None:
-        self._pool.stop()
-        self._pool.join()
+            for future in running.values():
+                future.cancel()
 
 
 def _begin(parent: int, modules: Sequence[str]) -> None:
@@ -141,26 +112,24 @@ def _begin(parent: int, modules: Sequence[str]) -> None:
         import_module(module)
 
 
-class _RayTasks:
-    """Tasks of one CPU each. They see the storage and the environment of the node that they run on."""
+def _lost_process(error: Exception) -> str:
+    return f"it ended with code {error.exitcode}" if isinstance(error, ProcessExpired) else ""
 
-    def submit(self, function: Callable[[Any], Any], task: Any) -> Future[Any]:
-        import ray
 
-        # `_InOrder` counts the attempts: Ray would try without end when memory is short.
-        return ray.remote(num_cpus=1, max_retries=0)(function).remote(task).future()
+def _submit_to_ray(function: Callable[[Any], Any], task: Any) -> Future[Any]:
+    """A task of one CPU. It sees the storage and the environment of the node that it runs on."""
+    import ray
 
-    def cancel(self, future: Any) -> None:
-        import ray
+    # `_Workers` counts the attempts: Ray would try without end when memory is short.
+    return ray.remote(num_cpus=1, max_retries=0)(function).remote(task).future()
 
-        ray.cancel(future.object_ref, force=True)
 
-    def lost(self, error: Exception) -> str:
-        from ray.exceptions import RayError, RayTaskError
+def _lost_in_ray(error: Exception) -> str:
+    from ray.exceptions import RayError, RayTaskError
 
-        if isinstance(error, RayTaskError):
-            raise error.cause from None  # the function's own exception, without the cluster's copy of its traceback
-        return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}" if isinstance(error, RayError) else ""
+    if isinstance(error, RayTaskError):
+        raise error.cause from None  # the function's own exception, without the cluster's copy of its traceback
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0]}" if isinstance(error, RayError) else ""
 
 
 @contextmanager

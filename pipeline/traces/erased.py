@@ -5,12 +5,13 @@ import fcntl
 import hashlib
 import unicodedata
 from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 
 from pipeline.core import layout
 from pipeline.core.mark_keys import MarkKey, key_of
 from pipeline.core.storage import Record, Store
+from pipeline.core.unfinished import locked
 from pipeline.traces.pii import pseudonym
 
 
@@ -50,11 +51,6 @@ class Forgotten:
 
 
 NOBODY = Forgotten()
-
-
-def reach(user: ErasedUser) -> tuple[bool, float]:
-    """Of two entries on one user the larger forgets more."""
-    return user.since is None, 0.0 if user.since is None else -user.since.timestamp()
 
 
 def user_hash(user_id: str) -> str:
@@ -103,33 +99,20 @@ def shared_lock(store: Store) -> Generator[Forgotten]:
         yield forgotten(store)
 
 
-@contextmanager
-def held_lock(store: Store) -> Generator[None]:
+def held_lock(store: Store) -> AbstractContextManager[None]:
     """`shared_lock` without the key: for a task of a stage, or the pod of a gate."""
-    with _lock(store, fcntl.LOCK_SH):
-        yield
+    return locked(store.path(layout.ERASED_LOCK), fcntl.LOCK_SH)
 
 
-@contextmanager
-def exclusive_lock(store: Store) -> Generator[None]:
+def exclusive_lock(store: Store) -> AbstractContextManager[None]:
     """Waits for those who publish, and keeps others out."""
-    with _lock(store, fcntl.LOCK_EX):
-        yield
+    return locked(store.path(layout.ERASED_LOCK))
 
 
 def add(store: Store, user: ErasedUser) -> None:
     """Put a user on the list, inside `exclusive_lock`. Of two entries on a user the one that forgets more stays."""
     known = {each.mark: each for each in erased_users(store).users}
     before = known.get(user.mark)
-    if before is None or reach(user) > reach(before):
+    if before is None or (before.since is not None and (user.since is None or user.since < before.since)):
         users = {**known, user.mark: user}.values()
         store.write(layout.ERASED, ErasedUsers(users=tuple(sorted(users, key=lambda each: each.mark))))
-
-
-@contextmanager
-def _lock(store: Store, how: int) -> Generator[None]:
-    path = store.path(layout.ERASED_LOCK)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as handle:
-        fcntl.flock(handle, how)
-        yield

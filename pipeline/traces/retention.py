@@ -11,7 +11,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.traces.context import StageContext
 from pipeline.traces.dataset_users import record_dataset_users, windows
 from pipeline.traces.days import kept_from
-from pipeline.traces.lake import LakeConfig, SweepResult, open_lake
+from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.sources.open import open_source
 from pipeline.traces.sources.protocol import Address, SourcePart, named_day
 from pipeline.traces.watermark import Watermark, touched_by
@@ -25,18 +25,17 @@ class Retained(Record):
     """Governed days that were dropped."""
     datasets: tuple[str, ...] = ()
     """Digests of the datasets that held one of them: they can no longer be read."""
-    swept: SweepResult = SweepResult()
     raw_deleted: tuple[str, ...] = ()
     raw_overdue: tuple[str, ...] = ()
     """Parts of the source that are overdue and not ours to delete."""
 
 
-def retain(context: StageContext, address: Address, now: datetime, grace_s: float = GRACE_S) -> Retained:
-    """Drop what is overdue, governed days with every snapshot that holds them. A pass that broke off is completed by
-    the next. Raises ValueError when the source cannot be listed, OSError when lake or disk fail."""
+def retain(context: StageContext, address: Address, now: datetime) -> Retained:
+    """Drop what is overdue, governed days with every snapshot of them, inside `exclusive_lock`. A pass that broke
+    off is completed by the next. Raises ValueError when the source cannot be listed, OSError when lake or disk fail."""
     store, settings, log = context.store, context.recipe.traces, context.log
     sweep_unfinished(store.path(layout.TRACES))  # of a killed pass
-    governed = _drop_days(store, context.lake, kept_from(settings, now), now, grace_s)
+    governed = _drop_days(store, context.lake, kept_from(settings, now), now)
     log(f"retention: {len(governed.days)} governed days dropped, {len(governed.datasets)} datasets end with them")
     deleted, named = _drop_raw(store, settings, address, now)
     log(f"retention: {len(deleted)} raw files deleted, {len(named)} are overdue elsewhere")
@@ -49,7 +48,7 @@ def retired(store: Store) -> frozenset[str]:
     return frozenset(path.stem for path in store.path(layout.RETIRED_DAYS).glob("*.json"))
 
 
-def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime, grace_s: float) -> Retained:
+def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime) -> Retained:
     with open_lake(lake_config) as lake:
         reported = {path.stem for path in store.path(layout.DAYS).glob("????-??-??.json")}
         days = tuple(sorted(day for day in reported | lake.digests().keys() if day < first))
@@ -59,7 +58,7 @@ def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime,
         lake.drop_days(days)
         record_dataset_users(store, lake)
         lake.expire(None)
-        swept = lake.sweep(grace_s)
+        swept = lake.sweep(0)
     detail = {"days": list(days), "datasets": list(lost), "files": swept.files}
     audit.record(store, "retention", f"governed before {first}", detail, now, once=True)
     retired = store.path(layout.RETIRED_DAYS)
@@ -69,7 +68,7 @@ def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime,
         report = store.path(layout.day_report(day))
         if report.exists():
             report.replace(retired / report.name)  # last: as long as it is there, the day is not done with
-    return Retained(days=days, datasets=lost, swept=swept)
+    return Retained(days=days, datasets=lost)
 
 
 def _drop_raw(

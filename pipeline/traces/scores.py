@@ -53,15 +53,10 @@ class ScoreCount(NamedTuple):
         return f"{self.total:,} scores {_shown(self.name)} ({self.source}, {self.kind}, {given}), {taken}"
 
     def section(self) -> str:
-        """Declares them in `traces.scores`: as no feedback, until a person has looked."""
-        if self.words:
-            scale = f"[{', '.join(repr(_shown(word)) for word in self.words)}]"
-        else:
-            usual = [(0, 1), (-1, 1), (1, 5), (0, 5), (1, 10), (0, 10), (0, 100)]
-            low, high = self.low or 0, self.high or 0
-            bounds = next((pair for pair in usual if pair[0] <= low and high <= pair[1]), (low, high))
-            scale = f"[{_number(bounds[0])}, {_number(bounds[1])}]"
+        """Declares them in `traces.scores`, as no feedback and with the values seen: for a person to correct."""
+        ends = map(repr, map(_shown, self.words)) if self.words else (_number(self.low), _number(self.high))
         by = "program" if self.source in PROGRAMS else "user"
+        scale = f"[{', '.join(ends)}]"
         return f"{{name: {_shown(self.name)!r}, from: {by}, scale: {scale}, good: high, use: ignore}}"
 
 

@@ -3,7 +3,9 @@ those days are in the table; and the stage's account for people, without a word 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -13,7 +15,6 @@ from pipeline.core import layout
 from pipeline.core.locations import Uri
 from pipeline.core.storage import Record, Store
 from pipeline.recipe.traces import Traces
-from pipeline.traces.database import connect, quoted
 from pipeline.traces.floor import weak_parts
 from pipeline.traces.lake import LakeConfig, open_lake
 from pipeline.traces.records import GovernedTraces
@@ -120,18 +121,15 @@ def weak(store: Store, governed: GovernedTraces, settings: Traces) -> list[str]:
 
 def rejected_samples(store: Store, days: Sequence[str], each: int = 2) -> list[tuple[str, str, str]]:
     """Rows (reason, what was seen, file and line), at most `each` per reason, from the ledgers of `days`."""
-    ledgers = [path for day in days if (path := store.path(layout.rejected_rows(day))).exists()]
-    if not ledgers:
-        return []
-    columns = "{reason: 'VARCHAR', file: 'VARCHAR', line: 'BIGINT', detail: 'VARCHAR'}"
-    first = f"qualify row_number() over (partition by reason order by file, line) <= {each}"
-    with connect(store.path(layout.TRACES)) as db:
-        db.execute("create temp table samples (reason varchar, file varchar, line bigint, detail varchar)")
-        for ledger in ledgers:  # one at a time: DuckDB takes 32 MB for each JSON file of a query
-            lines = f"read_json({quoted([ledger])}, columns = {columns})"
-            db.execute(f"insert into samples select reason, file, line, detail from {lines} where detail <> '' {first}")
-        place = "concat(parse_filename(file), ', line ', line)"
-        return db.execute(f"select reason, detail, {place} from samples {first} order by reason, file, line").fetchall()
+    samples: dict[str, list[tuple[str, str, str]]] = {}
+    for path in (store.path(layout.rejected_rows(day)) for day in days):
+        with path.open() if path.exists() else nullcontext(()) as lines:
+            for row in (json.loads(line) for line in lines if '"detail":null' not in line):
+                shown = samples.setdefault(row["reason"], [])
+                if row["detail"] and len(shown) < each:
+                    place = f"{row['file'].rpartition('/')[2]}, line {row['line']}"
+                    shown.append((row["reason"], row["detail"], place))
+    return [row for _, rows in sorted(samples.items()) for row in rows]
 
 
 def watermark_line(store: Store) -> tuple[str, int, str, int, str]:

@@ -22,7 +22,7 @@ def work(root: Path) -> None:
     store = Store(root, KEYS)
     source = ExportSource(kind="langfuse_export", uri=str(store.path("raw")))
     settings = Traces(source=source, retention=Retention(governed_days=6, raw_days=6))
-    retain(stage_context(store, traces=settings), Address(source, source.uri), NOW, grace_s=0)
+    retain(stage_context(store, traces=settings), Address(source, source.uri), NOW)
 
 
 def state(root: Path) -> dict[str, Any]:

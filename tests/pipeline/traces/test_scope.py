@@ -10,7 +10,7 @@ import pytest
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store, digest_json
 from pipeline.governance.erasure import forget
-from pipeline.governance.erasure.owner import Person
+from pipeline.governance.erasure.records import Person
 from pipeline.recipe.traces import Retention, Traces
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented

@@ -113,7 +113,7 @@ def test_the_section_to_paste_declares_the_scores_and_takes_none() -> None:
     (line,) = counts.undeclared()
     assert line.line() == "2 scores stars (API, NUMERIC, 1 to 4), none as feedback"
     pasted = meaning(**yaml.safe_load(line.section()))
-    assert (pasted.name, pasted.scale, pasted.use) == ("stars", (1.0, 5.0), "ignore")
+    assert (pasted.name, pasted.scale, pasted.use) == ("stars", (1.0, 4.0), "ignore")
 
 
 def test_the_stage_refuses_a_scale_that_is_not_declared(run: Run, store: Store, export: Path) -> None:
