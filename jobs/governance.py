@@ -29,10 +29,9 @@ from pipeline.rollout.blocks import blocks
 from pipeline.rollout.controller import roll_back
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.record import Phase
-from pipeline.traces.dataset_users import ended, record_dataset_users
 from pipeline.traces.erased import ErasedUsers, erased_users, exclusive_lock, shared_lock
 from pipeline.traces.lake import SweepResult, open_lake
-from pipeline.traces.retention import GRACE_S, Retained, retain, retired
+from pipeline.traces.retention import GRACE_S, Retained, ended, retain, retired
 from pipeline.traces.sources.protocol import Address
 
 Log = Callable[[str], None]
@@ -134,10 +133,9 @@ def drop_overdue(settings: Deployment, log: Log) -> Retained:
 
 
 def keep_up(settings: Deployment, log: Log) -> SweepResult:
-    """The table's upkeep; nobody is forgotten meanwhile, and who was in an expired dataset stays known."""
+    """The table's upkeep; nobody is forgotten meanwhile."""
     store, days = settings.store(), settings.recipe().traces.lake.keep_snapshots_days
     with shared_lock(store), open_lake(settings.lake()) as lake:
-        record_dataset_users(store, lake)
         mirrored.tidy(store, log)
         expired = lake.expire(datetime.now(UTC) - timedelta(days=days))
         log(f"upkeep: {len(expired)} snapshots older than {days} days are expired")

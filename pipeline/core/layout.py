@@ -28,7 +28,6 @@ MARKS = f"{TRACES}/marks.json"
 """The ids of the keys of users' marks; the keys are elsewhere."""
 DAYS, RETIRED_DAYS, REJECTED = f"{TRACES}/days", f"{TRACES}/days/retired", f"{TRACES}/rejected"
 DATASETS, STAGING = f"{TRACES}/datasets", f"{TRACES}/staging"
-DATASET_USERS = f"{DATASETS}/members"
 
 # Below `rewards/`.
 FINDINGS, DISTRIBUTIONS, REVIEWS = f"{REWARDS}/findings", f"{REWARDS}/distributions.jsonl", f"{REWARDS}/reviews"

@@ -33,8 +33,6 @@ BATCH = pa.schema([*SCHEMA, *SEEN])
 
 REFERENCE_KEY = "expected_answer"
 """Metadata key of the expected answer, where the application knows it."""
-UNREADABLE = "\0"
-"""Stands for a value of another type than text where text is expected: no name equals it."""
 
 # Columns that are a trace's attributes as they stand.
 _PLAIN = (
@@ -103,7 +101,7 @@ class BatchBuilder:
             "finish_reason": pc.coalesce(_text(picked["finish"]), _column(values["finish_reason"], pa.string())),
             # A prompt set has no users: the recipe declares once what they would have said of each row.
             "consent_said": _text([self._declared] * len(traces) if self._declared else picked["consent"]),
-            "region_said": _name(picked["region"]),
+            "region_said": _text(picked["region"]),
             "confidential_said": _text(picked["confidential"]),
         }
         return _batch_of(columns)
@@ -171,15 +169,6 @@ def _text(values: Sequence[Any]) -> pa.Array:
     """Metadata values as text. Exports turn every value into text, so JSON in it is read back."""
     texts = _as_they_are(values)
     return pa.array(list(map(_plain, values)), pa.string()) if texts is None else texts
-
-
-def _name(values: Sequence[Any]) -> pa.Array:
-    """As `_text`, but UNREADABLE stands for what is no text."""
-    texts = _as_they_are(values)
-    if texts is not None:
-        return texts
-    read = [decoded(value) if isinstance(value, str) else value for value in values]
-    return pa.array([v if v is None or isinstance(v, str) else UNREADABLE for v in read], pa.string())
 
 
 def _as_they_are(values: Sequence[Any]) -> pa.Array | None:

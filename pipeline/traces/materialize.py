@@ -13,7 +13,6 @@ from pipeline.core.iteration import identify
 from pipeline.core.storage import DatasetRef, Store, digest_json
 from pipeline.traces.arrow import pc
 from pipeline.traces.context import IterationContext, StageContext
-from pipeline.traces.dataset_users import dataset_users
 from pipeline.traces.days import kept_from, make_days, rules_digest
 from pipeline.traces.engine import open_engine
 from pipeline.traces.erased import shared_lock
@@ -95,10 +94,10 @@ def window_of(store: Store, lake: Lake, dataset: DatasetRef) -> Window:
     """The days of a dataset and their snapshot. Raises ValueError where the dataset is gone."""
     window = store.read(layout.window(dataset.digest), Window)
     if window is None:
-        gone = (
-            " any more: its rows were erased, or dropped by retention" if dataset_users(store, dataset.digest) else ""
+        raise ValueError(
+            f"{store.root} has no dataset {dataset.digest[:12]}: its rows were erased, or dropped by retention. "
+            "Materialise the traces again."
         )
-        raise ValueError(f"{store.root} has no dataset {dataset.digest[:12]}{gone}. Materialise the traces again.")
     # The record's snapshot, not the reference's: the same rows may have been published again since.
     if not lake.has(window.snapshot):
         raise ValueError(f"{lake.uri} has no snapshot {window.snapshot} any more. Materialise the traces again.")

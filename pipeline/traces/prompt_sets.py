@@ -20,8 +20,6 @@ LAYOUTS = (("problem", "expected_answer"), ("question", "answer"), ("problem", "
 """Fields of problem and reference: OpenMathInstruct-2; GSM8K; DeepScaleR; MATH. The first that a set has counts."""
 ROWS = 1_000
 OPTIONS = ("choices", "options")
-CONTEXT = ("context", "contexts", "passage", "passages", "article", "paragraph", "document")
-"""Fields of a text that a question is about."""
 LINES = (".jsonl", ".jsonl.gz")
 SPLITS = frozenset({"train", "training", "test", "testing", "validation", "valid", "val", "dev", "eval"})
 """Words by which the names of files and folders tell a split."""
@@ -58,12 +56,6 @@ def read_prompts(path: Path, fields: PromptFields) -> Iterator[PromptRow | str]:
         raise ValueError(
             f"{path} has the fields {', '.join(map(str, first)) or 'none'}, and a prompt set has {wanted}. "
             "Name the fields of problem and answer: fields.prompt and fields.reference."
-        )
-    beside = next((name for name in CONTEXT if first.get(name) and name not in fields.metadata), None)
-    if beside and fields.prompt is None:
-        raise ValueError(
-            f"{path} has the field {beside}, and no prompt would hold it: its questions cannot be answered without it. "
-            "Write it into the problem and name that field (fields.prompt), or keep it as metadata (fields.metadata)."
         )
     return _prompts(chain(repeat(None, torn), [first], rows), *names, fields)
 

@@ -1,6 +1,7 @@
 """Reads the parts of a source in two rounds: first those that changed, which tell the affected days, then the unchanged
 parts of those days."""
 
+import json
 import shutil
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,12 +10,14 @@ from datetime import datetime
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from pipeline.core import layout
 from pipeline.core.storage import Store, claimed_folder, sweep_unfinished, unfinished_name
 from pipeline.traces.annotations import annotations_file, index_attributes
+from pipeline.traces.arrow import pc
 from pipeline.traces.context import StageContext
-from pipeline.traces.database import connect, quoted
 from pipeline.traces.engine import Engine
 from pipeline.traces.erased import Forgotten
 from pipeline.traces.govern import GovernedPart, GovernTask, govern_part
@@ -142,16 +145,13 @@ class Reading:
         files = [file for place in places if (file := annotations_file(self.folder, place)).exists()]
         if not files or not self.known.parts:
             return set()
-        with connect(self.folder) as db:
-            db.execute(f"create temp table said as select distinct trace_id from read_parquet({quoted(files)})")
-            columns = pa.schema([("trace_id", pa.string()), ("day", pa.date32())])
-            batches = self.lake.batches(self.known.days - {UNKNOWN_DAY}, self.lake.snapshot, columns.names)
-            db.register("admitted", pa.RecordBatchReader.from_batches(columns, batches))
-            rows = db.execute("select distinct day from admitted semi join said using (trace_id)").fetchall()
-            days = {day.isoformat() for (day,) in rows}
-            # One at a time: DuckDB takes 32 MB for each JSON file of a query.
-            for ledger in sorted(self.context.store.path(layout.REJECTED).glob("*.jsonl")):
-                lines = f"read_json({quoted([ledger])}, columns = {{trace_id: 'VARCHAR'}})"
-                if db.execute(f"select 1 from {lines} semi join said using (trace_id) limit 1").fetchone():
+        said = pc.unique(pa.concat_tables(pq.read_table(file, columns=["trace_id"]) for file in files)["trace_id"])
+        known = self.known.days - {UNKNOWN_DAY}
+        batches = self.lake.batches(known, self.lake.snapshot, ["day"], ds.field("trace_id").isin(said))
+        days = {day.isoformat() for batch in batches for day in batch["day"].unique().to_pylist()}
+        traces = set(said.to_pylist())
+        for ledger in self.context.store.path(layout.REJECTED).glob("*.jsonl"):
+            with ledger.open() as lines:
+                if any(json.loads(line)["trace_id"] in traces for line in lines):
                     days.add(ledger.stem)
         return days

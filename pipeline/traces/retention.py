@@ -1,19 +1,19 @@
 """Retention: deletes governed days and raw files that are older than the recipe allows. A governed day keeps its
 report, in `traces/days/retired/`. Raw data outside the data root is only named."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from pipeline.core import audit, layout
 from pipeline.core.storage import Record, Store, sweep_unfinished
 from pipeline.recipe.traces import Traces
 from pipeline.traces.context import StageContext
-from pipeline.traces.dataset_users import record_dataset_users, windows
 from pipeline.traces.days import kept_from
 from pipeline.traces.lake import LakeConfig, open_lake
+from pipeline.traces.records import Window
 from pipeline.traces.sources.open import open_source
-from pipeline.traces.sources.protocol import Address, SourcePart, named_day
+from pipeline.traces.sources.protocol import Address, SourcePart
 from pipeline.traces.watermark import Watermark, touched_by
 
 GRACE_S = 24 * 3600
@@ -48,15 +48,25 @@ def retired(store: Store) -> frozenset[str]:
     return frozenset(path.stem for path in store.path(layout.RETIRED_DAYS).glob("*.json"))
 
 
+def windows(store: Store) -> list[Window]:
+    paths = sorted(store.path(layout.DATASETS).glob("*.json"))
+    records = [store.read(layout.window(path.stem), Window) for path in paths]
+    return [window for window in records if window is not None]
+
+
+def ended(store: Store, days: Collection[str]) -> list[str]:
+    """Digests of the datasets that hold one of these days."""
+    return sorted(window.digest for window in windows(store) if not set(days).isdisjoint(window.days))
+
+
 def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime) -> Retained:
     with open_lake(lake_config) as lake:
         reported = {path.stem for path in store.path(layout.DAYS).glob("????-??-??.json")}
         days = tuple(sorted(day for day in reported | lake.digests().keys() if day < first))
         if not days:
             return Retained()
-        lost = tuple(sorted(w.digest for w in windows(store) if set(w.days) & set(days)))
+        lost = tuple(ended(store, days))
         lake.drop_days(days)
-        record_dataset_users(store, lake)
         lake.expire(None)
         swept = lake.sweep(0)
     detail = {"days": list(days), "datasets": list(lost), "files": swept.files}
@@ -74,32 +84,24 @@ def _drop_days(store: Store, lake_config: LakeConfig, first: str, now: datetime)
 def _drop_raw(
     store: Store, settings: Traces, address: Address, now: datetime
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names of the deleted raw files, and of the parts that their owner has to delete."""
+    """Names of the deleted raw files, and of the parts that their owner has to delete. A part is overdue when every day
+    of it is, as it was read: one that is new or changed since is not."""
     if settings.retention.raw_days is None:
         return (), ()
     first = (now.date() - timedelta(days=settings.retention.raw_days)).isoformat()
-    paths = {part.name: _ours(store, address, part) for part in _overdue(store, address, first)}
+    read = (store.read(layout.WATERMARK, Watermark) or Watermark()).parts
+    paths: dict[str, Path | None] = {}
+    for part in open_source(address).parts():
+        known = read.get(part.name)
+        days = touched_by([known]) if known is not None and known.version == part.version else set[str]()
+        if days and max(days) < first:
+            paths[part.name] = _ours(store, address, part)
     ours = {name: path for name, path in paths.items() if path is not None}
     if ours:
         audit.record(store, "retention", f"raw before {first}", {"files": list(ours)}, now)
     for path in ours.values():
         path.unlink(missing_ok=True)
     return tuple(ours), tuple(name for name, path in paths.items() if path is None)
-
-
-def _overdue(store: Store, address: Address, first: str) -> Iterator[SourcePart]:
-    """Parts whose every day is before `first`: as they were read, else by the date in the name, else by the file's age.
-    A part that changed since it was read is not overdue."""
-    read = (store.read(layout.WATERMARK, Watermark) or Watermark()).parts
-    for part in open_source(address).parts():
-        known = read.get(part.name)
-        days = touched_by([known]) if known is not None and known.version == part.version else set[str]()
-        if known is None:
-            path = _ours(store, address, part)
-            written = datetime.fromtimestamp(path.stat().st_mtime, UTC).date().isoformat() if path else "9999-12-31"
-            days = {named_day(part.name) or written}
-        if days and all(day < first for day in days):
-            yield part
 
 
 def _ours(store: Store, address: Address, part: SourcePart) -> Path | None:

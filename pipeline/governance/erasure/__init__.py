@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pipeline.core import layout
 from pipeline.core.removal import Place, of_files
 from pipeline.core.storage import Store
-from pipeline.governance.erasure import mirrored, places, remaining, tables
+from pipeline.governance.erasure import mirrored, places, tables
 from pipeline.governance.erasure.affected import find, iterations
 from pipeline.governance.erasure.records import (
     TABLE,
@@ -31,7 +31,6 @@ from pipeline.rollout.propose import champion
 from pipeline.selection import draw
 from pipeline.traces import erased
 from pipeline.traces.context import StageContext
-from pipeline.traces.dataset_users import record_dataset_users
 from pipeline.traces.lake import Lake, SweepResult, open_lake
 from pipeline.traces.sources.protocol import Address
 
@@ -105,11 +104,10 @@ def forget(
             log(f"forget {id}: gone from {place.name}")
         swept = SweepResult()
         if listed == id or TABLE in proof.places or affected.datasets:
-            record_dataset_users(store, lake)
             lake.expire(None)
             swept = lake.sweep(0)
         log(f"forget {id}: {swept.files} files swept, {swept.bytes:,} bytes")
-        in_source, after = remaining.in_source(store, person, address), _counted(held)  # rows that came meanwhile
+        in_source, after = places.in_source(store, person, address), _counted(held)  # rows that came meanwhile
         left = [f"{place}, {name}: {rows} rows" for place, counts in after.items() for name, rows in counts.items()]
         left += [f"{lake.uri}: {VERSIONS_KEPT}"] if lake.keeps_versions() else []
         earlier = [each for each in proofs(store) if each.mark == person.mark]

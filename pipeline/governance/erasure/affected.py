@@ -1,5 +1,5 @@
-"""Which datasets, iterations, checkpoints and model versions were made from a user's rows: by the dataset's rows, the
-list of users kept of it, or the iteration's labels. A dataset with none of them counts as affected."""
+"""Which datasets, iterations, checkpoints and model versions were made from a user's rows: by the dataset's rows or,
+once these expired, by the iteration's labels. A dataset whose labels are gone, too, counts as affected."""
 
 import json
 from collections.abc import Collection, Mapping
@@ -14,10 +14,10 @@ from pipeline.governance.erasure.records import Affected, Person
 from pipeline.registry import versions
 from pipeline.rewards.reward_model.records import RewardModelReport
 from pipeline.rollout.record import ModelVersion
-from pipeline.traces.dataset_users import dataset_users, windows
 from pipeline.traces.lake import Lake, LakeConfig
 from pipeline.traces.lake.files import count_rows
 from pipeline.traces.records import Window
+from pipeline.traces.retention import windows
 from pipeline.traces.scope import where
 from pipeline.training.checkpoints import published
 from pipeline.training.result import TrainingResult
@@ -80,9 +80,7 @@ def _readable(store: Store, lake: Lake, config: LakeConfig, person: Person) -> d
 
 
 def _remembered(store: Store, digest: str, all_iterations: Collection[Iteration], person: Person) -> bool | None:
-    """The same of a dataset that can no longer be read; None when nothing can tell."""
-    if (kept := dataset_users(store, digest)) is not None:
-        return kept.has(person.mark, person.since)
+    """The same of a dataset that can no longer be read, by the labels of its rows; None when they are gone."""
     folders = [store.path(layout.iteration(each.id)) for each in all_iterations if each.dataset.digest == digest]
     labelled = [folder for folder in folders if (folder / layout.LABELS).exists()]
     tables = [table for folder in labelled if (table := folder / layout.LABEL_TABLE).exists()]

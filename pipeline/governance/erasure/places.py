@@ -1,7 +1,8 @@
 """Places that hold rows of a person: the governed table with the accounts of its days, the ledgers of rejected rows,
-and what we wrote of live traffic (spans and feedback of the gateway, the embedded export). A score or a feedback is of
-the owner of its trace, where the trace has no other owner."""
+what we wrote of live traffic (spans and feedback of the gateway, the embedded export), and the operator's own source,
+which is not edited. A score or a feedback is of the owner of its trace, where the trace has no other owner."""
 
+import hashlib
 import json
 import secrets
 from collections import Counter
@@ -21,8 +22,12 @@ from pipeline.core.storage import Store, write_atomically
 from pipeline.governance.erasure.records import TABLE, Person
 from pipeline.traces.lake import Lake
 from pipeline.traces.records import DayReport, FileReport, Reason, day_digest, total
+from pipeline.traces.rows import Rows
 from pipeline.traces.sources import genai, otlp
 from pipeline.traces.sources.fields import utc
+from pipeline.traces.sources.open import open_source
+from pipeline.traces.sources.protocol import Address, External, Source, SourcePart
+from pipeline.traces.watermark import Watermark
 
 
 def table(store: Store, lake: Lake, person: Person, proof: str) -> Place:
@@ -199,3 +204,48 @@ def _trace_of(line: bytes) -> str | None:
 
 
 _DECODE = msgspec.json.Decoder(_ServedLine).decode
+
+
+class Remaining(NamedTuple):
+    """`remains`: parts of the source that still name the person, or that cannot be read; `outside`: what to ask of the
+    owner of a source that is not this deployment's."""
+
+    remains: tuple[str, ...] = ()
+    outside: tuple[str, ...] = ()
+
+
+def in_source(store: Store, person: Person, address: Address | None) -> Remaining:
+    """The embedded export is ours, and prompts have no owner. A source that cannot be opened is named by what was read
+    of it last."""
+    if address is None or address.section.kind in ("demo", "prompts"):
+        return Remaining()
+    try:
+        if not address.uri and address.section.kind != "custom":
+            raise ValueError("its address is not known")
+        source = open_source(address)
+    except ValueError:
+        label = (store.read(layout.WATERMARK, Watermark) or Watermark()).source or f"the source {address.section.kind}"
+        return Remaining(outside=(f"{label}: ask its owner to delete what it has of the user",))
+    if isinstance(source, External):
+        return Remaining(outside=(f"{source.label}: {source.remains()}",))
+    try:
+        lines = [f"{source.label}/{line}" for part in source.parts() for line in _of_part(source, part, person)]
+    except (ValueError, OSError) as error:
+        lines = [f"{source.label} cannot be read, so whom it names is unknown: {error}"]
+    return Remaining(remains=tuple(lines))
+
+
+def _of_part(source: Source, part: SourcePart, person: Person) -> Iterator[str]:
+    try:
+        rows = sum(_rows_of(block, person) for block in source.rows(part, hashlib.sha256()))
+    except (ValueError, OSError) as error:
+        yield f"{part.name}: not read ({error})"
+        return
+    if rows:
+        yield f"{part.name}: {rows} rows"
+
+
+def _rows_of(block: Rows, person: Person) -> int:
+    moments = [each.timestamp if each.timestamp.tzinfo else each.timestamp.replace(tzinfo=UTC) for each in block.traces]
+    traces = sum(person.owns(each.user_id, at) for each, at in zip(block.traces, moments, strict=True))
+    return traces + sum(person.owns(each.user_id) for each in block.attributes)

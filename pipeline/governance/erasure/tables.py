@@ -112,10 +112,11 @@ def _gone(batch: Any, principals: Collection[str], traces: Collection[str]) -> l
 
 
 def _write_without(path: Path, principals: Collection[str], traces: Collection[str]) -> None:
-    with pq.ParquetFile(path) as file, replacing(path) as stream:
-        codec = file.metadata.row_group(0).column(0).compression if file.num_row_groups else "SNAPPY"
-        codec = {"UNCOMPRESSED": "NONE"}.get(codec, codec)
-        with pq.ParquetWriter(stream, file.schema_arrow, compression=codec) as writer:
-            for batch in file.iter_batches():
-                kept = batch.filter(pa.array([not gone for gone in _gone(batch, principals, traces)], pa.bool_()))
-                writer.write_table(pa.Table.from_batches([kept], file.schema_arrow))
+    with (
+        pq.ParquetFile(path) as file,
+        replacing(path) as stream,
+        pq.ParquetWriter(stream, file.schema_arrow) as writer,
+    ):
+        for batch in file.iter_batches():
+            kept = batch.filter(pa.array([not gone for gone in _gone(batch, principals, traces)], pa.bool_()))
+            writer.write_table(pa.Table.from_batches([kept], file.schema_arrow))

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 import re2
 
-from pipeline.traces.pii.contexts import SECRETS, fences
-from pipeline.traces.pii.kinds import KINDS, LABEL, PLACEHOLDER, UUID, UUID_HYPHENS, Kind
+from pipeline.traces.pii.kinds import KINDS, LABEL, PLACEHOLDER, SECRETS, UUID, UUID_HYPHENS, Kind, fences
 
 MAX_CHARS = 1_000_000
 """Longer text is not searched, so it cannot be called clean."""

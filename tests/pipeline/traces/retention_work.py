@@ -7,9 +7,8 @@ from typing import Any
 from pipeline.core import audit
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import ExportSource, Retention, Traces
-from pipeline.traces.dataset_users import windows
 from pipeline.traces.lake import local_lake, open_lake
-from pipeline.traces.retention import retain
+from pipeline.traces.retention import retain, windows
 from pipeline.traces.sources.protocol import Address
 from tests.contexts import KEYS, stage_context
 from tests.pipeline.traces.conftest import NOW

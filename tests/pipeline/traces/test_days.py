@@ -72,6 +72,7 @@ def test_the_newest_export_wins_in_whatever_order_they_come() -> None:
         assert outcome(*rows, files=files) == ([], {Reason.SUPERSEDED: 1, Reason.ERROR: 1})
 
 
+MIDDAY, ODD = "2026-01-05 12:00:00.000000", json.dumps([{"type": "hologram", "beam": "secret"}])
 COPY = {"id": "o9", "trace_id": "t9"}
 
 
@@ -83,6 +84,8 @@ COPY = {"id": "o9", "trace_id": "t9"}
         ({}, {**COPY, "start_time": "2026-01-05 10:00:02.000000"}, ["o1", "o9"], {}),
         ({}, {**COPY, "user_id": "u9"}, ["o1", "o9"], {}),
         ({"metadata": {}}, COPY, ["o9"], {Reason.CONSENT: 1}),
+        # An earlier call does not stand for a trace because its last one cannot be read.
+        ({}, {"id": "o9", "start_time": MIDDAY, "output": ODD}, [], {Reason.UNREADABLE: 1, Reason.INTERMEDIATE: 1}),
     ],
 )
 def test_duplicate_is_the_same_text_at_the_same_moment(

@@ -138,6 +138,7 @@ def test_every_text_that_is_kept_is_masked() -> None:
     result = judged(
         messages=[{"role": "user", "content": mail, "tool_calls": f'[{{"to": "{mail}"}}]'}],
         completion=mail,
+        tools=f'[{{"function": {{"name": "{mail}"}}}}]',
         error=mail,
         user_id=mail,
         session_id=mail,

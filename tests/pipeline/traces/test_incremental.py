@@ -9,16 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.core.layout import ERASED as NAME
 from pipeline.core.layout import WATERMARK
 from pipeline.core.storage import Store
 from pipeline.recipe.traces import Retention
-from pipeline.traces.erased import ErasedUser, ErasedUsers
 from pipeline.traces.lake import local_lake, open_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import DayReport, GovernedTraces, Reason
 from pipeline.traces.watermark import Watermark
-from tests.contexts import mark_of
 from tests.variants import one_and_variants
 
 from .conftest import Run, observation, score, write
@@ -100,17 +97,6 @@ def test_what_a_call_says_of_itself_wins_over_its_trace(run: Run, store: Store, 
     assert governed.rejected == {Reason.CONSENT: 1, Reason.CONFIDENTIAL: 1, Reason.REGION: 1}
     (result,) = read(store, local_lake(store), governed.iteration.dataset).to_pylist()
     assert result["user_id"] == "u0"
-
-
-def test_a_forgotten_user_does_not_come_back(run: Run, store: Store, export: Path) -> None:
-    write(export, day_file(5), [observation(1), observation(2)])
-    run()
-    store.write(NAME, ErasedUsers(users=(ErasedUser(mark=mark_of("u1"), since=None, proof="p"),)))
-    write(export, day_file(6), [observation(3, start_time=at(5)), observation(4, user_id="u1", start_time=at(5))])
-    governed = run()
-    assert sorted(ids(store, governed)) == ["t2", "t3"]
-    assert governed.rejected == {Reason.ERASED: 2}
-    assert governed.days[0].erased == ("p",)
 
 
 def test_days_past_raw_retention_stay_and_late_rows_are_told(run: Run, store: Store, export: Path) -> None:

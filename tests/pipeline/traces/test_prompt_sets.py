@@ -58,13 +58,6 @@ def test_options_are_shown_and_the_reference_is_a_letter(tmp_path: Path, row: di
     assert (row_read.reference, row_read.metadata) == ("B", {"verifier": "choice"})
 
 
-def test_a_set_whose_questions_are_about_a_text_is_refused(tmp_path: Path) -> None:
-    path = write(tmp_path / "set.jsonl", [{"question": "Where?", "context": {"title": ["A"]}, "answer": "Bergen"}])
-    with pytest.raises(ValueError, match="the field context, and no prompt would hold it"):
-        read(path)
-    assert [row.reference for row in read(path, prompt="question")[0]] == ["Bergen"]
-
-
 def test_a_list_of_answers_is_a_reference_of_which_any_is_right(tmp_path: Path) -> None:
     ((row,), _) = read(write(tmp_path / "set.jsonl", [{"question": SUM, "answer": ["42", "42.0"]}]))
     assert [each.outcome for each in grade([("#### 42", row.reference)])] == ["correct"]

@@ -9,22 +9,15 @@ import pytest
 
 from pipeline.core.iteration import Iteration
 from pipeline.core.storage import Store, digest_json
-from pipeline.governance.erasure import forget
-from pipeline.governance.erasure.records import Person
-from pipeline.recipe.traces import Retention, Traces
 from pipeline.rewards.label import label_traces
 from pipeline.selection.consent import consented
-from pipeline.traces.dataset_users import record_dataset_users
-from pipeline.traces.lake import local_lake, open_lake
+from pipeline.traces.lake import local_lake
 from pipeline.traces.materialize import read
 from pipeline.traces.records import GovernedTraces
-from pipeline.traces.retention import retain
 from pipeline.traces.scope import Producer
-from pipeline.traces.sources.protocol import Address
-from tests.contexts import context_of, stage_context
-from tests.variants import one_and_variants
+from tests.contexts import context_of
 
-from .conftest import CHAMPION, NOW, Run, observation, score, write
+from .conftest import CHAMPION, Run, observation, score, write
 
 pytestmark = pytest.mark.slow
 
@@ -126,50 +119,3 @@ def test_a_champion_is_known_by_its_names() -> None:
     assert base >= {"tiny", "tiny@cccccccccccc", "/models/champion"} and "tiny/1" not in base
     assert third >= {"tiny/3", "tiny:3", "tiny-v3", "models:/tiny/3", "champion-cccccccccccc"}
     assert not third & {"tiny", "tiny/2", "tiny/30"}
-
-
-@pytest.mark.parametrize("expired", one_and_variants([True, False]))
-def test_forgetting_spares_a_dataset_without_the_user(
-    run: Run, store: Store, export: Path, tmp_path: Path, expired: bool
-) -> None:
-    mixed(export)
-    new, old = (run(attribution="model", version=n).iteration.dataset for n in (2, 1))
-    config = local_lake(store)
-    if expired:
-        write(export, SECOND, [observation(9, provided_model_name=NEW, start_time=NEXT_DAY, user_id="dan")])
-        run(attribution="model", version=2)
-        with open_lake(config) as lake:
-            record_dataset_users(store, lake)
-            lake.expire(None)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-
-    def erase(user: str) -> tuple[str, ...]:
-        proof = forget(stage_context(store, config), Person.named(user), registry_uri=uri, now=NOW)
-        return proof.affected.datasets
-
-    # Only what an iteration was cut from is asked about once its snapshot is gone.
-    for dataset in (new, old):
-        result = run(attribution="model", version=2 if dataset == new else 1)
-        iteration = result.iteration.model_copy(update={"id": dataset.digest[:8], "dataset": dataset})
-        store.write(iteration.path("traces.json"), result.model_copy(update={"iteration": iteration}))
-    without = erase("cyd")
-    assert old.digest in without
-    assert new.digest not in without
-    assert ids(store, run(attribution="model", version=1)) == ["t2"]
-    assert new.digest in erase("bob")
-    rest = ids(store, run(attribution="model", version=2))
-    assert rest == (["t1", "t9"] if expired else ["t1"])
-
-
-def test_retention_ends_a_dataset_that_holds_part_of_a_day(run: Run, store: Store, export: Path) -> None:
-    mixed(export)
-    write(export, SECOND, [observation(9, provided_model_name=NEW, start_time=NEXT_DAY)])
-    governed = run(attribution="model", version=2)
-    kept = Retention(governed_days=6)
-    settings = Traces.model_validate({"source": {"kind": "langfuse_export", "uri": str(export)}, "retention": kept})
-    done = retain(stage_context(store, traces=settings), Address(settings.source, str(export)), NOW)
-    assert done.days == ("2026-01-05",)
-    assert done.datasets == (governed.iteration.dataset.digest,)
-    with pytest.raises(ValueError, match=r"snapshot .* any more"):
-        ids(store, governed)
-    assert ids(store, run(attribution="model", version=2, retention=kept)) == ["t9"]

@@ -9,8 +9,8 @@ import pytest
 from pipeline.core import layout
 from pipeline.core.storage import Store
 from pipeline.governance.erasure import forget
+from pipeline.governance.erasure.places import Remaining, in_source
 from pipeline.governance.erasure.records import Person
-from pipeline.governance.erasure.remaining import Remaining, in_source
 from pipeline.recipe.traces import (
     CustomSource,
     DemoSource,

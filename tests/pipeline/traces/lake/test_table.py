@@ -135,19 +135,6 @@ def contents_of(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
-def test_a_moved_table_goes_on(tmp_path: Path) -> None:
-    _, before = filled(tmp_path / "old")
-    (tmp_path / "old").rename(tmp_path / "new")
-    config = local_lake(Store(tmp_path / "new"))
-    with open_lake(config) as lake:
-        assert sorted(ids(lake, DAY, NEXT_DAY)) == ["t3", "t4", "t5"]
-        assert sorted(ids(lake, DAY, snapshot=before)) == ["t1", "t2"]
-        assert lake.digests() == {DAY: "three", NEXT_DAY: "two"}
-        put(lake, config, NEXT_DAY, [row(6, NEXT_DAY)], "four")
-        assert sorted(ids(lake, DAY, NEXT_DAY)) == ["t4", "t5", "t6"]
-    assert not (tmp_path / "old").exists()
-
-
 def test_a_copy_never_touches_its_original(tmp_path: Path) -> None:
     filled(tmp_path / "old")
     shutil.copytree(tmp_path / "old", tmp_path / "new")
