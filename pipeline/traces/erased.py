@@ -10,8 +10,7 @@ from datetime import datetime
 
 from pipeline.core import layout
 from pipeline.core.mark_keys import MarkKey, key_of
-from pipeline.core.storage import Record, Store
-from pipeline.core.unfinished import locked
+from pipeline.core.storage import Record, Store, locked
 from pipeline.traces.pii import pseudonym
 
 
