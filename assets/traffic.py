@@ -19,7 +19,6 @@ from pipeline.recipe import Recipe
 from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
-from pipeline.rollout.fingerprint import ROUNDS, identify_slot
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.keeper import Admit, SlotKeeper
 from pipeline.rollout.gateway.metrics import SpanMetrics
@@ -34,8 +33,8 @@ from pipeline.rollout.gateway.split import (
 )
 from pipeline.rollout.grading import Grading
 from pipeline.rollout.ports import LiveMetricsPort, NullMetrics
+from pipeline.rollout.probe import ROUNDS, identify_slot, newest, warm_up
 from pipeline.rollout.router import NoRouter, TrafficSplit
-from pipeline.rollout.warm_up import newest, warm_up
 from pipeline.selection.consent import consented
 from pipeline.serving.endpoint import Endpoint, digest_head, served_name, served_names
 from pipeline.traces.context import Log

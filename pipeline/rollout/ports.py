@@ -46,7 +46,7 @@ class RolloutPorts:
     notify: Callable[[], str] = str
     """Tells people what the record has to tell (notices.py); why that failed, or ""."""
     warm: Callable[[ModelRef], str] = lambda model: ""
-    """Has a model's servers answer recent prompts before each weight; why they cannot, or "" (warm_up.py)."""
+    """Has a model's servers answer recent prompts before each weight; why they cannot, or "" (probe.py)."""
 
 
 class Tick(Record):

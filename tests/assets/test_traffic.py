@@ -13,9 +13,9 @@ import pytest
 from assets.resources import Deployment
 from assets.rollout import begin_rollout
 from assets.traffic import SlotIdentity, gateway_settings, is_routed, traffic_split, wanted_models
-from pipeline.rollout.fingerprint import ROUNDS
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.gateway.split import GatewaySplit, ServedSlot, write_slots
+from pipeline.rollout.probe import ROUNDS
 from pipeline.serving.endpoint import served_name
 from tests.loop import deployment
 from tests.opened import open_rollout

@@ -1,21 +1,28 @@
-"""Fingerprints of the embedded model and of a tuned one: from their files, and over HTTP from who serves them."""
+"""What a slot serves, by its answers: fingerprints, and recent prompts that each server has to answer."""
 
+import json
+import re
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from pipeline.rollout.fingerprint import (
+from pipeline.rollout.probe import (
     PROMPTS,
     ROUNDS,
     TOKENS,
+    WARM_UP_PROMPTS,
     Fingerprint,
     fingerprint_over_http,
     identified,
     identified_rounds,
     identify_slot,
+    newest,
+    warm_up,
 )
 from pipeline.serving.endpoint import Endpoint
+from tests.pipeline.rollout.gateway.slot_server import response, slot_server, whole
 from tests.pipeline.serving.chat_server import ChatServer, HttpRequest, HttpResponse, as_json, chat_server, completion
 
 CHAMPION = tuple(f"answer {n}" for n in range(8))
@@ -109,7 +116,7 @@ def test_answers_that_change_between_rounds_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("response", "error", "words"),
+    ("said", "error", "words"),
     [
         (as_json({"error": "no such model"}, 404), ValueError, "answers 404 when it is asked for model@aaaaaaaaaaaa"),
         (None, ValueError, "answers for base when it is asked for model@aaaaaaaaaaaa"),
@@ -121,10 +128,65 @@ def test_answers_that_change_between_rounds_are_refused() -> None:
     ],
 )
 def test_a_server_that_does_not_answer_is_no_model(
-    response: HttpResponse | None, error: type[Exception], words: str
+    said: HttpResponse | None, error: type[Exception], words: str
 ) -> None:
-    def said(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
-        return completion(request.body, model="base") if response is None else response
+    def answer(server: ChatServer, request: HttpRequest, place: int) -> HttpResponse:
+        return completion(request.body, model="base") if said is None else said
 
-    with chat_server(said) as server, pytest.raises(error, match=words):
+    with chat_server(answer) as server, pytest.raises(error, match=words):
         fingerprint_over_http(Endpoint(server.url), "model@aaaaaaaaaaaa")
+
+
+NAME = "desk@0123456789ab"
+ASKED = [json.dumps([{"role": "user", "content": f"question {n}"}]) for n in range(WARM_UP_PROMPTS)]
+
+
+def only(answer, text="question 7"):
+    return lambda server, body: answer if body["messages"][0]["content"] == text else None
+
+
+def test_each_server_is_asked_every_prompt_once() -> None:
+    with slot_server(NAME) as one, slot_server(NAME) as other:
+        assert warm_up([one.url, other.url], NAME, ASKED) == ""
+        for server in (one, other):
+            assert sorted(json.dumps(body["messages"]) for body in server.asked) == sorted(ASKED)
+            assert {(body["model"], body["max_tokens"]) for body in server.asked} == {(NAME, 16)}
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (only(response(b"{}", 500)), "1 of 32 recent prompts got no answer, first: .* answers 500"),
+        (only(response(b"{}", 429)), "answers 429"),
+        (only(b""), "1 of 32 recent prompts got no answer"),
+        (only(response(b"{}")), "no list of choices"),
+        (
+            lambda server, body: whole("desk@ffffffffffff"),
+            "32 of 32 .* answers for desk@ffffffffffff when it is asked for desk@0123",
+        ),
+        (lambda server, body: response(b"{}", 400), "takes none of 32 recent prompts"),
+    ],
+)
+def test_a_slot_that_fails_at_recent_prompts_is_not_warm(answer, says) -> None:
+    with slot_server(NAME) as good, slot_server(NAME) as server:
+        server.answer = answer
+        assert re.search(says, warm_up([good.url, server.url], NAME, ASKED))
+
+
+def test_a_prompt_that_no_server_would_take_is_no_fault() -> None:
+    with slot_server(NAME) as server:
+        server.answer = only(response(b"{}", 400))
+        assert warm_up([server.url], NAME, ASKED) == ""
+        assert warm_up([server.url], NAME, []) == "", "nothing was asked of production yet"
+
+
+def test_the_newest_prompts_of_those_who_agree_are_asked() -> None:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [
+        {"trace_id": f"t{n}", "observation_id": "o", "timestamp": start + timedelta(hours=n), "consent": n != 90}
+        for n in range(100)
+    ]
+    agreed = {(f"t{n}", "o") for n in range(100) if n != 95}
+    chosen = newest(rows, agreed)
+    assert len(chosen) == WARM_UP_PROMPTS and chosen[0] == ("t99", "o") and chosen[-1] == ("t66", "o")
+    assert not {("t90", "o"), ("t95", "o")} & {*chosen}
