@@ -18,15 +18,14 @@ from pipeline.recipe.pinning import pinned
 from pipeline.recipe.section import joined
 from pipeline.recipe.traces import DemoSource
 from pipeline.registry.versions import project
-from pipeline.rollout.drive import Pace, drive
+from pipeline.rollout.controller import Pace, drive
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.grading import answer_grader, by_thumbs
 from pipeline.rollout.notices import tell
 from pipeline.rollout.plan import LABEL_COLUMNS, LastWeek, last_week
-from pipeline.rollout.ports import LiveMetricsPort, NullMetrics, RolloutPorts
 from pipeline.rollout.probe import fingerprint_of_files
 from pipeline.rollout.record import Fingerprints, RolloutState, read_events
-from pipeline.rollout.router import Unsettled
+from pipeline.rollout.router import LiveMetricsPort, NullMetrics, RolloutPorts, Unsettled
 from pipeline.rollout.status import RolloutStatus, status
 from pipeline.serving.transformers_engine import TransformersEngine, over
 from pipeline.traces.context import Log

@@ -32,9 +32,8 @@ from pipeline.rollout.gateway.split import (
     write_champion,
 )
 from pipeline.rollout.grading import Grading
-from pipeline.rollout.ports import LiveMetricsPort, NullMetrics
 from pipeline.rollout.probe import ROUNDS, identify_slot, newest, warm_up
-from pipeline.rollout.router import NoRouter, TrafficSplit
+from pipeline.rollout.router import LiveMetricsPort, NoRouter, NullMetrics, TrafficSplit
 from pipeline.selection.consent import consented
 from pipeline.serving.endpoint import Endpoint, digest_head, served_name, served_names
 from pipeline.traces.context import Log

@@ -191,9 +191,10 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/decision.py": _named("pipeline/rollout", "decision", "phases"),
     "pipeline/rollout/propose.py": _named("pipeline/rollout", "propose", "phases", "decision"),
     "pipeline/rollout/blocks.py": _named("pipeline/rollout", "propose"),
-    "pipeline/rollout/comparability.py": _named("pipeline/rollout", "comparability"),
+    "pipeline/rollout/rules.py": _named(
+        "pipeline/rollout", "harm", "comparability", "advance", "plan", "servers", "phases"
+    ),
     "pipeline/rollout/probe.py": _named("pipeline/rollout", "probe"),
-    "pipeline/rollout/advance.py": _named("pipeline/rollout", "advance", "plan", "servers", "phases"),
     "pipeline/rollout/controller.py": _named(
         "pipeline/rollout", "controller", "phases", "guards", "watched", "servers"
     ),

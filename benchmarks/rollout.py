@@ -17,10 +17,8 @@ from benchmarks.rollout_machine import rollback
 from benchmarks.rollout_world import Model, World, draw, watched
 from pipeline.core.estimate import share
 from pipeline.recipe import Rollout
-from pipeline.rollout.advance import missing_sample, non_inferiority_failure
-from pipeline.rollout.comparability import comparability_problem
-from pipeline.rollout.harm import harm
 from pipeline.rollout.policy import policy_of
+from pipeline.rollout.rules import comparability_problem, harm, missing_sample, non_inferiority_failure
 
 Figures = dict[str, float | int | None]
 PROCESSES = 2

@@ -20,11 +20,11 @@ from pipeline.core.storage import DatasetRef, Store
 from pipeline.recipe import Automation, Recipe
 from pipeline.rewards.records import LABELS as LABEL_TABLE
 from pipeline.rollout.grading import label_digest_of
-from pipeline.rollout.quality_fall import COLUMNS, SignalChange, changes
+from pipeline.rollout.plan import SIGNAL_COLUMNS, SignalChange, changes
 from pipeline.traces.arrow import pc
 
 ANSWER = ("trace_id", "observation_id")
-SCORED = [*ANSWER, "day", *COLUMNS]
+SCORED = [*ANSWER, "day", *SIGNAL_COLUMNS]
 NO_LABELS = pa.nulls(0, pa.string())
 Target = Any
 """A job, or one of assets that is not resolved yet."""

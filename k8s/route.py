@@ -10,7 +10,6 @@ from k8s.client import ApiResource, KubernetesClient, Refused
 from k8s.slots import Identify, Slot, SlotPair, reached
 from pipeline.core.storage import ModelRef
 from pipeline.recipe.rollout import HttpRouteTraffic
-from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Readiness, Split, Unsettled
 
 HTTP_ROUTE = ApiResource("gateway.networking.k8s.io", "v1", "httproutes")
@@ -36,8 +35,6 @@ class _Route(NamedTuple):
 
 class HttpRoute:
     """TrafficSplit over one HTTPRoute, whose gateway draws an arm for each request."""
-
-    unit: Unit = "request"
 
     def __init__(
         self,

@@ -3,18 +3,15 @@ without usable evidence hold; a weight that a person lowered is obeyed and held,
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from pipeline.rollout.advance import missing_sample, non_inferiority_failure, stage_timeout
 from pipeline.rollout.blocks import blocked
-from pipeline.rollout.comparability import comparability_problem, judged_until, unusable
 from pipeline.rollout.evidence import LiveMetrics, LookRequest, StageTally, summed
 from pipeline.rollout.fold import adds_s, read_state, read_tally, write_tally
-from pipeline.rollout.harm import harm
-from pipeline.rollout.ports import NullMetrics, RolloutPorts, Tick
 from pipeline.rollout.reconcile import (
-    SlotState,
     lowered_by_hand,
     reconcile,
     slot_of,
@@ -22,7 +19,16 @@ from pipeline.rollout.reconcile import (
     wanted_split,
 )
 from pipeline.rollout.record import LookResult, Phase, Proposal, RolloutState, RolloutStep, append, step_event
-from pipeline.rollout.router import Split, asked_for
+from pipeline.rollout.router import NullMetrics, Readiness, RolloutPorts, Split, Tick, asked_for
+from pipeline.rollout.rules import (
+    comparability_problem,
+    harm,
+    judged_until,
+    missing_sample,
+    non_inferiority_failure,
+    stage_timeout,
+    unusable,
+)
 
 MAX_MISSES = 3
 """Looks in a row without usable evidence, after which a person is asked."""
@@ -195,7 +201,7 @@ class _Look(NamedTuple):
     blind: str = ""
     decided: RolloutStep | None = None
     """Proven harm, or a clock that went back: the tick's step, whatever else there is."""
-    slot: SlotState = SlotState()
+    slot: Readiness = Readiness()
     notes: tuple[str, ...] = ()
 
 
@@ -295,3 +301,59 @@ def _lowered(router: _Router, look: _Look) -> RolloutStep | None:
 def _missed(state: RolloutState, reason: str, *, look: LookResult | None = None, most: int = MAX_MISSES) -> RolloutStep:
     phase = Phase.HELD if state.watch.misses + 1 >= most else state.phase
     return RolloutStep(phase=phase, reason=reason, look=look, missed=True)
+
+
+LOADS_EVERY_S = 1.0
+"""How often a slot that loads the candidate is asked for, unless looks are more frequent."""
+
+
+class Pace(NamedTuple):
+    """How long a run of the controller stays, in seconds, and by which clock."""
+
+    drive_for_s: float
+    """0: a dwell that was running gets one look, and one that begins is left to the next run."""
+    look_every_s: float = 60.0
+    now: Callable[[], float] = time.time
+    sleep: Callable[[float], None] = time.sleep
+
+
+def drive(ports: RolloutPorts, pace: Pace, log: Callable[[str], None] = print) -> RolloutState:
+    """Tick until the rollout is over, or only waits while `pace.drive_for_s` have passed. Logs a line for each
+    transition, and one for each error that the tick before had not."""
+    started, name = pace.now(), ports.model_name
+    before, errors = read_state(ports.store, name), tuple[str, ...]()
+    while True:
+        done = tick(ports, pace.now())
+        state = done.state
+        for error in done.errors:
+            if error not in errors:
+                log(f"rollout {name}: {error}")
+        errors = done.errors
+        if moved := (state.phase, state.stage, state.rollout) != (before.phase, before.stage, before.rollout):
+            log(f"rollout {name} {state.rollout}: {_where(before)} -> {_where(state)}: {state.reason}")
+        before = state
+        unwatched = state.phase is Phase.HELD and state.canary_weight == 0
+        if not state.active or unwatched or state.waits_for_approval:
+            return state
+        begun = state.phase in (Phase.OBSERVING, Phase.HELD)  # nothing to show yet
+        if moved and not begun:
+            continue
+        pause = _pause(state, pace.look_every_s, moved)
+        if pause == 0:
+            continue
+        if pace.now() + pause - started > pace.drive_for_s:
+            return state
+        pace.sleep(pause)
+
+
+def _where(state: RolloutState) -> str:
+    return f"{state.phase} {state.canary_weight}%" if state.active else str(state.phase)
+
+
+def _pause(state: RolloutState, look_every_s: float, begun: bool) -> float:
+    """Seconds until the dwell is over, if that is soon; else until the next look is due."""
+    if state.phase in (Phase.GATED, Phase.APPROVED):
+        return min(LOADS_EVERY_S, look_every_s)
+    rest = max(0.0, state.opened.policy.dwell_s[state.stage] - state.watch.dwell_s)
+    waits_for_dwell = state.phase is Phase.OBSERVING and (begun or rest > 0)
+    return min(rest, look_every_s) if waits_for_dwell else look_every_s

@@ -7,9 +7,9 @@ from pipeline.core.storage import Record, Store
 from pipeline.rollout.controller import roll_back
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import approval_refusal
-from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.reconcile import reconcile, slot_of
-from pipeline.rollout.record import Action, Phase, RolloutState, RolloutStep, append, approval_of, step_event
+from pipeline.rollout.record import Action, Phase, RolloutState, RolloutStep, append, step_event
+from pipeline.rollout.router import RolloutPorts, Tick
 
 MIN_DIGEST = 12
 """Characters of a digest that name a model."""
@@ -88,7 +88,7 @@ def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
     signed["action"] = decision.action if decision.by else None
     match decision.action:
         case "approve":
-            return RolloutStep(phase=Phase.APPROVED, approval=approval_of(state.opened, decision.by), **signed)
+            return RolloutStep(phase=Phase.APPROVED, **signed)
         case "pause":
             return RolloutStep(phase=Phase.HELD, **signed)
         case "abort" | "rollback":
@@ -96,7 +96,7 @@ def _step(state: RolloutState, decision: RolloutDecision) -> RolloutStep:
         case "resume" if state.confirmed_stage >= 0:
             return RolloutStep(phase=Phase.SHIFTING, stage=state.confirmed_stage, **signed)
         case "resume":  # it never had traffic: all that comes before its first weight is looked at again
-            return RolloutStep(phase=Phase.GATED if state.approval is None else Phase.APPROVED, stage=0, **signed)
+            return RolloutStep(phase=Phase.APPROVED if state.approved_by else Phase.GATED, stage=0, **signed)
         case _:
             assert_never(decision.action)
 

@@ -55,8 +55,8 @@ def _after(state: RolloutState, event: RolloutEvent) -> RolloutState:
     if event.phase is not state.phase or event.phase is Phase.SHIFTING or event.weight is not None:
         change |= _entered(state, event, watch)
     change = {"watch": watch, **change}
-    if event.approval is not None:
-        change["approval"] = event.approval
+    if event.action == "approve":
+        change["approved_by"] = event.by
     return state.model_copy(update=change)
 
 

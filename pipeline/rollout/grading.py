@@ -4,7 +4,8 @@ an answer, else by what users say; and rewards of traces, composed as labels are
 import json
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -59,67 +60,57 @@ class Grading(NamedTuple):
     answers themselves are graded."""
 
 
-def _digest(recipe: Recipe) -> str:
-    judge = recipe.gate_judge
-    parts = [settings(recipe.rewards.verifier, Operational), VERSION]
-    return digest_json([*parts, None if judge is None else settings(judge, Operational)])
-
-
 @contextmanager
 def answer_grader(
     recipe: Recipe, judge: Endpoint | None, store: Store, rollout: str, log: Callable[[str], None] = print
 ) -> Generator[Grading]:
     """What grades answers by this recipe while the block runs. `judge`: where the gate's judge listens; `rollout`:
     whose budget and journal it has."""
-    judging, digest = recipe.gate_judge, _digest(recipe)
-    with closing(Grader(recipe.rewards.verifier)) as check:
+    judging, verifier = recipe.gate_judge, settings(recipe.rewards.verifier, Operational)
+    digest = digest_json([verifier, VERSION, None if judging is None else settings(judging, Operational)])
+    with ExitStack() as stack:
+        check = stack.enter_context(closing(Grader(recipe.rewards.verifier)))
+        judged: AnswerGrader = lambda answers: [UNGRADED] * len(answers)  # noqa: E731 (no judge)
+        if judging is not None and judge is not None:
+            budget = PaidAccount(rollout, [rollout]).budget(judging, store, ("judge",))
+            session = stack.enter_context(open_judge(judge, judging, budget, log))
+            judged = partial(_judged, session, settled(store, rollout), journal(store, rollout), rollout)
 
-        def verified(answers: Sequence[ServedAnswer]) -> list[str]:
-            return [grade.outcome for grade in check([(each.text, each.reference) for each in answers])]
+        def grade(answers: Sequence[ServedAnswer]) -> list[str]:
+            checked = iter(check([(each.text, each.reference) for each in answers if each.reference]))
+            others = iter(judged([each for each in answers if not each.reference]))
+            return [next(checked).outcome if each.reference else next(others) for each in answers]
 
-        if judging is None or judge is None:
-            yield Grading(lambda answers: _by_kind(answers, verified, lambda others: [UNGRADED] * len(others)), digest)
-            return
-        budget = PaidAccount(rollout, [rollout]).budget(judging, store, ("judge",))
-        with open_judge(judge, judging, budget, log) as session:
-            judged = _Judged(session, settled(store, rollout), journal(store, rollout), rollout)
-            yield Grading(lambda answers: _by_kind(answers, verified, judged), digest)
-
-
-def _by_kind(answers: Sequence[ServedAnswer], verified: AnswerGrader, unreferenced: AnswerGrader) -> list[str]:
-    checked = iter(verified([each for each in answers if each.reference]))
-    others = iter(unreferenced([each for each in answers if not each.reference]))
-    return [next(checked) if each.reference else next(others) for each in answers]
+        yield Grading(grade, digest)
 
 
-class _Judged:
+def _judged(
+    session: JudgeSession,
+    answered: dict[str, FindingLine],
+    writer: Journal[FindingLine],
+    rollout: str,
+    answers: Sequence[ServedAnswer],
+) -> list[str]:
     """Outcomes by the judge, who is asked about each answer once."""
+    keys = [
+        key_of("judge", session.id, json.dumps(each.messages, ensure_ascii=False), each.text, "")
+        if each.finished and each.text.strip()
+        else ""
+        for each in answers
+    ]
+    given = {key: each for key, each in zip(keys, answers, strict=True) if key}
+    todo = [(key, each) for key, each in given.items() if key not in answered or answered[key].again]
 
-    def __init__(
-        self, session: JudgeSession, answered: dict[str, FindingLine], writer: Journal[FindingLine], rollout: str
-    ) -> None:
-        self._session, self._answered, self._writer, self._rollout = session, answered, writer, rollout
+    def note(place: int, judgement: Judgement) -> None:
+        key, each = todo[place]
+        answered[key] = FindingLine(
+            key=key, source="judge", account=rollout, owner=each.user_id, **judgement_fields(judgement)
+        )
+        if judgement.reason != JudgeReason.BUDGET or judgement.tokens:
+            writer.add(answered[key])
 
-    def __call__(self, answers: Sequence[ServedAnswer]) -> list[str]:
-        keys = [
-            key_of("judge", self._session.id, json.dumps(each.messages, ensure_ascii=False), each.text, "")
-            if each.finished and each.text.strip()
-            else ""
-            for each in answers
-        ]
-        given = {key: each for key, each in zip(keys, answers, strict=True) if key}
-        todo = [(key, each) for key, each in given.items() if key not in self._answered or self._answered[key].again]
-
-        def note(place: int, judgement: Judgement) -> None:
-            key, each = todo[place]
-            self._answered[key] = FindingLine(
-                key=key, source="judge", account=self._rollout, owner=each.user_id, **judgement_fields(judgement)
-            )
-            if judgement.reason != JudgeReason.BUDGET or judgement.tokens:
-                self._writer.add(self._answered[key])
-
-        self._session.score([JudgeRequest(each.messages, each.text) for _, each in todo], note)
-        return [_outcome(self._answered[key]) if key else "no_answer" for key in keys]
+    session.score([JudgeRequest(each.messages, each.text) for _, each in todo], note)
+    return [_outcome(answered[key]) if key else "no_answer" for key in keys]
 
 
 def _outcome(line: FindingLine) -> str:

@@ -18,25 +18,12 @@ MOST_LINES = 10
 LONGEST_REASON = 300
 NOT_OBEYED_AFTER = 3
 """Ticks in a row in which the router did not read 0%, after which a notice is sent."""
-
-
-def notices(events: Sequence[RolloutEvent]) -> list[Notice]:
-    """What the log has to tell, in order. Pure."""
-    result: list[Notice] = []
-    proposal: Proposal | None = None
-    before, unread, by = Phase.IDLE, 0, ""
-    for event in events:
-        proposal = event.proposal or proposal
-        assert proposal is not None, "an event belongs to a rollout"
-        disobeyed = event.missed and event.phase is before is Phase.ROLLING_BACK
-        unread = unread + 1 if disobeyed else 0
-        by = event.by or (by if event.phase in (Phase.ROLLING_BACK, *TERMINAL) else "")
-        if words := _words(event, before, proposal, unread, by):
-            version = proposal.version
-            subject = f"{version.name} version {version.version} ({version.model.digest[:12]})"
-            result.append(Notice(event.epoch, f"{subject}, rollout {event.rollout}: {words}"))
-        before = event.phase
-    return result
+WORDS = {
+    Phase.HELD: "HELD: {} Decide: pt rollout status",
+    Phase.ROLLED_BACK: "ROLLED BACK: the router reads 0%. {}",
+    Phase.ABORTED: "ABORTED: the router reads 0%. {}",
+    Phase.PROMOTED: "PROMOTED: it serves all requests. {}",
+}
 
 
 class Notice(NamedTuple):
@@ -50,6 +37,37 @@ class Told(Record):
     """The last epoch that was told."""
 
     sent: int
+
+
+def notices(events: Sequence[RolloutEvent]) -> list[Notice]:
+    """What the log has to tell, in order. Pure."""
+    result: list[Notice] = []
+    proposal: Proposal | None = None
+    before, unread, by = Phase.IDLE, 0, ""
+    for event in events:
+        proposal = event.proposal or proposal
+        assert proposal is not None, "an event belongs to a rollout"
+        unread = unread + 1 if event.missed and event.phase is before is Phase.ROLLING_BACK else 0
+        by = event.by or (by if event.phase in (Phase.ROLLING_BACK, *TERMINAL) else "")
+        words = WORDS.get(event.phase, "").format(_reason(event, by)) if event.phase is not before else ""
+        if event.phase is Phase.GATED is not before and proposal.policy.needs_approval:
+            words = "APPROVAL WANTED before its first weight: pt rollout approve"
+        if unread == NOT_OBEYED_AFTER:
+            words = "NOT OBEYED. It is to go back to 0%, and the router does not read that. Decide: pt rollout status"
+        if words:
+            version = proposal.version
+            subject = f"{version.name} version {version.version} ({version.model.digest[:12]})"
+            result.append(Notice(event.epoch, f"{subject}, rollout {event.rollout}: {words}"))
+        before = event.phase
+    return result
+
+
+def _reason(event: RolloutEvent, by: str) -> str:
+    """Why, in the rules' words or a person's own; what a source or a router raised stays in the record."""
+    text = "looks in a row saw nothing usable" if event.missed else " ".join(event.reason.split())
+    short = text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
+    sentence = f"{short[:1].upper()}{short[1:]}" if short else "No reason is on record"
+    return f"{sentence}{f' (by {by})' if by else ''}."
 
 
 def due(store: Store, model_name: str) -> list[Notice]:
@@ -81,42 +99,12 @@ def send(store: Store, mark: str, waiting: Sequence[Notice], url: str, earlier: 
         lines.insert(0, f"{left_out} earlier ones: {earlier}")
     # Slack reads <!channel> and links out of a text; a person's reason is to stay what it is.
     text = "\n".join(lines).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    address = urlsplit(url)
-    if address.scheme not in ("http", "https") or not address.hostname:
-        return "NOTIFY_URL is no address of a web server. Give one that starts with https://."
+    host = urlsplit(url).hostname or "NOTIFY_URL"
     try:
         status = httpx2.post(url, json={"text": text}, timeout=ANSWERS_WITHIN_S, follow_redirects=False).status_code
-    except httpx2.HTTPError as error:
-        return f"{address.hostname} cannot be reached ({type(error).__name__})"
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        return f"{host} cannot be reached ({type(error).__name__})"
     if status >= 300:
-        return f"{address.hostname} answered {status}"
+        return f"{host} answered {status}"
     store.write(mark, Told(sent=waiting[-1].epoch))
     return ""
-
-
-def _words(event: RolloutEvent, before: Phase, proposal: Proposal, unread: int, by: str) -> str:
-    moved, decide = event.phase is not before, "Decide: pt rollout status"
-    if unread == NOT_OBEYED_AFTER:
-        return f"NOT OBEYED. It is to go back to 0%, and the router does not read that. {decide}"
-    if not moved:
-        return ""
-    name, reason = event.phase.upper().replace("_", " "), _reason(event, by)
-    match event.phase:
-        case Phase.GATED if proposal.policy.needs_approval:
-            return "APPROVAL WANTED before its first weight: pt rollout approve"
-        case Phase.HELD:
-            return f"HELD: {reason} {decide}"
-        case Phase.ROLLED_BACK | Phase.ABORTED:
-            return f"{name}: the router reads 0%. {reason}"
-        case Phase.PROMOTED:
-            return f"{name}: it serves all requests. {reason}"
-        case _:
-            return ""
-
-
-def _reason(event: RolloutEvent, by: str) -> str:
-    """Why, in the rules' words or a person's own; what a source or a router raised stays in the record."""
-    text = "looks in a row saw nothing usable" if event.missed else " ".join(event.reason.split())
-    short = text if len(text) <= LONGEST_REASON else f"{text[: LONGEST_REASON - 1]}…"
-    sentence = f"{short[:1].upper()}{short[1:]}" if short else "No reason is on record"
-    return f"{sentence}{f' (by {by})' if by else ''}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, cast
 
@@ -17,8 +17,7 @@ from pipeline.recipe.traces import Traces
 from pipeline.rewards.samples import samples
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts, complete_until
 from pipeline.rollout.grading import NO_SIGNAL, composed, label_digest_of, rated, thumbs
-from pipeline.rollout.ports import LiveMetricsPort
-from pipeline.rollout.router import Arm, Split
+from pipeline.rollout.router import Arm, LiveMetricsPort, Split
 from pipeline.serving.endpoint import HEAD, digest_head
 from pipeline.traces.annotations import merged
 from pipeline.traces.batch import BatchBuilder
@@ -32,6 +31,10 @@ from pipeline.traces.sources.protocol import Address, named_day
 DAY_S = 86_400.0
 PLACES = ("version", "trace_version", "release")
 """Keys of a trace's metadata, next to its model, that may name who answered (Langfuse's fields); `tags` is a list."""
+
+
+_Said = dict[tuple[str, str], list[dict[str, Any]]]
+"""What was said of each answer: names and values of scores."""
 
 
 class ProductionTraces(NamedTuple):
@@ -59,8 +62,6 @@ class ProductionLooks:
         self._operations, self._production = operations, production
         self._rated_within_s, self._log = rated_within_s, log
         self._meanings = Meanings(production.rules.scores)
-        self._said: dict[tuple[str, str], list[dict[str, Any]]] = {}
-        """What was said of each answer, as of the last look."""
         self._label, self._digest = composed(rewards), label_digest_of(rewards)
         if rated_within_s is not None:
             self._label, self._digest = thumbs, digest_json(["thumbs", self._digest])
@@ -76,46 +77,48 @@ class ProductionLooks:
         arms: dict[str, Arm] = {split.champion.digest[:HEAD]: "champion", split.canary.digest[:HEAD]: "canary"}
         if len(arms) < 2:
             raise ValueError(f"Both arms are {split.champion.digest[:HEAD]}: their traces cannot be told apart.")
-        traces, newest = self._between(since, now)
-        of = {trace.trace_id: arms.get(version_of(trace, self._production.model_name)) for trace in traces}
-        own: dict[Arm, list[Trace]] = {arm: [t for t in traces if of[t.trace_id] == arm] for arm in arms.values()}
-        rows: dict[Arm, list[_RewardedAnswer]] = {arm: self._graded(own[arm], now) for arm in own}
+        traces, said, newest = self._between(since, now)
+        own: dict[Arm, list[Trace]] = {"champion": [], "canary": []}
+        for trace in traces:
+            if (arm := arms.get(version_of(trace, self._production.model_name))) is not None:
+                own[arm].append(trace)
+        if unknown := len(traces) - sum(map(len, own.values())):
+            self._log(f"quality: {unknown} traces name neither of the two models")
+        admitted = {arm: self._admitted(own[arm], now) for arm in own}
+        rewards = {arm: self._rewarded(admitted[arm], said) for arm in own}
         if self._rated_within_s is None:
-            graded = [[(each.at, each.reward is not None) for each in answers] for answers in rows.values()]
-            until = min(*(complete_until(each, newest) for each in graded), now)
+            until = min(
+                *(complete_until([(at, r is not None) for at, r in each], newest) for each in rewards.values()), now
+            )
         else:  # who will still say something is unknown
             until = min(newest, now - self._rated_within_s)
-        if unknown := sum(arm is None for arm in of.values()):
-            self._log(f"quality: {unknown} traces name neither of the two models")
-        shares = [len(self._admitted(each, now)) / len(each) if each else 1.0 for each in own.values()]
+        shares = [len(admitted[arm]) / len(own[arm]) if own[arm] else 1.0 for arm in own]
         return seen.model_copy(
             update={
-                "champion": _merged(seen.champion, [row for row in rows["champion"] if row.at <= until]),
-                "canary": _merged(seen.canary, [row for row in rows["canary"] if row.at <= until]),
+                "champion": _merged(seen.champion, [reward for at, reward in rewards["champion"] if at <= until]),
+                "canary": _merged(seen.canary, [reward for at, reward in rewards["canary"] if at <= until]),
                 "graded_until": until,
                 "label_digest": self._digest,
                 "readable": (shares[0], shares[1]),
             }
         )
 
-    def _between(self, since: float, until: float) -> tuple[list[Trace], float]:
-        """The last call of each trace in that time, with what is told of it in other rows, and the newest moment that
-        the source knows of: nothing after it was exported yet."""
+    def _between(self, since: float, until: float) -> tuple[list[Trace], _Said, float]:
+        """The last call of each trace in that time, with what is told of it in other rows; what was said of each
+        answer; and the newest moment that the source knows of: nothing after it was exported yet."""
         source = open_source(self._production.address)
-        parts = source.parts()
         first, last = (datetime.fromtimestamp(at, UTC).date() for at in (since - DAY_S, until + DAY_S))
-        self._said = {}
-        scores: dict[str, list[Score]] = defaultdict(list)
+        scores: dict[str, dict[str, Score]] = defaultdict(dict)
         attributes: dict[str, Attributes] = {}
         calls: dict[str, Trace] = {}
         newest = since
-        for part in parts:
+        for part in source.parts():
             day = named_day(part.name)
             if day and (day < first.isoformat() or (part.holds == "calls" and day > last.isoformat())):
                 continue
             for rows in source.rows(part, hashlib.sha256()):
                 for score in rows.scores:
-                    scores[score.trace_id].append(score)
+                    scores[score.trace_id][score.id] = score
                 for row in rows.attributes:
                     attributes[row.trace_id] = max(attributes.get(row.trace_id, row), row, key=_updated)
                 for trace in rows.traces:
@@ -124,17 +127,17 @@ class ProductionLooks:
                     if since < at <= until:
                         before = calls.get(trace.trace_id, trace)
                         calls[trace.trace_id] = max(before, trace, key=lambda t: (_utc(t.timestamp), _updated(t)))
+        said: _Said = {}
         for trace in calls.values():
             if (row := attributes.get(trace.trace_id)) is not None:
                 trace.user_id, trace.session_id = trace.user_id or row.user_id, trace.session_id or row.session_id
                 trace.metadata = merged(trace.metadata, row.metadata)
-            by_id = {score.id: score for score in scores.get(trace.trace_id, ())}
-            self._said[trace.trace_id, trace.observation_id] = [
+            said[trace.trace_id, trace.observation_id] = [
                 {"name": score.name, "value": self._meanings.of(score).value}
-                for score in by_id.values()
+                for score in scores[trace.trace_id].values()
                 if score.observation_id in (None, trace.observation_id)
             ]
-        return sorted(calls.values(), key=lambda trace: _utc(trace.timestamp)), newest
+        return sorted(calls.values(), key=lambda trace: _utc(trace.timestamp)), said, newest
 
     def _admitted(self, traces: Sequence[Trace], now: float) -> list[dict[str, Any]]:
         batch, _ = BatchBuilder(self._production.rules, "production").batch(traces)
@@ -142,21 +145,19 @@ class ProductionLooks:
         checked, reasons = check(batch, rules)
         return [row for row, reason in zip(checked.to_pylist(), reasons, strict=True) if reason is None]
 
-    def _graded(self, traces: Sequence[Trace], now: float) -> list[_RewardedAnswer]:
-        """In the order of time, without those that nothing can grade."""
-        rows = self._admitted(traces, now)
-        settings = self._rewards.feedback
+    def _rewarded(self, rows: Sequence[Mapping[str, Any]], said: _Said) -> list[tuple[float, float | None]]:
+        """When each answer was given that should have a grade, and its reward once it has one, in the order of time."""
         keys = [(row["trace_id"], row["observation_id"]) for row in rows]
-        opinions = {key: rated(self._said.get(key, ()), settings) for key in keys}
+        opinions = {key: rated(said.get(key, ()), self._rewards.feedback) for key in keys}
         held = samples(rows, opinions, self._rewards)
         findings = self._label(held)
         assert len(findings) == len(held), "every answer gets a label or a reason"
-        graded = [
-            _RewardedAnswer(_utc(sample.timestamp).timestamp(), finding.value)
+        rewarded = [
+            (_utc(sample.timestamp).timestamp(), finding.value)
             for sample, finding in zip(held, findings, strict=True)
             if finding.reason != NO_SIGNAL
         ]
-        return sorted(graded, key=lambda each: each.at)
+        return sorted(rewarded, key=lambda each: each[0])
 
 
 def version_of(trace: Trace, model_name: str) -> str:
@@ -170,16 +171,9 @@ def version_of(trace: Trace, model_name: str) -> str:
     return heads.pop() if len(heads) == 1 else ""
 
 
-class _RewardedAnswer(NamedTuple):
-    """An answer that should have a grade, and its reward once it has one."""
-
-    at: float
-    reward: float | None
-
-
-def _merged(arm: ArmLook, graded: Sequence[_RewardedAnswer]) -> ArmLook:
-    rewards = [each.reward for each in graded if each.reward is not None]
-    counts = {"graded": len(rewards), "correct": sum(rewards), "ungraded": len(graded) - len(rewards)}
+def _merged(arm: ArmLook, rewards: Sequence[float | None]) -> ArmLook:
+    graded = [reward for reward in rewards if reward is not None]
+    counts = {"graded": len(graded), "correct": sum(graded), "ungraded": len(rewards) - len(graded)}
     return arm.model_copy(update={"units": {"": arm.units.get("", UnitCounts()).model_copy(update=counts)}})
 
 

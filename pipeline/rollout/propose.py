@@ -81,7 +81,7 @@ def propose(
             return ProposalResult(state=state, refused=refused)
         if state.supersedable and state.proposal is not None and version.version > state.proposal.version.version:
             reason = f"a newer candidate passed: version {version.version}"
-            step = RolloutStep(phase=Phase.SUPERSEDED, reason=reason, successor=rollout)
+            step = RolloutStep(phase=Phase.SUPERSEDED, reason=reason)
             append(store, name, state, step_event(state, now, step))
             continue
         if waits := _in_the_way(state, now):

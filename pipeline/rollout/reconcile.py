@@ -4,14 +4,12 @@ that does not serve that model or has too few servers, and one that a person low
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
 
 from pipeline.core import audit
 from pipeline.core.storage import ModelRef, Store
 from pipeline.rollout.fold import drop_tallies, fold
-from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.record import Phase, Proposal, RolloutEvent, RolloutState, read_events
-from pipeline.rollout.router import Split, TrafficSplit, Unsettled, asked_for
+from pipeline.rollout.router import Readiness, RolloutPorts, Split, Tick, TrafficSplit, Unsettled, asked_for
 
 
 def reconcile(ports: RolloutPorts, now: float) -> Tick:
@@ -57,35 +55,27 @@ def wanted_split(state: RolloutState, now: float) -> Split:
     )
 
 
-class SlotState(NamedTuple):
-    reason: str = ""
-    """Why not; "" when they may."""
-    down: bool = False
-    """No server answers there."""
-    wrong: bool = False
-    """It serves another model."""
-    servers: int = 0
-    """Of the model, as far as they answer."""
-
-
-def slot_of(split: TrafficSplit, model: ModelRef) -> SlotState:
+def slot_of(split: TrafficSplit, model: ModelRef) -> Readiness:
+    """What a model's slot serves, and whether it may have requests of it."""
     try:
         slot = split.ready(model)
     except Exception as error:  # boundary: who cannot be asked may still serve, and is not known to
-        return SlotState(f"the slot cannot be asked: {error}")
+        return Readiness(reason=f"the slot cannot be asked: {error}")
     short, why = model.digest[:12], f": {slot.reason}" if slot.reason else ""
     if slot.replicas <= 0 or not slot.served_digest:
-        return SlotState(f"no server answers for {short}{why}", down=True)
+        return Readiness(reason=f"no server answers for {short}{why}", down=True)
     if slot.served_digest != model.digest:
-        return SlotState(f"the slot of {short} serves {slot.served_digest[:12]}{why}. Load {short} there", wrong=True)
-    return SlotState(f"the slot of {short} is not ready{why}" if slot.reason else "", servers=slot.replicas)
+        return Readiness(
+            reason=f"the slot of {short} serves {slot.served_digest[:12]}{why}. Load {short} there", wrong=True
+        )
+    return slot.model_copy(update={"reason": f"the slot of {short} is not ready{why}" if why else ""})
 
 
 def too_few_servers(split: TrafficSplit, proposal: Proposal, weight: int) -> str:
     """Why the candidate's slot has too few servers for a weight, in percent, or "": it takes as many as the champion's
     has, in proportion, and the last weight all of them. Asks both; one that cannot be asked counts for nothing."""
     policy = proposal.policy
-    canary, champion = (slot_of(split, model).servers for model in (proposal.version.model, proposal.champion))
+    canary, champion = (slot_of(split, model).replicas for model in (proposal.version.model, proposal.champion))
     percent = 100 if weight >= policy.weight_at(len(policy.weights) - 1) else weight
     needed = max(1, math.ceil(percent * champion / 100))
     if canary >= needed:
@@ -136,18 +126,17 @@ def put_in_audit_log(store: Store, model_name: str, events: Sequence[RolloutEven
     phases = [Phase.IDLE, *(event.phase for event in events)]
     named = [(event, *name) for before, event in zip(phases, events, strict=False) if (name := audited(before, event))]
     written = audit.written(store) if named else frozenset[tuple[str, str]]()
-    versions = {e.rollout: e.proposal.version for e in events if e.proposal is not None}
+    proposals = {e.rollout: e.proposal for e in events if e.proposal is not None}
     for event, kind, action in named:
         subject = event.rollout if kind == "promotion" else f"{event.rollout}/{event.epoch}"
         if (kind, subject) in written:
             continue
-        version = versions[event.rollout]
+        version = proposals[event.rollout].version
         detail: dict[str, object] = {"model": model_name, "version": version.version, "digest": version.model.digest}
         if kind != "promotion":
             detail |= {"action": action, "by": event.by, "reason": event.reason}
-        bundle = event.approval.bundle_digest if event.approval is not None else None
-        optional = {"weight": event.weight, "bundle": bundle, "successor": event.successor or None}
-        detail |= {name: value for name, value in optional.items() if value is not None}
+        detail |= {"weight": event.weight} if event.weight is not None else {}
+        detail |= {"bundle": proposals[event.rollout].bundle_digest} if kind == "approval" else {}
         at = datetime.fromtimestamp(now, UTC)
         audit.record(store, kind, subject, {**detail, "epoch": event.epoch}, at, once=True)
 

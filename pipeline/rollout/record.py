@@ -93,15 +93,6 @@ class Proposal(Record):
     fingerprints: Fingerprints = Fingerprints()
 
 
-class ApprovalRecord(Record):
-    """A person's word for exactly this rollout, model and evidence."""
-
-    rollout: str
-    model_digest: str
-    bundle_digest: str
-    by: str
-
-
 class LookResult(Record):
     """What a look leaves behind: its window, and what the stage adds up to with it."""
 
@@ -133,8 +124,7 @@ class RolloutStep(Record):
     quarantine: bool = False
     by: str = ""
     action: Action | None = None
-    approval: ApprovalRecord | None = None
-    successor: str = ""
+    """`approve` is `by`'s word for exactly this rollout's model and evidence."""
 
 
 class RolloutEvent(RolloutStep):
@@ -194,7 +184,7 @@ class RolloutState(Record):
     """Percent on the canary when its stage was last asked for, or while it is held."""
     offered: bool = False
     proposal: Proposal | None = None
-    approval: ApprovalRecord | None = None
+    approved_by: str = ""
     cleared: bool = False
     """A person resumed it before its first weight: what held it there is accepted."""
     reason: str = ""
@@ -266,25 +256,14 @@ def append(store: Store, model_name: str, state: RolloutState, event: RolloutEve
     assert (event.proposal is not None) == (event.phase is Phase.PROPOSED), "a proposal opens a rollout"
     assert event.phase is not Phase.SHIFTING or event.stage <= state.confirmed_stage + 1, "a stage was skipped"
     assert event.phase is not Phase.SUPERSEDED or state.supersedable, "a canary with evidence is not superseded"
-    assert (event.approval is None) or fits(state.proposal, event.approval), "an approval of something else"
-    if event.phase in (Phase.APPROVED, Phase.SHIFTING) and state.proposal is not None:
-        approved = state.approval is not None or event.approval is not None
-        assert approved or not state.proposal.policy.needs_approval, "nobody approved it"
+    if event.proposal is None and state.proposal is not None:
+        approves, policy = event.action == "approve", state.proposal.policy
+        assert event.rollout == state.rollout, "an event of something else"
+        may = not approves or not approval_refusal(event.by, policy.approvers, state.proposal.proposed_by)
+        assert may, "approved by somebody who may not"
+        if event.phase in (Phase.APPROVED, Phase.SHIFTING):
+            assert approves or state.approved_by or not policy.needs_approval, "it was not approved"
     return store.create(_name(model_name, event.epoch), event)
-
-
-def fits(proposal: Proposal | None, approval: ApprovalRecord) -> bool:
-    """Whether an approval is of exactly this proposal, by somebody who may."""
-    return (
-        proposal is not None
-        and approval == approval_of(proposal, approval.by)
-        and not approval_refusal(approval.by, proposal.policy.approvers, proposal.proposed_by)
-    )
-
-
-def approval_of(proposal: Proposal, by: str) -> ApprovalRecord:
-    model, bundle = proposal.version.model.digest, proposal.bundle_digest
-    return ApprovalRecord(rollout=proposal.rollout, model_digest=model, bundle_digest=bundle, by=by)
 
 
 def step_event(state: RolloutState, now: float, step: RolloutStep) -> RolloutEvent:

@@ -1,15 +1,19 @@
-"""The traffic split: who answers which share of the requests, and what a rollout needs of a router."""
+"""What a rollout needs of the world: the router and its split (who answers which share of the requests), the slots, the
+metrics, a registry, and people."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, Protocol, Self
 
 from pydantic import model_validator
 
-from pipeline.core.storage import ModelRef, Record
-from pipeline.rollout.evidence import Unit
+from pipeline.core.storage import ModelRef, Record, Store, digest_dir
+from pipeline.rollout.evidence import LiveMetrics, LookRequest
+from pipeline.rollout.record import RolloutState
 
 Arm = Literal["champion", "canary"]
 
@@ -83,20 +87,20 @@ def without_canary(split: Split) -> Split:
 class Readiness(Record):
     """What the slot of a model really serves."""
 
-    served_digest: str
+    served_digest: str = ""
     """Digest of the model that its fingerprint names; "" while nothing answers."""
-    replicas: int
+    replicas: int = 0
+    """Servers of the model, as far as they answer."""
     reason: str = ""
-    """Why it is not ready; "" when it is."""
+    """Why it may not have requests; "" when it may."""
+    down: bool = False
+    """No server answers there."""
+    wrong: bool = False
+    """It serves another model."""
 
 
 class TrafficSplit(Protocol):
     """What a rollout needs from whatever routes requests. Whatever cannot be reached raises OSError or ValueError."""
-
-    @property
-    def unit(self) -> Unit:
-        """What is randomised, and so what the evidence is counted by."""
-        ...
 
     def read(self) -> Split | Unsettled | None:
         """The split in force, from what routes itself; None when none was ever applied."""
@@ -120,8 +124,6 @@ class TrafficSplit(Protocol):
 class NoRouter:
     """TrafficSplit of a deployment that has no router. It refuses what an earlier rollout asks of it."""
 
-    unit: Unit = "request"
-
     def read(self) -> Unrouted:
         return Unrouted()
 
@@ -132,7 +134,7 @@ class NoRouter:
         )
 
     def ready(self, model: ModelRef) -> Readiness:
-        return Readiness(served_digest="", replicas=0, reason=Unrouted().reason)
+        return Readiness(reason=Unrouted().reason)
 
     def servers(self, model: ModelRef) -> Sequence[str]:
         return ()
@@ -142,3 +144,48 @@ def route(split: Split, request_id: str) -> Arm:
     """The arm that answers a request under a split: a point in [0, 100) from the salted id, against the weight."""
     head = hashlib.sha256(f"{split.rollout}/{request_id}".encode()).digest()[:8]
     return "canary" if int.from_bytes(head) * 100 < split.canary_weight * 2**64 else "champion"
+
+
+class LiveMetricsPort(Protocol):
+    """Where production's metrics come from. Whatever it raises counts as metrics that are missing."""
+
+    def look(self, split: Split, request: LookRequest) -> LiveMetrics | None:
+        """What both arms did in a window that `request` allows; None when unknown."""
+        ...
+
+
+Projection = Callable[[RolloutState], None]
+"""Makes a registry agree with the record; raises when the registry cannot be reached."""
+
+
+class NullMetrics:
+    def look(self, split: Split, request: LookRequest) -> None:
+        return None
+
+
+def is_intact(model: ModelRef) -> bool:
+    folder = Path(model.uri)
+    return folder.is_dir() and digest_dir(folder) == model.digest
+
+
+@dataclass(frozen=True)
+class RolloutPorts:
+    """The rollout of one model and the world that it reads and moves."""
+
+    store: Store
+    model_name: str
+    split: TrafficSplit
+    project: Projection
+    metrics: LiveMetricsPort = NullMetrics()  # noqa: RUF009 (it has no state)
+    intact: Callable[[ModelRef], bool] = is_intact
+    notify: Callable[[], str] = str
+    """Tells people what the record has to tell (notices.py); why that failed, or ""."""
+    warm: Callable[[ModelRef], str] = lambda model: ""
+    """Has a model's servers answer recent prompts before each weight; why they cannot, or "" (probe.py)."""
+
+
+class Tick(Record):
+    """The state after one tick, and what could not follow it this time: router, registry, audit log or notices."""
+
+    state: RolloutState
+    errors: tuple[str, ...] = ()

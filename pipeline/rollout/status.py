@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 from pipeline.core.estimate import Z95, Estimate
 from pipeline.core.storage import Record
-from pipeline.rollout.advance import wanted_graded
-from pipeline.rollout.comparability import blind_spots
 from pipeline.rollout.decision import decisions
 from pipeline.rollout.evidence import ArmSums
 from pipeline.rollout.fold import fold
@@ -14,6 +12,7 @@ from pipeline.rollout.policy import RolloutPolicy
 from pipeline.rollout.propose import ChampionState
 from pipeline.rollout.record import Action, ModelVersion, Phase, RolloutEvent, RolloutState
 from pipeline.rollout.router import Split, Unrouted, Unsettled
+from pipeline.rollout.rules import blind_spots, wanted_graded
 from pipeline.rollout.shares import Ratio, variance
 
 NOTHING = "nothing: a candidate that passes the gate is registered, and people deploy it"

@@ -29,7 +29,6 @@ def read(slotted: SlottedCluster) -> Split:
 
 
 def test_applied_weights_are_read_back_from_the_route(slotted: SlottedCluster) -> None:
-    assert slotted.port().unit == "request"
     assert slotted.port().read() is None, "no rollout ever asked for anything"
     slotted.port().apply(split(5, epoch=3))
     assert slotted.weights() == {"slot-a": 95, "slot-b": 5}

@@ -7,7 +7,6 @@ from contextlib import suppress
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Record, Store
-from pipeline.rollout.evidence import Unit
 from pipeline.rollout.gateway.process import running_address
 from pipeline.rollout.router import NO_ROLLOUT, Readiness, Split, Unsettled, without_canary
 from pipeline.serving.endpoint import HEAD, digest_head
@@ -187,8 +186,6 @@ is none that is known, OSError when it does not answer."""
 class GatewaySplit:
     """TrafficSplit of the embedded gateway of one model on this machine."""
 
-    unit: Unit = "user"
-
     def __init__(
         self, store: Store, model_name: str, slot_of: Callable[[str], ServedSlot | None], identify: Identify
     ) -> None:
@@ -219,13 +216,13 @@ class GatewaySplit:
     def ready(self, model: ModelRef) -> Readiness:
         slot = self._slot_of(model.digest)
         if slot is None:
-            return Readiness(served_digest="", replicas=0, reason=f"No slot holds model {model.digest[:12]}. Load it.")
+            return Readiness(reason=f"No slot holds model {model.digest[:12]}. Load it.")
         try:
             served = self._identify(slot.url)
         except OSError as error:
-            return Readiness(served_digest="", replicas=0, reason=f"{slot.name} at {slot.url} does not answer: {error}")
+            return Readiness(reason=f"{slot.name} at {slot.url} does not answer: {error}")
         except ValueError as error:
-            return Readiness(served_digest="", replicas=1, reason=str(error))
+            return Readiness(replicas=1, reason=str(error))
         wrong = "" if served == model.digest else f"{slot.url} serves model {served[:12]}, not {model.digest[:12]}."
         return Readiness(served_digest=served, replicas=1, reason=wrong)
 

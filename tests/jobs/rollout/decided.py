@@ -4,8 +4,8 @@ from assets.resources import Deployment
 from pipeline.core import audit
 from pipeline.rollout.controller import tick
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.record import Phase, RolloutState, RolloutStep, append, step_event
+from pipeline.rollout.router import RolloutPorts
 from tests.pipeline.rollout.local_router import LocalRouter
 
 NAME = "arithmetic"

@@ -16,10 +16,9 @@ from pipeline.rollout.decision import DecisionResult, RolloutDecision, decide
 from pipeline.rollout.evidence import ArmLook, LiveMetrics, LookRequest, UnitCounts
 from pipeline.rollout.fold import read_state
 from pipeline.rollout.policy import RolloutPolicy, policy_of
-from pipeline.rollout.ports import RolloutPorts, Tick
 from pipeline.rollout.propose import ProposalResult, RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, Phase, RolloutState
-from pipeline.rollout.router import Readiness, Split
+from pipeline.rollout.router import Readiness, RolloutPorts, Split, Tick
 from pipeline.rollout.shares import Latencies
 from tests.pipeline.rollout.local_router import LocalRouter
 

@@ -2,14 +2,11 @@
 
 from pipeline.core import layout
 from pipeline.core.storage import ModelRef, Store
-from pipeline.rollout.evidence import Unit
 from pipeline.rollout.router import Readiness, Split
 
 
 class LocalRouter:
     """The embedded traffic split: its weights are in `router.json`."""
-
-    unit: Unit = "request"
 
     def __init__(self, store: Store, model_name: str) -> None:
         self._store = store

@@ -12,13 +12,10 @@ from pathlib import Path
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pipeline.rollout.advance import missing_sample, non_inferiority_failure
-from pipeline.rollout.comparability import comparability_problem
 from pipeline.rollout.controller import tick
-from pipeline.rollout.harm import harm
-from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.record import Phase, read_events
-from pipeline.rollout.router import Split
+from pipeline.rollout.router import RolloutPorts, Split
+from pipeline.rollout.rules import comparability_problem, harm, missing_sample, non_inferiority_failure
 from tests.pipeline.rollout.conftest import NAME, POLICY, FusedStore, World
 from tests.pipeline.rollout.faults import SLOW_S, SPOILERS, FaultyRouter
 
@@ -157,8 +154,8 @@ class WitnessedRollout(RuleBasedStateMachine):
         stage = WEIGHTS.index(after.canary_weight)
         assert (proposal.version.model.digest, stage - 1) in self.warmed, "its users met a cold server"
         if proposal.policy.needs_approval:
-            approvals = [e.approval for e in events if e.approval is not None]
-            assert [a.model_digest for a in approvals] == [proposal.version.model.digest]
+            approvals = [(e.rollout, e.by) for e in events if e.action == "approve"]
+            assert approvals == [(proposal.rollout, "operator")]
         if self.wish is not None and self.wish[0] == after.rollout:
             assert any(e.action == "resume" and e.epoch > self.wish[1] for e in events), "a person's wish was undone"
         decided = [e for e in events if e.phase is Phase.SHIFTING and e.stage == stage and e.look is not None]

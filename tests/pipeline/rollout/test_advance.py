@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from pipeline.rollout.advance import (
+from pipeline.rollout.evidence import ArmSums, Basis, LiveEvidence, UnitTally
+from pipeline.rollout.rules import (
     LEVEL_Z,
     missing_sample,
     non_inferiority_failure,
+    quality_drop,
     sample_size,
     wanted_graded,
     wanted_requests,
 )
-from pipeline.rollout.evidence import ArmSums, Basis, LiveEvidence, UnitTally
-from pipeline.rollout.harm import quality_drop
 from pipeline.rollout.shares import Ratio
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, evidence, sums
 

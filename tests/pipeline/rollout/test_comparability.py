@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from pipeline.rollout.comparability import blind_spots, comparability_problem, judged_until, unusable
 from pipeline.rollout.evidence import ArmLook, LiveEvidence, UnitCounts
+from pipeline.rollout.rules import blind_spots, comparability_problem, judged_until, unusable
 from pipeline.rollout.shares import Latencies
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, arm, arm_look, evidence, look
 from tests.variants import one_and_variants

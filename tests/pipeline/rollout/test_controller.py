@@ -7,10 +7,9 @@ from pipeline.core.storage import ModelRef, model_ref
 from pipeline.demo import MODEL_DIR
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import abort
-from pipeline.rollout.ports import is_intact
 from pipeline.rollout.propose import champion
 from pipeline.rollout.record import Phase
-from pipeline.rollout.router import Readiness
+from pipeline.rollout.router import Readiness, is_intact
 from tests.pipeline.rollout.conftest import BASE, NAME, POLICY, decided, model
 
 

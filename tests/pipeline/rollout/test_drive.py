@@ -1,6 +1,6 @@
 import pytest
 
-from pipeline.rollout.drive import Pace, drive
+from pipeline.rollout.controller import Pace, drive
 from pipeline.rollout.record import Phase
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.rollout.evidence import ArmSums, LiveEvidence
-from pipeline.rollout.harm import ERROR_SCALE, QUALITY_SCALE, SLOW_SCALE, harm
+from pipeline.rollout.rules import ERROR_SCALE, QUALITY_SCALE, SLOW_SCALE, harm
 from pipeline.rollout.shares import Ratio, proven, variance
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY, RASH, arm, evidence
 

@@ -13,7 +13,6 @@ from pipeline.rollout.record import (
     Phase,
     RolloutStep,
     append,
-    approval_of,
     step_event,
 )
 from tests.pipeline.rollout.conftest import (
@@ -31,15 +30,13 @@ from tests.pipeline.rollout.conftest import (
 def test_without_an_approval_no_candidate_gets_traffic(world):
     waiting(world)
     state = world.state
-    with pytest.raises(AssertionError, match="nobody approved"):
+    with pytest.raises(AssertionError, match="not approved"):
         append(world.store, NAME, state, step_event(state, 1.0, RolloutStep(phase=Phase.SHIFTING, reason="")))
     split = world.router.read()
     assert split.canary is None, "nothing is loaded for a candidate that may be refused"
     assert not decided(world, "approve").refused
     assert world.state.phase is Phase.APPROVED
-    promoted = world.tick_until("promoted")
-    assert promoted.proposal is not None
-    assert promoted.approval == approval_of(promoted.proposal, "operator")
+    assert world.tick_until("promoted").approved_by == "operator"
 
 
 @pytest.mark.parametrize(("rollout", "why"), [("", "names no rollout"), ("another", "is not the active rollout")])
@@ -69,8 +66,8 @@ def test_nobody_approves_their_own_candidate(world, by, proposed_by):
     assert "propose" in decided(world, "approve", by).refused
     state = world.state
     assert (state.phase, state.proposal is not None) == (Phase.GATED, True)
-    own = RolloutStep(phase=Phase.APPROVED, reason="", approval=approval_of(state.proposal, by))
-    with pytest.raises(AssertionError, match="something else"):
+    own = RolloutStep(phase=Phase.APPROVED, reason="", action="approve", by=by)
+    with pytest.raises(AssertionError, match="somebody who may not"):
         append(world.store, NAME, state, step_event(state, 1.0, own))
 
 
@@ -90,7 +87,7 @@ def test_a_newer_candidate_replaces_one_without_traffic(world):
     assert world.state.past.finished == {before: Phase.SUPERSEDED}
     world.tick(1.0)
     entry = next(e for e in audit.entries(world.store) if e.detail.get("action") == "supersede")
-    assert entry.detail["successor"] == world.state.rollout
+    assert entry.subject.startswith(before) and "version 2" in entry.detail["reason"]
 
 
 def test_an_older_candidate_takes_nobodys_place(world):

@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.rollout.advance import wanted_requests
 from pipeline.rollout.evidence import LiveEvidence, UnitCounts
 from pipeline.rollout.plan import Traffic, last_week, plan, traffic_of
+from pipeline.rollout.rules import wanted_requests
 from tests.pipeline.rollout.looks import BY_REQUEST, POLICY
 
 BUSY = Traffic(requests_per_day=50_000, users=10_000, graded_share=0.8, quality=0.7, icc=0.0, concentration=1e-4)

@@ -162,7 +162,7 @@ def test_each_server_is_asked_every_prompt_once() -> None:
         (only(response(b"{}")), "no list of choices"),
         (
             lambda server, body: whole("desk@ffffffffffff"),
-            "32 of 32 .* answers for desk@ffffffffffff when it is asked for desk@0123",
+            "32 of 32 .* for desk@ffffffffffff when it is asked for desk@0123",
         ),
         (lambda server, body: response(b"{}", 400), "takes none of 32 recent prompts"),
     ],

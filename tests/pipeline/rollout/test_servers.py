@@ -2,10 +2,10 @@
 
 import pytest
 
-from pipeline.rollout.advance import stage_timeout
 from pipeline.rollout.reconcile import too_few_servers
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Readiness
+from pipeline.rollout.rules import stage_timeout
 from tests.pipeline.rollout.conftest import BASE, POLICY, decided, slot
 from tests.pipeline.rollout.looks import POLICY as BY_USER
 from tests.pipeline.rollout.looks import arm, evidence

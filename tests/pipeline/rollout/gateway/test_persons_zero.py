@@ -12,10 +12,9 @@ from pipeline.core.storage import DatasetRef
 from pipeline.rollout.controller import tick
 from pipeline.rollout.decision import RolloutDecision, decide
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.ports import RolloutPorts
 from pipeline.rollout.propose import RolloutCandidate, propose
 from pipeline.rollout.record import JudgedCandidate, ModelVersion, Phase, RolloutState
-from pipeline.rollout.router import Split, Unsettled, asked_for, without_canary
+from pipeline.rollout.router import RolloutPorts, Split, Unsettled, asked_for, without_canary
 from tests.pipeline.rollout.conftest import POLICY, ScriptedMetrics
 from tests.pipeline.rollout.gateway.world import CANARY, CHAMPION, NAME, World, awaited, user_of, world
 
