@@ -20,7 +20,7 @@ from pipeline.recipe.rollout import GatewayTraffic, HttpRouteTraffic, NoTraffic
 from pipeline.recipe.traces import DemoSource
 from pipeline.rollout.export import exported
 from pipeline.rollout.fold import read_state
-from pipeline.rollout.gateway.keeper import Admit, SlotKeeper
+from pipeline.rollout.gateway.keeper import SlotKeeper
 from pipeline.rollout.gateway.metrics import SpanMetrics
 from pipeline.rollout.gateway.process import GatewaySettings, running_address, running_gateway
 from pipeline.rollout.gateway.split import (
@@ -119,7 +119,7 @@ def live_traffic(deployment: Deployment, judged_by: Recipe, grading: Grading, lo
     with ExitStack() as stack:
         if isinstance(source, DemoSource) and not is_routed(deployment):
             limit = recipe.evaluation.max_completion_tokens
-            keeper = stack.enter_context(SlotKeeper(store, name, limit, log, admission(deployment, log)))
+            keeper = stack.enter_context(SlotKeeper(store, name, limit, log))
             put_champion_in_place(deployment)
             keeper.serve(wanted_models(deployment, time.time()))
             own = gateway_settings(deployment).model_copy(update={"port": 0})  # found by its file, as any gateway
@@ -215,29 +215,6 @@ class SlotIdentity:
         if given[0] not in answers:
             return given[0]
         return identify_slot(Endpoint(url), name, given[0], answers, rounds)
-
-
-def admission(deployment: Deployment, log: Log) -> Admit:
-    """Why a server that the gateway's deployment has started may not have users yet. A canary that had users before
-    shows that it is that model, and is warmed up again; the champion is not kept from them, for nobody else answers."""
-    identify = SlotIdentity(deployment)
-
-    def admit(slot: ServedSlot) -> str:
-        state = read_state(deployment.store(), deployment.recipe().base_model.name)
-        if state.proposal is None or not state.active or not state.offered:
-            return ""  # it has no users before a tick has looked at it
-        model, iteration = state.proposal.version.model, state.proposal.version.iteration
-        if slot.digest != model.digest:
-            return ""
-        try:
-            served = identify(slot.url)
-        except (OSError, ValueError) as error:
-            return str(error)
-        if served != model.digest:
-            return f"{slot.url} serves {served[:12]}, not {model.digest[:12]}"
-        return warmed(deployment, (slot.url,), model, iteration, log)
-
-    return admit
 
 
 def _with_users(deployment: Deployment, source: DemoSource, log: Log) -> Callable[[float], None]:

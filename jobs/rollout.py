@@ -1,4 +1,4 @@
-"""The rollout at a terminal: `pt rollout status | plan | history | approve | pause | resume | abort | rollback`.
+"""The rollout at a terminal: `pt rollout status | plan | approve | pause | resume | abort | rollback`.
 
 Exit codes: 0 done, 1 refused or nothing to act on (it says why), 2 it could not be done (it says why).
 """
@@ -6,18 +6,15 @@ Exit codes: 0 done, 1 refused or nothing to act on (it says why), 2 it could not
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
 
 from assets.resources import Deployment, deployment
 from assets.rollout import read_last_week, read_status
 from jobs.decisions import COMMAND, DONE, FAILED, HELP, REFUSED, decide_by_command, look_command
 from jobs.screen import CYAN, GREEN, GREY, RED, YELLOW, named, paint, terminal_width
-from pipeline.core import audit
 from pipeline.rollout.plan import plan, traffic_of
 from pipeline.rollout.policy import account, policy_of
-from pipeline.rollout.reconcile import audited
-from pipeline.rollout.record import TERMINAL, Phase, RolloutEvent, read_events
+from pipeline.rollout.record import TERMINAL, Phase
 from pipeline.rollout.router import Unrouted
 from pipeline.rollout.status import RolloutStatus
 from pipeline.views.rollout import ArmRow, arm_rows, sentences
@@ -41,8 +38,6 @@ def parser() -> argparse.ArgumentParser:
     shown.add_argument("--json", action="store_true", help="the same as one JSON object")
     shown.set_defaults(run=_status)
     commands.add_parser("plan", help="days of each stage, by last week's traffic").set_defaults(run=_plan)
-    past = commands.add_parser("history", help="every rollout and decision, with its entry in the audit log")
-    past.set_defaults(run=_history)
     for action, text in HELP.items():
         command = commands.add_parser(action, help=text)
         command.add_argument("--reason", required=True, help="why: it goes into the event and the audit log")
@@ -116,43 +111,6 @@ def _plan(settings: Deployment, asked: argparse.Namespace) -> int:
         print(f"{stage.weight:>5}%  {stage.graded:>14,}  {stage.days:>8,.1f}  {passes}")
     print(f"in all {sum(stage.days for stage in stages):,.1f} days")
     return DONE
-
-
-def _history(settings: Deployment, asked: argparse.Namespace) -> int:
-    store = settings.store()
-    entries = {
-        (entry.subject.partition("/")[0], int(entry.detail["epoch"])): entry.n
-        for entry in audit.entries(store)
-        if "epoch" in entry.detail
-    }
-    events = read_events(store, settings.recipe().base_model.name)
-    print("\n".join(past(events, entries)) if events else "No candidate was ever rolled out.")
-    return DONE if events else REFUSED
-
-
-def past(events: Sequence[RolloutEvent], entries: Mapping[tuple[str, int], int]) -> Iterator[str]:
-    """Every rollout, with the events that changed something, that a person asked for or that the audit log has to have.
-    `entries`: number of the audit entry of each rollout and epoch."""
-    missing: list[str] = []
-    before = RolloutEvent(epoch=0, at=0.0, rollout="", phase=Phase.IDLE)
-    for event in events:
-        if event.proposal is not None:
-            version, by = event.proposal.version, event.proposal.proposed_by
-            proposed = f", proposed by {by}" if by else ""
-            named_by = f"version {version.version} ({version.model.digest[:12]}), iteration {version.iteration}"
-            yield f"rollout {event.rollout}: {named_by}{proposed}"
-        is_audited, entry = audited(before.phase, event) is not None, entries.get((event.rollout, event.epoch))
-        if is_audited or event.by or (event.phase, event.stage) != (before.phase, before.stage):
-            when = f"{datetime.fromtimestamp(event.at, UTC):%Y-%m-%d %H:%M:%S}"
-            notes = f"{f' (by {event.by})' if event.by else ''}{f' [audit {entry}]' if entry else ''}"
-            yield f"{event.epoch:>6}  {when}  {event.phase:<12} stage {event.stage + 1}  {event.reason}{notes}"
-        if is_audited and not entry:
-            missing.append(f"{event.rollout} epoch {event.epoch}")
-        before = event
-    if missing:
-        yield f"Not in the audit log: {', '.join(missing)}. The next look writes them: {look_command()}"
-    else:
-        yield "Every decision has its entry in the audit log; to check that log: pt governance verify"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from types import FrameType
 
 from assets.resources import deployment
-from assets.traffic import admission, gateway_settings, put_champion_in_place, wanted_models
+from assets.traffic import gateway_settings, put_champion_in_place, wanted_models
 from pipeline.recipe.rollout import GatewayTraffic
 from pipeline.rollout.gateway.keeper import SlotKeeper
 from pipeline.rollout.gateway.process import running_gateway
@@ -44,9 +44,7 @@ def main(arguments: Sequence[str] = ()) -> int:
             put_champion_in_place(settings)
             keeper, serving = None, wanted_models(settings, time.time())
             if traffic.slots is None:
-                keeper = stack.enter_context(
-                    SlotKeeper(settings.store(), name, limit, _print, admission(settings, _print))
-                )
+                keeper = stack.enter_context(SlotKeeper(settings.store(), name, limit, _print))
                 keeper.serve(serving)
             gateway = stack.enter_context(running_gateway(gateway_settings(settings), _print))
             _print(f"Chat with it: {gateway.url}/  Clients use {gateway.url}/v1  End it with Ctrl-C.")

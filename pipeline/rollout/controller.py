@@ -254,7 +254,7 @@ def _counted(
         window_start=metrics.window_start,
         window_end=metrics.window_end,
         judged_until=judged_until(metrics, proposal.policy),
-        evidence=summed(tally, before, proposal.policy).described_by(metrics),
+        evidence=summed(tally, before, proposal.policy).model_copy(update={"label_digest": metrics.label_digest}),
         tally=write_tally(ports.store, ports.model_name, state.epoch + 1, tally),
     )
     return result, notes

@@ -64,8 +64,6 @@ class LiveMetrics(Record):
     graded_until: float
     """Until when at least 95% of what can be graded in either arm is: the dwell counts to the earlier of the two."""
     label_digest: str = ""
-    readable: tuple[float, float] | None = None
-    """Share of champion's and canary's answers that may be read to be graded: grades hold for their users alone."""
 
 
 class LookRequest(Record):
@@ -174,7 +172,6 @@ class LiveEvidence(Record):
     """Champion and canary when a person resumed the stage: their shares of traffic and grades are tested from there."""
     both_at_resume: float = 0
     label_digest: str = ""
-    readable: tuple[float, float] | None = None
 
     def quality_variance(self, unit: Unit) -> float:
         """Of the difference of both arms' quality; infinite when unknown. Never below that of one answer in doubt."""
@@ -186,9 +183,6 @@ class LiveEvidence(Record):
     def fresh(self) -> LiveEvidence:
         """Where the next stage starts from, with a tally of its own: nothing but the threshold."""
         return LiveEvidence(slow_over_s=self.slow_over_s)
-
-    def described_by(self, look: LiveMetrics) -> LiveEvidence:
-        return self.model_copy(update={"label_digest": look.label_digest, "readable": look.readable})
 
     def skipped_to(self, at: float) -> LiveEvidence:
         """Where requests up to then are counted by no look: their grades are not either."""

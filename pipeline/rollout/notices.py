@@ -82,7 +82,7 @@ def tell(store: Store, model_name: str, url: str) -> str:
     """Send what is due, as one message; why that failed, or ""."""
     mark = layout.rollout(model_name, MARK)
     try:
-        return send(store, mark, due(store, model_name), url, "pt rollout history") if url else ""
+        return send(store, mark, due(store, model_name), url, "pt report") if url else ""
     except (OSError, ValueError) as error:  # no traffic waits for a message
         return str(error)
 

@@ -84,22 +84,19 @@ class ProductionLooks:
                 own[arm].append(trace)
         if unknown := len(traces) - sum(map(len, own.values())):
             self._log(f"quality: {unknown} traces name neither of the two models")
-        admitted = {arm: self._admitted(own[arm], now) for arm in own}
-        rewards = {arm: self._rewarded(admitted[arm], said) for arm in own}
+        rewards = {arm: self._rewarded(self._admitted(own[arm], now), said) for arm in own}
         if self._rated_within_s is None:
             until = min(
                 *(complete_until([(at, r is not None) for at, r in each], newest) for each in rewards.values()), now
             )
         else:  # who will still say something is unknown
             until = min(newest, now - self._rated_within_s)
-        shares = [len(admitted[arm]) / len(own[arm]) if own[arm] else 1.0 for arm in own]
         return seen.model_copy(
             update={
                 "champion": _merged(seen.champion, [reward for at, reward in rewards["champion"] if at <= until]),
                 "canary": _merged(seen.canary, [reward for at, reward in rewards["canary"] if at <= until]),
                 "graded_until": until,
                 "label_digest": self._digest,
-                "readable": (shares[0], shares[1]),
             }
         )
 

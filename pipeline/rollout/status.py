@@ -67,8 +67,6 @@ class RolloutStatus(Record):
     gate: tuple[str, ...] = ()
     waits_for: str = ""
     cannot_see: tuple[str, ...] = ()
-    readable: tuple[float, float] | None = None
-    """Share of champion's and canary's answers that may be read to be graded, at the newest look."""
     decisions: tuple[Action, ...] = ()
 
 
@@ -114,7 +112,6 @@ def status(
             "gate": state.proposal.reasons if state.phase is Phase.GATED and policy.needs_approval else (),
             "waits_for": _waits_for(state) if bare.routed else UNROUTED if state.active else NOTHING,
             "cannot_see": blind_spots(state.watch.evidence, policy) if state.active else (),
-            "readable": state.watch.evidence.readable,
             "decisions": decisions(state, now),
         }
     )

@@ -43,9 +43,6 @@ def arm_rows(report: RolloutStatus) -> list[ArmRow]:
     if report.slow_over_s is not None:
         rows.append(ArmRow("slow", _share(champion.slow), _share(canary.slow), f"over {report.slow_over_s:.3g} s"))
     rows.append(ArmRow("graded", _graded(champion), _graded(canary), "of what can be graded"))
-    if report.readable is not None:
-        of_champion, of_canary = (f"{share:.0%}" for share in report.readable)
-        rows.append(ArmRow("readable", of_champion, of_canary, "answers whose users agreed, at the last look"))
     return rows
 
 

@@ -40,14 +40,14 @@ class _TurnRole(msgspec.Struct):
 class CallerRequest:
     """A request for a chat completion. `unit` and `unit_kind` (user or session): "" where it names neither."""
 
-    __slots__ = ("fields", "first_turn", "metadata", "session", "stream", "unit", "unit_kind", "user")
+    __slots__ = ("fields", "metadata", "session", "stream", "unit", "unit_kind", "user")
 
     def __init__(self, body: bytes | bytearray, headers: Mapping[bytes, bytes], trusted: bool) -> None:
         """`trusted`: whether `x-user-id` is believed. Raises BadRequest for a body that is no request."""
         try:
             str(body, "utf-8")  # what is kept as bytes is not looked at otherwise
             self.fields: dict[str, Any] = _FIELDS.decode(body)
-            self.first_turn = self._is_first_turn()
+            self._check_messages()
             self.stream = "stream" in self.fields and bytes(self.fields["stream"]) == b"true"
             self.metadata = self._metadata()
             named = self.text("safety_identifier") or self.text("user") or _as_text(self.metadata.get("user_id"))
@@ -69,12 +69,12 @@ class CallerRequest:
         raw = self.fields.get(name)
         return "" if raw is None else _as_text(msgspec.json.decode(raw))
 
-    def _is_first_turn(self) -> bool:
+    def _check_messages(self) -> None:
         raw = self.fields.get("messages")
         if raw is None or bytes(raw) in (b"null", b"[]"):
             raise BadRequest(400, "The request has no `messages`. Send at least one.")
         try:
-            return not any(turn.role == "assistant" for turn in _TURNS.decode(raw))
+            _TURNS.decode(raw)
         except msgspec.ValidationError as error:
             raise BadRequest(400, f"`messages` is no list of messages with a role ({error}). Send one.") from error
 

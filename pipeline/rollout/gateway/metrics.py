@@ -1,5 +1,5 @@
 """The rollout's metrics from what the gateway recorded, by unit and arm: a request counts for the arm that it was sent
-to. Pinned requests, conversations that switched models and what the gates would not admit are not graded."""
+to. Pinned requests and what the gates would not admit are not graded."""
 
 from __future__ import annotations
 
@@ -82,7 +82,6 @@ class SpanMetrics:
             window_end=until,
             graded_until=graded_until,
             label_digest=self._grading.digest,
-            readable=(_share_of(allowed, answered, "champion"), _share_of(allowed, answered, "canary")),
         )
 
     def _graded(
@@ -112,10 +111,9 @@ def _latencies(seconds: Sequence[float]) -> Latencies:
 
 
 def _is_answered(row: RecordedRequest, with_text: bool) -> bool:
-    """Whether an answer was recorded that its arm alone gave, in a conversation that it has to itself."""
-    marks = row.marks
-    whole = ("gen_ai.output.messages" in marks or not with_text) and "rollout.aborted" not in marks
-    return whole and "rollout.switched" not in marks and not row.failed
+    """Whether an answer was recorded that its arm alone gave."""
+    whole = ("gen_ai.output.messages" in row.marks or not with_text) and "rollout.aborted" not in row.marks
+    return whole and not row.failed
 
 
 def _answer(row: RecordedRequest) -> ServedAnswer:
@@ -123,12 +121,6 @@ def _answer(row: RecordedRequest) -> ServedAnswer:
     reasons = row.marks.get("gen_ai.response.finish_reasons") or [""]
     reference, user = str(row.marks.get(REFERENCE_KEY) or ""), row.marks.get("user.id")
     return ServedAnswer(messages, text, reasons[0] == "stop", reference, user_id=None if user is None else str(user))
-
-
-def _share_of(allowed: Sequence[RecordedRequest], answered: Sequence[RecordedRequest], arm: Arm) -> float:
-    """1 where the arm gave no answer."""
-    total = sum(row.arm == arm for row in answered)
-    return sum(row.arm == arm for row in allowed) / total if total else 1.0
 
 
 def _is_of(row: RecordedRequest, split: Split) -> bool:

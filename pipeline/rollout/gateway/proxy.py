@@ -20,37 +20,7 @@ from pipeline.rollout.gateway.process import GatewaySettings
 from pipeline.rollout.gateway.spans import Recorder, Served, Try
 from pipeline.rollout.gateway.split import ServedSlot, SlotTable, SplitWatch
 from pipeline.rollout.gateway.upstream import Opened, SlotFailed, StreamBroken, Upstream
-from pipeline.rollout.router import Arm, Split, route
-
-REMEMBERED = 65_536
-_SEVERAL = ""
-
-
-class Conversations:
-    """The models that answered the sessions which the gateway has seen."""
-
-    def __init__(self) -> None:
-        self._answered: dict[str, str] = {}
-
-    def switched(self, asked: CallerRequest, unit: str, digest: str, before: Split | None) -> bool:
-        """Whether another model than `digest` has answered in the conversation. One that is not known, or without a
-        session, is taken to have begun under the split `before` the one in force."""
-        if asked.first_turn:
-            return False
-        answered = self._answered.get(asked.session) if asked.session else None
-        if answered is None:
-            canary = before.canary if before and route(before, unit) == "canary" else None
-            answered = canary.digest if canary else before.champion.digest if before else digest
-        return answered != digest
-
-    def answer(self, asked: CallerRequest, digest: str) -> None:
-        if not asked.session:
-            return
-        first = digest if asked.first_turn else self._answered.get(asked.session, digest)
-        self._answered[asked.session] = digest if first == digest else _SEVERAL
-        if len(self._answered) > REMEMBERED:
-            del self._answered[next(iter(self._answered))]
-
+from pipeline.rollout.router import Arm, route
 
 OPEN_S = 1.0
 FAILURES = 3
@@ -152,7 +122,6 @@ class Proxy:
     def __init__(self, settings: GatewaySettings, watch: SplitWatch, recorder: Recorder) -> None:
         self._trusted, self._watch, self._recorder = settings.trust_user_header, watch, recorder
         self._breakers: dict[str, Breaker] = {}
-        self._conversations = Conversations()
         self.table = SlotTable(slots=())
         self.upstream = Upstream(settings.timeout_s)
         self.served, self.in_flight = 0, Counter[str]()
@@ -173,8 +142,6 @@ class Proxy:
             self.served += 1
             if not served.tries:  # an error of ours: it is logged by the server
                 served.tries.append(_try_of(champion, "champion").ended(error="gateway"))
-            elif not served.pinned and not served.tries[-1].error:
-                self._conversations.answer(asked, served.tries[-1].digest)
             self._recorder.add(served)
 
     def _routed(self, asked: CallerRequest, pinned: str | None) -> tuple[Served, ServedSlot, ServedSlot | None]:
@@ -194,11 +161,7 @@ class Proxy:
             raise BadRequest(503, f"No slot serves the champion, model {split.champion.digest[:12]}. Load it.")
         if pinned == "canary" and canary is None:
             raise BadRequest(503, "No slot serves a canary. Ask the champion, or load the canary.")
-        canary = canary if served.arm == "canary" else None
-        if pinned is None:
-            digest = (canary or champion).digest
-            served.switched = self._conversations.switched(asked, unit, digest, self._watch.before)
-        return served, champion, canary
+        return served, champion, canary if served.arm == "canary" else None
 
     async def _answer(self, served: Served, champion: ServedSlot, canary: ServedSlot | None, caller: _Caller) -> None:
         failed: SlotFailed | None = None

@@ -54,8 +54,8 @@ class Try(msgspec.Struct):
 
 
 class Served(msgspec.Struct):
-    """One request and who tried to answer it. `weight`: percent on the canary at that moment; `switched`: the
-    conversation began with another model; `pinned`: the caller named the arm."""
+    """One request and who tried to answer it. `weight`: percent on the canary at that moment; `pinned`:
+    the caller named the arm."""
 
     asked: CallerRequest
     trace_id: str
@@ -65,7 +65,6 @@ class Served(msgspec.Struct):
     rollout: str = ""
     epoch: int = 0
     weight: int = 0
-    switched: bool = False
     pinned: bool = False
     tries: list[Try] = []
 
@@ -98,7 +97,6 @@ def _span(served: Served, number: int, with_text: bool) -> dict[str, Any]:
         "rollout.weight": served.weight,
         "rollout.unit": unit_hash(served.rollout, served.unit),
         "rollout.unit_kind": served.unit_kind,
-        "rollout.switched": served.switched or None,
         "rollout.pinned": served.pinned or None,
         "rollout.aborted": tried.aborted or None,
         "gen_ai.operation.name": "chat",

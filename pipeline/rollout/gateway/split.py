@@ -103,8 +103,6 @@ class SplitWatch:
         self._read_as: tuple[int, int, int] | None = None
         self.split: Split | None = None
         """As it was applied; its lease may have ended."""
-        self.before: Split | None = None
-        """The one that it replaced, where that sent units elsewhere."""
         self.refused = ""
         """Why the file's split is not in force; "" where it is."""
 
@@ -137,8 +135,6 @@ class SplitWatch:
             return
         self.refused = self._refusal(read)
         if not self.refused:
-            if self.split is not None and not read.routes_like(self.split):
-                self.before = self.split
             self.split = read
 
     def _refusal(self, split: Split) -> str:

@@ -182,7 +182,7 @@ class _Usage(msgspec.Struct):
     completion_tokens: int | None = None
 
 
-class _Choice(msgspec.Struct):
+class _ReplyChoice(msgspec.Struct):
     message: msgspec.Raw = msgspec.Raw()
     finish_reason: str | None = None
     index: int = 0
@@ -191,7 +191,7 @@ class _Choice(msgspec.Struct):
 
 class _Body(msgspec.Struct):
     id: str | None = None
-    choices: list[_Choice] | None = None
+    choices: list[_ReplyChoice] | None = None
     usage: _Usage | None = None
     error: msgspec.Raw = msgspec.Raw()
 

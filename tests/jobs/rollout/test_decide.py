@@ -11,17 +11,19 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.resources import Deployment
+from assets.resources import Deployment, deployment
 from jobs import rollout as commands
 from jobs.preference_tuning import rollout_decision
 from jobs.rollout import main
+from pipeline.core import audit
 from pipeline.rollout.evidence import UnitCounts
 from pipeline.rollout.gateway.split import GatewaySplit
 from pipeline.rollout.plan import LastWeek
 from pipeline.rollout.record import Phase
 from pipeline.rollout.router import Split
-from tests.jobs.rollout.decided import decided, hold_again, state, weight
+from tests.jobs.rollout.decided import decided, hold_again, look, state, weight
 from tests.loop import instance
+from tests.opened import open_rollout
 from tests.pipeline.rollout.webhook import webhook
 
 
@@ -114,12 +116,6 @@ def test_a_decision_needs_a_reason(settings: Deployment, held: str, capsys) -> N
     assert state(settings).phase is Phase.HELD
 
 
-def test_another_rollout_is_refused_with_the_active_one(settings: Deployment, held: str, capsys) -> None:
-    assert main(["abort", "--reason", "r", "--rollout", "000000000000"]) == 1
-    assert f"which is {held}" in capsys.readouterr().out
-    assert weight(settings) == 5
-
-
 def test_what_could_not_be_done_is_said(settings: Deployment, held: str, capsys, monkeypatch) -> None:
     def broken(self: GatewaySplit, split: Split | None = None) -> Split:
         raise OSError("the gateway hangs")
@@ -205,3 +201,39 @@ def test_a_plan_has_the_days_of_each_stage(
 def test_before_the_first_iteration_there_is_no_plan(settings: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan"]) == 2
     assert "There is no iteration yet" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_an_approver_lets_the_candidate_in_once(
+    settings: Deployment, overrides: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    people = "rollout.approvers=[ada@example.org,bob@example.org]"
+    monkeypatch.setenv("PREFERENCE_TUNING_OVERRIDES", shlex.join([*overrides, people]))
+    waiting = open_rollout(deployment(), tmp_path, 1000.0, "bob")
+    for n in range(1, 4):
+        look(settings, 1000.0 + n)
+    assert main(["status"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "one of ada@example.org, bob@example.org to approve it, who did not propose it (bob did)" in out
+    assert f"pt rollout approve --rollout {waiting} --by NAME --reason 'WHY'" in out
+
+    def approve(by: str, rollout: str = waiting) -> tuple[int, str]:
+        code = main(["approve", "--rollout", rollout, "--by", by, "--reason", "looked at it"])
+        return code, capsys.readouterr().out
+
+    for by, rollout, why in (
+        ("bob@example.org", waiting, "bob@example.org proposed this candidate as bob: somebody else"),
+        ("eve@example.org", waiting, "eve@example.org is not among rollout.approvers"),
+        ("ada@example.org", "", "names no rollout"),
+    ):
+        code, out = approve(by, rollout)
+        assert code == 1 and why in out and state(settings).phase is Phase.GATED and decided(settings) == []
+    assert "is approved by ada@example.org" in approve("ada@example.org")[1]
+    assert decided(settings) == [("approve", "ada@example.org", "looked at it")]
+    [entry] = [e for e in audit.entries(settings.store()) if e.kind == "approval"]
+    made = state(settings).opened
+    assert (entry.detail["digest"], entry.detail["bundle"]) == (made.version.model.digest, made.bundle_digest)
+    code, out = approve("ada@example.org")
+    assert code == 1 and "is approved, and nothing is there to approve" in out
+    look(settings, 1010.0)
+    assert (state(settings).phase, state(settings).canary_weight) == (Phase.SHIFTING, 5)

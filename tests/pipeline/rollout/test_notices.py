@@ -94,7 +94,7 @@ def test_a_receiver_that_fails_gets_the_rest_later(held: World, hook: Webhook) -
     hook.status = 200
     assert told(held, hook) == ""
     lines = hook.messages[1].splitlines()
-    assert lines[0].startswith("3 earlier ones: pt rollout history")
+    assert lines[0].startswith("3 earlier ones: pt report")
     assert len(lines) == 1 + notices.MOST_LINES
     assert due(held.store, NAME) == []
 

@@ -26,24 +26,22 @@ def listed(store: Store) -> list[str]:
 @contextmanager
 def never_asked(name: str, model: ModelRef, *_: object) -> Generator[SimpleNamespace]:
     """In place of a server's start: who is named to the gateway is the keeper's, whatever runs."""
+    if model.uri == "broken":
+        raise RuntimeError("it does not start")
     yield SimpleNamespace(url=f"http://{model.digest[:12]}", process=SimpleNamespace(ended=False))
 
 
-def test_a_server_that_may_not_have_users_is_not_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_what_serves_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper_module, "model_slot", never_asked)
     monkeypatch.setattr(keeper_module, "DRAIN_S", 0.0)
     store, candidate = Store(tmp_path / "data"), ModelRef(uri="candidate", digest="c" * 64)
-    cold, lines = {candidate.digest}, list[str]()
-    with SlotKeeper(store, NAME, 32, lines.append, lambda slot: "cold" if slot.digest in cold else "") as keeper:
+    broken = ModelRef(uri="broken", digest="d" * 64)
+    with SlotKeeper(store, NAME, 32, print) as keeper:
         keeper.serve([CHAMPION])
         assert listed(store) == [CHAMPION.digest] and not keeper.due
-        for _ in range(2):
-            keeper.serve([CHAMPION, candidate])
-            assert listed(store) == [CHAMPION.digest] and keeper.due, "it runs, and may not have users yet"
-        assert [line for line in lines if "gets no users yet: cold" in line] == [lines[-1]], "said once"
-        cold.clear()
-        keeper.serve([CHAMPION, candidate])
-        assert listed(store) == [CHAMPION.digest, candidate.digest] and not keeper.due
+        with pytest.raises(RuntimeError, match="does not start"):
+            keeper.serve([CHAMPION, candidate, broken])
+        assert listed(store) == [CHAMPION.digest, candidate.digest], "the others serve"
         keeper.serve([candidate])
         assert listed(store) == [candidate.digest]
     assert listed(store) == [], "what serves no more is not in the file"

@@ -21,7 +21,6 @@ DIGEST = "of what grades"
 METADATA = {"user_consent": "true", "expected_answer": "It is desk@bbbbbbbbbbbb."}
 TRACES = Traces(source=ExportSource(kind="otel", uri="unread"))
 """Without a list of regions: only rows that name none are readable."""
-LATER = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]
 
 
 def exact(answers):
@@ -71,13 +70,12 @@ def test_look_leaves_out_what_is_no_evidence(gateway):
     gateway.post(user=user, metadata=METADATA)  # under another weight
     gateway.split(25)
     gateway.post(user=user, metadata=METADATA, headers={"x-rollout-arm": "canary"})
-    gateway.post(user=user, metadata=METADATA, messages=LATER)  # it began with the champion
     gateway.post(user=user, metadata={**METADATA, "user_consent": "false"})
     gateway.post(user=user, metadata={})
     gateway.post(user=user, metadata=METADATA)
     seen = look(gateway, since)
     (counts,) = seen.canary.units.values()
-    assert (counts.requests, counts.graded, counts.correct) == (4, 1, 1)
+    assert (counts.requests, counts.graded, counts.correct) == (3, 1, 1)
     assert not seen.champion.units
 
 
@@ -93,7 +91,7 @@ def test_who_may_be_read_is_asked_of_the_recipes_gates(gateway):
     port = {"traces": traces}
     seen = look(gateway, since, port=port)
     assert sum(unit.graded for unit in seen.canary.units.values()) == 3
-    assert (seen.readable, seen.label_digest) == ((1.0, 3 / 7), DIGEST)
+    assert seen.label_digest == DIGEST
     add(gateway.store, ErasedUser(mark=mark_of(other), since=None, proof="p"))
     later = look(gateway, since, port=port)
     assert sum(unit.graded for unit in later.canary.units.values()) == 2

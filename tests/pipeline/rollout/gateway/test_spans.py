@@ -133,30 +133,3 @@ def test_erasure_takes_a_persons_lines(gateway):
     assert thumbs and not any(gone in path.read_text() for path in thumbs), "their thumbs go along"
     after = gateway.post(user="stays").headers["x-trace-id"]  # the recorder writes to the new file
     assert awaited(lambda: after in {line["trace_id"] for line in gateway.lines()})
-
-
-def test_a_conversation_that_switches_is_marked(gateway):
-    user = user_of("canary", 25)
-    turns = [
-        {"role": "user", "content": "a"},
-        {"role": "assistant", "content": "b"},
-        {"role": "user", "content": "c"},
-    ]
-    gateway.split(0)
-
-    def switched(session, messages):
-        answer = gateway.post(user=user, messages=messages, headers={"x-session-id": session})
-        return "rollout.switched" in gateway.request(answer).marks
-
-    assert not switched("old", turns[:1])
-    gateway.split(25)
-    assert switched("old", turns)  # it is remembered
-    assert switched("of another process", turns)  # the split before says so
-    assert not switched("new", turns[:1])
-    assert not switched("new", turns)
-    gateway.split(95)
-    assert not switched("new", turns)
-    gateway.canary.answer = lambda server, body: response(b"{}", 503)
-    assert not switched("new", turns)  # the champion answers for the canary
-    gateway.canary.answer = lambda server, body: None
-    assert switched("new", turns)
