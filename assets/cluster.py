@@ -25,9 +25,9 @@ from pipeline.demo.desk.judge_process import is_desk_judge
 from pipeline.recipe import Recipe
 from pipeline.recipe.suites import ItemsSuite, LmEvalSuite
 from pipeline.serving.engines import check_addresses, this_machine, too_large
+from pipeline.training.journal import PREFIX
 from pipeline.training.packages import missing_packages
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import PREFIX
 from pipeline.training.result import TrainingResult
 
 

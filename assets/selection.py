@@ -20,8 +20,9 @@ from pipeline.selection.memo import memo
 from pipeline.selection.preferences import PreferenceDataset, ScoredSamples, build
 from pipeline.selection.samples import FreshSamples, metadata_of
 from pipeline.traces.materialize import recorded_results
+from pipeline.training.account import measured_step_s
 from pipeline.training.plan import TrainingPlan, plan_training
-from pipeline.training.throughput import measured_step_s
+from pipeline.training.account import measured_step_s
 
 
 @loop_asset(

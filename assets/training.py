@@ -21,11 +21,12 @@ from pipeline.registry.live import LiveMetrics
 from pipeline.selection.consent import consented
 from pipeline.selection.preferences import PreferenceDataset
 from pipeline.traces.erased import shared_lock
+from pipeline.training.account import typical
 from pipeline.training.launch import train
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Health, TrainingResult
 from pipeline.training.schedule import rows_without_consent
-from pipeline.training.throughput import typical
+from pipeline.training.account import typical
 from pipeline.views.iteration import training_panels
 
 RATES = {

@@ -31,7 +31,6 @@ from pipeline.recipe.serving import TransformersServing
 from pipeline.serving.inference import Answer, AnswerRequest, Sampling, answer_seed
 from pipeline.serving.transformers_engine import TransformersEngine
 from pipeline.training.journal import read_journal, read_rows
-from pipeline.training.throughput import peak_tflops
 from tests.pipeline.training.runs import failure, kill, reached, start
 
 BATCHES = (64, 64, 16)
@@ -220,13 +219,14 @@ def main() -> None:
     options.add_argument("--only", choices=("speed", "memory", "serving", "matrix"), default="")
     options.add_argument("--variant", default="", help="of the matrix, those in whose name this pattern is")
     options.add_argument("--at-once", type=int, default=1, help="variants of the matrix")
+    options.add_argument("--peak-tflops", type=float, default=989.0, help="dense bf16 of the device; of an H200")
     chosen = options.parse_args()
     import torch
 
     if not chosen.small and not torch.cuda.is_available():
         raise SystemExit("No CUDA device here. Run it with --small, or on a machine with a GPU.")
     device = "cpu" if chosen.small else torch.cuda.get_device_name()
-    accelerator = Accelerator(name=device, peak_tflops=peak_tflops(device) or 989.0)
+    accelerator = Accelerator(name=device, peak_tflops=chosen.peak_tflops)
     report: dict[str, Any] = {"device": device, "machine": platform.machine(), "torch": torch.__version__}
     with tempfile.TemporaryDirectory() as folder:
         bases = {"embedded": MODEL_DIR}

@@ -201,7 +201,13 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/rollout/reconcile.py": _named("pipeline/rollout", "guards", "phases", "servers", "watched", "decision"),
     "pipeline/rollout/record.py": _named("pipeline/rollout", "guards", "phases"),
     "pipeline/training/checkpoints/checkpointer.py": _named(
-        "pipeline/training/checkpoints", "checkpointer", "retention", "mirror", "mirror_uploads", "claims"
+        "pipeline/training/checkpoints",
+        "checkpointer",
+        "manifest",
+        "retention",
+        "mirror",
+        "mirror_uploads",
+        "claims",
     ),
     "pipeline/training/checkpoints/claims.py": _named("pipeline/training/checkpoints", "claims"),
     "pipeline/training/checkpoints/manifest.py": _named(
@@ -210,7 +216,6 @@ TESTS: dict[str, tuple[str, ...]] = {
     "pipeline/training/checkpoints/mirror.py": _named(
         "pipeline/training/checkpoints", "mirror", "mirror_uploads", "mirror_removal"
     ),
-    "pipeline/training/checkpoints/save_schedule.py": _named("pipeline/training/checkpoints", "manifest"),
     "pipeline/traces/gates.py": _named("pipeline/traces", "gates", "scope")
     + _named("pipeline/traces/pii", "recogniser"),
     "pipeline/training/sentinel.py": _named("pipeline/training", "sentinel"),
@@ -234,7 +239,7 @@ def main() -> None:
     options.add_argument("--small", action="store_true", help="two mutants of one module")
     chosen = options.parse_args()
     if chosen.small:
-        chosen.module, chosen.sample = ["pipeline/training/checkpoints/save_schedule.py"], 2
+        chosen.module, chosen.sample = ["pipeline/training/checkpoints/claims.py"], 2
     figures: dict[str, dict[str, int]] = {}
     with copied(ROOT) as tree:
         for module in chosen.module or TESTS:

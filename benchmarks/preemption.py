@@ -14,8 +14,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pipeline.recipe import Checkpoints
+from pipeline.training.account import account
 from pipeline.training.checkpoints import SaveSchedule
-from pipeline.training.goodput import account
 from pipeline.training.journal import Kind, TrainingEvent
 from pipeline.training.result import Goodput
 

@@ -8,8 +8,8 @@ from k8s.estimate import Range, prices
 from pipeline.core import layout
 from pipeline.core.storage import Record, Store
 from pipeline.recipe import Compute
+from pipeline.training.account import device_hours
 from pipeline.training.checkpoints.claims import newest_claim
-from pipeline.training.goodput import device_hours
 from pipeline.training.result import CAUSES, TrainingResult
 
 

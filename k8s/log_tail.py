@@ -7,7 +7,7 @@ from collections.abc import Callable
 from k8s.client import KubernetesClient, Refused, Unreachable
 from k8s.gang import Gang
 from k8s.observe import Observed, PodSeen
-from pipeline.training.progress import PREFIX
+from pipeline.training.journal import PREFIX
 
 STAMP = re.compile(r"\d{4}-\d\d-\d\dT")
 KEPT = 30

@@ -16,8 +16,8 @@ from pipeline.core.redaction import guard_output
 from pipeline.core.storage import digest_dir, digest_file, to_json, write_atomically
 from pipeline.serving.model_places import on_this_node
 from pipeline.training.checkpoints import Superseded, WriterLocked, only_writer
+from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import emit
 from pipeline.training.result import (
     BLOCKED,
     BLOCKED_WORDS,

@@ -16,10 +16,9 @@ from pipeline.core import layout
 from pipeline.training import sentinel
 from pipeline.training.brakes import HeldOutScores, braked, early_stop
 from pipeline.training.checkpoints import Checkpointer, SaveSchedule
-from pipeline.training.journal import MetricsLog, TrainingJournal, step_line
+from pipeline.training.journal import MetricsLog, TrainingJournal, emit, step_line
 from pipeline.training.methods import MethodTrainer
-from pipeline.training.progress import emit
-from pipeline.training.rates import Rates
+from pipeline.training.rates import Shape, TokenCounter, shape_of, step_rates
 from pipeline.training.result import Health, HealthFinding
 from pipeline.training.termination import Termination
 from pipeline.training.validation import Validator
@@ -48,7 +47,9 @@ class ProgressCallback(TrainerCallback):
         """An erasure took data of the training away: nothing of it is exported."""
         self._scores = HeldOutScores(setup.plan.judged_by)
         self._trainer: Any = None
-        self._rates: Rates | None = None
+        self._count: TokenCounter | None = None
+        self._shape: Shape | None = None
+        self._peak_tflops = setup.plan.peak_tflops if torch.cuda.is_available() else None
         self._step_begun = self._saved = self._logged = time.monotonic()
         self._at = 0
         self._spent: dict[str, float] = {}
@@ -60,7 +61,8 @@ class ProgressCallback(TrainerCallback):
 
     def attach(self, trainer: Trainer) -> None:
         """The trainer whose callback this is: validation and agreement between the ranks go through it."""
-        self._trainer, self._rates = trainer, Rates(self._builder, trainer)
+        self._trainer, self._count = trainer, self._builder.token_counter(trainer)
+        self._shape = shape_of(trainer.accelerator.unwrap_model(trainer.model))
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         self._at = state.global_step
@@ -133,8 +135,10 @@ class ProgressCallback(TrainerCallback):
         row: dict[str, Any] = state.log_history[-1]
         row |= {name: math.nan for name, value in row.items() if value is None}  # TRL's mean of no value
         row |= {f"seconds/{name}": seconds for name, seconds in self._spent.items()} | self._held_out
-        assert self._rates is not None
-        row |= self._rates(row, self._spent) | memory()
+        assert self._count is not None and self._shape is not None, "`attach` comes first"
+        if (tokens := self._count(row)) is not None:
+            row |= step_rates(tokens, self._spent, self._shape, self._plan.world_size, self._peak_tflops)
+        row |= memory()
         validated, self._held_out = bool(self._held_out), {}
         self._metrics.add(row)
         self._scores.add(row)

@@ -12,8 +12,8 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from pipeline.core.storage import CheckpointRef, ModelRef
 from pipeline.training.checkpoints import MANIFEST
+from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import emit
 from pipeline.training.weights import publish_weights
 
 

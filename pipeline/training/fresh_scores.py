@@ -17,8 +17,8 @@ from pipeline.rewards.judge import Budget, Judgement, JudgeRequest, JudgeSession
 from pipeline.rewards.judge.session import judge_endpoint
 from pipeline.rewards.records import Finding
 from pipeline.rewards.verifiers import VerifierTask
+from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import emit
 from pipeline.training.schedule import metadata_behind, metadata_by_prompt
 
 SCORING_BATCH = 32

@@ -11,8 +11,8 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from pipeline.training.journal import emit
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import emit
 from pipeline.training.result import BLOCKED, NEVER_RETRY, PREEMPTED, InvalidPlan
 
 WORKER = (sys.executable, "-m", "pipeline.training")

@@ -1,18 +1,22 @@
-"""The training's journal of events, and its log of metrics: a line of JSON each, appended by the first rank. A line
-that a kill cut short is left out. Times are seconds since the epoch."""
+"""The training's journal of events and its log of metrics: a line of JSON each, appended by the first rank. A line that
+a kill cut short is left out. Times are seconds since the epoch. And the lines that a training prints for people."""
 
 import json
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from pipeline.core.storage import Record
 
 T = TypeVar("T")
+PREFIX = "training: "
+PIPES = "DAGSTER_PIPES_CONTEXT"
 Kind = Literal["started", "ready", "step", "saved", "validated", "stopping", "ended"]
 
 
@@ -117,3 +121,18 @@ def step_line(step: int, steps: int, row: Mapping[str, float]) -> str:
     return f"step {step}/{steps}  " + "  ".join(
         f"{name} {float(row[key]):.3f}" for key, name in SHOWN.items() if key in row
     )
+
+
+def emit(message: str) -> None:
+    """One line of progress, of the first rank; also into an open Dagster Pipes session."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"{PREFIX}{message}", flush=True)
+        if PIPES in os.environ:
+            _session().log.info(message)
+
+
+@cache
+def _session() -> Any:
+    from dagster_pipes import open_dagster_pipes
+
+    return open_dagster_pipes()

@@ -10,8 +10,8 @@ from pipeline.core import layout
 from pipeline.core.processes import Child
 from pipeline.core.storage import Store
 from pipeline.serving.endpoint import Endpoint
+from pipeline.training.journal import PREFIX
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import PREFIX
 from pipeline.training.result import BLOCKED, BLOCKED_WORDS, NEVER_RETRY, PREEMPTED, TrainingResult
 
 

@@ -1,43 +1,39 @@
-"""What the running trainer's steps take: seconds by name, and tokens and operations for `throughput.step_rates`."""
+"""What the running trainer's steps take: seconds by name, tokens a second and the share of the devices' peak (MFU), by
+PaLM's appendix B (arXiv 2204.02311); departures: a frozen weight needs no gradient of its own, and forward-only passes
+count."""
 
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from typing import Any
-
-import torch
-from transformers import Trainer
-
-from pipeline.training.methods import MethodTrainer
-from pipeline.training.throughput import Shape, peak_tflops, step_rates
+from typing import Any, NamedTuple
 
 
-class Rates:
-    """Called once a step with its metrics and its seconds by name."""
+class Shape(NamedTuple):
+    """What decides the operations of one token."""
 
-    def __init__(self, builder: MethodTrainer, trainer: Trainer) -> None:
-        plan = builder.setup.plan
-        self._shape, self._devices = shape_of(trainer.accelerator.unwrap_model(trainer.model)), plan.world_size
-        self._peak = None
-        if torch.cuda.is_available():
-            self._peak = peak_tflops(torch.cuda.get_device_name()) or plan.peak_tflops
-        self._count = builder.token_counter(trainer)
+    parameters: int
+    """Weights that a token is multiplied with; an input embedding counts only where it is the output's as well."""
+    trainable: int
+    """... and of them, or of the adapters on them, those with a gradient."""
+    layers: int
+    attention_width: int
+    """Heads x head size."""
 
-    def __call__(self, metrics: Mapping[str, float], seconds: Mapping[str, float]) -> dict[str, float]:
-        counted = self._count(metrics)
-        return step_rates(counted, seconds, self._shape, self._devices, self._peak) if counted else {}
+    def flops(self, length: float, trained: bool) -> float:
+        """Operations of a token in sequences of `length` tokens: of its forward pass, and of the backward pass too."""
+        attention = 4 * self.layers * self.attention_width * length
+        return 4 * self.parameters + 2 * self.trainable + 3 * attention if trained else 2 * self.parameters + attention
 
 
 def shape_of(model: Any) -> Shape:
-    """What decides the operations of a token, read from a Hugging Face model, with its adapters or without."""
+    """Read from a Hugging Face model, with its adapters or without."""
     config = model.config
-    embedding = _size(model.get_input_embeddings().weight)
     tied = bool(getattr(config, "tie_word_embeddings", False))
     adapters = sum(_size(p) for name, p in model.named_parameters() if "lora_" in name)
-    whole = sum(map(_size, model.parameters())) - adapters
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    unused = adapters + (0 if tied else _size(model.get_input_embeddings().weight))
     return Shape(
-        parameters=whole - (0 if tied else embedding),
+        parameters=sum(map(_size, model.parameters())) - unused,
         trainable=sum(_size(p) for p in model.parameters() if p.requires_grad),
         layers=config.num_hidden_layers,
         attention_width=config.num_attention_heads * head,
@@ -47,6 +43,42 @@ def shape_of(model: Any) -> Shape:
 def _size(weight: Any) -> int:
     """Elements: of a ZeRO-3 shard those of the whole, of a 4-bit weight two a byte."""
     return getattr(weight, "ds_numel", None) or weight.numel() * (2 if type(weight).__name__ == "Params4bit" else 1)
+
+
+class Tokens(NamedTuple):
+    """Of one step, over all devices; prompts count where they are computed, padding never."""
+
+    generated: float
+    trained: float
+    """Prompts and completions in the update."""
+    scored: float = 0
+    """Prompts and completions in forward passes for old and reference log-probabilities, once for each pass."""
+    length: float = 0.0
+    """Mean tokens of a sequence, prompt and completion."""
+
+
+TokenCounter = Callable[[Mapping[str, float]], Tokens | None]
+"""Takes a step's metrics; returns None for a step whose tokens are not known."""
+
+
+def step_rates(
+    tokens: Tokens, seconds: Mapping[str, float], shape: Shape, devices: int, peak_tflops: float | None
+) -> dict[str, float]:
+    """Metrics of one step. `seconds` by name as in the journal: `step`, `generate`, `logprobs`, `update`.
+    `tokens_per_s`: trained tokens over the whole step. `generate_tokens_per_s`: generated tokens over the generation.
+    `mfu`: operations of the update and of the log-probabilities over their seconds, all devices at their peak (dense,
+    in the training's own precision). A rate whose time was not measured, or without tokens, is absent."""
+    rates: dict[str, float] = {}
+    if tokens.trained and (step_s := seconds.get("step", 0.0)) > 0:
+        rates["tokens_per_s"] = tokens.trained / step_s
+        rates["tokens_per_s_per_device"] = tokens.trained / step_s / devices
+    if tokens.generated and (generate_s := seconds.get("generate", 0.0)) > 0:
+        rates["generate_tokens_per_s"] = tokens.generated / generate_s
+    if tokens.trained and peak_tflops and (update_s := seconds.get("update", 0.0)) > 0:
+        done = tokens.trained * shape.flops(tokens.length, True) + tokens.scored * shape.flops(tokens.length, False)
+        update_s += seconds.get("logprobs", 0.0)  # nothing where the update's own time has it, as in DPO
+        rates["mfu"] = done / (update_s * peak_tflops * 1e12 * devices)
+    return rates
 
 
 class Clock:

@@ -24,17 +24,16 @@ from pipeline.core.storage import to_json, write_atomically
 from pipeline.rewards.custom import custom_scorer
 from pipeline.rewards.verifiers import Grader
 from pipeline.serving.loaded import stop_ids
+from pipeline.training.account import result_of
 from pipeline.training.callback import ProgressCallback, is_measured
-from pipeline.training.checkpoints import Checkpointer, only_writer, room
+from pipeline.training.checkpoints import Checkpointer, only_writer
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.distribution import assert_distribution, environment
 from pipeline.training.export import export, take_back
 from pipeline.training.fresh_scores import FreshScores, open_scores, spending_in
-from pipeline.training.goodput import result_of
-from pipeline.training.journal import TrainingJournal, read_journal
+from pipeline.training.journal import TrainingJournal, emit, read_journal
 from pipeline.training.methods import MethodTrainer, trainer_of
 from pipeline.training.plan import TrainingPlan
-from pipeline.training.progress import emit
 from pipeline.training.result import BLOCKED_WORDS, PREEMPTED, InvalidPlan, TrainingBlocked, TrainingResult
 from pipeline.training.reward_function import RewardFunction
 from pipeline.training.schedule import metadata_by_prompt
@@ -119,8 +118,7 @@ def run(
     if resume is not None:
         emit(f"resuming at {resume.name}")
     try:
-        with room(folder):
-            trainer.train(resume_from_checkpoint=str(resume) if resume else None)
+        trainer.train(resume_from_checkpoint=str(resume) if resume else None)
     except RuntimeError as error:
         if NO_DISTRIBUTION not in str(error):
             raise

@@ -12,7 +12,7 @@ from assets.cluster import PodLines
 
 @pytest.mark.slow
 def test_progress_lines_of_a_pod_reach_the_run_once() -> None:
-    code = "from pipeline.training.progress import emit; print('noise'); emit('step 3 of 6'); print('{\"a\": 1}')"
+    code = "from pipeline.training.journal import emit; print('noise'); emit('step 3 of 6'); print('{\"a\": 1}')"
     others: list[str] = []
 
     @dg.asset
@@ -53,7 +53,7 @@ def test_what_a_pod_prints_cannot_fail_the_step() -> None:
 
 
 def test_a_rank_that_is_not_the_first_says_nothing() -> None:
-    code = "from pipeline.training.progress import emit; emit('x')"
+    code = "from pipeline.training.journal import emit; emit('x')"
     env = {**os.environ, "RANK": "1"}
     ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     assert ran.stdout == ""

@@ -1,18 +1,22 @@
 """The checkpoints of one training: a kill at any instant leaves a complete one, published by one rename after its files
-and directories are synced."""
+and directories are synced. And when the next one is due."""
 
+import math
 import shutil
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from pipeline.core.storage import publish_dir, write_atomically
 from pipeline.recipe import Checkpoints
 from pipeline.training.checkpoints import manifest as manifests
-from pipeline.training.checkpoints.claims import room
 from pipeline.training.checkpoints.manifest import MANIFEST, CheckpointManifest, Origin, find_flaw, folder_name, step_of
-from pipeline.training.checkpoints.mirror import Mirror
-from pipeline.training.checkpoints.uploads import Uploads
+from pipeline.training.checkpoints.mirror import Mirror, Uploads
+
+SAVES = 5
+"""Whose median counts: one slow disk write must not stretch the interval."""
 
 
 class Checkpointer:
@@ -34,9 +38,9 @@ class Checkpointer:
         self._origin, self.fence = origin, fence
         self._flawed: set[int] = set()
         root.mkdir(parents=True, exist_ok=True)
-        manifests.clear_hidden(root)
+        clear_hidden(root)
         self._mirror = Mirror(settings.mirror, origin) if settings.mirror else None
-        self._uploads = Uploads(self._mirror, origin, settings, say) if self._mirror else None
+        self._uploads = Uploads(self._mirror, settings, say) if self._mirror else None
 
     def newest(self) -> Path | None:
         """The checkpoint to resume from, fetched from the mirror if that has a newer one; None to begin at step 0. Each
@@ -60,15 +64,14 @@ class Checkpointer:
     def commit(self, saved: Path, step: int, score: float | None) -> Path:
         """Publish what the trainer saved in the folder `saved`, which is moved. Durable once this returns. `saved` lies
         on the file system of `root`. A step that is published and whole stands as it is. Then the upload begins, and
-        retention comes. Raises ValueError when the disk is full; the older checkpoints stand."""
+        retention comes."""
         self.fence()
         final = self._root / folder_name(step)
-        with room(self._root):
-            known = {manifest.step: manifest for manifest in self._local()}
-            if step in known and find_flaw(final, known[step]) is None:
-                shutil.rmtree(saved)
-            else:
-                self._publish(saved, step, score, final)
+        known = {manifest.step: manifest for manifest in self._local()}
+        if step in known and find_flaw(final, known[step]) is None:
+            shutil.rmtree(saved)
+        else:
+            self._publish(saved, step, score, final)
         self._flawed.discard(step)
         if self._uploads is not None:
             self._uploads.offer(final)  # before retention, which spares what waits
@@ -98,20 +101,21 @@ class Checkpointer:
             attempt=self._attempt,
             files=manifests.measure(saved),
         )
+        assert manifest.files, f"the trainer saved nothing in {saved}"
         write_atomically(saved / MANIFEST, manifests.sealed(manifest))
         self.fence()
-        manifests.remove(final)  # not whole: an attempt passed it over
+        remove(final)  # not whole: an attempt passed it over
         published_now = publish_dir(saved, final)
         assert published_now, f"another process writes to {final}"
 
     def _retain(self, committed: int) -> None:
         sound = [each for each in self._local() if each.step not in self._flawed]
         kept = manifests.keep(sound, committed, self._settings)
-        for folder in manifests.published(self._root):
+        for folder in published(self._root):
             step = step_of(folder.name) or 0
             needed = step in kept or (self._uploads is not None and self._uploads.needs(folder))
             if step <= committed and not needed:
-                manifests.remove(folder)
+                remove(folder)
 
     def _first(
         self, remote: Sequence[CheckpointManifest], order: Callable[[CheckpointManifest], Any]
@@ -136,12 +140,12 @@ class Checkpointer:
     def _fetch(self, manifest: CheckpointManifest, final: Path) -> str | None:
         """Publish the mirror's checkpoint here if every file arrives as its manifest says; else its flaw."""
         assert self._mirror is not None
-        staging = manifests.hidden(final, "fetched")
+        staging = _hidden(final, "fetched")
         try:
             self._mirror.fetch(manifest, staging)
             flaw = find_flaw(staging, manifest)
             if flaw is None:
-                manifests.remove(final)
+                remove(final)
                 publish_dir(staging, final)
             return flaw
         finally:
@@ -160,9 +164,62 @@ class Checkpointer:
 
     def _local(self, warn: Callable[[str], None] = lambda reason: None) -> list[CheckpointManifest]:
         local: list[CheckpointManifest] = []
-        for folder in manifests.published(self._root):
+        for folder in published(self._root):
             try:
                 local.append(manifests.read(folder, self._origin))
             except ValueError as reason:
                 warn(f"checkpoint {folder.name} is passed over: {reason}")
         return local
+
+
+def published(root: Path) -> list[Path]:
+    """Published checkpoint folders, newest first, whole or not."""
+    steps = {folder: step for folder in root.glob("step-*") if (step := step_of(folder.name)) is not None}
+    return sorted(steps, key=lambda folder: steps[folder], reverse=True)
+
+
+def remove(folder: Path) -> None:
+    """Out of sight by one rename first: a kill leaves no half of it under its name."""
+    gone = _hidden(folder, "removed")
+    shutil.rmtree(gone, ignore_errors=True)
+    if folder.exists():
+        folder.rename(gone)
+        shutil.rmtree(gone)
+
+
+def clear_hidden(root: Path) -> None:
+    """Remove what a killed process left on its way in or out."""
+    for leftover in root.glob(".step-*"):
+        shutil.rmtree(leftover)
+
+
+def _hidden(folder: Path, why: str) -> Path:
+    return folder.with_name(f".{folder.name}-{why}")
+
+
+class SaveSchedule:
+    """Decides at each step whether to save after it: every so many steps, or by Young's rule
+    (doi:10.1145/361147.361115), and at the latest after the mean time between interruptions."""
+
+    def __init__(self, settings: Checkpoints) -> None:
+        self._settings = settings
+        self._saves_s: deque[float] = deque(maxlen=SAVES)
+
+    def saved(self, seconds: float) -> None:
+        """A save held the training up for so long."""
+        self._saves_s.append(seconds)
+
+    @property
+    def interval_s(self) -> float | None:
+        """Seconds of training between two saves; None while steps decide."""
+        between_s = self._settings.interruption_every_s
+        if between_s is None or not self._saves_s:
+            return None
+        return min(math.sqrt(2 * median(self._saves_s) * between_s), between_s)
+
+    def due(self, step: int, since_save_s: float, stride: int = 1) -> bool:
+        """Whether to save after `step`, `since_save_s` after the last save ended (or the training began). `stride`:
+        steps since it could last be saved; what came due among them is due now."""
+        if (interval := self.interval_s) is not None:
+            return since_save_s >= interval
+        return step // self._settings.every_steps > (step - stride) // self._settings.every_steps

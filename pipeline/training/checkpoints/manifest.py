@@ -1,10 +1,9 @@
-"""A checkpoint's manifest with sizes and hashes, written last, and which checkpoints are kept: safetensors loads a
-flipped bit without an error, and the Trainer resumes from half a checkpoint."""
+"""A checkpoint's manifest with hashes, written last: safetensors loads a flipped bit without an error, and the Trainer
+resumes from half a checkpoint. Also which checkpoints are kept."""
 
 import math
 import re
-import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -30,14 +29,6 @@ class Origin(NamedTuple):
     """Whose training it is; two iterations with the same rows have checkpoints that fit both."""
 
 
-class File(Record):
-    """What a file must be to count as the one that was saved."""
-
-    size: int
-    """Bytes."""
-    sha256: str
-
-
 class CheckpointManifest(Record):
     """Everything that a checkpoint holds, apart from the manifest."""
 
@@ -48,12 +39,12 @@ class CheckpointManifest(Record):
     """Held-out accuracy at this step; None where none was measured."""
     attempt: int
     """Which start of the training saved it."""
-    files: dict[str, File]
-    """By path relative to the checkpoint, with forward slashes."""
+    files: dict[str, str]
+    """sha256 by path relative to the checkpoint, with forward slashes."""
 
     @field_validator("files")
     @classmethod
-    def _inside(cls, files: dict[str, File]) -> dict[str, File]:
+    def _inside(cls, files: dict[str, str]) -> dict[str, str]:
         for name in files:
             path = PurePosixPath(name)
             if not path.parts or path.is_absolute() or ".." in path.parts or str(path) != name:
@@ -66,16 +57,6 @@ class SealedManifest(Record):
 
     manifest: CheckpointManifest
     sha256: str
-
-
-def measure(folder: Path) -> dict[str, File]:
-    """Size and sha256 of every file of what is to become a checkpoint."""
-    names = sorted(_names(folder))
-    assert names, f"the trainer saved nothing in {folder}"
-    paths = [folder / name for name in names]
-    with ThreadPoolExecutor(HASHERS) as pool:
-        files = pool.map(lambda path: File(size=path.stat().st_size, sha256=digest_file(path)), paths)
-        return dict(zip(names, files, strict=True))
 
 
 def sealed(manifest: CheckpointManifest) -> bytes:
@@ -106,37 +87,34 @@ def read(folder: Path, origin: Origin) -> CheckpointManifest:
     step = step_of(folder.name)
     assert step is not None, folder
     try:
-        content = (folder / MANIFEST).read_bytes()
-    except FileNotFoundError:
-        raise ValueError(f"{MANIFEST} is missing") from None
+        return unseal((folder / MANIFEST).read_bytes(), origin, step)
     except OSError as error:
-        raise ValueError(f"{MANIFEST} cannot be read ({error})") from error
-    return unseal(content, origin, step)
+        raise ValueError(f"{MANIFEST} cannot be read ({error.strerror})") from error
+
+
+def measure(folder: Path) -> dict[str, str]:
+    """The sha256 of every file of a checkpoint. Links are left out: one can change without its checkpoint."""
+    there = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    paths = sorted(path for path in there if path.name != MANIFEST)
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    with ThreadPoolExecutor(HASHERS) as pool:
+        return dict(zip(names, pool.map(digest_file, paths), strict=True))
 
 
 def find_flaw(folder: Path, manifest: CheckpointManifest) -> str | None:
     """Why `folder` does not hold exactly what its manifest says, naming the file; None when it does."""
-    there = set(_names(folder))
-    if missing := sorted(manifest.files.keys() - there):
-        return f"{missing[0]} is missing"
-    if stray := sorted(there - manifest.files.keys()):
-        return f"{stray[0]} is not in its {MANIFEST}"  # the Trainer decides by the files that are there
-    for name, expected in manifest.files.items():
-        if (size := (folder / name).stat().st_size) != expected.size:
-            return f"{name} has {size} bytes instead of {expected.size}"
     try:
-        actual = measure(folder)
+        there = measure(folder)
     except OSError as error:
         return f"a file cannot be read ({error})"
-    wrong = (name for name, expected in manifest.files.items() if actual[name] != expected)
-    return next((f"{name} does not have its recorded sha256" for name in wrong), None)
-
-
-def _names(folder: Path) -> Iterable[str]:
-    """Regular files alone: a link can change without its checkpoint."""
-    for path in folder.rglob("*"):
-        if path.is_file() and not path.is_symlink() and path.name != MANIFEST:
-            yield path.relative_to(folder).as_posix()
+    for name in sorted(manifest.files.keys() | there.keys()):
+        if name not in there:
+            return f"{name} is missing"
+        if name not in manifest.files:
+            return f"{name} is not in its {MANIFEST}"  # the Trainer decides by the files that are there
+        if there[name] != manifest.files[name]:
+            return f"{name} does not have its recorded sha256"
+    return None
 
 
 def folder_name(step: int) -> str:
@@ -149,46 +127,21 @@ def step_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def published(root: Path) -> list[Path]:
-    """Published checkpoint folders, newest first, whole or not."""
-    step_folders = [(step, folder) for folder in root.glob("step-*") if (step := step_of(folder.name)) is not None]
-    return [folder for _, folder in sorted(step_folders, reverse=True)]
-
-
-def remove(folder: Path) -> None:
-    """Out of sight by one rename first: a kill leaves no half of it under its name."""
-    gone = hidden(folder, "removed")
-    shutil.rmtree(gone, ignore_errors=True)
-    if folder.exists():
-        folder.rename(gone)
-        shutil.rmtree(gone)
-
-
-def hidden(folder: Path, why: str) -> Path:
-    return folder.with_name(f".{folder.name}-{why}")
-
-
-def clear_hidden(root: Path) -> None:
-    """Remove what a killed process left on its way in or out."""
-    for leftover in root.glob(".step-*"):
-        shutil.rmtree(leftover)
-
-
 def keep(manifests: Collection[CheckpointManifest], committed: int, settings: Checkpoints) -> set[int]:
     """Steps to keep: the last ones up to the one just `committed`, and the best ones by score. What is
     newer than `committed` was passed over at the start or is not known here, so it neither takes a place nor is
     dropped: callers drop steps up to `committed` alone."""
     past = [each for each in manifests if each.step <= committed]
     last = sorted((each.step for each in past), reverse=True)[: settings.keep_last]
-    best = sorted((each for each in past if scored(each)), key=rank, reverse=True)[: settings.keep_best]
+    best = sorted((each for each in past if _scored(each)), key=rank, reverse=True)[: settings.keep_best]
     return {committed, *last, *(each.step for each in best)}
 
 
 def rank(manifest: CheckpointManifest) -> tuple[float, int]:
     """Sorts the best last. Of equal scores the earlier step is better: it is nearer to the base model. A checkpoint
     without a score, or whose score is not a number, is worse than any other; the newest of these first."""
-    return (manifest.score or 0.0, -manifest.step) if scored(manifest) else (-math.inf, manifest.step)
+    return (manifest.score or 0.0, -manifest.step) if _scored(manifest) else (-math.inf, manifest.step)
 
 
-def scored(manifest: CheckpointManifest) -> bool:
+def _scored(manifest: CheckpointManifest) -> bool:
     return manifest.score is not None and math.isfinite(manifest.score)

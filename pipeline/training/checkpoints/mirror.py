@@ -3,6 +3,7 @@ nodes whose disk dies with them. Files go up first and the manifest last."""
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from pipeline.training.checkpoints.manifest import (
     Origin,
     folder_name,
     keep,
+    read,
     sealed,
     step_of,
     unseal,
@@ -130,14 +132,9 @@ class MirrorFolder:
         return lines
 
     def _names(self) -> list[str]:
-        if is_bucket(self.uri):  # by the objects that are there: a prefix of deleted versions alone is no checkpoint
-            inside = (str(name).partition(f"{self._root}/")[2] for name in self._fs.find(self._root))
-            return sorted({name.partition("/")[0] for name in inside})
-        try:
-            there = self._fs.ls(self._root, detail=False)
-        except FileNotFoundError:
-            return []
-        return sorted(str(name).rstrip("/").rpartition("/")[2] for name in there)
+        """By the files that are there: a prefix of deleted versions alone is no checkpoint."""
+        inside = (str(name).partition(f"{self._root}/")[2] for name in self._fs.find(self._root))
+        return sorted({name.partition("/")[0] for name in inside})
 
     @contextmanager
     def _asked(self) -> Generator[None]:
@@ -160,11 +157,11 @@ class Mirror(MirrorFolder):
     """Checkpoints of one training under `uri`. Makes no connection until it is asked; raises what the driver raises.
     Each start of a trainer writes its claim to `writer.json`, and stops uploading once it finds another's; it looks
     before the files and before the manifest. One that is overtaken after that puts one object, which fails its sha256
-    when it is fetched. An erasure's mark is looked for before each file and after the last one."""
+    when it is fetched. An erasure's mark is looked for before the files and after the manifest."""
 
     def __init__(self, uri: str, origin: Origin) -> None:
         super().__init__(uri, origin.plan_digest[:12])
-        self._origin = origin
+        self.origin = origin
         self._claim = MirrorClaim(id=uuid.uuid4().hex)
         self._claimed = False
 
@@ -178,7 +175,7 @@ class Mirror(MirrorFolder):
         found: list[CheckpointManifest] = []
         for step in self._steps():
             try:
-                found.append(unseal(self._fs.cat_file(self._path(step, MANIFEST)), self._origin, step))
+                found.append(unseal(self._fs.cat_file(self._path(step, MANIFEST)), self.origin, step))
             except FileNotFoundError:
                 warn(f"{folder_name(step)} in the mirror is passed over: {MANIFEST} is missing, its upload was cut")
             except ValueError as reason:
@@ -187,9 +184,8 @@ class Mirror(MirrorFolder):
 
     def fetch(self, manifest: CheckpointManifest, into: Path) -> None:
         """Download a checkpoint's files into the folder `into`. Nothing is verified here."""
-        for name in manifest.files:
-            (into / name).parent.mkdir(parents=True, exist_ok=True)
-            self._fs.get_file(self._path(manifest.step, name), str(into / name))
+        names = list(manifest.files)
+        self._fs.get([self._path(manifest.step, name) for name in names], [str(into / name) for name in names])
         write_atomically(into / MANIFEST, sealed(manifest))
 
     def put(self, folder: Path, manifest: CheckpointManifest) -> bool:
@@ -202,18 +198,16 @@ class Mirror(MirrorFolder):
             if self._fs.cat_file(at) == sealed(manifest):
                 return True
             self._fs.rm_file(at)  # never trusted while its files change
-        for name, file in manifest.files.items():
-            if self.is_closed():
-                return False
-            self._put(folder / name, self._path(manifest.step, name), file.size)
+        names = list(manifest.files)
+        self._fs.put([str(folder / name) for name in names], [self._path(manifest.step, name) for name in names])
         if not self._ours():
             return False
-        self._put(folder / MANIFEST, at, len(sealed(manifest)))
+        self._fs.put_file(str(folder / MANIFEST), at)
         return not self.is_closed()
 
     def is_closed(self) -> bool:
         """Whether an erasure took data of this training away."""
-        iteration = self._origin.iteration
+        iteration = self.origin.iteration
         return bool(iteration) and self._fs.exists(f"{self._root}/{mark_of(iteration)}")
 
     def retain(self, committed: int, settings: Checkpoints) -> None:
@@ -237,13 +231,87 @@ class Mirror(MirrorFolder):
             self.claim()
         return found in (None, self._claim)
 
-    def _put(self, file: Path, path: str, size: int) -> None:
-        self._fs.put_file(str(file), path)
-        if (there := self._fs.info(path)["size"]) != size:
-            raise OSError(f"{path} has {there} bytes after the upload instead of {size}")
-
     def _steps(self) -> list[int]:
         return sorted(step for name in self._names() if (step := step_of(name)) is not None)
 
     def _path(self, step: int, *name: str) -> str:
         return "/".join((self._root, folder_name(step), *name))
+
+
+class Uploads:
+    """Uploads during the training: one thread, and the newest checkpoint replaces one that waits. No step waits for it,
+    and no error of it stops a training."""
+
+    def __init__(self, mirror: Mirror, settings: Checkpoints, say: Callable[[str], None]) -> None:
+        self._mirror, self._settings, self._say = mirror, settings, say
+        self._changed = threading.Condition()
+        self._waiting: Path | None = None
+        self._flying: Path | None = None
+        self._failed: Path | None = None
+        self._closed = False
+        self.erased = False
+        """Whether an erasure has closed the mirror to this training."""
+        threading.Thread(target=self._work, name="checkpoint-uploads", daemon=True).start()
+
+    def offer(self, folder: Path) -> None:
+        """Upload `folder` when the one in flight is done, in the place of any that waits."""
+        with self._changed:
+            self._waiting, self._failed = folder, None
+            self._changed.notify_all()
+
+    def needs(self, folder: Path) -> bool:
+        """Whether `folder` is in flight or waits, and must not be removed."""
+        with self._changed:
+            return folder in (self._waiting, self._flying)
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until nothing waits or flies; one that failed last is tried once more. Whether the newest is up."""
+        with self._changed:
+            if self._failed is not None and self._flying is None:
+                self._waiting, self._failed = self._failed, None
+                self._changed.notify_all()
+            idle = self._changed.wait_for(lambda: self._closed or not (self._waiting or self._flying), timeout_s)
+            return idle and not (self._waiting or self._flying or self._failed)
+
+    def close(self) -> None:
+        """Take no more. One in flight may go on to its end, or be cut by the end of the process."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._waiting is not None)
+                if self._closed or self._waiting is None:
+                    return
+                self._flying, self._waiting = self._waiting, None
+                folder = self._flying
+            up = self._upload(folder)
+            with self._changed:
+                self._flying = None
+                self._failed = None if up or self._waiting else folder
+                self._changed.notify_all()
+
+    def _upload(self, folder: Path) -> bool:
+        """Whether it is in the mirror now."""
+        mirror, up = self._mirror, False
+        try:
+            manifest = read(folder, mirror.origin)
+            up = mirror.put(folder, manifest)
+            mirror.retain(manifest.step, self._settings) if up else self._stop()
+        except Exception as error:  # the boundary of fsspec: each backend raises its own exceptions
+            what = "in the mirror, where older ones were not cleared" if up else "not in the mirror"
+            self._say(f"checkpoint {folder.name} is {what} ({type(error).__name__}: {error}); the next one tries again")
+        return up
+
+    def _stop(self) -> None:
+        """Another attempt writes to the mirror now, or an erasure has closed it: then what came up is deleted."""
+        self.erased = self._mirror.is_closed()
+        if self.erased:
+            self._say(f"an erasure has closed the mirror {self._mirror.uri} to this training: nothing more is uploaded")
+            for line in self._mirror.clear():
+                self._say(f"still in the mirror, {line}")
+        else:
+            self._say(f"another attempt writes to the mirror {self._mirror.uri} now: this one uploads no more")
+        self.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trl  # which imports each trainer where it is used
@@ -11,13 +11,10 @@ from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from pipeline.recipe.methods import DPO, GRPO, KTO, SFT
 from pipeline.training.methods.answers import tokenised
-from pipeline.training.throughput import Tokens
+from pipeline.training.rates import TokenCounter, Tokens
 
 if TYPE_CHECKING:
     from pipeline.training.setup import PlanSetup
-
-TokenCounter = Callable[[Mapping[str, float]], Tokens | None]
-"""Takes a step's metrics; returns None for a step whose tokens are not known."""
 
 
 class MethodTrainer:

@@ -11,7 +11,7 @@ import torch
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from pipeline.recipe.methods import GRPO
-from pipeline.training.throughput import Tokens
+from pipeline.training.rates import Tokens
 
 if TYPE_CHECKING:
     from pipeline.training.setup import PlanSetup

@@ -18,9 +18,9 @@ from pipeline.core.model_files import adapter_config
 from pipeline.core.processes import Child
 from pipeline.core.storage import CheckpointRef, write_atomically
 from pipeline.training import sentinel
+from pipeline.training.account import result_of
 from pipeline.training.checkpoints import Superseded
-from pipeline.training.goodput import result_of
-from pipeline.training.journal import MetricsLog, TrainingJournal, read_journal, read_rows, step_line
+from pipeline.training.journal import Kind, MetricsLog, TrainingJournal, read_journal, read_rows, step_line
 from pipeline.training.nemo import data
 from pipeline.training.nemo.output import (
     ADAPTER,
@@ -196,7 +196,8 @@ class _Attempt:
             return
         self.reached = int(row["step"])
         row["step"] = step = self.ours(self.reached)
-        for kind, name in (("validated", "validation"), ("saved", "save")):
+        kinds: dict[Kind, str] = {"validated": "validation", "saved": "save"}
+        for kind, name in kinds.items():
             if (seconds := row.pop(f"seconds/{name}", None)) is not None:
                 self.journal.add(kind, step, {name: seconds})
         spent = {name.removeprefix("seconds/"): value for name, value in row.items() if name.startswith("seconds/")}

@@ -76,8 +76,6 @@ def test_a_checkpoint_outlives_a_failing_disk(number: int, place: Callable[[], P
     *failed, (none, whole) = failed_at_every_write(prepare, number)
     assert len(failed) > 5 and none == "" and whole == (True, ["step-000010"], "step-000010")
     assert all(again == whole for _, again in failed)
-    if number == FULL:
-        assert all("There is no room for another checkpoint in" in raised for raised, _ in failed[:5])
 
 
 def test_a_rollout_outlives_a_failing_disk(place: Callable[[], Path]) -> None:

@@ -11,9 +11,9 @@ from pipeline.core.storage import CheckpointRef, DatasetRef, ModelRef, Store
 from pipeline.demo import MODEL_DIR
 from pipeline.recipe import Accelerator, Compute, Lora, Rewards, Training, TrainingSettings
 from pipeline.recipe.methods import DPO, GRPO, MethodName
+from pipeline.training.account import measured_step_s
 from pipeline.training.plan import TrainingPlan
 from pipeline.training.result import Goodput, Health, TrainingResult
-from pipeline.training.throughput import measured_step_s
 from tests.contexts import context_of
 from tests.pipeline.selection.test_choose import decide
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from pipeline.training.throughput import Shape, Tokens, peak_tflops, step_rates, typical
+from pipeline.training.account import typical
+from pipeline.training.rates import Shape, Tokens, step_rates
 
 PALM = Shape(parameters=540_350_000_000, trainable=540_350_000_000, layers=118, attention_width=48 * 256)
 """Table 1 of arXiv 2204.02311."""
@@ -53,24 +54,6 @@ def test_what_was_not_measured_is_absent(
 ) -> None:
     found = step_rates(tokens, seconds, PALM, 1, peak)
     assert set(found) == (set() if names is None else {"tokens_per_s", "tokens_per_s_per_device", *names})
-
-
-@pytest.mark.parametrize(
-    ("name", "peak"),
-    [
-        ("NVIDIA H200", 989),
-        ("NVIDIA H100 80GB HBM3", 989),
-        ("NVIDIA H100 NVL", 835),
-        ("NVIDIA A100-SXM4-80GB", 312),
-        ("NVIDIA L4", 121),
-        ("NVIDIA L40", None),
-        ("NVIDIA GB200", None),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
-        ("cpu", None),
-    ],
-)
-def test_a_peak_is_known_or_none(name: str, peak: float | None) -> None:
-    assert peak_tflops(name) == peak
 
 
 def test_a_steps_seconds_are_those_of_its_share_of_a_batch() -> None:

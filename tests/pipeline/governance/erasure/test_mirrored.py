@@ -52,9 +52,11 @@ def test_copies_of_what_learned_are_gone_and_others_stay(world: World) -> None:
     assert left(place.mirrored(world.second)) == {CLAIM, "step-000001"}, "it never saw her rows"
     assert erase(place).places == {}
     assert place.store.path(world.first.path("training/checkpoints/step-000001")).exists(), "models here are blocked"
-    (place.mirrored(world.first) / "step-000009").mkdir()  # of a killed trainer
+    late = place.mirrored(world.first) / "step-000009"
+    late.mkdir()
+    (late / "weights").touch()  # of a killed trainer
     assert blocked_iteration(place.store, place.tracking_uri, world.first, NOW)
-    assert "step-000009" not in left(place.mirrored(world.first))
+    assert not (late / "weights").exists()
     assert erase(place, BOB).remains == () and left(place.mirrored(world.second)) == {CLAIM, mark_of(world.second.id)}
 
 

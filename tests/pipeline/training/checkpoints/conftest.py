@@ -73,5 +73,5 @@ def is_whole(folder: Path) -> bool:
     files = json.loads((folder / MANIFEST).read_text())["manifest"]["files"]
     there = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()} - {MANIFEST}
     return there == files.keys() and all(
-        hashlib.sha256((folder / name).read_bytes()).hexdigest() == file["sha256"] for name, file in files.items()
+        hashlib.sha256((folder / name).read_bytes()).hexdigest() == sha256 for name, sha256 in files.items()
     )

@@ -1,7 +1,5 @@
-"""One writer: each start of a trainer claims its directory, and the newest claim alone writes. A full disk."""
+"""One writer: each start of a trainer claims its directory, and the newest claim alone writes."""
 
-import errno
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints import Checkpointer, Superseded, checkpointer, only_writer, room
+from pipeline.training.checkpoints import Checkpointer, Superseded, only_writer
 from pipeline.training.checkpoints.claims import claim, newest_claim
 from pipeline.training.checkpoints.manifest import Origin
 from pipeline.training.result import InvalidPlan
 
-from .conftest import Run, is_whole, trained
+from .conftest import trained
 
 
 def keeper(root: Path, fence: Callable[[], None]) -> Checkpointer:
@@ -103,34 +101,6 @@ def test_one_writer_and_its_lock_dies_with_it(tmp_path: Path) -> None:
         holder.wait()
     with only_writer(tmp_path), only_writer(tmp_path / "that" / "was" / "not" / "there"):
         pass
-
-
-def test_full_disk_costs_no_older_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run(tmp_path)
-    run.save(5)
-    saved = trained(tmp_path / "trl" / "checkpoint-10", 10)
-
-    def full(path: Path, content: bytes) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpointer, "write_atomically", full)
-        with pytest.raises(ValueError, match=r"no room .* MiB are free .*lower training.checkpoints.keep_last"):
-            run.checkpoints.commit(saved, 10, None)
-    again = Run(tmp_path)
-    assert again.newest() == "step-000005" and again.there() == ["step-000005"]
-    assert is_whole(again.save(10))
-
-
-def test_another_error_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FileNotFoundError), room(tmp_path):
-        (tmp_path / "missing").read_bytes()
-    usage = shutil.disk_usage(tmp_path)
-    torch_says = RuntimeError("[enforce fail at inline_container.cc]")
-    for free, error in (((16 << 20) - 1, ValueError), (16 << 20, RuntimeError)):
-        monkeypatch.setattr(shutil, "disk_usage", lambda _, free=free: usage._replace(free=free))
-        with pytest.raises(error), room(tmp_path):
-            raise torch_says
 
 
 @pytest.mark.slow

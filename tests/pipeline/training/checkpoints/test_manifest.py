@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from pipeline.recipe import Checkpoints
-from pipeline.training.checkpoints import SaveSchedule
-from pipeline.training.checkpoints import manifest as manifests
-from pipeline.training.checkpoints.manifest import CheckpointManifest, File, Origin, sealed, unseal
+from pipeline.training.checkpoints import SaveSchedule, checkpointer
+from pipeline.training.checkpoints.manifest import CheckpointManifest, Origin, sealed, unseal
 
 from .conftest import trained
 
@@ -16,7 +15,7 @@ ORIGIN = Origin("p", 2)
 
 
 def manifest(score: float | None = 0.7109375) -> CheckpointManifest:
-    files = {"a.safetensors": File(size=10, sha256="0f" * 32), "b/c.pt": File(size=0, sha256="1e" * 32)}
+    files = {"a.safetensors": "0f" * 32, "b/c.pt": "1e" * 32}
     return CheckpointManifest(plan_digest="p", step=120, world_size=2, score=score, attempt=1, files=files)
 
 
@@ -49,12 +48,12 @@ def test_a_removal_that_is_cut_leaves_nothing_under_the_name(tmp_path: Path, mon
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(manifests.shutil, "rmtree", cut)
+        patch.setattr(checkpointer.shutil, "rmtree", cut)
         with pytest.raises(KeyboardInterrupt):
-            manifests.remove(folder)
+            checkpointer.remove(folder)
     assert not folder.exists()
-    assert manifests.published(tmp_path) == []
-    manifests.clear_hidden(tmp_path)
+    assert checkpointer.published(tmp_path) == []
+    checkpointer.clear_hidden(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

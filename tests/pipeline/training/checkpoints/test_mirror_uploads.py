@@ -24,7 +24,7 @@ class Gated(LocalFileSystem):
     gate = threading.Event()
     reached = threading.Event()
     faults: Iterator[Exception | None] = iter(())
-    put: list[str] = []  # noqa: RUF012
+    sent: list[str] = []  # noqa: RUF012
 
     def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
         self.reached.set()
@@ -32,7 +32,7 @@ class Gated(LocalFileSystem):
         if fault := next(self.faults, None):
             raise fault
         super().put_file(lpath, rpath, **options)
-        self.put.append(rpath)
+        self.sent.append(rpath)
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -45,7 +45,7 @@ def gated(tmp_path: Path) -> Iterator[type[Gated]]:
     Gated.gate.set()
     Gated.reached.clear()
     Gated.faults = iter(())
-    Gated.put.clear()
+    Gated.sent.clear()
     yield Gated
     Gated.gate.set()
 
@@ -78,7 +78,7 @@ def test_a_step_does_not_wait_and_the_newest_wins(run: Run, gated: type[Gated]) 
 def test_the_manifest_goes_up_last(run: Run, gated: type[Gated]) -> None:
     run.save(1)
     assert run.checkpoints.drain(TIMEOUT_S)
-    names = [path.partition("step-000001/")[2] for path in gated.put]
+    names = [path.partition("step-000001/")[2] for path in gated.sent]
     assert sorted(names[:-1]) == sorted(FILES)
     assert names[-1] == MANIFEST
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline.training.goodput import account, interruptions
+from pipeline.training.account import account, interruptions
 from pipeline.training.journal import Kind, TrainingEvent
 from pipeline.training.result import CAUSES, Preemption
 

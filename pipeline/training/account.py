@@ -1,0 +1,166 @@
+"""Where the time of a training went, over all its attempts: one account that sums to the time that passed. A clock that
+goes back stands still. And what a step of it took, also in earlier iterations."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from pipeline.core import layout
+from pipeline.core.storage import CheckpointRef
+from pipeline.recipe.methods import METHODS, MethodName
+from pipeline.recipe.section import Length, Observer, Operational, Section, settings
+from pipeline.selection.cost import parameters
+from pipeline.traces.context import IterationContext
+from pipeline.training.journal import TrainingEvent
+from pipeline.training.plan import TrainingPlan
+from pipeline.training.result import CAUSES, Goodput, Preemption, TrainingResult
+
+RATES = {
+    "tokens_per_s": "seconds/step",
+    "tokens_per_s_per_device": "seconds/step",
+    "generate_tokens_per_s": "seconds/generate",
+    "mfu": "seconds/update",
+}
+"""Each rate, and the seconds that it is over."""
+
+
+def account(events: Sequence[TrainingEvent]) -> Goodput:
+    """Seconds by cause, from the first event to the last. Steps of a training that goes on count as productive."""
+    kept, last_kept = math.inf, list[float]()
+    if events and events[-1].kind == "ended":
+        kept = events[-1].step
+    for event in reversed(events):  # the final weights went through no step that a later attempt resumed before
+        last_kept.append(kept)
+        kept = min(kept, event.step) if event.kind == "started" else kept
+    spent: dict[str, float] = dict.fromkeys(("productive", *CAUSES), 0.0)
+    left, cause, now = 0.0, "start", events[0].at if events else 0.0
+    for event, kept in zip(events, reversed(last_kept), strict=True):
+        passed, now = max(0.0, event.at - now), max(now, event.at)
+        if event.kind == "started":
+            spent[cause] += left  # a step that was under way when the process had to go
+            spent["waiting"] += passed
+            left, cause = 0.0, "start"
+            continue
+        left += passed
+        if event.kind in ("saved", "validated"):
+            name = "save" if event.kind == "saved" else "validation"
+            seconds = _measured(event, name, left)
+            spent[name] += seconds
+            left -= seconds
+        elif event.kind == "step":
+            seconds = _measured(event, "step", left) if cause == "start" else left
+            spent["start"] += left - seconds
+            spent["productive" if event.step <= kept else "lost"] += seconds
+            left, cause = 0.0, "lost"
+        elif event.kind in ("ready", "ended"):
+            spent["start" if event.kind == "ready" else "end"] += left
+            left = 0.0
+    spent[cause] += left
+    productive = spent.pop("productive")
+    return Goodput(total_s=productive + sum(spent.values()), productive_s=productive, badput_s=spent)
+
+
+def _measured(event: TrainingEvent, name: str, left: float) -> float:
+    """Seconds that the event says it took, as far as they passed; all of them where it says nothing."""
+    return min(left, max(0.0, event.seconds.get(name, left)))
+
+
+def interruptions(events: Sequence[TrainingEvent]) -> tuple[Preemption, ...]:
+    """Every attempt that another one followed: how it ended, how far it had got, and the steps that were done again."""
+    found: list[Preemption] = []
+    reached, why = 0, "killed"
+    for number, event in enumerate(events):
+        if event.kind == "started":
+            if number:
+                found.append(Preemption(cause=why, step=reached, lost_steps=max(0, reached - event.step)))
+            reached, why = event.step, "killed"
+        elif event.kind == "stopping":
+            why = event.why
+        reached = max(reached, event.step)
+    return tuple(found)
+
+
+def device_hours(goodput: Goodput, devices: int) -> float:
+    """Hours in which the devices were taken: all but the waiting."""
+    return devices * (goodput.total_s - goodput.badput_s.get("waiting", 0.0)) / 3600
+
+
+def result_of(
+    plan: TrainingPlan, events: Sequence[TrainingEvent], checkpoint: CheckpointRef, **found: Any
+) -> TrainingResult:
+    """The result of a training with this journal. `found`: the other fields."""
+    starts = [event.step for event in events if event.kind == "started"]
+    return TrainingResult(
+        iteration=plan.iteration,
+        plan_digest=plan.digest(),
+        checkpoint=checkpoint,
+        seconds=sum(event.seconds.get("step", 0.0) for event in events if event.kind == "step"),
+        attempts=len(starts),
+        resumed_from=tuple(step for step in starts if step > 0),
+        goodput=account(events),
+        preemptions=interruptions(events),
+        engine=plan.training.engine,
+        **found,
+    )
+
+
+def typical(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of a whole training's rows: seconds of an optimizer step, each rate over the time it is of, the most memory. The
+    seconds are the median batch of generation's, over its optimizer steps: one of these draws it for all of them, and a
+    row may stand for a whole batch (NeMo RL)."""
+    summary: dict[str, float] = {}
+    rows = [row for row in metrics if row.get("seconds/step", 0.0) > 0]
+    draws = any(row.get("seconds/generate") for row in rows)
+    begins = [at for at, row in enumerate(rows) if at == 0 or not draws or row.get("seconds/generate")]
+    if begins:
+        spent = [sum(row["seconds/step"] for row in rows[a:b]) for a, b in pairwise([*begins, len(rows)])]
+        numbers = [rows[at].get("step", float(at)) for at in begins]
+        updates = [after - before for before, after in pairwise(numbers)] or [float(len(rows))]
+        summary["seconds/step"] = statistics.median(
+            seconds / steps for seconds, steps in zip(spent, [*updates, updates[-1]], strict=False)
+        )
+    for name, of in RATES.items():
+        over = [(row[name], row.get(of, 0.0)) for row in metrics if math.isfinite(row.get(name, math.nan))]
+        if (seconds := sum(each for _, each in over)) > 0:
+            summary[name] = sum(rate * each for rate, each in over) / seconds
+    memory = [row["memory_mb"] for row in metrics if "memory_mb" in row]
+    return {**summary, "memory_mb": max(memory)} if memory else summary
+
+
+def measured_step_s(context: IterationContext) -> dict[MethodName, float]:
+    """Median seconds of a step by method, of the newest other iteration whose steps did the same work. A record that
+    cannot be read, or whose base is gone, is passed over."""
+    store, found = context.store, dict[MethodName, float]()
+    results = store.path(layout.ITERATIONS).glob(f"*/{layout.RESULT}")
+    for path in sorted(results, key=lambda path: path.stat().st_mtime, reverse=True):
+        id = path.parent.parent.name
+        if id == context.iteration.id or len(found) == len(METHODS):
+            continue
+        try:
+            plan = store.read(layout.iteration(id, layout.PLAN), TrainingPlan)
+            result = store.read(layout.iteration(id, layout.RESULT), TrainingResult)
+            if plan is None or plan.method is None or result is None or not _same_work(plan, context):
+                continue
+        except ValueError:
+            continue
+        if (step_s := typical(result.metrics).get("seconds/step")) is not None:
+            found.setdefault(plan.method.kind, step_s)
+    return found
+
+
+def _same_work(plan: TrainingPlan, context: IterationContext) -> bool:
+    """Whether the iteration would step as this plan did, if it trained by the same method: its settings, adapters,
+    engine and its spread, number and peak of the devices, and the number of the base model's weights."""
+    method, training, compute = plan.trained_by(), context.recipe.training, context.recipe.compute
+
+    def deciding(*sections: Section) -> list[object]:
+        return [settings(section, Operational, Observer, Length) for section in sections]
+
+    return (
+        (plan.nodes, plan.processes, plan.peak_tflops)
+        == (compute.nodes, compute.processes, compute.accelerator.peak_tflops)
+        and deciding(plan.training, method) == deciding(training.without_methods(), training.method(method.kind))
+        and parameters(plan.base.uri) == parameters(context.iteration.champion.uri)
+    )
